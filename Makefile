@@ -1,0 +1,89 @@
+# Each verb sets up all it needs; the second time that takes no noticeable time.
+#   make setup PYTHON=python3.13     another interpreter, for a new .venv
+#   make test ARGS="-k burst -x"     arguments for the command behind the verb
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.kerf-setup
+UV := $(BIN)/uv
+
+# Whatever else is active in the caller's shell, everything here happens in .venv.
+unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
+unexport PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV PIP_PYTHON PIP_CONSTRAINT PIP_REQUIREMENT
+unexport PIP_NO_DEPS PIP_DRY_RUN PIP_NO_BINARY PIP_BUILD_CONSTRAINT
+unexport UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET UV_PREFIX UV_CONSTRAINT UV_OVERRIDE UV_NO_BINARY UV_PROJECT_ENVIRONMENT
+# uv does not read pip's variables: a mirror or certificate that pip was told of holds for both.
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+ifdef PIP_CERT
+export SSL_CERT_FILE ?= $(PIP_CERT)
+endif
+
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-nightly lint format bench lock clean
+
+help: ## list the verbs (the default)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## make .venv with everything locked in requirements/dev.txt
+
+demo: $(STAMP) ## run Kerf on an embedded sample cluster, in the foreground (KERF_PORT, 8888)
+	@exec $(BIN)/kerf demo $(ARGS)
+
+test: $(STAMP) ## run all tests, the ones against a real control plane included
+	@exec $(BIN)/pytest $(ARGS)
+
+test-nightly: $(STAMP) ## run the control plane tests against an older Kubernetes minor
+	@KERF_TEST_KUBERNETES=1.34 exec $(BIN)/pytest -m "controlplane or e2e" $(ARGS)
+
+lint: $(STAMP) ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+bench: $(STAMP) ## run all benchmarks and print their tables
+	@exec $(BIN)/kerf bench all $(ARGS)
+
+# No header and no index address: the lock files name no registry host. `make lock ARGS=--upgrade` takes newer versions.
+COMPILE = $(UV) pip compile --quiet --universal --generate-hashes \
+	--no-header --no-emit-index-url --no-emit-find-links $(ARGS)
+
+lock: $(UV) ## lock the dependencies of pyproject.toml in requirements/*.txt
+	echo uv | $(COMPILE) --no-annotate - --output-file requirements/bootstrap.txt
+	$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
+	$(COMPILE) --group build --constraints requirements/dev.txt --output-file requirements/build.txt
+	$(COMPILE) pyproject.toml --constraints requirements/dev.txt --output-file requirements/serve.txt
+	$(COMPILE) pyproject.toml --extra train --constraints requirements/dev.txt --output-file requirements/train.txt
+	@if grep -n '://' requirements/*.txt; then echo "a lock file names a host (above)" >&2; exit 1; fi
+
+clean: ## remove .venv, caches and build outputs
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+define SETUP_CHECKS
+fail() { echo "$$1: name another with PYTHON=/path/to/python3" >&2; exit 1; }; \
+command -v $(PYTHON) >/dev/null || fail "Kerf needs Python 3.11 or newer, and there is no '$(PYTHON)' here"; \
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || fail "Kerf needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1)"; \
+$(PYTHON) -c 'import ensurepip, venv' || fail "'$(PYTHON)' can't make a .venv (Debian and Ubuntu: install python3-venv)"
+endef
+
+$(UV): requirements/bootstrap.txt
+	@$(SETUP_CHECKS)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/bootstrap.txt
+	@touch $@
+
+$(STAMP): $(UV) pyproject.toml requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --no-index --editable .
+	@touch $@

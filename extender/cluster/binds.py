@@ -1,0 +1,185 @@
+"""Binding: one write that sets a pod's node and its GPU assignment together.
+
+The annotations of a Binding are merged into the pod in the very write that sets `spec.nodeName`, with the pod's UID
+as a precondition: there is no state in between that would have to be rolled back.
+"""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from extender import __version__
+from extender.cluster import objects
+from extender.cluster.events import EventRecorder
+from extender.cluster.ledger import ClaimState, Ledger
+from extender.cluster.placements import Placement, Placer, PodIdentity
+from extender.cluster.pods import ASSIGNED_BY, ASSIGNED_GPUS, ASSIGNED_MODEL, format_gpus, read_pod_request
+from extender.cluster.transports import ApiError, ClusterError, Transport
+from extender.core.reasons import Reason, sentence
+from extender.core.requests import GpuRequest, PodRequest, RequestError
+
+logger = logging.getLogger(__name__)
+
+_pod_decoder = msgspec.json.Decoder(objects.Pod)
+
+
+class BindError(Exception):
+    """A pod was not bound; the sentence becomes a message on the pod."""
+
+
+class _UndecidedError(BindError):
+    """A Binding may yet take effect: what it holds must not be given away until its reservation ends."""
+
+
+class Binder:
+    """Binds pods to the nodes that kube-scheduler has settled on."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        ledger: Ledger,
+        placer: Placer,
+        events: EventRecorder,
+        clock: Callable[[], float],
+    ) -> None:
+        self._transport = transport
+        self._ledger = ledger
+        self._placer = placer
+        self._events = events
+        self._clock = clock
+
+    async def bind(self, pod: PodIdentity, node: str, mirror_fault: str) -> None:
+        """Bind a pod, with the very GPUs it gets. Raises BindError; nothing stays reserved for a pod not bound.
+
+        A pod's fit is checked again on the ledger of this moment, whether `node` is the one that was decided on or not.
+        `mirror_fault` says why the ledger can't be trusted, "" when it can: only pods without GPUs are bound then.
+        """
+        request = self._placer.remembered(pod.uid) or await self._ask_request(pod)
+        if request.gpus is None:
+            await self._write(pod, node, {})
+            self._placer.forget(pod.uid)
+            return
+        if mirror_fault:
+            raise BindError(f"Kerf can't tell which GPUs are free: {mirror_fault}")
+        placement = self._check(pod, request, request.gpus, node)
+        if placement is None:
+            return  # the watch tells that it is bound there already
+        decision = placement.decision
+        claim = self._ledger.begin_binding(
+            pod.uid, node, decision.request.count or len(decision.gpus), decision.gpus, self._clock()
+        )
+        outcome: ClaimState | None = ClaimState.RESERVED  # while nobody knows: cancellation and surprises included
+        try:
+            await self._write(pod, node, _annotations(placement))
+            outcome = ClaimState.BOUND
+        except _UndecidedError:
+            raise
+        except BindError:
+            outcome = None
+            raise
+        finally:
+            self._ledger.end_binding(claim, outcome, self._clock())
+        self._placer.forget(pod.uid)
+        self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=_assignment(placement))
+
+    def _check(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, node: str) -> Placement | None:
+        """The placement of a pod on the one node, None when it is bound there already. Raises BindError."""
+        claim = self._ledger.claim(pod.uid)
+        if claim is not None and claim.state is not ClaimState.RESERVED:
+            if claim.state is ClaimState.BOUND and claim.node == node:
+                return None
+            raise BindError(f"pod {pod.key} is bound, or being bound, to node {claim.node} already")
+        try:
+            policy = self._placer.policy_of(request)
+        except RequestError as error:
+            raise BindError(str(error)) from error
+        placement = self._placer.place(pod, gpus, policy, [node])
+        if placement.unknown:
+            raise BindError(f"node {node} is not known to Kerf")
+        if placement.node is None:
+            self._placer.keep(placement)
+            evaluation = placement.decision.evaluation
+            why = sentence(Reason(evaluation.reason[0]), gpus, int(evaluation.available[0]))
+            raise BindError(f"node {node} no longer fits pod {pod.key}: {why}")
+        return placement
+
+    async def _ask_request(self, pod: PodIdentity) -> PodRequest:
+        """The request of a pod that was never offered to Kerf, or before a restart: the API server knows it."""
+        try:
+            found = await self._get(pod)
+            return read_pod_request(found)
+        except (ClusterError, msgspec.DecodeError, RequestError) as error:
+            raise BindError(f"pod {pod.key}: {error}") from error
+
+    async def _get(self, pod: PodIdentity) -> objects.Pod:
+        found = _pod_decoder.decode(await self._transport.get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"))
+        if found.metadata.uid != pod.uid:
+            raise BindError(f"pod {pod.key} was deleted and created again: UID {pod.uid} is gone")
+        return found
+
+    async def _write(self, pod: PodIdentity, node: str, annotations: dict[str, str]) -> None:
+        """Write the Binding; when its outcome is uncertain, the pod itself tells. Raises BindError, _UndecidedError."""
+        metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations}
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
+        try:
+            await self._transport.post(path, msgspec.json.encode(binding))
+        except ApiError as error:
+            if error.status != 409 and error.status < 500:
+                raise BindError(f"the API server refused to bind {pod.key} to {node}: {error}") from error
+            await self._resolve(pod, node, annotations, error)
+        except ClusterError as error:
+            await self._resolve(pod, node, annotations, error)
+
+    async def _resolve(self, pod: PodIdentity, node: str, annotations: dict[str, str], cause: ClusterError) -> None:
+        """Find out whether a Binding took effect after all; returns when it did."""
+        try:
+            found = await self._get(pod)
+        except ApiError as error:
+            if error.status == 404:
+                raise BindError(f"pod {pod.key} is gone") from cause
+            raise _UndecidedError(f"binding {pod.key} to {node}: {cause}; its outcome is unknown: {error}") from cause
+        except (ClusterError, msgspec.DecodeError) as error:
+            raise _UndecidedError(f"binding {pod.key} to {node}: {cause}; its outcome is unknown: {error}") from cause
+        bound_to = found.spec.node_name
+        written = (found.metadata.annotations or {}).items() >= annotations.items()
+        if bound_to == node and written:
+            return
+        if bound_to:
+            raise BindError(f"pod {pod.key} is bound to node {bound_to} by somebody else") from cause
+        if isinstance(cause, ApiError):
+            raise BindError(f"the API server refused to bind {pod.key} to {node}: {cause}") from cause
+        raise _UndecidedError(f"binding {pod.key} to {node} failed: {cause}") from cause
+
+
+def _annotations(placement: Placement) -> dict[str, str]:
+    """What was decided, as it is written on the pod."""
+    model = _model(placement)
+    return {
+        ASSIGNED_GPUS: format_gpus(placement.decision.gpus),
+        ASSIGNED_BY: f"kerf/{__version__} {placement.decision.policy}",
+        **({ASSIGNED_MODEL: model} if model else {}),
+    }
+
+
+def _assignment(placement: Placement) -> str:
+    """The assignment in words, for the event."""
+    model = _model(placement)
+    gpus = placement.decision.gpus
+    what = f"GPU{'s' if len(gpus) > 1 else ''} {format_gpus(gpus)}" if gpus else str(placement.decision.request)
+    of_model = f" ({model})" if model else ""
+    return f"Assigned {what}{of_model} of node {placement.node} by policy {placement.decision.policy}"
+
+
+def _model(placement: Placement) -> str:
+    """Models of the GPUs assigned, each once; "" when not known."""
+    row, cluster = placement.decision.best, placement.cluster
+    slots = list(placement.decision.gpus) or [0]
+    names = {cluster.models[index].name for index in cluster.gpu_model[row, slots].tolist() if index >= 0}
+    return ",".join(sorted(names - {""}))

@@ -1,0 +1,77 @@
+"""Kubernetes events about pods, written off the request path: what is lost is counted, never waited for."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from extender.cluster.transports import ClusterError, Transport
+
+logger = logging.getLogger(__name__)
+
+_COMPONENT: Final = "kerf"
+_MAX_WAITING: Final = 2000
+_NUM_WRITERS: Final = 2
+_MAX_NAME_CHARS: Final = 253
+
+
+class EventRecorder:
+    """Writes events in the background, from `start` to `stop`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_MAX_WAITING)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.num_lost = 0
+        """Events that were not written: too many waiting, or refused by the API server."""
+
+    def start(self) -> None:
+        """Begin to write, in the running event loop."""
+        self._tasks = [asyncio.create_task(self._write(), name="event writer") for _ in range(_NUM_WRITERS)]
+
+    async def stop(self) -> None:
+        """Write what is waiting, for two seconds at most, and end."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._waiting.join(), timeout=2.0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
+        """Record a normal event about a pod; returns at once."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        suffix = f".{time.time_ns():x}"
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": namespace, "name": name[: _MAX_NAME_CHARS - len(suffix)] + suffix},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
+            "type": "Normal",
+            "reason": reason,
+            "message": message[:1024],
+            "source": {"component": _COMPONENT},
+            "reportingComponent": _COMPONENT,
+            "reportingInstance": _COMPONENT,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            self._waiting.put_nowait((f"/api/v1/namespaces/{namespace}/events", msgspec.json.encode(event)))
+        except asyncio.QueueFull:
+            self.num_lost += 1
+
+    async def _write(self) -> None:
+        while True:
+            path, body = await self._waiting.get()
+            try:
+                await self._transport.post(path, body)
+            except ClusterError as error:
+                self.num_lost += 1
+                logger.warning("an event was not written: %s", error)
+            finally:
+                self._waiting.task_done()

@@ -1,0 +1,122 @@
+"""A cluster in memory behind the transport seam: what the demo runs on instead of an API server.
+
+Speaks the API server's paths and JSON, so everything from the reflectors inwards is the code that runs in production.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Iterable
+from copy import deepcopy
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from extender.cluster.mirrors import NODES_PATH, PODS_PATH
+from extender.cluster.transports import ApiError, Query
+
+_POD: Final = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?P<binding>/binding)?")
+_EVENTS: Final = re.compile(r"/api/v1/namespaces/[^/]+/events")
+
+Manifest = dict[str, Any]
+
+
+class MemoryCluster:
+    """Nodes and pods as an API server would hold them."""
+
+    def __init__(self, objects: Iterable[Manifest] = ()) -> None:
+        self._objects: dict[str, dict[tuple[str, str], Manifest]] = {NODES_PATH: {}, PODS_PATH: {}}
+        self._watchers: dict[str, set[asyncio.Queue[bytes]]] = {NODES_PATH: set(), PODS_PATH: set()}
+        self._version = 0
+        self.events: list[Manifest] = []
+        """Events that were written, oldest first."""
+        for manifest in objects:
+            self.apply(manifest)
+
+    def apply(self, manifest: Manifest) -> None:
+        """Create an object, or replace the one of that name."""
+        path, key = _place(manifest)
+        known = self._objects[path].get(key)
+        stored = deepcopy(manifest)
+        stored["metadata"].setdefault("uid", known["metadata"]["uid"] if known else str(uuid4()))
+        self._objects[path][key] = stored
+        self._publish(path, "MODIFIED" if known else "ADDED", stored)
+
+    def delete(self, manifest: Manifest) -> None:
+        """Delete the object of that name."""
+        path, key = _place(manifest)
+        self._publish(path, "DELETED", self._objects[path].pop(key))
+
+    def pod(self, namespace: str, name: str) -> Manifest:
+        """A pod as it is. Raises ApiError 404."""
+        try:
+            return self._objects[PODS_PATH][namespace, name]
+        except KeyError:
+            raise ApiError(404, "NotFound", f'pods "{name}" not found') from None
+
+    async def start(self) -> None:
+        """Nothing to prepare."""
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def get(self, path: str, query: Query | None = None) -> bytes:
+        if path in self._objects:
+            items = list(self._objects[path].values())
+            return msgspec.json.encode({"metadata": {"resourceVersion": str(self._version)}, "items": items})
+        match = _POD.fullmatch(path)
+        if match and not match["binding"]:
+            return msgspec.json.encode(self.pod(match["namespace"], match["name"]))
+        raise ApiError(404, "NotFound", f"nothing at {path}")
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        manifest = msgspec.json.decode(body, type=Manifest)
+        if _EVENTS.fullmatch(path):
+            self.events.append(manifest)
+            return body
+        match = _POD.fullmatch(path)
+        if match and match["binding"]:
+            self._bind(self.pod(match["namespace"], match["name"]), manifest)
+            return b'{"kind":"Status","status":"Success","code":201}'
+        raise ApiError(404, "NotFound", f"nothing at {path}")
+
+    async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._watchers[path].add(queue)
+        try:
+            yield []
+            while True:
+                lines = [await queue.get()]
+                with contextlib.suppress(asyncio.QueueEmpty):
+                    while True:
+                        lines.append(queue.get_nowait())
+                yield lines
+        finally:
+            self._watchers[path].discard(queue)
+
+    def _bind(self, pod: Manifest, binding: Manifest) -> None:
+        """What `setPodNodeAndMetadata` of the API server does."""
+        metadata, asked = pod["metadata"], binding["metadata"]
+        if asked.get("uid") not in (None, "", metadata["uid"]):
+            raise ApiError(409, "Conflict", f"the UID in the precondition ({asked['uid']}) is not {metadata['uid']}")
+        if pod["spec"].get("nodeName"):
+            raise ApiError(409, "Conflict", f"pod {metadata['name']} is already assigned to node")
+        pod["spec"]["nodeName"] = binding["target"]["name"]
+        metadata["annotations"] = {**metadata.get("annotations", {}), **asked.get("annotations", {})}
+        pod["status"] = {"phase": "Running"}
+        self._publish(PODS_PATH, "MODIFIED", pod)
+
+    def _publish(self, path: str, kind: str, manifest: Manifest) -> None:
+        self._version += 1
+        manifest["metadata"]["resourceVersion"] = str(self._version)
+        line = msgspec.json.encode({"type": kind, "object": manifest})
+        for queue in self._watchers[path]:
+            queue.put_nowait(line)
+
+
+def _place(manifest: Manifest) -> tuple[str, tuple[str, str]]:
+    metadata = manifest["metadata"]
+    if manifest["kind"] == "Node":
+        return NODES_PATH, ("", metadata["name"])
+    return PODS_PATH, (metadata.setdefault("namespace", "default"), metadata["name"])

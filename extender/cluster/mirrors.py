@@ -1,0 +1,112 @@
+"""The mirror of the cluster: two reflectors feed the ledger, and anyone may ask how current it is."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from extender.cluster import objects
+from extender.cluster.ledger import Ledger
+from extender.cluster.reflectors import Reflector, ReflectorTimes
+from extender.cluster.transports import Transport
+
+logger = logging.getLogger(__name__)
+
+NODES_PATH = "/api/v1/nodes"
+PODS_PATH = "/api/v1/pods"
+
+
+class _Nodes:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._names: dict[str, str] = {}  # by uid
+
+    def upsert(self, item: objects.Node) -> None:
+        self._names[item.metadata.uid] = item.metadata.name
+        for warning in self._ledger.upsert_node(item):
+            logger.warning("node %s: %s", item.metadata.name, warning)
+
+    def remove(self, item: objects.Node) -> None:
+        self._names.pop(item.metadata.uid, None)
+        self._ledger.remove_node(item.metadata.name)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        for uid in self._names.keys() - items:
+            name = self._names.pop(uid)
+            if name not in self._names.values():  # deleted and created again under the same name
+                self._ledger.remove_node(name)
+
+
+class _Pods:
+    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._clock = clock
+
+    def upsert(self, item: objects.Pod) -> None:
+        self._ledger.upsert_pod(item, self._clock())
+
+    def remove(self, item: objects.Pod) -> None:
+        self._ledger.remove_pod(item.metadata.uid)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        self._ledger.keep_pods(items, list_began)
+
+
+class Mirror:
+    """Keeps a ledger current with an API server, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        ledger: Ledger,
+        clock: Callable[[], float],
+        *,
+        max_age_s: float,
+        page_size: int = 500,
+        times: ReflectorTimes | None = None,
+    ) -> None:
+        self._max_age_s = max_age_s
+        self._reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(transport, NODES_PATH, objects.Node, _Nodes(ledger), clock, page_size=page_size, times=times),
+            Reflector(transport, PODS_PATH, objects.Pod, _Pods(ledger, clock), clock, page_size=page_size, times=times),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to mirror, in the running event loop."""
+        self._tasks = [
+            asyncio.create_task(reflector.run(), name=f"mirror {name}")
+            for reflector, name in zip(self._reflectors, ("nodes", "pods"), strict=True)
+        ]
+
+    async def stop(self) -> None:
+        """End mirroring."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+    @property
+    def num_lists(self) -> int:
+        """Complete lists made since the start, nodes and pods together."""
+        return sum(reflector.num_lists for reflector in self._reflectors)
+
+    def age_s(self) -> float:
+        """Seconds since nodes and pods were both known to be current, inf before they first were."""
+        return max(reflector.age_s() for reflector in self._reflectors)
+
+    def fault(self) -> str:
+        """Why nothing may be decided from the mirror now, "" when it is fit for use."""
+        for task in self._tasks:
+            if task.done():
+                return f"the {task.get_name()} has stopped: {task.exception() if not task.cancelled() else 'cancelled'}"
+        names = ("nodes", "pods")
+        for reflector, name in zip(self._reflectors, names, strict=True):
+            if not reflector.synced:
+                return f"{name} are not synced yet" + (f": {reflector.last_error}" if reflector.last_error else "")
+        for reflector, name in zip(self._reflectors, names, strict=True):
+            if reflector.age_s() > self._max_age_s:
+                return f"{name} were last current {reflector.age_s():.0f} s ago: {reflector.last_error}"
+        return ""

@@ -1,0 +1,112 @@
+"""The few fields of Kubernetes objects that Kerf reads, decoded by msgspec.
+
+Narrow on purpose: 20,000 pods decode in 0.2 s instead of 28 s with the official client's models.
+"""
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+ItemT = TypeVar("ItemT")
+Quantities = dict[str, str | int | float]
+
+
+class Object(msgspec.Struct, gc=False):
+    """Base of all: unknown fields are skipped, missing ones have defaults."""
+
+
+class Metadata(Object, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
+
+
+class Resources(Object):
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+class Container(Object, rename="camel"):
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class NodeAffinity(Object):
+    preferred: list[Any] | None = msgspec.field(name="preferredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class Affinity(Object, rename="camel"):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: NodeAffinity | None = None
+    pod_anti_affinity: NodeAffinity | None = None
+
+
+class SpreadConstraint(Object, rename="camel"):
+    when_unsatisfiable: str = ""
+
+
+class PodSpec(Object, rename="camel"):
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: Quantities | None = None
+    node_name: str | None = None
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
+
+
+class PodStatus(Object):
+    phase: str = ""
+
+
+class Pod(Object):
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether its containers have ended for good, so that its GPUs are free. Terminating is not finished."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class NodeStatus(Object):
+    allocatable: Quantities | None = None
+
+
+class Node(Object):
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class ListMetadata(Object, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class ObjectList(Object, Generic[ItemT]):
+    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
+    items: list[ItemT] | None = None
+
+
+class Status(Object):
+    """The API server's answer when something failed."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class WatchEvent(Object):
+    """One line of a watch; what `object` is depends on `type` and on what is watched."""
+
+    type: str
+    object: msgspec.Raw

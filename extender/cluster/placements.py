@@ -1,0 +1,140 @@
+"""Placing pods: decisions on the current cluster, and the reservations that keep a burst from over-committing it."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from extender.cluster.ledger import Ledger
+from extender.core.clusters import Cluster, Rows
+from extender.core.decisions import Decision, Memo, decide
+from extender.core.policies import POLICIES, Policy
+from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
+
+_MAX_REMEMBERED: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """One pod, and not another of the same name."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A decision about a pod, with all that is needed to explain it later."""
+
+    pod: PodIdentity
+    cluster: Cluster
+    decision: Decision
+    unknown: tuple[str, ...]
+    """Candidate names that Kerf knows no node of."""
+    decided_at: float
+    """Unix time."""
+
+    @property
+    def node(self) -> str | None:
+        """The node that wins, None when none fits."""
+        return None if self.decision.best is None else self.cluster.node_names[self.decision.best]
+
+
+class Placer:
+    """Decides, reserves, and remembers what it decided."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        default_policy: str,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        num_kept: int = 128,
+    ) -> None:
+        self._ledger = ledger
+        self._default_policy = POLICIES[default_policy]
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._memo = Memo()
+        self._requests: OrderedDict[str, PodRequest] = OrderedDict()
+        self._kept: deque[Placement] = deque(maxlen=num_kept)
+
+    def policy_of(self, request: PodRequest) -> Policy:
+        """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
+        if not request.policy:
+            return self._default_policy
+        policy = POLICIES.get(request.policy)
+        if policy is None:
+            raise RequestError(f'{POLICY}: "{request.policy[:80]}" is no policy; write one of {", ".join(POLICIES)}')
+        return policy
+
+    def snapshot(self) -> Cluster:
+        """The cluster now."""
+        return self._ledger.snapshot(self._clock())
+
+    def remember(self, pod: PodIdentity, request: PodRequest) -> None:
+        """Keep a pod's request until it is bound, so that bind need not ask the API server for it."""
+        self._requests[pod.uid] = request
+        if len(self._requests) > _MAX_REMEMBERED:
+            self._requests.popitem(last=False)
+
+    def remembered(self, uid: str) -> PodRequest | None:
+        """The request of a pod that was offered nodes before."""
+        return self._requests.get(uid)
+
+    def forget(self, uid: str) -> None:
+        """A pod is bound: its request is no longer needed."""
+        self._requests.pop(uid, None)
+
+    def place(self, pod: PodIdentity, request: GpuRequest, policy: Policy, names: Sequence[str]) -> Placement:
+        """Decide among the named nodes, after giving back what the pod itself had reserved."""
+        self._ledger.release(pod.uid)
+        cluster = self.snapshot()
+        rows, unknown = _rows(cluster, names)
+        decision = decide(cluster, request, policy, rows, self._memo)
+        return Placement(pod, cluster, decision, unknown, self._wall_clock())
+
+    def keep(self, placement: Placement) -> None:
+        """Keep a decision for those who ask later; the oldest one gives way."""
+        self._kept.append(placement)
+
+    def reserve(self, placement: Placement) -> None:
+        """Hold the GPUs of a decision for the pod until it is bound or the TTL ends."""
+        if placement.node is not None and placement.pod.uid:
+            decision = placement.decision
+            units = decision.request.count or len(decision.gpus)
+            self._ledger.reserve(placement.pod.uid, placement.node, units, decision.gpus, self._clock())
+
+    def last(self, namespace: str, name: str) -> Placement | None:
+        """The newest decision about a pod that is still kept."""
+        wanted = (namespace, name)
+        return next((kept for kept in reversed(self._kept) if (kept.pod.namespace, kept.pod.name) == wanted), None)
+
+    def latest(self, count: int) -> list[Placement]:
+        """The newest decisions, newest first."""
+        return list(islice(reversed(self._kept), count))
+
+
+def _rows(cluster: Cluster, names: Sequence[str]) -> tuple[Rows, tuple[str, ...]]:
+    """Rows of the named nodes, each once, and the names that nobody knows."""
+    unknown: tuple[str, ...] = ()
+    try:
+        rows = np.fromiter(map(cluster.row_of.__getitem__, names), np.intp, len(names))
+    except KeyError:
+        unknown = tuple(dict.fromkeys(name for name in names if name not in cluster.row_of))
+        rows = np.array([cluster.row_of[name] for name in names if name in cluster.row_of], dtype=np.intp)
+    named = np.zeros(cluster.num_nodes, np.bool_)
+    named[rows] = True
+    if np.count_nonzero(named) != len(rows):
+        rows = rows[np.sort(np.unique(rows, return_index=True)[1])]
+    return rows, unknown

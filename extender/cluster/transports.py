@@ -1,0 +1,201 @@
+"""How Kerf speaks to an API server: three calls behind a seam, so that a cluster in memory can stand in for one.
+
+kubeconfig, in-cluster credentials and TLS are the official client's work; requests go straight through aiohttp, since
+the client's models cost a hundred times what narrow decoding does.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import aiohttp
+import msgspec
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config import ConfigException, load_kube_config
+from kubernetes.aio.config.incluster_config import InClusterConfigLoader
+
+from extender.cluster import objects
+
+Query = Mapping[str, str]
+
+_IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: silence for longer is a dead connection
+_MAX_CONNECTIONS: Final = 100
+
+
+class ClusterError(Exception):
+    """Base of everything that goes wrong with an API server.
+
+    ClusterError
+    ├── ApiError            it answered, with a status that is no success
+    ├── UnreachableError    it did not answer; whether it did what was asked is unknown
+    └── CredentialsError    no usable kubeconfig or service account
+    """
+
+
+class ApiError(ClusterError):
+    """The API server answered with an error status."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class UnreachableError(ClusterError):
+    """No answer: refused, reset, or timed out. A write may or may not have happened."""
+
+
+class CredentialsError(ClusterError):
+    """No usable kubeconfig or service account."""
+
+
+class Transport(Protocol):
+    """An API server, or what stands in for one."""
+
+    async def start(self) -> None:
+        """Make ready to be called. Raises CredentialsError."""
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+
+    async def get(self, path: str, query: Query | None = None) -> bytes:
+        """Read. Raises ApiError, UnreachableError."""
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Create. Raises ApiError, UnreachableError."""
+
+    def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
+        """Events as they come, in batches of JSON lines; ends when the server ends it. Raises as `get` does."""
+
+
+class ApiServer:
+    """A real API server."""
+
+    def __init__(
+        self, *, kubeconfig: str = "", context: str = "", service_account_dir: Path, request_timeout_s: float = 10.0
+    ) -> None:
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._service_account_dir = service_account_dir
+        self._request_timeout_s = request_timeout_s
+        self._configuration: Configuration | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._extra: dict[str, str] = {}
+
+    async def start(self) -> None:
+        configuration = await self._load_configuration()
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                ssl=RESTClientObject(configuration).ssl_context, limit=_MAX_CONNECTIONS, keepalive_timeout=60
+            ),
+            headers={"Accept": "application/json", "User-Agent": "kerf"},
+            trust_env=True,
+            auto_decompress=True,
+        )
+        self._configuration, self._session = configuration, session
+        if configuration.tls_server_name:
+            self._extra["server_hostname"] = configuration.tls_server_name
+        if configuration.proxy:
+            self._extra["proxy"] = configuration.proxy
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str, query: Query | None = None) -> bytes:
+        return await self._request("GET", path, query=query)
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        return await self._request("POST", path, body=body)
+
+    async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=self._request_timeout_s, sock_read=_IDLE_WATCH_S)
+        try:
+            async with await self._send("GET", path, query, None, limit) as response:
+                if response.status >= 400:
+                    raise _api_error(response.status, await response.read())
+                yield []  # the stream is open, though nothing has happened yet
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    if lines:
+                        yield lines
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(f"watch of {path}: {_describe(error)}") from error
+
+    async def _request(self, method: str, path: str, *, query: Query | None = None, body: bytes | None = None) -> bytes:
+        try:
+            status, content = await self._exchange(method, path, query, body)
+            if status == 401:
+                # A short-lived credential has run out. Nothing was done, so trying again is safe, writes too.
+                self._configuration = await self._load_configuration()
+                status, content = await self._exchange(method, path, query, body)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(f"{method} {path}: {_describe(error)}") from error
+        if status >= 400:
+            raise _api_error(status, content)
+        return content
+
+    async def _exchange(self, method: str, path: str, query: Query | None, body: bytes | None) -> tuple[int, bytes]:
+        limit = aiohttp.ClientTimeout(total=self._request_timeout_s)
+        async with await self._send(method, path, query, body, limit) as response:
+            return response.status, await response.read()
+
+    async def _send(
+        self, method: str, path: str, query: Query | None, body: bytes | None, limit: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        if self._configuration is None or self._session is None:
+            raise RuntimeError("ApiServer is used before start()")
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        if token:
+            headers["Authorization"] = token
+        elif self._configuration.username:
+            headers["Authorization"] = self._configuration.get_basic_auth_token() or ""
+        return await self._session.request(
+            method,
+            self._configuration.host + path,
+            params=query,
+            data=body,
+            headers=headers,
+            timeout=limit,
+            **self._extra,  # type: ignore[arg-type]
+        )
+
+    async def _load_configuration(self) -> Configuration:
+        configuration = Configuration()
+        try:
+            if not self._kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
+                InClusterConfigLoader(
+                    token_filename=str(self._service_account_dir / "token"),
+                    cert_filename=str(self._service_account_dir / "ca.crt"),
+                ).load_and_set(configuration)
+            else:
+                await load_kube_config(
+                    self._kubeconfig or None, context=self._context or None, client_configuration=configuration
+                )
+        except (ConfigException, OSError, TypeError, AttributeError) as error:
+            # The loader meets a missing file with TypeError and an empty one with AttributeError.
+            raise CredentialsError(
+                f"no usable credentials for an API server ({error}); name a kubeconfig by --kubeconfig or KUBECONFIG, "
+                "or run in a pod with a service account"
+            ) from error
+        return configuration
+
+
+def _api_error(status: int, content: bytes) -> ApiError:
+    try:
+        answer = msgspec.json.decode(content, type=objects.Status)
+    except msgspec.DecodeError:
+        return ApiError(status, "", content[:200].decode(errors="replace").strip())
+    return ApiError(status, answer.reason, answer.message)
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, asyncio.TimeoutError):
+        return "timed out"
+    return str(error) or type(error).__name__

@@ -1,0 +1,133 @@
+"""From request to verdict: fit, score, rank, choose GPUs."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
+from extender.core.devices import choose_gpus
+from extender.core.fits import fit
+from extender.core.policies import Policy
+from extender.core.reasons import Reason
+from extender.core.requests import GpuRequest
+
+MAX_LEVEL: Final = 10
+"""kube-scheduler's MaxExtenderPriority: scores on the wire are whole numbers from 0 to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A request on R rows: fit and score of each."""
+
+    reason: npt.NDArray[np.uint8]
+    """(R,) Reason."""
+    available: Longs
+    """(R,) the number behind the reason (see `fits.Fit`)."""
+    score: Floats
+    """(R,) higher is better, -inf where the request does not fit."""
+
+    @property
+    def fits(self) -> Mask:
+        """(R,) where the request fits."""
+        fits: Mask = self.reason == Reason.FITS
+        return fits
+
+    def take(self, rows: Rows) -> "Evaluation":
+        """The same for a selection of rows, copied."""
+        return Evaluation(self.reason[rows], self.available[rows], self.score[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict on one request over R candidate rows."""
+
+    request: GpuRequest
+    policy: str
+    version: int
+    """Version of the cluster it was made on."""
+    rows: Rows
+    """(R,) the candidates."""
+    evaluation: Evaluation
+    best: int | None
+    """Row of the node that wins, None when nothing fits."""
+    gpus: tuple[int, ...]
+    """Indices of the GPUs chosen on the winner, () when the device plugin alone picks them."""
+
+
+def evaluate(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> Evaluation:
+    """Fit and score of a request on R rows."""
+    checked = fit(cluster, request, rows)
+    score = np.where(checked.fits, policy.score(cluster, request, rows, checked), -np.inf)
+    return Evaluation(checked.reason, checked.available, score)
+
+
+class Memo:
+    """Evaluations remembered per class of request: only rows that changed since are computed again.
+
+    Holds for a sequence of snapshots of one cluster. Fit and scores see only a row's own state, so a remembered
+    value is the value that `evaluate` gives.
+    """
+
+    def __init__(self, max_classes: int = 64) -> None:
+        self._max_classes = max_classes
+        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Evaluation]] = OrderedDict()
+
+    def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> Evaluation:
+        """Fit and score of a request on all N rows. The arrays are the memo's own: take, don't keep."""
+        key = (request, policy.name)
+        version, known = self._entries.pop(key, (-1, None))
+        if known is None or len(known.reason) != cluster.num_nodes:
+            known = evaluate(cluster, request, policy, np.arange(cluster.num_nodes))
+        elif version != cluster.version:
+            changed = np.flatnonzero(cluster.row_version > version)
+            if len(changed):
+                fresh = evaluate(cluster, request, policy, changed)
+                known.reason[changed] = fresh.reason
+                known.available[changed] = fresh.available
+                known.score[changed] = fresh.score
+        self._entries[key] = (cluster.version, known)
+        if len(self._entries) > self._max_classes:
+            self._entries.popitem(last=False)
+        return known
+
+
+def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, memo: Memo) -> Decision:
+    """The verdict on a request over R candidate rows: the best node and its GPUs.
+
+    Ties go to the smaller `tie_rank`, so that equal clusters give equal verdicts.
+    """
+    evaluation = memo.evaluate(cluster, request, policy).take(rows)
+    best: int | None = None
+    gpus: tuple[int, ...] | None = ()
+    if len(rows) and evaluation.fits.any():
+        winners = rows[evaluation.score == evaluation.score.max()]
+        best = int(winners[np.argmin(cluster.tie_rank[winners])])
+        gpus = choose_gpus(cluster, best, request)
+        if gpus is None:
+            raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
+    return Decision(request, policy.name, cluster.version, rows, evaluation, best, gpus or ())
+
+
+def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
+    """The best `count` candidate rows that fit, best first."""
+    fitting = np.flatnonzero(decision.evaluation.fits)
+    rows = decision.rows[fitting]
+    order = np.lexsort((cluster.tie_rank[rows], -decision.evaluation.score[fitting]))
+    return rows[order[:count]]
+
+
+def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:
+    """(R,) scores for the wire, 0..10: the best value 10, the next best 9, and so on; 0 where it does not fit.
+
+    By rank of the distinct values and not by size: the wire has eleven levels for thousands of nodes, and what
+    matters is that the best few stay apart.
+    """
+    result = np.zeros(len(evaluation.score), dtype=np.int64)
+    fits = evaluation.fits
+    if fits.any():
+        distinct, position = np.unique(evaluation.score[fits], return_inverse=True)
+        result[fits] = np.maximum(MAX_LEVEL - (len(distinct) - 1 - position), 0)
+    return result

@@ -1,0 +1,122 @@
+"""What a node offers, read from its allocatable resources and GPU Feature Discovery labels.
+
+Label formats: `k8s-device-plugin/internal/lm/resource.go`; resource names: the NVIDIA device plugin.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from extender.core.models import PRODUCT_MEMORY_MIB, UNKNOWN_MODEL, GpuModel, describe_model
+from extender.core.quantities import parse_quantity
+
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+SHARED_GPU_RESOURCE: Final = "nvidia.com/gpu.shared"
+
+PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
+COUNT_LABEL: Final = "nvidia.com/gpu.count"
+MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
+REPLICAS_LABEL: Final = "nvidia.com/gpu.replicas"
+
+MAX_GPUS_PER_NODE: Final = 64
+
+
+class GpuUnit(IntEnum):
+    """What one unit of a node's GPU resource is."""
+
+    NONE = 0
+    WHOLE = 1
+    """`nvidia.com/gpu` hands out whole GPUs."""
+    REPLICA_AS_GPU = 2
+    """`nvidia.com/gpu` hands out time slices: several holders share a GPU under the name of a whole one."""
+    REPLICA = 3
+    """`nvidia.com/gpu.shared` hands out time slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One physical GPU."""
+
+    model: GpuModel
+    memory_mib: int
+    """Memory in nominal MiB (see `nominal_mib`), 0 when unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOffer:
+    """A node's GPUs. Mixed models and sizes in one node are possible."""
+
+    gpus: tuple[Gpu, ...] = ()
+    unit: GpuUnit = GpuUnit.NONE
+    units_per_gpu: int = 1
+    allocatable_units: int = 0
+    """Units the kubelet offers; fewer than GPUs x units_per_gpu when some are unhealthy."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def withheld_units(self) -> int:
+        """Units that exist and are not offered: of unknown index, so they count against every choice."""
+        return len(self.gpus) * self.units_per_gpu - self.allocatable_units
+
+
+NO_GPUS: Final = NodeOffer()
+
+
+def nominal_mib(memory_mib: int, tolerance_frac: float) -> int:
+    """The size a card is sold as: the next whole GiB when that is within the tolerance, else what it reports.
+
+    Reported memory varies by 1-2 % with the driver: 40536 MiB is a 40 GiB card, 81559 an 80 GiB one, while a T4's
+    15360 is really 15 GiB and an 11019 stays what it is.
+    """
+    rounded_up = -(-memory_mib // 1024) * 1024
+    return rounded_up if rounded_up - memory_mib <= tolerance_frac * rounded_up else memory_mib
+
+
+def read_node(
+    allocatable: Mapping[str, str | int | float],
+    labels: Mapping[str, str],
+    *,
+    memory_tolerance_frac: float = 0.02,
+    aliases: Mapping[str, Iterable[str]] | None = None,
+) -> NodeOffer:
+    """The offer of a node.
+
+    A value that can't be understood is treated as absent and named in `warnings`: an unknown number of GPUs is
+    none, an unknown memory or model satisfies no request for one.
+    """
+    warnings: list[str] = []
+
+    def whole_number(source: Mapping[str, str | int | float], key: str) -> int:
+        if key not in source:
+            return 0
+        try:
+            value = parse_quantity(str(source[key]))
+            if value.denominator != 1 or not 0 <= value < 2**31:
+                raise ValueError("not a whole number in range")
+        except ValueError as error:
+            warnings.append(f"{key}: {str(source[key])[:80]!r} is ignored: {error}")
+            return 0
+        return int(value)
+
+    shared_units = whole_number(allocatable, SHARED_GPU_RESOURCE)
+    units = shared_units or whole_number(allocatable, GPU_RESOURCE)
+    if units == 0:
+        return NodeOffer(warnings=tuple(warnings)) if warnings else NO_GPUS
+
+    replicas = max(1, whole_number(labels, REPLICAS_LABEL))
+    count = whole_number(labels, COUNT_LABEL)
+    if shared_units and replicas == 1 and count:
+        replicas = -(-shared_units // count)
+    # Without a label, or with one that says less than the kubelet offers, the kubelet is believed.
+    count = max(count, -(-units // replicas))
+    if count > MAX_GPUS_PER_NODE:
+        warnings.append(f"{count} GPUs on one node: only {MAX_GPUS_PER_NODE} of them are used")
+        count = MAX_GPUS_PER_NODE
+    unit = GpuUnit.REPLICA if shared_units else GpuUnit.REPLICA_AS_GPU if replicas > 1 else GpuUnit.WHOLE
+
+    product = labels.get(PRODUCT_LABEL, "")
+    model = describe_model(product, aliases or {}) if product else UNKNOWN_MODEL
+    memory_mib = whole_number(labels, MEMORY_LABEL) or PRODUCT_MEMORY_MIB.get(model.name, 0)
+    gpu = Gpu(model, nominal_mib(memory_mib, memory_tolerance_frac))
+    return NodeOffer((gpu,) * count, unit, replicas, min(units, count * replicas), tuple(warnings))

@@ -1,0 +1,62 @@
+"""Why a node does not fit: codes for the arrays, sentences for people.
+
+A sentence names what is required and what is here, in few stable buckets: kube-scheduler groups equal texts into one
+line of its event, and a text that changes from try to try keeps the pod spinning through its queue.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+from extender.core.quantities import format_mib
+from extender.core.requests import AskedUnit, GpuRequest
+
+
+class Reason(IntEnum):
+    """What a node fails first. The order is that of the checks: what can never fit comes before what is busy."""
+
+    FITS = 0
+    UNKNOWN_NODE = 1
+    NO_GPUS = 2
+    NOT_THIS_KIND = 3
+    TOO_FEW_INSTALLED = 4
+    WRONG_MODEL = 5
+    TOO_SMALL = 6
+    TOTAL_TOO_SMALL = 7
+    BUSY = 8
+    TOTAL_BUSY = 9
+
+
+RESOLVABLE: Final = frozenset({Reason.BUSY, Reason.TOTAL_BUSY})
+"""Reasons that go away when other pods do: only these make a node a candidate for preemption."""
+
+_HERE: Final = {
+    Reason.TOO_FEW_INSTALLED: "installed",
+    Reason.WRONG_MODEL: "of that model",
+    Reason.TOO_SMALL: "of that size",
+    Reason.BUSY: "free",
+}
+
+
+def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
+    """The reason in words.
+
+    `available` is the number of units here that meet the failed condition; for the two TOTAL reasons it is memory
+    in MiB.
+    """
+    match reason:
+        case Reason.FITS:
+            return "fits"
+        case Reason.UNKNOWN_NODE:
+            return "node not known to Kerf yet"
+        case Reason.NO_GPUS:
+            return f"needs {request}, no GPUs here"
+        case Reason.NOT_THIS_KIND if request.unit is AskedUnit.SHARED:
+            return f"needs {request}, only whole GPUs here"
+        case Reason.NOT_THIS_KIND:
+            return f"needs {request}, only time-sliced GPUs here"
+        case Reason.TOTAL_TOO_SMALL:
+            return f"needs {request}, best here: {format_mib(available)} installed"
+        case Reason.TOTAL_BUSY:
+            return f"needs {request}, best here: {format_mib(available)} free"
+        case _:
+            return f"needs {request}, best here: {available} {_HERE[reason]}"

@@ -1,0 +1,271 @@
+"""What a pod asks for, read from its resources, annotations and labels.
+
+Precedence: a key of Kerf's own (annotation `kerf.dev/...`) beats the Genius label of the same meaning. A number of
+GPUs said in two places that disagree is a conflict, and the pod is rejected with a sentence that says so: the
+kubelet will hand out what the resource says, so no other number can be honoured.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from fractions import Fraction
+from typing import Final
+
+from extender.core.models import CompilePattern, ModelPattern
+from extender.core.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE
+from extender.core.quantities import MIB, format_mib, is_plain_number, mib_of_bytes, parse_quantity
+
+COUNT: Final = "kerf.dev/gpu-count"
+MEMORY_EACH: Final = "kerf.dev/gpu-memory-each"
+MEMORY_TOTAL: Final = "kerf.dev/gpu-memory-total"
+MODEL: Final = "kerf.dev/gpu-model"
+MODEL_EXCLUDE: Final = "kerf.dev/gpu-model-exclude"
+POLICY: Final = "kerf.dev/policy"
+
+GENIUS_COUNT: Final = "genius/gpu-number"
+GENIUS_MEMORY_EACH: Final = "genius/gpu-memory-each"
+GENIUS_MEMORY_TOTAL: Final = "genius/gpu-memory-total"
+GENIUS_MODEL: Final = "genius/gpu-model"
+GENIUS_PRIORITY: Final = "genius/priority"
+
+_MAX_UNITS: Final = 2**31 - 1
+_MAX_MEMORY_MIB: Final = 2**40
+_MAX_PATTERN_CHARS: Final = 256
+
+Resources = Mapping[str, str | int | float]
+
+
+class RequestError(ValueError):
+    """A request that can't be understood: names the key, the value and what would be right."""
+
+
+class AskedUnit(IntEnum):
+    """What a pod counts its GPUs in."""
+
+    GPU = 1
+    """Units of `nvidia.com/gpu`: whole GPUs, or time slices where the node's plugin gives them that name."""
+    WHOLE = 2
+    """Whole GPUs, asked by annotation or label alone: time slices never satisfy it."""
+    SHARED = 3
+    """Time slices, `nvidia.com/gpu.shared`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """The GPUs a pod asks for; equal requests are one class, which fit and scores are remembered by."""
+
+    count: int
+    """Units asked; 0 with `memory_total_mib` set means: as few GPUs as hold that much."""
+    unit: AskedUnit = AskedUnit.GPU
+    memory_each_mib: int = 0
+    memory_total_mib: int = 0
+    include: ModelPattern | None = None
+    exclude: ModelPattern | None = None
+
+    def __str__(self) -> str:
+        """The request in words: "2 GPUs of model a100 with 40 GiB"."""
+        noun = "GPU replica" if self.unit is AskedUnit.SHARED else "GPU"
+        words = f"{self.count} {noun}{'' if self.count == 1 else 's'}" if self.count else f"{noun}s"
+        if self.include:
+            words += f" of model {self.include.text}"
+        if self.exclude:
+            words += f" not of model {self.exclude.text}"
+        if self.memory_each_mib:
+            words += f" with {format_mib(self.memory_each_mib)}"
+        if self.memory_total_mib:
+            words += f" with {format_mib(self.memory_total_mib)} in total"
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """Everything a decision needs to know of a pod."""
+
+    gpus: GpuRequest | None = None
+    policy: str = ""
+    """Name of the policy chosen for this pod, "" for the deployment's."""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container's resources; `sidecar` is an init container that keeps running (restartPolicy Always)."""
+
+    requests: Resources
+    sidecar: bool = False
+
+
+def total_request(
+    resource: str, containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
+) -> Fraction:
+    """A pod's request of one extended resource, as kube-scheduler counts it.
+
+    The larger of the containers' sum and any moment of the initialisation, sidecars counted in both, plus the
+    overhead: `PodRequests` of k8s.io/component-helpers/resource/helpers.go. Resources at pod level are no part of it:
+    the API server takes only CPU, memory and huge pages there.
+    Raises RequestError when a value is no quantity.
+    """
+
+    def asked(resources: Resources) -> Fraction:
+        value = resources.get(resource)
+        if value is None:
+            return Fraction(0)
+        try:
+            quantity = parse_quantity(str(value))
+        except ValueError as error:
+            raise RequestError(f'{resource}: "{_shorten(str(value))}" is {error}; write a whole number') from None
+        if quantity < 0:
+            raise RequestError(f'{resource}: "{_shorten(str(value))}" is negative; write a whole number')
+        return quantity
+
+    sidecars = initialising = Fraction(0)
+    for container in init_containers:
+        if container.sidecar:
+            sidecars += asked(container.requests)
+            initialising = max(initialising, sidecars)
+        else:
+            initialising = max(initialising, sidecars + asked(container.requests))
+    running = sidecars + sum((asked(container.requests) for container in containers), Fraction(0))
+    return max(running, initialising) + asked(overhead)
+
+
+def resource_units(
+    containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
+) -> tuple[int, AskedUnit]:
+    """How many GPU units a pod's resources ask for, and of which kind; (0, GPU) when none."""
+    containers, init_containers = tuple(containers), tuple(init_containers)
+    whole, shared = (
+        _whole_units(name, total_request(name, containers, init_containers, overhead))
+        for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE)
+    )
+    if whole and shared:
+        raise RequestError(
+            f'{SHARED_GPU_RESOURCE}: "{shared}" together with {GPU_RESOURCE}: "{whole}" fits no node, '
+            "since a node offers either; ask for one of them"
+        )
+    return (shared, AskedUnit.SHARED) if shared else (whole, AskedUnit.GPU)
+
+
+def read_request(
+    units: int,
+    unit: AskedUnit,
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
+    compile_pattern: CompilePattern,
+) -> PodRequest:
+    """What a pod asks for, given the units its resources ask (see `resource_units`).
+
+    Raises RequestError with a sentence for the pod's author.
+    """
+    count = _read_count(units, annotations, labels)
+    each = _read_memory(_first(annotations, MEMORY_EACH, labels, GENIUS_MEMORY_EACH))
+    total = _read_memory(_first(annotations, MEMORY_TOTAL, labels, GENIUS_MEMORY_TOTAL))
+    include = _read_pattern(_first(annotations, MODEL, labels, GENIUS_MODEL), compile_pattern)
+    exclude = _read_pattern(_first(annotations, MODEL_EXCLUDE), compile_pattern)
+    policy = annotations.get(POLICY, "").strip()
+    priority = _read_priority(labels)
+
+    conditions = bool(each or total or include or exclude)
+    if count == 0 and conditions:
+        raise RequestError(
+            f'{COUNT}: "0" asks for no GPU while other keys say what it must be like; remove one or the other'
+        )
+    if count is None:
+        if not conditions:
+            return PodRequest(None, policy, priority)
+        count = 0 if total else 1
+    if count == 0 and not total:
+        return PodRequest(None, policy, priority)
+    asked = unit if units else AskedUnit.WHOLE
+    return PodRequest(GpuRequest(count, asked, each, total, include, exclude), policy, priority)
+
+
+_Said = tuple[str, str] | None
+"""A key and what it says."""
+
+
+def _first(annotations: Mapping[str, str], key: str, labels: Mapping[str, str] | None = None, label: str = "") -> _Said:
+    """The annotation, else the label of the same meaning, else None; an empty value says nothing."""
+    for source, name in ((annotations, key), (labels or {}, label)):
+        text = source.get(name, "").strip()
+        if text:
+            return name, text
+    return None
+
+
+def _read_count(units: int, annotations: Mapping[str, str], labels: Mapping[str, str]) -> int | None:
+    said = _first(annotations, COUNT, labels, GENIUS_COUNT)
+    if said is None:
+        return units or None
+    key, text = said
+    try:
+        quantity = parse_quantity(text)
+    except ValueError as error:
+        raise _unreadable(said, str(error), 'a whole number of GPUs such as "2"') from None
+    if quantity.denominator != 1 or not 0 <= quantity <= _MAX_UNITS:
+        raise _unreadable(said, "not a number of GPUs", 'a whole number of GPUs such as "2"')
+    if units and quantity != units:
+        raise RequestError(
+            f'{key}: "{_shorten(text)}" disagrees with the {units} GPUs of the pod\'s resources; '
+            "remove it or make them equal"
+        )
+    return int(quantity)
+
+
+def _read_memory(said: _Said) -> int:
+    """MiB asked by a memory key, 0 when it says nothing. A plain number is MiB, anything else a quantity of bytes."""
+    if said is None:
+        return 0
+    right = 'a size such as "16Gi", or a plain number of MiB such as "16384"'
+    try:
+        quantity = parse_quantity(said[1])
+    except ValueError as error:
+        raise _unreadable(said, str(error), right) from None
+    if quantity < 0:
+        raise _unreadable(said, "negative", right)
+    plain = is_plain_number(said[1])
+    if 0 < quantity < MIB and not plain:
+        raise _unreadable(said, "less than 1 MiB", right)
+    mib = -(-quantity.numerator // quantity.denominator) if plain else mib_of_bytes(quantity)
+    if mib > _MAX_MEMORY_MIB:
+        raise _unreadable(said, "more memory than any node has", right)
+    return mib
+
+
+def _read_pattern(said: _Said, compile_pattern: CompilePattern) -> ModelPattern | None:
+    if said is None:
+        return None
+    right = 'a regular expression on the model\'s name such as "a100|h100"'
+    text = said[1]
+    if len(text) > _MAX_PATTERN_CHARS:
+        raise _unreadable(said, f"longer than {_MAX_PATTERN_CHARS} characters", right)
+    try:
+        return ModelPattern(text, compile_pattern(f"(?i){text}"))
+    except ValueError as error:
+        raise _unreadable(said, f"not a regular expression ({error})", right) from None
+
+
+def _read_priority(labels: Mapping[str, str]) -> int:
+    said = _first({}, "", labels, GENIUS_PRIORITY)
+    if said is None:
+        return 0
+    try:
+        return int(said[1])
+    except ValueError:
+        raise _unreadable(said, "not a number", 'a whole number such as "10"') from None
+
+
+def _whole_units(resource: str, quantity: Fraction) -> int:
+    if quantity.denominator != 1:
+        raise RequestError(f'{resource}: "{float(quantity):g}" is not whole; GPUs are asked for in whole numbers')
+    if quantity > _MAX_UNITS:
+        raise RequestError(f'{resource}: "{_shorten(str(quantity))}" is more than any node has')
+    return int(quantity)
+
+
+def _unreadable(said: tuple[str, str], fault: str, right: str) -> RequestError:
+    return RequestError(f'{said[0]}: "{_shorten(said[1])}" is {fault}; write {right}')
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."

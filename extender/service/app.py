@@ -1,0 +1,89 @@
+"""The application: everything wired together, started and stopped with the app's lifespan."""
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI
+
+from extender import __version__
+from extender.cluster.binds import Binder
+from extender.cluster.events import EventRecorder
+from extender.cluster.ledger import Ledger
+from extender.cluster.mirrors import Mirror
+from extender.cluster.placements import Placer
+from extender.cluster.transports import Transport
+from extender.service.metrics import ClusterCollector, Metrics
+from extender.service.routes import install_routes
+from extender.service.settings import Settings
+from extender.service.verbs import Verbs
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Service:
+    """The parts of a running service that routes speak to."""
+
+    settings: Settings
+    mirror: Mirror
+    placer: Placer
+    verbs: Verbs
+    metrics: Metrics
+    draining: bool = field(default=False)
+    """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
+
+    def fault(self) -> str:
+        """Why the service is not ready, "" when it is."""
+        return "shutting down" if self.draining else self.mirror.fault()
+
+
+def create_app(settings: Settings, transport: Transport) -> FastAPI:
+    """The service on an API server, or on what stands in for one. Nothing runs before the app's lifespan begins."""
+    clock = time.monotonic
+    ledger = Ledger(
+        reservation_ttl_s=settings.decisions.reservation_ttl_s,
+        memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
+        model_aliases=settings.models.aliases,
+    )
+    mirror = Mirror(
+        transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=settings.cluster.page_size
+    )
+    events = EventRecorder(transport)
+    placer = Placer(ledger, default_policy=settings.decisions.policy, clock=clock, wall_clock=time.time)
+    binder = Binder(transport, ledger, placer, events, clock)
+    metrics = Metrics()
+    metrics.registry.register(ClusterCollector(ledger, mirror, events, clock))
+    verbs = Verbs(
+        placer,
+        binder,
+        mirror,
+        metrics,
+        mode=settings.decisions.mode,
+        near_best_nodes=settings.decisions.near_best_nodes,
+    )
+    service = Service(settings, mirror, placer, verbs, metrics)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await transport.start()
+        mirror.start()
+        events.start()
+        try:
+            yield
+        finally:
+            await events.stop()
+            await mirror.stop()
+            await transport.close()
+
+    app = FastAPI(
+        title="Kerf",
+        summary="A kube-scheduler extender that stops GPU clusters from wasting GPUs.",
+        version=__version__,
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    install_routes(app, service)
+    return app

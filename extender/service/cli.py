@@ -1,0 +1,166 @@
+"""The command line, `kerf`."""
+
+import importlib
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+from extender import __version__
+from extender.service.settings import Settings, SettingsError, load_settings
+
+app = typer.Typer(
+    help="Kerf: a kube-scheduler extender that stops GPU clusters from wasting GPUs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Look at settings, or check them.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+_errors = Console(stderr=True)
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", envvar="KERF_CONFIG", help="YAML file of settings.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="One setting, as in --set server.port=9000; may be repeated.")
+]
+
+
+@app.command()
+def serve(  # noqa: PLR0913, PLR0917 - options of a command
+    config: ConfigOption = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig file; default: as kubectl, or in-cluster.")] = None,
+    context: Annotated[str | None, typer.Option(help="kubeconfig context.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    mode: Annotated[str | None, typer.Option(help="decisive or scores.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Ranking of nodes: bestfit, binpack, spread.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
+    settings: SetOption = None,
+) -> None:
+    """Serve kube-scheduler from a cluster's API server."""
+    loaded = _load(
+        config,
+        settings,
+        {
+            "cluster.kubeconfig": kubeconfig,
+            "cluster.context": context,
+            "server.host": host,
+            "server.port": port,
+            "decisions.mode": mode,
+            "decisions.policy": policy,
+            "log.level": log_level,
+        },
+    )
+    from extender.cluster.transports import ApiServer
+
+    cluster = loaded.cluster
+    _run(
+        loaded,
+        ApiServer(
+            kubeconfig=cluster.kubeconfig,
+            context=cluster.context,
+            service_account_dir=cluster.service_account_dir,
+            request_timeout_s=cluster.request_timeout_s,
+        ),
+    )
+
+
+@app.command()
+def demo(
+    port: Annotated[int, typer.Option(envvar="KERF_PORT", help="Port to listen on.")] = 8888,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Serve an embedded sample cluster: no Kubernetes needed, try it with curl."""
+    loaded = _load(config, settings, {"server.port": port})
+    from extender.cluster.memory import MemoryCluster
+    from extender.service.samples import sample_cluster
+
+    address = f"http://localhost:{port}"
+    _errors.print(
+        f"Kerf {__version__} on a sample cluster at [bold]{address}[/bold] - stop with Ctrl-C. In another terminal:\n"
+        f"  curl -s {address}/readyz\n"
+        f"  curl -s {address}/docs            # the API, in a browser\n"
+        f"  curl -s {address}/explain/pod/default/train-0   # after a filter call: see the README",
+        highlight=False,
+    )
+    _run(loaded, MemoryCluster(sample_cluster()))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+@config_app.command("show")
+def config_show(config: ConfigOption = None, settings: SetOption = None) -> None:
+    """Print all settings as they are in effect, as YAML that --config takes."""
+    typer.echo(yaml.safe_dump(_load(config, settings, {}).model_dump(mode="json"), sort_keys=False).rstrip())
+
+
+@config_app.command("check")
+def config_check(config: ConfigOption = None, settings: SetOption = None) -> None:
+    """Report every fault in the settings at once; exit status 1 when there is one."""
+    _load(config, settings, {}, failing_with=1)
+    typer.echo("settings are valid")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def bench(context: typer.Context) -> None:
+    """Measure Kerf beside a plain kube-scheduler and a bare echo (needs a source checkout)."""
+    try:
+        commands = importlib.import_module("tests.bench.commands")
+    except ModuleNotFoundError as error:
+        _errors.print(
+            f"kerf bench drives a real control plane that is built from tests/ of a source checkout ({error}); "
+            "run it there, as .venv/bin/kerf bench"
+        )
+        raise typer.Exit(2) from None
+    commands.app(context.args, prog_name="kerf bench")
+
+
+def main() -> None:
+    """The entry point."""
+    app()
+
+
+def _load(
+    config: Path | None, assignments: list[str] | None, flags: dict[str, Any], *, failing_with: int = 2
+) -> Settings:
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        for assignment in assignments or ():
+            name, separator, value = assignment.partition("=")
+            if not separator:
+                raise SettingsError([f"--set {assignment}: write section.name=value, as in server.port=9000"])
+            given[name.strip()] = yaml.safe_load(value) if value else ""
+        return load_settings(config, given)
+    except SettingsError as error:
+        _errors.print(f"{len(error.faults)} fault{'s' if len(error.faults) > 1 else ''} in the settings:", style="red")
+        for fault in error.faults:
+            _errors.print(f"  {fault}", markup=False, highlight=False)
+        raise typer.Exit(failing_with) from None
+
+
+def _run(settings: Settings, transport: Any) -> None:
+    from extender.cluster.transports import CredentialsError
+    from extender.service.app import create_app
+    from extender.service.logs import configure_logs
+    from extender.service.server import run
+
+    configure_logs(settings.log)
+    try:
+        run(create_app(settings, transport), settings)
+    except CredentialsError as error:
+        _errors.print(str(error), style="red")
+        raise typer.Exit(1) from None
+
+
+if os.environ.get("NO_COLOR"):
+    _errors.no_color = True

@@ -1,0 +1,82 @@
+"""Kerf's own Prometheus metrics."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from extender.cluster.events import EventRecorder
+from extender.cluster.ledger import ClaimState, Ledger
+from extender.cluster.mirrors import Mirror
+from extender.cluster.placements import Placement
+from extender.core.reasons import Reason
+
+_LATENCIES_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Metrics:
+    """Counters and histograms of the verbs; what the cluster looks like is read when Prometheus asks."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.latency = Histogram(
+            "kerf_request_seconds", "Time to answer a verb.", ["verb"], buckets=_LATENCIES_S, registry=self.registry
+        )
+        self.decisions = Counter(
+            "kerf_decisions", "Decisions of filter, by verdict.", ["verdict"], registry=self.registry
+        )
+        self.rejections = Counter(
+            "kerf_rejections", "Pods that fit nowhere, by the commonest reason.", ["reason"], registry=self.registry
+        )
+        self.bad_requests = Counter(
+            "kerf_bad_requests", "Pods whose request can't be understood.", registry=self.registry
+        )
+        self.binds = Counter("kerf_binds", "Pods bound.", registry=self.registry)
+        self.failed_binds = Counter("kerf_failed_binds", "Bindings that failed.", registry=self.registry)
+
+    def count_decision(self, placement: Placement) -> None:
+        """Count one decision of filter."""
+        if placement.decision.best is not None:
+            self.decisions.labels("placed").inc()
+            return
+        self.decisions.labels("rejected").inc()
+        codes = placement.decision.evaluation.reason
+        commonest = Reason(int(np.bincount(codes).argmax())) if len(codes) else Reason.UNKNOWN_NODE
+        self.rejections.labels(commonest.name.lower()).inc()
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class ClusterCollector(Collector):
+    """Gauges of the cluster, worked out at scrape time."""
+
+    def __init__(self, ledger: Ledger, mirror: Mirror, events: EventRecorder, now: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._mirror = mirror
+        self._events = events
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges now."""
+        cluster = self._ledger.snapshot(self._now())
+        installed = cluster.gpu_model >= 0
+        units = (installed.sum(axis=1) * cluster.units_per_gpu).sum()
+        free = np.maximum(cluster.gpu_free.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units, 0).sum()
+        yield _gauge("kerf_nodes", "Nodes known.", len(cluster.row_of))
+        yield _gauge("kerf_gpus", "GPUs installed.", int(installed.sum()))
+        yield _gauge("kerf_gpu_units", "GPU units offered by device plugins or withheld.", int(units))
+        yield _gauge("kerf_gpu_units_free", "GPU units that nobody holds or has reserved.", int(free))
+        yield _gauge("kerf_reservations", "Reservations.", self._ledger.num_claims(ClaimState.RESERVED))
+        yield _gauge("kerf_bindings_under_way", "Bindings under way.", self._ledger.num_claims(ClaimState.BINDING))
+        yield _gauge("kerf_cache_age_seconds", "Age of the mirror of the cluster.", self._mirror.age_s())
+        yield _gauge("kerf_cache_lists", "Complete lists made since the start.", self._mirror.num_lists)
+        yield _gauge("kerf_events_lost", "Events that were not written.", self._events.num_lost)
+
+
+def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, documentation, value=value)

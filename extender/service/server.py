@@ -1,0 +1,57 @@
+"""Running the app: uvicorn with one worker, and a stop that cuts no request off."""
+
+import asyncio
+import signal
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from extender.service.settings import Settings
+
+_GRACE_S = 30
+
+
+class DrainingServer(uvicorn.Server):
+    """On SIGTERM: not ready at once, closed after the drain time, ended when the last request is answered."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float) -> None:
+        super().__init__(config)
+        self._app = app
+        self._drain_s = drain_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def serve(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)  # type: ignore[arg-type]
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by uvicorn on SIGINT and SIGTERM; a second signal ends at once."""
+        service = self._app.state.service
+        if service.draining or self._loop is None:
+            self.should_exit = self.force_exit = True
+            return
+        service.draining = True
+        wait_s = self._drain_s if sig == signal.SIGTERM else 0.0
+        self._loop.call_soon_threadsafe(self._loop.call_later, wait_s, self._begin_exit)
+
+    def _begin_exit(self) -> None:
+        self.should_exit = True
+
+
+def run(app: FastAPI, settings: Settings) -> None:
+    """Serve until told to stop."""
+    config = uvicorn.Config(
+        app,
+        host=settings.server.host,
+        port=settings.server.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        timeout_keep_alive=settings.server.keep_alive_s,
+        timeout_graceful_shutdown=_GRACE_S,
+        server_header=False,
+    )
+    DrainingServer(config, app, settings.server.drain_s).run()

@@ -1,0 +1,198 @@
+"""Settings: one frozen tree from flags, environment and file, in that order of precedence.
+
+Environment variables are `KERF_` + section + `__` + name, as in `KERF_SERVER__PORT=9000`. All faults are reported at
+once, each with the place and what would be right.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from extender.core.policies import POLICIES
+from extender.service.verbs import Mode
+
+ENV_PREFIX: Final = "KERF_"
+_NESTED: Final = "__"
+
+
+class SettingsError(ValueError):
+    """Settings that can't be used; `faults` has one sentence for each."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ServerSettings(_Section):
+    """Where Kerf listens."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Loopback by default: whoever reaches /bind can bind pods."""
+    port: int = Field(default=8888, ge=0, le=65535)
+    """Port; 0 picks a free one."""
+    keep_alive_s: int = Field(default=120, ge=1)
+    """Idle connections are kept longer than kube-scheduler's 90 s: it does not repeat a POST on a closed one."""
+    drain_s: float = Field(default=1.0, ge=0)
+    """On SIGTERM /readyz fails for so long before connections close."""
+    max_body_mib: int = Field(default=64, ge=1)
+    """Larger request bodies are refused."""
+
+
+class ClusterSettings(_Section):
+    """The API server."""
+
+    kubeconfig: str = ""
+    """Path; empty means the pod's service account, else KUBECONFIG or ~/.kube/config."""
+    context: str = ""
+    """kubeconfig context, empty for the current one."""
+    service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    """Where a pod finds its service account's token and CA."""
+    request_timeout_s: float = Field(default=10.0, gt=0)
+    """Time-out of one request."""
+    page_size: int = Field(default=500, ge=1)
+    """Objects per page of a list."""
+    max_age_s: float = Field(default=120.0, gt=0)
+    """Nothing is decided from a mirror of the cluster that was last known current longer ago than this."""
+
+
+class DecisionSettings(_Section):
+    """How pods are placed."""
+
+    mode: Mode = Mode.DECISIVE
+    """`decisive`: filter returns the best node. `scores`: filter returns all that fit, prioritize ranks them."""
+    policy: str = "bestfit"
+    """The ranking, where the pod does not choose one by `kerf.dev/policy`."""
+    near_best_nodes: int = Field(default=16, ge=1)
+    """In decisive mode, how many nodes a pod with soft preferences of its own is offered."""
+    reservation_ttl_s: float = Field(default=30.0, gt=0)
+    """How long GPUs are held between the decision and the binding."""
+    memory_tolerance_frac: float = Field(default=0.02, ge=0, le=0.1)
+    """A card that reports up to this fraction less than a whole GiB counts as that size: 40536 MiB is 40 GiB."""
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, name: str) -> str:
+        if name not in POLICIES:
+            raise ValueError(f"no policy of that name; write one of {', '.join(POLICIES)}")
+        return name
+
+
+class ModelSettings(_Section):
+    """GPU models."""
+
+    aliases: dict[str, list[str]] = {}
+    """Names that pods may ask by, each with the products it stands for: `big: [NVIDIA-H100-80GB-HBM3]`."""
+
+
+class LogSettings(_Section):
+    """Logging."""
+
+    level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    """debug, info, warning or error."""
+    format: str = Field(default="text", pattern="^(text|json)$")
+    """text or json."""
+
+
+class Settings(BaseSettings):
+    """The whole tree."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter=_NESTED, frozen=True, extra="forbid", env_ignore_empty=True
+    )
+
+    server: ServerSettings = ServerSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    decisions: DecisionSettings = DecisionSettings()
+    models: ModelSettings = ModelSettings()
+    log: LogSettings = LogSettings()
+
+
+def load_settings(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from flags ("server.port": 9000), environment and a YAML file. Raises SettingsError."""
+    faults = _unknown_variables()
+    from_file: dict[str, Any] = {}
+    if path is not None:
+        try:
+            from_file = yaml.safe_load(path.read_text()) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            faults.append(f"{path}: {error}")
+        if not isinstance(from_file, dict):
+            faults.append(f"{path}: a mapping of sections is expected, not {type(from_file).__name__}")
+            from_file = {}
+
+    class _Loaded(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, _FileSource(settings_cls, from_file)
+
+    loaded = Settings.model_construct()
+    try:
+        loaded = _Loaded(**_nested(flags or {}))
+    except ValidationError as error:
+        faults += [_fault(detail) for detail in error.errors()]
+    except ValueError as error:  # an environment variable that is not of its section's form
+        faults.append(str(error))
+    if faults:
+        raise SettingsError(faults)
+    return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
+
+
+class _FileSource(PydanticBaseSettingsSource):
+    def __init__(self, settings_cls: type[BaseSettings], values: dict[str, Any]) -> None:
+        super().__init__(settings_cls)
+        self._values = values
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return self._values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._values
+
+
+def _unknown_variables() -> list[str]:
+    """Variables of Kerf's form that no setting reads. Only nested names are ours for certain: Kubernetes itself sets
+    KERF_PORT and others for a Service named kerf."""
+    known = {
+        f"{ENV_PREFIX}{section}{_NESTED}{name}".upper()
+        for section, field in Settings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section)
+        for name in field.annotation.model_fields
+    }
+    return [
+        f"environment variable {name}: no such setting; `kerf config show` lists them"
+        for name in sorted(os.environ)
+        if name.upper().startswith(ENV_PREFIX) and _NESTED in name and name.upper() not in known
+    ]
+
+
+def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for dotted, value in flags.items():
+        section, _, name = dotted.partition(".")
+        if not name:
+            raise SettingsError([f"{dotted}: write section.name=value, as in server.port=9000"])
+        tree.setdefault(section, {})[name] = value
+    return tree
+
+
+def _fault(detail: Any) -> str:
+    place = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return f"{place}: no such setting; `kerf config show` lists them"
+    return f"{place}: {detail['msg']} (is {detail['input']!r})"

@@ -1,0 +1,11 @@
+//go:build tools
+
+// Package tools pins the commands that are built from this module although
+// nothing here imports them: kube-apiserver, kube-scheduler and etcd.
+package tools
+
+import (
+	_ "go.etcd.io/etcd/server/v3"
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler"
+)
