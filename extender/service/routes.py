@@ -29,65 +29,55 @@ class BodyTooLargeError(Exception):
 
 def install_routes(app: FastAPI, service: Service) -> None:
     """Give the app its routes."""
-    max_body_bytes = service.settings.server.max_body_mib * 1024 * 1024
-    too_large = f"the request body is larger than {service.settings.server.max_body_mib} MiB (server.max_body_mib)"
+    _install_verbs(app, service)
+    _install_operation(app, service)
+    _install_explanations(app, service)
+    _describe_wire(app)
 
-    async def body_of(request: Request) -> bytes:
-        declared = request.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > max_body_bytes:
-            raise BodyTooLargeError(too_large)
-        if declared:
-            return await request.body()
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > max_body_bytes:
-                raise BodyTooLargeError(too_large)
-            chunks.append(chunk)
-        return b"".join(chunks)
 
-    def reply(content: bytes, status: int = 200) -> Response:
-        headers = {"Connection": "close"} if service.draining else None
-        return Response(content, status, headers, _JSON)
+def _install_verbs(app: FastAPI, service: Service) -> None:
+    """What kube-scheduler calls."""
+    max_body_mib = service.settings.server.max_body_mib
+
+    def reply(began: float, verb: str, content: bytes, status: int = 200) -> Response:
+        service.metrics.latency.labels(verb).observe(time.perf_counter() - began)
+        return Response(content, status, {"Connection": "close"} if service.draining else None, _JSON)
 
     @app.post("/filter", openapi_extra=_operation("ExtenderArgs", "FilterResult"), tags=["kube-scheduler"])
     async def filter(request: Request) -> Response:
         """Which of the candidate nodes a pod may go to. A fault is a sentence in `Error`, always with status 200."""
         began = time.perf_counter()
         try:
-            answer = service.verbs.filter(await body_of(request))
+            answer = service.verbs.filter(await _body(request, max_body_mib))
         except BodyTooLargeError as error:
             answer = wire.encode(wire.FilterResult(error=str(error)))
-        service.metrics.latency.labels("filter").observe(time.perf_counter() - began)
-        return reply(answer)
+        return reply(began, "filter", answer)
 
     @app.post("/prioritize", openapi_extra=_operation("ExtenderArgs", "HostPriorityList"), tags=["kube-scheduler"])
     async def prioritize(request: Request) -> Response:
         """How good each candidate node is, 0 to 10. The protocol has no field for a fault: those get a status."""
         began = time.perf_counter()
-        status = 200
         try:
-            answer = service.verbs.prioritize(await body_of(request))
-        except (wire.WireError, RequestError) as error:
-            answer, status = _error(error), 400
-        except BodyTooLargeError as error:
-            answer, status = _error(error), 413
-        except UnavailableError as error:
-            answer, status = _error(error), 503
-        service.metrics.latency.labels("prioritize").observe(time.perf_counter() - began)
-        return reply(answer, status)
+            return reply(began, "prioritize", service.verbs.prioritize(await _body(request, max_body_mib)))
+        except (wire.WireError, RequestError, BodyTooLargeError, UnavailableError) as error:
+            status = (
+                413 if isinstance(error, BodyTooLargeError) else 503 if isinstance(error, UnavailableError) else 400
+            )
+            return reply(began, "prioritize", wire.encode({"Error": str(error)}), status)
 
     @app.post("/bind", openapi_extra=_operation("ExtenderBindingArgs", "BindResult"), tags=["kube-scheduler"])
     async def bind(request: Request) -> Response:
         """Bind a pod to a node, with its GPUs. A fault is a sentence in `Error`, always with status 200."""
         began = time.perf_counter()
         try:
-            answer = await service.verbs.bind(await body_of(request))
+            answer = await service.verbs.bind(await _body(request, max_body_mib))
         except BodyTooLargeError as error:
             answer = wire.encode(wire.BindResult(str(error)))
-        service.metrics.latency.labels("bind").observe(time.perf_counter() - began)
-        return reply(answer)
+        return reply(began, "bind", answer)
+
+
+def _install_operation(app: FastAPI, service: Service) -> None:
+    """What probes, Prometheus and administrators call."""
 
     @app.get("/healthz", tags=["operation"])
     async def healthz() -> dict[str, str]:
@@ -111,6 +101,10 @@ def install_routes(app: FastAPI, service: Service) -> None:
         """Prometheus metrics."""
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+
+def _install_explanations(app: FastAPI, service: Service) -> None:
+    """What people call who want to know why."""
+
     @app.get(
         "/explain/pod/{namespace}/{name}",
         tags=["explanation"],
@@ -124,11 +118,21 @@ def install_routes(app: FastAPI, service: Service) -> None:
             return JSONResponse({"detail": detail}, status_code=404)
         return JSONResponse(explain(placement))
 
-    _describe_wire(app)
 
-
-def _error(error: Exception) -> bytes:
-    return wire.encode({"Error": str(error)})
+async def _body(request: Request, max_mib: int) -> bytes:
+    """The body of a request. Raises BodyTooLargeError."""
+    max_bytes = max_mib * 1024 * 1024
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) <= max_bytes:
+        return await request.body()
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise BodyTooLargeError(f"the request body is larger than {max_mib} MiB (setting server.max_body_mib)")
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def _operation(request: str, answer: str) -> dict[str, Any]:
