@@ -16,7 +16,7 @@ import msgspec
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.transports import ApiError, Query
 
-_POD: Final = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?P<binding>/binding)?")
+_POD: Final = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?:/(?P<part>binding|status))?")
 _EVENTS: Final = re.compile(r"/api/v1/namespaces/[^/]+/events")
 
 Manifest = dict[str, Any]
@@ -66,7 +66,7 @@ class MemoryCluster:
             items = list(self._objects[path].values())
             return msgspec.json.encode({"metadata": {"resourceVersion": str(self._version)}, "items": items})
         match = _POD.fullmatch(path)
-        if match and not match["binding"]:
+        if match and not match["part"]:
             return msgspec.json.encode(self.pod(match["namespace"], match["name"]))
         raise ApiError(404, "NotFound", f"nothing at {path}")
 
@@ -76,10 +76,22 @@ class MemoryCluster:
             self.events.append(manifest)
             return body
         match = _POD.fullmatch(path)
-        if match and match["binding"]:
+        if match and match["part"] == "binding":
             self._bind(self.pod(match["namespace"], match["name"]), manifest)
             return b'{"kind":"Status","status":"Success","code":201}'
         raise ApiError(404, "NotFound", f"nothing at {path}")
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        match = _POD.fullmatch(path)
+        if not match or match["part"] != "status":
+            raise ApiError(404, "NotFound", f"nothing at {path}")
+        pod = self.pod(match["namespace"], match["name"])
+        asked = msgspec.json.decode(body, type=Manifest)["metadata"]
+        if asked.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
+            raise ApiError(409, "Conflict", f"the UID in the precondition ({asked['uid']}) is another")
+        pod["metadata"].setdefault("annotations", {}).update(asked.get("annotations", {}))
+        self._publish(PODS_PATH, "MODIFIED", pod)
+        return msgspec.json.encode(pod)
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         queue: asyncio.Queue[bytes] = asyncio.Queue()

@@ -108,6 +108,13 @@ class Placer:
         """Keep a decision for those who ask later; the oldest one gives way."""
         self._kept.append(placement)
 
+    def fits_somewhere(self, request: PodRequest) -> bool:
+        """Whether any node of the cluster has room for a request now."""
+        if request.gpus is None:
+            return False
+        cluster = self.snapshot()
+        return bool(self._memo.evaluate(cluster, request.gpus, self.policy_of(request)).fits.any())
+
     def reserve(self, placement: Placement) -> None:
         """Hold the GPUs of a decision for the pod until it is bound or the TTL ends."""
         if placement.node is not None and placement.pod.uid:

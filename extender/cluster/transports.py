@@ -1,4 +1,4 @@
-"""How Kerf speaks to an API server: three calls behind a seam, so that a cluster in memory can stand in for one.
+"""How Kerf speaks to an API server: four calls behind a seam, so that a cluster in memory can stand in for one.
 
 kubeconfig, in-cluster credentials and TLS are the official client's work; requests go straight through aiohttp, since
 the client's models cost a hundred times what narrow decoding does.
@@ -23,6 +23,7 @@ Query = Mapping[str, str]
 
 _IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: silence for longer is a dead connection
 _MAX_CONNECTIONS: Final = 100
+_CONTENT_TYPES: Final = {"POST": "application/json", "PATCH": "application/merge-patch+json"}
 
 
 class ClusterError(Exception):
@@ -68,6 +69,9 @@ class Transport(Protocol):
     async def post(self, path: str, body: bytes) -> bytes:
         """Create. Raises ApiError, UnreachableError."""
 
+    async def patch(self, path: str, body: bytes) -> bytes:
+        """Change by a JSON merge patch. Raises ApiError, UnreachableError."""
+
     def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         """Events as they come, in batches of JSON lines; ends when the server ends it. Raises as `get` does."""
 
@@ -112,6 +116,9 @@ class ApiServer:
     async def post(self, path: str, body: bytes) -> bytes:
         return await self._request("POST", path, body=body)
 
+    async def patch(self, path: str, body: bytes) -> bytes:
+        return await self._request("PATCH", path, body=body)
+
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self._request_timeout_s, sock_read=_IDLE_WATCH_S)
         try:
@@ -150,7 +157,7 @@ class ApiServer:
     ) -> aiohttp.ClientResponse:
         if self._configuration is None or self._session is None:
             raise RuntimeError("ApiServer is used before start()")
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers = {} if body is None else {"Content-Type": _CONTENT_TYPES[method]}
         token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         if token:
             headers["Authorization"] = token

@@ -20,6 +20,9 @@ MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
 REPLICAS_LABEL: Final = "nvidia.com/gpu.replicas"
 
 MAX_GPUS_PER_NODE: Final = 64
+MAX_UNITS_PER_GPU: Final = 1024
+MAX_MEMORY_MIB: Final = 2**21
+"""2 TiB: no GPU has more."""
 
 
 class GpuUnit(IntEnum):
@@ -87,12 +90,12 @@ def read_node(
     """
     warnings: list[str] = []
 
-    def whole_number(source: Mapping[str, str | int | float], key: str) -> int:
+    def whole_number(source: Mapping[str, str | int | float], key: str, largest: int = 2**31 - 1) -> int:
         if key not in source:
             return 0
         try:
             value = parse_quantity(str(source[key]))
-            if value.denominator != 1 or not 0 <= value < 2**31:
+            if value.denominator != 1 or not 0 <= value <= largest:
                 raise ValueError("not a whole number in range")
         except ValueError as error:
             warnings.append(f"{key}: {str(source[key])[:80]!r} is ignored: {error}")
@@ -104,10 +107,10 @@ def read_node(
     if units == 0:
         return NodeOffer(warnings=tuple(warnings)) if warnings else NO_GPUS
 
-    replicas = max(1, whole_number(labels, REPLICAS_LABEL))
+    replicas = max(1, whole_number(labels, REPLICAS_LABEL, MAX_UNITS_PER_GPU))
     count = whole_number(labels, COUNT_LABEL)
     if shared_units and replicas == 1 and count:
-        replicas = -(-shared_units // count)
+        replicas = min(-(-shared_units // count), MAX_UNITS_PER_GPU)
     # Without a label, or with one that says less than the kubelet offers, the kubelet is believed.
     count = max(count, -(-units // replicas))
     if count > MAX_GPUS_PER_NODE:
@@ -117,6 +120,6 @@ def read_node(
 
     product = labels.get(PRODUCT_LABEL, "")
     model = describe_model(product, aliases or {}) if product else UNKNOWN_MODEL
-    memory_mib = whole_number(labels, MEMORY_LABEL) or PRODUCT_MEMORY_MIB.get(model.name, 0)
+    memory_mib = whole_number(labels, MEMORY_LABEL, MAX_MEMORY_MIB) or PRODUCT_MEMORY_MIB.get(model.name, 0)
     gpu = Gpu(model, nominal_mib(memory_mib, memory_tolerance_frac))
     return NodeOffer((gpu,) * count, unit, replicas, min(units, count * replicas), tuple(warnings))

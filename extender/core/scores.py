@@ -7,9 +7,10 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Rows
 from extender.core.fits import Fit
+from extender.core.nodes import MAX_MEMORY_MIB
 from extender.core.requests import GpuRequest
 
-_LARGEST_MIB = 2.0**21  # 2 TiB: no GPU has more, so memory only breaks ties
+_LARGEST_MIB = float(MAX_MEMORY_MIB)  # so memory only breaks ties
 
 
 def best_fit(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:

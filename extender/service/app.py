@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer
 from extender.cluster.transports import Transport
+from extender.cluster.wakes import Waker
 from extender.service.metrics import ClusterCollector, Metrics
 from extender.service.routes import install_routes
 from extender.service.settings import Settings
@@ -40,9 +41,8 @@ class Service:
         return "shutting down" if self.draining else self.mirror.fault()
 
 
-def create_app(settings: Settings, transport: Transport) -> FastAPI:
+def create_app(settings: Settings, transport: Transport, clock: Callable[[], float] = time.monotonic) -> FastAPI:
     """The service on an API server, or on what stands in for one. Nothing runs before the app's lifespan begins."""
-    clock = time.monotonic
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
         memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
@@ -54,11 +54,13 @@ def create_app(settings: Settings, transport: Transport) -> FastAPI:
     events = EventRecorder(transport)
     placer = Placer(ledger, default_policy=settings.decisions.policy, clock=clock, wall_clock=time.time)
     binder = Binder(transport, ledger, placer, events, clock)
+    waker = Waker(transport, ledger, placer, clock)
     metrics = Metrics()
-    metrics.registry.register(ClusterCollector(ledger, mirror, events, clock))
+    metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
     verbs = Verbs(
         placer,
         binder,
+        waker,
         mirror,
         metrics,
         mode=settings.decisions.mode,
@@ -71,9 +73,11 @@ def create_app(settings: Settings, transport: Transport) -> FastAPI:
         await transport.start()
         mirror.start()
         events.start()
+        waker.start()
         try:
             yield
         finally:
+            await waker.stop()
             await events.stop()
             await mirror.stop()
             await transport.close()

@@ -88,6 +88,7 @@ def demo(
         f"  curl -s {address}/docs            # the API, in a browser\n"
         f"  curl -s {address}/explain/pod/default/train-0   # after a filter call: see the README",
         highlight=False,
+        soft_wrap=True,
     )
     _run(loaded, MemoryCluster(sample_cluster()))
 
@@ -117,7 +118,7 @@ def bench(context: typer.Context) -> None:
     try:
         commands = importlib.import_module("tests.bench.commands")
     except ModuleNotFoundError as error:
-        _errors.print(
+        _complain(
             f"kerf bench drives a real control plane that is built from tests/ of a source checkout ({error}); "
             "run it there, as .venv/bin/kerf bench"
         )
@@ -134,18 +135,31 @@ def _load(
     config: Path | None, assignments: list[str] | None, flags: dict[str, Any], *, failing_with: int = 2
 ) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        for assignment in assignments or ():
-            name, separator, value = assignment.partition("=")
+    faults: list[str] = []
+    for assignment in assignments or ():
+        name, separator, value = assignment.partition("=")
+        try:
             if not separator:
-                raise SettingsError([f"--set {assignment}: write section.name=value, as in server.port=9000"])
+                raise ValueError("write section.name=value, as in server.port=9000")
             given[name.strip()] = yaml.safe_load(value) if value else ""
-        return load_settings(config, given)
+        except (ValueError, yaml.YAMLError) as error:
+            faults.append(f"--set {assignment}: {error}")
+    loaded = Settings.model_construct()
+    try:
+        loaded = load_settings(config, given)
     except SettingsError as error:
-        _errors.print(f"{len(error.faults)} fault{'s' if len(error.faults) > 1 else ''} in the settings:", style="red")
-        for fault in error.faults:
-            _errors.print(f"  {fault}", markup=False, highlight=False)
-        raise typer.Exit(failing_with) from None
+        faults += error.faults
+    if faults:
+        _complain(f"{len(faults)} fault{'s' if len(faults) > 1 else ''} in the settings:", style="red")
+        for fault in faults:
+            _complain(f"  {fault}")
+        raise typer.Exit(failing_with)
+    return loaded
+
+
+def _complain(text: str, style: str = "") -> None:
+    """A line on standard error as it is: not wrapped, and brackets in it are no markup."""
+    _errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _run(settings: Settings, transport: Any) -> None:
@@ -158,7 +172,7 @@ def _run(settings: Settings, transport: Any) -> None:
     try:
         run(create_app(settings, transport), settings)
     except CredentialsError as error:
-        _errors.print(str(error), style="red")
+        _complain(str(error), style="red")
         raise typer.Exit(1) from None
 
 

@@ -12,6 +12,7 @@ from extender.cluster.events import EventRecorder
 from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement
+from extender.cluster.wakes import Waker
 from extender.core.reasons import Reason
 
 _LATENCIES_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -55,10 +56,13 @@ class Metrics:
 class ClusterCollector(Collector):
     """Gauges of the cluster, worked out at scrape time."""
 
-    def __init__(self, ledger: Ledger, mirror: Mirror, events: EventRecorder, now: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: Ledger, mirror: Mirror, events: EventRecorder, waker: Waker, now: Callable[[], float]
+    ) -> None:
         self._ledger = ledger
         self._mirror = mirror
         self._events = events
+        self._waker = waker
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
@@ -75,6 +79,8 @@ class ClusterCollector(Collector):
         yield _gauge("kerf_bindings_under_way", "Bindings under way.", self._ledger.num_claims(ClaimState.BINDING))
         yield _gauge("kerf_cache_age_seconds", "Age of the mirror of the cluster.", self._mirror.age_s())
         yield _gauge("kerf_cache_lists", "Complete lists made since the start.", self._mirror.num_lists)
+        yield _gauge("kerf_pods_waiting", "Rejected pods that wait for a node.", self._waker.num_waiting)
+        yield _gauge("kerf_pods_woken", "Patches written to wake a pod.", self._waker.num_woken)
         yield _gauge("kerf_events_lost", "Events that were not written.", self._events.num_lost)
 
 

@@ -1,13 +1,17 @@
 """Running the app: uvicorn with one worker, and a stop that cuts no request off."""
 
 import asyncio
+import logging
 import signal
+import socket
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from extender.service.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 _GRACE_S = 30
 
@@ -21,9 +25,18 @@ class DrainingServer(uvicorn.Server):
         self._drain_s = drain_s
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def serve(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        # The app's lifespan is entered here and not by uvicorn, so that what fails in it is raised to the caller.
         self._loop = asyncio.get_running_loop()
-        await super().serve(sockets)  # type: ignore[arg-type]
+        async with self._app.router.lifespan_context(self._app):
+            await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for server in self.servers:
+            for listener in server.sockets:
+                host, port = listener.getsockname()[:2]
+                logger.info("listening on %s port %d", host, port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by uvicorn on SIGINT and SIGTERM; a second signal ends at once."""
@@ -40,7 +53,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def run(app: FastAPI, settings: Settings) -> None:
-    """Serve until told to stop."""
+    """Serve until told to stop. Raises what the app's lifespan raises, such as CredentialsError."""
     config = uvicorn.Config(
         app,
         host=settings.server.host,
@@ -48,6 +61,7 @@ def run(app: FastAPI, settings: Settings) -> None:
         loop="uvloop",
         http="httptools",
         ws="none",
+        lifespan="off",
         access_log=False,
         log_config=None,
         timeout_keep_alive=settings.server.keep_alive_s,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from extender.core.policies import POLICIES
 from extender.service.verbs import Mode
@@ -29,7 +29,7 @@ class SettingsError(ValueError):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class ServerSettings(_Section):
@@ -128,6 +128,8 @@ def load_settings(path: Path | None = None, flags: Mapping[str, Any] | None = No
         if not isinstance(from_file, dict):
             faults.append(f"{path}: a mapping of sections is expected, not {type(from_file).__name__}")
             from_file = {}
+    given, unnamed = _nested(flags or {})
+    faults += unnamed
 
     class _Loaded(Settings):
         @classmethod
@@ -139,15 +141,13 @@ def load_settings(path: Path | None = None, flags: Mapping[str, Any] | None = No
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, _FileSource(settings_cls, from_file)
+            return init_settings, _Environment(settings_cls), _FileSource(settings_cls, from_file)
 
     loaded = Settings.model_construct()
     try:
-        loaded = _Loaded(**_nested(flags or {}))
+        loaded = _Loaded(**given)
     except ValidationError as error:
         faults += [_fault(detail) for detail in error.errors()]
-    except ValueError as error:  # an environment variable that is not of its section's form
-        faults.append(str(error))
     if faults:
         raise SettingsError(faults)
     return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
@@ -162,7 +162,18 @@ class _FileSource(PydanticBaseSettingsSource):
         return self._values.get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        return self._values
+        # A section that is only a heading says nothing.
+        return {str(section): values for section, values in self._values.items() if values is not None}
+
+
+class _Environment(EnvSettingsSource):
+    """A value that is not the JSON its setting needs is kept as it is, for validation to report with all the rest."""
+
+    def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
 
 
 def _unknown_variables() -> list[str]:
@@ -181,14 +192,17 @@ def _unknown_variables() -> list[str]:
     ]
 
 
-def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Flags as a tree, and a fault for each that names no setting."""
     tree: dict[str, Any] = {}
+    faults: list[str] = []
     for dotted, value in flags.items():
         section, _, name = dotted.partition(".")
-        if not name:
-            raise SettingsError([f"{dotted}: write section.name=value, as in server.port=9000"])
-        tree.setdefault(section, {})[name] = value
-    return tree
+        if section and name:
+            tree.setdefault(section, {})[name] = value
+        else:
+            faults.append(f"{dotted}: write section.name=value, as in server.port=9000")
+    return tree, faults
 
 
 def _fault(detail: Any) -> str:

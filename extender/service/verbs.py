@@ -17,6 +17,7 @@ from extender.cluster.binds import Binder, BindError
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement, Placer, PodIdentity
 from extender.cluster.pods import has_soft_preferences, read_pod_request
+from extender.cluster.wakes import Waker
 from extender.core.clusters import Rows
 from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
@@ -48,10 +49,19 @@ class Verbs:
     """The verbs on one cluster."""
 
     def __init__(
-        self, placer: Placer, binder: Binder, mirror: Mirror, metrics: Metrics, *, mode: Mode, near_best_nodes: int
+        self,
+        placer: Placer,
+        binder: Binder,
+        waker: Waker,
+        mirror: Mirror,
+        metrics: Metrics,
+        *,
+        mode: Mode,
+        near_best_nodes: int,
     ) -> None:
         self._placer = placer
         self._binder = binder
+        self._waker = waker
         self._mirror = mirror
         self._metrics = metrics
         self._mode = mode
@@ -90,6 +100,7 @@ class Verbs:
             logger.warning("bind: %s", error)
             self._metrics.failed_binds.inc()
             return wire.encode(wire.BindResult(str(error)))
+        self._waker.placed(pod.uid)
         self._metrics.binds.inc()
         return wire.encode(wire.BindResult())
 
@@ -108,6 +119,7 @@ class Verbs:
         if decision.best is None:
             chosen: Sequence[str] = ()
             self._rejections.record(placement)
+            self._waker.rejected(pod, request)
         elif self._mode is Mode.SCORES:
             chosen = _names_at(placement, decision.rows[decision.evaluation.fits])
         elif has_soft_preferences(args.pod.spec if args.pod else objects.PodSpec()):

@@ -1,0 +1,135 @@
+"""Waking pods that were rejected: kube-scheduler asks again on cluster events only, and may ask too early.
+
+When a pod ends, kube-scheduler hears of it at the same moment as Kerf and may call filter before Kerf has heard: the
+pod is rejected once more, and nothing would happen for up to five minutes. A sampled candidate list hides nodes in the
+same way. So while Kerf itself knows a node that fits, a rejected pod is woken, at growing intervals: a change of its
+metadata makes kube-scheduler ask again at once. The patch goes to `pods/status`, so that no right to change a pod's
+spec is needed.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from extender.cluster.ledger import Ledger
+from extender.cluster.placements import Placer, PodIdentity
+from extender.cluster.transports import ApiError, ClusterError, Transport
+from extender.core.requests import PodRequest
+
+logger = logging.getLogger(__name__)
+
+WOKEN: Final = "kerf.dev/woken"
+"""How often a pod was woken; the number only has to change."""
+
+_INTERVAL_S: Final = 0.25
+_FIRST_WAIT_S: Final = 0.2
+_MAX_WAIT_S: Final = 60.0
+_FORGOTTEN_AFTER_S: Final = 10.0  # the watch has told of every pod that exists by then
+_MAX_WAITING: Final = 20_000
+_MAX_PER_ROUND: Final = 20
+
+
+@dataclass(slots=True)
+class _Waiting:
+    pod: PodIdentity
+    request: PodRequest
+    since: float
+    """Monotonic time of the last rejection or wake."""
+    num_wakes: int = 0
+
+    def due(self, now: float) -> bool:
+        """Whether kube-scheduler has had time to ask again by itself."""
+        return now >= self.since + min(_FIRST_WAIT_S * 2.0 ** min(self.num_wakes, 16), _MAX_WAIT_S)
+
+
+class Waker:
+    """Wakes rejected pods in the background, from `start` to `stop`."""
+
+    def __init__(self, transport: Transport, ledger: Ledger, placer: Placer, clock: Callable[[], float]) -> None:
+        self._transport = transport
+        self._ledger = ledger
+        self._placer = placer
+        self._clock = clock
+        self._waiting: dict[str, _Waiting] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.num_woken = 0
+        """Patches written."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Rejected pods that are waiting for a node."""
+        return len(self._waiting)
+
+    def start(self) -> None:
+        """Begin to wake, in the running event loop."""
+        self._task = asyncio.create_task(self._run(), name="waker")
+
+    async def stop(self) -> None:
+        """End waking."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def rejected(self, pod: PodIdentity, request: PodRequest) -> None:
+        """A pod fitted nowhere; one without a UID is nobody's."""
+        known = self._waiting.get(pod.uid)
+        if known is not None:
+            known.request, known.since = request, self._clock()
+        elif pod.uid and len(self._waiting) < _MAX_WAITING:
+            self._waiting[pod.uid] = _Waiting(pod, request, self._clock())
+
+    def placed(self, uid: str) -> None:
+        """A pod has found its node, or is gone."""
+        self._waiting.pop(uid, None)
+
+    async def wake_round(self) -> None:
+        """Wake the pods that are due and fit somewhere by now, highest priority first, a bounded number at once."""
+        now = self._clock()
+        due = sorted(
+            (waiting for waiting in self._waiting.values() if waiting.due(now)),
+            key=lambda waiting: (-waiting.request.priority, waiting.since),
+        )
+        fits: dict[PodRequest, bool] = {}  # most waiting pods are of few kinds
+        woken = 0
+        for waiting in due:
+            if now - waiting.since > _FORGOTTEN_AFTER_S and not self._ledger.knows(waiting.pod.uid):
+                self.placed(waiting.pod.uid)
+                continue
+            if waiting.request not in fits:
+                fits[waiting.request] = self._placer.fits_somewhere(waiting.request)
+            if fits[waiting.request]:
+                woken += 1
+                await self._wake(waiting)
+            if woken == _MAX_PER_ROUND:
+                break
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            if self._waiting:
+                await self.wake_round()
+
+    async def _wake(self, waiting: _Waiting) -> None:
+        pod = waiting.pod
+        waiting.num_wakes += 1
+        waiting.since = self._clock()
+        metadata = {"uid": pod.uid, "annotations": {WOKEN: str(waiting.num_wakes)}}
+        try:
+            await self._transport.patch(
+                f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status",
+                msgspec.json.encode({"metadata": metadata}),
+            )
+            self.num_woken += 1
+        except ApiError as error:
+            if error.status in (404, 409):
+                self.placed(pod.uid)  # deleted, or another pod of that name
+            else:
+                logger.warning("pod %s was not woken: %s", pod.key, error)
+        except ClusterError as error:
+            logger.warning("pod %s was not woken: %s", pod.key, error)

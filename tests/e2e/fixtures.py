@@ -1,0 +1,72 @@
+"""pytest: a control plane with Kerf's own RBAC, and one cluster at a time on it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.processes import Process
+from tests.e2e.clusters import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, KerfProcess
+
+
+class Clusters:
+    """Starts Kerf with a kube-scheduler that runs a given configuration file: never two at once."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        self._num_opened = 0
+        self._running: tuple[KerfCluster, Process] | None = None
+        self._options: tuple[object, ...] = ()
+
+    def open(self, config: Path, *arguments: str, **environment: str) -> KerfCluster:
+        """An empty cluster with these options; one that runs with the same ones already is used again."""
+        options = (config, arguments, environment)
+        if self._running is not None and self._options == options:
+            self._running[0].clean()
+            return self._running[0]
+        self.close()
+        self._num_opened += 1
+        kerf = KerfProcess(self.plane, f"kerf-{self._num_opened}", *arguments, env=environment)
+        scheduler = self.plane.start_scheduler(config, name=f"scheduler-{self._num_opened}", extender_url=kerf.url)
+        self._running, self._options = (KerfCluster(self.plane, kerf), scheduler), options
+        return self._running[0]
+
+    def clean(self) -> None:
+        """Empty the cluster that runs."""
+        if self._running is not None:
+            self._running[0].clean()
+
+    def close(self) -> None:
+        """Empty the cluster, then end Kerf and kube-scheduler."""
+        if self._running is not None:
+            cluster, scheduler = self._running
+            self._running = None
+            try:
+                cluster.clean()
+            finally:
+                scheduler.stop()
+                cluster.kerf.stop()
+
+
+@pytest.fixture(scope="session")
+def all_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    """A control plane on which Kerf has the rights of manifests/rbac.yaml and no others."""
+    with ControlPlane(tmp_path_factory.mktemp("e2e"), users={"kerf": SERVICE_ACCOUNT}) as plane:
+        plane.apply(RBAC)
+        clusters = Clusters(plane)
+        yield clusters
+        clusters.close()
+
+
+@pytest.fixture
+def clusters(all_clusters: Clusters) -> Iterator[Clusters]:
+    """For tests that say how their cluster is configured; it is left empty."""
+    yield all_clusters
+    all_clusters.clean()
+
+
+@pytest.fixture
+def cluster(clusters: Clusters) -> KerfCluster:
+    """An empty cluster with scheduler-config/decisive.yaml."""
+    return clusters.open(SCHEDULER_CONFIG / "decisive.yaml")
