@@ -112,8 +112,10 @@ class Waker:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL_S)
-            if self._waiting:
+            try:
                 await self.wake_round()
+            except Exception:
+                logger.exception("a round of waking failed")
 
     async def _wake(self, waiting: _Waiting) -> None:
         pod = waiting.pod

@@ -1,7 +1,5 @@
 """Which GPUs of a node a pod gets."""
 
-import numpy as np
-
 from extender.core.clusters import Cluster
 from extender.core.fits import model_mask
 from extender.core.nodes import GpuUnit
@@ -16,20 +14,20 @@ def choose_gpus(cluster: Cluster, row: int, request: GpuRequest) -> tuple[int, .
     """
     if cluster.unit[row] != GpuUnit.WHOLE:
         return ()
-    memory = cluster.gpu_memory_mib[row]
-    usable = cluster.gpu_free[row] & (memory >= request.memory_each_mib)
+    allowed = cluster.gpu_free[row]
     if request.include or request.exclude:
-        usable = usable & model_mask(cluster, request)[cluster.gpu_model[row]]
-    candidates = np.flatnonzero(usable)
-    smallest_first = candidates[np.argsort(memory[candidates], kind="stable")]
-    sizes = memory[smallest_first].astype(np.int64)
-    for count in [request.count] if request.count else range(1, len(sizes) + 1):
-        if count > len(sizes):
-            return None
+        allowed = allowed & model_mask(cluster, request)[cluster.gpu_model[row]]
+    smallest_first = sorted(
+        (memory_mib, index)
+        for index, (memory_mib, usable) in enumerate(
+            zip(cluster.gpu_memory_mib[row].tolist(), allowed.tolist(), strict=True)
+        )
+        if usable and memory_mib >= request.memory_each_mib
+    )
+    for count in [request.count] if request.count else range(1, len(smallest_first) + 1):
         # Windows over the sorted sizes: the first whose memory suffices wastes least of the largest GPUs.
-        totals = np.convolve(sizes, np.ones(count, np.int64), mode="valid")
-        sufficient = np.flatnonzero(totals >= request.memory_total_mib)
-        if len(sufficient):
-            window = smallest_first[sufficient[0] : sufficient[0] + count]
-            return tuple(sorted(int(index) for index in window))
+        for start in range(len(smallest_first) - count + 1):
+            window = smallest_first[start : start + count]
+            if sum(memory_mib for memory_mib, _ in window) >= request.memory_total_mib:
+                return tuple(sorted(index for _, index in window))
     return None

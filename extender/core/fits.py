@@ -5,6 +5,7 @@ The same GPUs must satisfy model and memory, and a GPU that somebody of unknown 
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,18 @@ from extender.core.nodes import GpuUnit
 from extender.core.reasons import Reason
 from extender.core.requests import AskedUnit, GpuRequest
 
-_ACCEPTED_UNITS = {
-    AskedUnit.GPU: (GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU),
-    AskedUnit.WHOLE: (GpuUnit.WHOLE,),
-    AskedUnit.SHARED: (GpuUnit.REPLICA,),
+_ACCEPTED_UNITS: Final = {
+    asked: np.isin(np.arange(len(GpuUnit)), offered)
+    for asked, offered in (
+        (AskedUnit.GPU, (GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU)),
+        (AskedUnit.WHOLE, (GpuUnit.WHOLE,)),
+        (AskedUnit.SHARED, (GpuUnit.REPLICA,)),
+    )
 }
+"""For each way of asking, one boolean per GpuUnit."""
+
+_Failure = tuple[Mask, Reason, Longs]
+"""Where a check fails, as what, and the number to tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +61,41 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
 
     num_installed = installed.sum(axis=1) * per_gpu
     free_units = np.maximum(free.sum(axis=1) * per_gpu - untracked, 0)
-    of_model = of_size = installed
-    num_of_model = num_of_size = num_installed
+    of_size = installed
     available = free_units
+    taken = np.full(len(rows), needed, dtype=np.int64)
+    failures: list[_Failure] = [
+        (unit == GpuUnit.NONE, Reason.NO_GPUS, num_installed),
+        (~_ACCEPTED_UNITS[request.unit][unit], Reason.NOT_THIS_KIND, num_installed),
+        (num_installed < needed, Reason.TOO_FEW_INSTALLED, num_installed),
+    ]
     if request.include or request.exclude:
-        of_model = installed & model_mask(cluster, request)[cluster.gpu_model[rows]]
-        num_of_model = of_model.sum(axis=1) * per_gpu
-        of_size, num_of_size = of_model, num_of_model
+        of_size = installed & model_mask(cluster, request)[cluster.gpu_model[rows]]
+        num_of_model = of_size.sum(axis=1) * per_gpu
+        failures.append((num_of_model < needed, Reason.WRONG_MODEL, num_of_model))
     if request.memory_each_mib:
-        of_size = of_model & (unit_memory_mib(cluster, rows) >= request.memory_each_mib)
+        of_size = of_size & (unit_memory_mib(cluster, rows) >= request.memory_each_mib)
         num_of_size = of_size.sum(axis=1) * per_gpu
+        failures.append((num_of_size < needed, Reason.TOO_SMALL, num_of_size))
     if of_size is not installed:
         available = np.maximum((free & of_size).sum(axis=1) * per_gpu - untracked, 0)
-
-    # Later checks are written first, so that the first failed one has the last word.
-    reason = np.full(len(rows), Reason.FITS, dtype=np.uint8)
-    number = available.astype(np.int64)
-    taken = np.full(len(rows), needed, dtype=np.int64)
     if request.memory_total_mib:
+        total_mib, _ = _most_memory_mib(cluster, rows, of_size, np.zeros_like(untracked), request)
         free_mib, taken = _most_memory_mib(cluster, rows, of_size & free, untracked, request)
-        _mark(reason, number, free_mib < request.memory_total_mib, Reason.TOTAL_BUSY, free_mib)
-    _mark(reason, number, available < needed, Reason.BUSY, available)
-    if request.memory_total_mib:
-        installed_mib, _ = _most_memory_mib(cluster, rows, of_size, np.zeros_like(untracked), request)
-        _mark(reason, number, installed_mib < request.memory_total_mib, Reason.TOTAL_TOO_SMALL, installed_mib)
-    _mark(reason, number, num_of_size < needed, Reason.TOO_SMALL, num_of_size)
-    _mark(reason, number, num_of_model < needed, Reason.WRONG_MODEL, num_of_model)
-    _mark(reason, number, num_installed < needed, Reason.TOO_FEW_INSTALLED, num_installed)
-    accepted = np.isin(unit, _ACCEPTED_UNITS[request.unit])
-    _mark(reason, number, ~accepted, Reason.NOT_THIS_KIND, num_installed)
-    _mark(reason, number, unit == GpuUnit.NONE, Reason.NO_GPUS, num_installed)
-    return Fit(reason, number, free_units, taken)
+        failures += [
+            (total_mib < request.memory_total_mib, Reason.TOTAL_TOO_SMALL, total_mib),
+            (available < needed, Reason.BUSY, available),
+            (free_mib < request.memory_total_mib, Reason.TOTAL_BUSY, free_mib),
+        ]
+    else:
+        failures.append((available < needed, Reason.BUSY, available))
+
+    reason = np.full(len(rows), Reason.FITS, dtype=np.uint8)
+    for failed, code, number in reversed(failures):  # so that the first failed check has the last word
+        reason[failed] = code
+        if number is not available:
+            available = np.where(failed, number, available)
+    return Fit(reason, available, free_units, taken)
 
 
 def model_mask(cluster: Cluster, request: GpuRequest) -> Mask:
@@ -105,28 +117,23 @@ def _most_memory_mib(
     A request without a number takes the fewest that hold its total. The `untracked` units may be the largest ones,
     so those are left out.
     """
-    memory = np.where(selection, unit_memory_mib(cluster, rows), 0)  # (R, G)
-    width = int(cluster.units_per_gpu[rows].max(initial=1))
-    if width > 1:
-        slots = np.arange(width) < cluster.units_per_gpu[rows][:, None]  # (R, width)
-        memory = (memory[:, :, None] * slots[:, None, :]).reshape(len(rows), -1)  # (R, G * width)
-    num_units = memory.shape[1]
-    largest_first = -np.sort(-memory, axis=1)
-    summed = np.concatenate([np.zeros((len(rows), 1), np.int64), np.cumsum(largest_first, axis=1, dtype=np.int64)], 1)
-    each = np.arange(len(rows))
-    first = np.minimum(untracked, num_units).astype(np.intp)
-    before = summed[each, first]
-    last = np.minimum(first + (request.count or num_units), num_units)
-    most: Longs = summed[each, last] - before
+    memory = np.where(selection, unit_memory_mib(cluster, rows), 0).astype(np.int64)
+    memory = -np.sort(-memory, axis=1)  # (R, G) of each GPU's unit, largest first
+    per_gpu = cluster.units_per_gpu[rows].astype(np.int64)[:, None]  # (R, 1)
+    num_units = memory.shape[1] * per_gpu[:, 0]  # (R,)
+    before = np.arange(memory.shape[1]) * per_gpu  # (R, G) units on larger GPUs
+
+    def largest(units: Longs) -> Longs:
+        """(R,) memory of the so many largest units."""
+        summed: Longs = (np.clip(units[:, None] - before, 0, per_gpu) * memory).sum(axis=1)
+        return summed
+
+    first = np.minimum(untracked, num_units)
+    skipped = largest(first)
+    most = largest(np.minimum(first + (request.count or num_units), num_units)) - skipped
     if request.count:
         return most, np.full(len(rows), request.count, dtype=np.int64)
-    too_few = (summed - before[:, None] < request.memory_total_mib) & (np.arange(num_units + 1) >= first[:, None])
-    return most, too_few.sum(axis=1)
-
-
-def _mark(
-    reason: npt.NDArray[np.uint8], number: Longs, failed: Mask, code: Reason, available: npt.NDArray[np.integer]
-) -> None:
-    """Write a reason and its number wherever a check fails."""
-    reason[failed] = code
-    number[failed] = available[failed]
+    # Every GPU gives units until the total is reached: rounded up, and no more than it has.
+    missing = skipped[:, None] + request.memory_total_mib - (np.cumsum(memory, axis=1) - memory) * per_gpu  # (R, G)
+    given = np.clip(-(-missing // np.maximum(memory, 1)), 0, per_gpu)
+    return most, given.sum(axis=1) - first

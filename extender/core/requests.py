@@ -5,6 +5,7 @@ GPUs said in two places that disagree is a conflict, and the pod is rejected wit
 kubelet will hand out what the resource says, so no other number can be honoured.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -31,6 +32,8 @@ GENIUS_PRIORITY: Final = "genius/priority"
 _MAX_UNITS: Final = 2**31 - 1
 _MAX_MEMORY_MIB: Final = 2**40
 _MAX_PATTERN_CHARS: Final = 256
+_MAX_DIGITS: Final = 18
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")  # int() takes underscores and digits of any script
 
 Resources = Mapping[str, str | int | float]
 
@@ -97,7 +100,7 @@ class Container:
 
 def total_request(
     resource: str, containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
-) -> Fraction:
+) -> Fraction | int:
     """A pod's request of one extended resource, as kube-scheduler counts it.
 
     The larger of the containers' sum and any moment of the initialisation, sidecars counted in both, plus the
@@ -106,26 +109,30 @@ def total_request(
     Raises RequestError when a value is no quantity.
     """
 
-    def asked(resources: Resources) -> Fraction:
+    def asked(resources: Resources) -> Fraction | int:
         value = resources.get(resource)
         if value is None:
-            return Fraction(0)
+            return 0
+        text = str(value)
+        if text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS:
+            return int(text)  # as nearly all are: without the price of a rational number
         try:
-            quantity = parse_quantity(str(value))
+            quantity = parse_quantity(text)
         except ValueError as error:
             raise RequestError(f'{resource}: "{_shorten(str(value))}" is {error}; write a whole number') from None
         if quantity < 0:
             raise RequestError(f'{resource}: "{_shorten(str(value))}" is negative; write a whole number')
         return quantity
 
-    sidecars = initialising = Fraction(0)
+    sidecars: Fraction | int = 0
+    initialising: Fraction | int = 0
     for container in init_containers:
         if container.sidecar:
             sidecars += asked(container.requests)
             initialising = max(initialising, sidecars)
         else:
             initialising = max(initialising, sidecars + asked(container.requests))
-    running = sidecars + sum((asked(container.requests) for container in containers), Fraction(0))
+    running = sidecars + sum(asked(container.requests) for container in containers)
     return max(running, initialising) + asked(overhead)
 
 
@@ -249,13 +256,12 @@ def _read_priority(labels: Mapping[str, str]) -> int:
     said = _first({}, "", labels, GENIUS_PRIORITY)
     if said is None:
         return 0
-    try:
-        return int(said[1])
-    except ValueError:
-        raise _unreadable(said, "not a number", 'a whole number such as "10"') from None
+    if not _WHOLE_NUMBER.fullmatch(said[1]):
+        raise _unreadable(said, "not a number", 'a whole number such as "10"')
+    return int(said[1])
 
 
-def _whole_units(resource: str, quantity: Fraction) -> int:
+def _whole_units(resource: str, quantity: Fraction | int) -> int:
     if quantity.denominator != 1:
         raise RequestError(f'{resource}: "{float(quantity):g}" is not whole; GPUs are asked for in whole numbers')
     if quantity > _MAX_UNITS:

@@ -33,11 +33,13 @@ def node_reasons(placement: Placement, *, failing_only: bool = False) -> list[No
     node_names = placement.cluster.node_names
     texts: dict[tuple[int, int], str] = {}
     result: list[NodeReason] = []
+    wanted = ~evaluation.fits if failing_only else slice(None)
     for row, code, available in zip(
-        decision.rows.tolist(), evaluation.reason.tolist(), evaluation.available.tolist(), strict=True
+        decision.rows[wanted].tolist(),
+        evaluation.reason[wanted].tolist(),
+        evaluation.available[wanted].tolist(),
+        strict=True,
     ):
-        if failing_only and code == Reason.FITS:
-            continue
         text = texts.get((code, available))
         if text is None:
             text = texts[code, available] = sentence(Reason(code), decision.request, available)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from extender import __version__
+from extender.core.quantities import MIB
 from extender.core.requests import RequestError
 from extender.service import wire
 from extender.service.explanations import explain
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
 
 _JSON: Final = "application/json"
 _SCHEMAS: Final = "#/components/schemas/"
+
+
+_Reply = tuple[int, bytes]
+"""Status and body."""
 
 
 class BodyTooLargeError(Exception):
@@ -36,44 +44,88 @@ def install_routes(app: FastAPI, service: Service) -> None:
 
 
 def _install_verbs(app: FastAPI, service: Service) -> None:
-    """What kube-scheduler calls."""
-    max_body_mib = service.settings.server.max_body_mib
+    """What kube-scheduler calls. Plain ASGI below FastAPI's own endpoints: those cost more than the decision does."""
+    verbs = service.verbs
 
-    def reply(began: float, verb: str, content: bytes, status: int = 200) -> Response:
-        service.metrics.latency.labels(verb).observe(time.perf_counter() - began)
-        return Response(content, status, {"Connection": "close"} if service.draining else None, _JSON)
+    async def filter(body: bytes) -> _Reply:
+        return 200, verbs.filter(body)
 
-    @app.post("/filter", openapi_extra=_operation("ExtenderArgs", "FilterResult"), tags=["kube-scheduler"])
-    async def filter(request: Request) -> Response:
-        """Which of the candidate nodes a pod may go to. A fault is a sentence in `Error`, always with status 200."""
+    async def prioritize(body: bytes) -> _Reply:
+        try:
+            return 200, verbs.prioritize(body)
+        except (wire.WireError, RequestError) as error:
+            return 400, _fault(error)
+        except UnavailableError as error:
+            return 503, _fault(error)
+
+    async def bind(body: bytes) -> _Reply:
+        return 200, await verbs.bind(body)
+
+    def filter_too_large(error: BodyTooLargeError) -> _Reply:
+        return 200, wire.encode(wire.FilterResult(error=str(error)))
+
+    def prioritize_too_large(error: BodyTooLargeError) -> _Reply:
+        return 413, _fault(error)
+
+    def bind_too_large(error: BodyTooLargeError) -> _Reply:
+        return 200, wire.encode(wire.BindResult(str(error)))
+
+    for path, answer, too_large in (
+        ("/filter", filter, filter_too_large),
+        ("/prioritize", prioritize, prioritize_too_large),
+        ("/bind", bind, bind_too_large),
+    ):
+        app.router.routes.append(Route(path, VerbEndpoint(path[1:], answer, too_large, service), methods=["POST"]))
+
+
+class VerbEndpoint:
+    """One verb as an ASGI application: the whole body in, one answer out."""
+
+    def __init__(
+        self,
+        verb: str,
+        answer: Callable[[bytes], Awaitable[_Reply]],
+        too_large: Callable[[BodyTooLargeError], _Reply],
+        service: Service,
+    ) -> None:
+        self._answer = answer
+        self._too_large = too_large
+        self._service = service
+        self._max_mib = service.settings.server.max_body_mib
+        self._latency = service.metrics.latency.labels(verb)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         try:
-            answer = service.verbs.filter(await _body(request, max_body_mib))
+            status, content = await self._answer(await self._body(receive))
         except BodyTooLargeError as error:
-            answer = wire.encode(wire.FilterResult(error=str(error)))
-        return reply(began, "filter", answer)
+            status, content = self._too_large(error)
+        except ClientDisconnect:
+            return  # nobody is left to answer
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+        if self._service.draining:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+        self._latency.observe(time.perf_counter() - began)
 
-    @app.post("/prioritize", openapi_extra=_operation("ExtenderArgs", "HostPriorityList"), tags=["kube-scheduler"])
-    async def prioritize(request: Request) -> Response:
-        """How good each candidate node is, 0 to 10. The protocol has no field for a fault: those get a status."""
-        began = time.perf_counter()
-        try:
-            return reply(began, "prioritize", service.verbs.prioritize(await _body(request, max_body_mib)))
-        except (wire.WireError, RequestError, BodyTooLargeError, UnavailableError) as error:
-            status = (
-                413 if isinstance(error, BodyTooLargeError) else 503 if isinstance(error, UnavailableError) else 400
-            )
-            return reply(began, "prioritize", wire.encode({"Error": str(error)}), status)
-
-    @app.post("/bind", openapi_extra=_operation("ExtenderBindingArgs", "BindResult"), tags=["kube-scheduler"])
-    async def bind(request: Request) -> Response:
-        """Bind a pod to a node, with its GPUs. A fault is a sentence in `Error`, always with status 200."""
-        began = time.perf_counter()
-        try:
-            answer = await service.verbs.bind(await _body(request, max_body_mib))
-        except BodyTooLargeError as error:
-            answer = wire.encode(wire.BindResult(str(error)))
-        return reply(began, "bind", answer)
+    async def _body(self, receive: Receive) -> bytes:
+        """The body of a request. Raises BodyTooLargeError, ClientDisconnect."""
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max_mib * MIB:
+                raise BodyTooLargeError(
+                    f"the request body is larger than {self._max_mib} MiB (setting server.max_body_mib)"
+                )
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
 
 
 def _install_operation(app: FastAPI, service: Service) -> None:
@@ -119,24 +171,12 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         return JSONResponse(explain(placement))
 
 
-async def _body(request: Request, max_mib: int) -> bytes:
-    """The body of a request. Raises BodyTooLargeError."""
-    max_bytes = max_mib * 1024 * 1024
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) <= max_bytes:
-        return await request.body()
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
-            raise BodyTooLargeError(f"the request body is larger than {max_mib} MiB (setting server.max_body_mib)")
-        chunks.append(chunk)
-    return b"".join(chunks)
+def _fault(error: Exception) -> bytes:
+    return wire.encode({"Error": str(error)})
 
 
-def _operation(request: str, answer: str) -> dict[str, Any]:
-    """OpenAPI of a verb. The handlers read bytes, so FastAPI can't know."""
+def _operation(summary: str, request: str, answer: str) -> dict[str, Any]:
+    """OpenAPI of a verb; FastAPI knows nothing of the plain routes."""
 
     def content(name: str) -> dict[str, Any]:
         return {_JSON: {"schema": {"$ref": _SCHEMAS + name}}}
@@ -149,21 +189,46 @@ def _operation(request: str, answer: str) -> dict[str, Any]:
             ("503", "The mirror of the cluster is not fit for use."),
         ):
             responses[status] = {"description": description, "content": content("Fault")}
-    return {"requestBody": {"required": True, "content": content(request)}, "responses": responses}
+    return {
+        "post": {
+            "tags": ["kube-scheduler"],
+            "summary": summary,
+            "requestBody": {"required": True, "content": content(request)},
+            "responses": responses,
+        }
+    }
 
 
 def _describe_wire(app: FastAPI) -> None:
-    """Put the wire types into the OpenAPI description."""
+    """Put the verbs and their types into the OpenAPI description."""
     _, components = msgspec.json.schema_components(
         (wire.ExtenderArgs, wire.FilterResult, wire.HostPriority, wire.ExtenderBindingArgs, wire.BindResult),
         ref_template=_SCHEMAS + "{name}",
     )
     components["HostPriorityList"] = {"type": "array", "items": {"$ref": _SCHEMAS + "HostPriority"}}
     components["Fault"] = {"type": "object", "properties": {"Error": {"type": "string"}}, "required": ["Error"]}
+    verbs = {
+        "/filter": _operation(
+            "Which candidate nodes a pod may go to. A fault is a sentence in Error, always with status 200.",
+            "ExtenderArgs",
+            "FilterResult",
+        ),
+        "/prioritize": _operation(
+            "How good each candidate node is, 0 to 10. The protocol has no field for a fault: those get a status.",
+            "ExtenderArgs",
+            "HostPriorityList",
+        ),
+        "/bind": _operation(
+            "Bind a pod to a node, with its GPUs. A fault is a sentence in Error, always with status 200.",
+            "ExtenderBindingArgs",
+            "BindResult",
+        ),
+    }
     generate: Callable[[], dict[str, Any]] = app.openapi
 
     def openapi() -> dict[str, Any]:
         description = generate()
+        description["paths"] = verbs | description["paths"]
         schemas = description.setdefault("components", {}).setdefault("schemas", {})
         for name, schema in components.items():
             schemas.setdefault(name, schema)
