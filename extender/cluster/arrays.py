@@ -10,6 +10,7 @@ from extender.core.models import GpuModel
 from extender.core.nodes import NO_GPUS, GpuUnit, NodeOffer
 
 _Array = npt.NDArray[Any]
+_MAX_UNTRACKED = 2**31 - 1  # pods may ask for absurdly many; more than a node has is all of it
 
 
 class ClusterArrays:
@@ -56,6 +57,7 @@ class ClusterArrays:
 
     def set_held(self, row: int, held: set[int], untracked_units: int) -> None:
         """Write who holds what on a node: GPU indices that are held, and units whose index nobody knows."""
+        untracked_units = min(untracked_units, _MAX_UNTRACKED)
         free = np.zeros(self._gpu_free.shape[1], np.bool_)
         free[: len(self._offers[row].gpus)] = True
         free[list(held)] = False

@@ -61,6 +61,7 @@ class Binder:
             self._placer.forget(pod.uid)
             return
         if mirror_fault:
+            self._ledger.release(pod.uid)
             raise BindError(f"Kerf can't tell which GPUs are free: {mirror_fault}")
         placement = self._check(pod, request, request.gpus, node)
         if placement is None:
@@ -153,9 +154,9 @@ class Binder:
             return
         if bound_to:
             raise BindError(f"pod {pod.key} is bound to node {bound_to} by somebody else") from cause
-        if isinstance(cause, ApiError):
+        if isinstance(cause, ApiError) and cause.status == 409:
             raise BindError(f"the API server refused to bind {pod.key} to {node}: {cause}") from cause
-        raise _UndecidedError(f"binding {pod.key} to {node} failed: {cause}") from cause
+        raise _UndecidedError(f"binding {pod.key} to {node} failed: {cause}") from cause  # a late write may follow
 
 
 def _annotations(placement: Placement) -> dict[str, str]:

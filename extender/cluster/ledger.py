@@ -13,7 +13,7 @@ from extender.cluster import objects
 from extender.cluster.arrays import ClusterArrays
 from extender.cluster.pods import read_holding
 from extender.core.clusters import Cluster
-from extender.core.nodes import read_node
+from extender.core.nodes import GpuUnit, read_node
 
 
 class ClaimState(Enum):
@@ -219,9 +219,8 @@ class Ledger:
         held: set[int] = set()
         untracked = offer.withheld_units
         for claim in self._claims_on.get(node, {}).values():
-            gpus = set(claim.gpus)
-            if gpus and max(gpus) < len(offer.gpus) and not gpus & held:
-                held |= gpus
-            else:
-                untracked += claim.units
+            # Indices mean whole GPUs that are there and that nobody else says to hold; the rest counts by number.
+            gpus = {gpu for gpu in claim.gpus if gpu < len(offer.gpus)} if offer.unit is GpuUnit.WHOLE else set()
+            untracked += claim.units - len(gpus - held)
+            held |= gpus
         self._arrays.set_held(row, held, untracked)

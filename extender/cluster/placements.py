@@ -4,17 +4,18 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from extender.cluster.ledger import Ledger
 from extender.core.clusters import Cluster, Rows
-from extender.core.decisions import Decision, Memo, decide
+from extender.core.decisions import Decision, Memo, decide, decide_from_top
 from extender.core.policies import POLICIES, Policy
 from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
 
 _MAX_REMEMBERED: Final = 20_000
+_FEW_NAMES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,17 @@ class PodIdentity:
         return f"{self.namespace}/{self.name}"
 
 
+class Candidates(Protocol):
+    """Names of candidate nodes, not looked at one by one unless they have to be."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def decode(self) -> list[str]:
+        """All of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A decision about a pod, with all that is needed to explain it later."""
@@ -42,6 +54,8 @@ class Placement:
     """Candidate names that Kerf knows no node of."""
     decided_at: float
     """Unix time."""
+    offered: Candidates | None = None
+    """The candidates where the decision looked at the whole cluster; None: they are the decision's rows."""
 
     @property
     def node(self) -> str | None:
@@ -96,8 +110,24 @@ class Placer:
         """A pod is bound: its request is no longer needed."""
         self._requests.pop(uid, None)
 
+    def place_best(
+        self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates
+    ) -> Placement | None:
+        """Decide for the best node alone, without a look at each candidate; gives back what the pod had reserved.
+
+        None when that does not pay or does not lead to a node: then `place` has to decide.
+        """
+        self._ledger.release(pod.uid)
+        cluster = self.snapshot()
+        if len(candidates) < max(_FEW_NAMES, len(cluster.row_of) // 2):
+            return None
+        decision = decide_from_top(cluster, request, policy, candidates.__contains__, self._memo)
+        if decision is None:
+            return None
+        return Placement(pod, cluster, decision, (), self._wall_clock(), candidates)
+
     def place(self, pod: PodIdentity, request: GpuRequest, policy: Policy, names: Sequence[str]) -> Placement:
-        """Decide among the named nodes, after giving back what the pod itself had reserved."""
+        """Decide among the named nodes; gives back what the pod had reserved."""
         self._ledger.release(pod.uid)
         cluster = self.snapshot()
         rows, unknown = _rows(cluster, names)

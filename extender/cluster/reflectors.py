@@ -152,6 +152,7 @@ class Reflector(Generic[ObjectT]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(round(timeout_s)),
         }
+        last_good = self._last_contact
         try:
             async for lines in self._transport.watch(self._path, query):
                 self._watching = True
@@ -159,7 +160,12 @@ class Reflector(Generic[ObjectT]):
                 for line in lines:
                     if line:
                         self._apply(line)
+                        last_good = self._last_contact
+                self.last_error = ""
             self._last_contact = self._clock()  # the server ended it in order: nothing was missed
+        except (ApiError, _ExpiredError, msgspec.DecodeError):
+            self._last_contact = last_good  # something was missed: to open a watch again and again is not to be current
+            raise
         finally:
             self._watching = False
 

@@ -16,6 +16,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_kube_config
 from kubernetes.aio.config.incluster_config import InClusterConfigLoader
+from yarl import URL
 
 from extender.cluster import objects
 
@@ -97,8 +98,6 @@ class ApiServer:
                 ssl=RESTClientObject(configuration).ssl_context, limit=_MAX_CONNECTIONS, keepalive_timeout=60
             ),
             headers={"Accept": "application/json", "User-Agent": "kerf"},
-            trust_env=True,
-            auto_decompress=True,
         )
         self._configuration, self._session = configuration, session
         if configuration.tls_server_name:
@@ -122,7 +121,7 @@ class ApiServer:
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self._request_timeout_s, sock_read=_IDLE_WATCH_S)
         try:
-            async with await self._send("GET", path, query, None, limit) as response:
+            async with await self._open_watch(path, query, limit) as response:
                 if response.status >= 400:
                     raise _api_error(response.status, await response.read())
                 yield []  # the stream is open, though nothing has happened yet
@@ -133,6 +132,14 @@ class ApiServer:
                         yield lines
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(f"watch of {path}: {_describe(error)}") from error
+
+    async def _open_watch(self, path: str, query: Query, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        response = await self._send("GET", path, query, None, limit)
+        if response.status != 401:
+            return response
+        response.release()
+        self._configuration = await self._load_configuration()
+        return await self._send("GET", path, query, None, limit)
 
     async def _request(self, method: str, path: str, *, query: Query | None = None, body: bytes | None = None) -> bytes:
         try:
@@ -158,14 +165,17 @@ class ApiServer:
         if self._configuration is None or self._session is None:
             raise RuntimeError("ApiServer is used before start()")
         headers = {} if body is None else {"Content-Type": _CONTENT_TYPES[method]}
-        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        try:
+            token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        except ConfigException as error:  # a service account's token is read again every minute
+            raise CredentialsError(f"the service account's token can't be read again: {error}") from error
         if token:
-            headers["Authorization"] = token
+            headers["Authorization"] = token.strip()  # a token file may end in a newline
         elif self._configuration.username:
             headers["Authorization"] = self._configuration.get_basic_auth_token() or ""
         return await self._session.request(
             method,
-            self._configuration.host + path,
+            URL(self._configuration.host + path, encoded=True),
             params=query,
             data=body,
             headers=headers,

@@ -1,7 +1,9 @@
 """From request to verdict: fit, score, rank, choose GPUs."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -95,28 +97,59 @@ class Memo:
 
 
 def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, memo: Memo) -> Decision:
-    """The verdict on a request over R candidate rows: the best node and its GPUs.
+    """The verdict on a request over R candidate rows: the best node and its GPUs."""
+    evaluation = memo.evaluate(cluster, request, policy).take(rows)
+    best = next(ranked(cluster, rows, evaluation), None)
+    return _decision(cluster, request, policy, rows, evaluation, best)
+
+
+def decide_from_top(
+    cluster: Cluster,
+    request: GpuRequest,
+    policy: Policy,
+    offered: Callable[[str], bool],
+    memo: Memo,
+    max_tries: int = 8,
+) -> Decision | None:
+    """The same where `offered` tells whether a node is a candidate: the ranking of all N rows is walked from its top.
+
+    For requests that name most of the cluster: looking up thousands of names costs more than all the rest. None when
+    no node within the tries is a candidate, or nothing fits.
+    """
+    rows = np.arange(cluster.num_nodes)
+    evaluation = memo.evaluate(cluster, request, policy).take(rows)
+    for row in islice(ranked(cluster, rows, evaluation), max_tries):
+        if offered(cluster.node_names[row]):
+            return _decision(cluster, request, policy, rows, evaluation, row)
+    return None
+
+
+def ranked(cluster: Cluster, rows: Rows, evaluation: Evaluation) -> Iterator[int]:
+    """The rows that fit, best first; no more of the order is worked out than is asked for.
 
     Ties go to the smaller `tie_rank`, so that equal clusters give equal verdicts.
     """
-    evaluation = memo.evaluate(cluster, request, policy).take(rows)
-    best: int | None = None
-    gpus: tuple[int, ...] | None = ()
-    if len(rows) and evaluation.fits.any():
-        winners = rows[evaluation.score == evaluation.score.max()]
-        best = int(winners[np.argmin(cluster.tie_rank[winners])])
-        gpus = choose_gpus(cluster, best, request)
-        if gpus is None:
-            raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
-    return Decision(request, policy.name, cluster.version, rows, evaluation, best, gpus or ())
+    score = evaluation.score.copy()
+    while len(score) and (best := score.max()) > -np.inf:
+        tied = score == best
+        winners = rows[tied]
+        yield int(winners[np.argmin(cluster.tie_rank[winners])])
+        yield from winners[np.argsort(cluster.tie_rank[winners])][1:].tolist()
+        score[tied] = -np.inf
 
 
 def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
     """The best `count` candidate rows that fit, best first."""
-    fitting = np.flatnonzero(decision.evaluation.fits)
-    rows = decision.rows[fitting]
-    order = np.lexsort((cluster.tie_rank[rows], -decision.evaluation.score[fitting]))
-    return rows[order[:count]]
+    return np.fromiter(islice(ranked(cluster, decision.rows, decision.evaluation), count), dtype=np.intp)
+
+
+def _decision(
+    cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, evaluation: Evaluation, best: int | None
+) -> Decision:
+    gpus = None if best is None else choose_gpus(cluster, best, request)
+    if best is not None and gpus is None:
+        raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
+    return Decision(request, policy.name, cluster.version, rows, evaluation, best, gpus or ())
 
 
 def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:

@@ -31,6 +31,7 @@ def node_reasons(placement: Placement, *, failing_only: bool = False) -> list[No
     decision = placement.decision
     evaluation = decision.evaluation
     node_names = placement.cluster.node_names
+    offered = None if placement.offered is None else set(placement.offered.decode())
     texts: dict[tuple[int, int], str] = {}
     result: list[NodeReason] = []
     wanted = ~evaluation.fits if failing_only else slice(None)
@@ -43,7 +44,8 @@ def node_reasons(placement: Placement, *, failing_only: bool = False) -> list[No
         text = texts.get((code, available))
         if text is None:
             text = texts[code, available] = sentence(Reason(code), decision.request, available)
-        result.append(NodeReason(node_names[row], Reason(code), available, text))
+        if offered is None or node_names[row] in offered:
+            result.append(NodeReason(node_names[row], Reason(code), available, text))
     unknown = sentence(Reason.UNKNOWN_NODE, decision.request, 0)
     return result + [NodeReason(name, Reason.UNKNOWN_NODE, 0, unknown) for name in placement.unknown]
 

@@ -148,7 +148,7 @@ def _install_operation(app: FastAPI, service: Service) -> None:
         decisions = service.settings.decisions
         return {"version": __version__, "mode": decisions.mode.value, "policy": decisions.policy}
 
-    @app.get("/metrics", tags=["operation"], response_class=Response)
+    @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Prometheus metrics."""
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -205,6 +205,14 @@ def _describe_wire(app: FastAPI) -> None:
         (wire.ExtenderArgs, wire.FilterResult, wire.HostPriority, wire.ExtenderBindingArgs, wire.BindResult),
         ref_template=_SCHEMAS + "{name}",
     )
+    # What msgspec can't know: answers always have all their keys, and which parts of a request have to be there.
+    for name in ("FilterResult", "BindResult", "ExtenderBindingArgs"):
+        components[name]["required"] = list(components[name]["properties"])
+    for value in components["ExtenderBindingArgs"]["properties"].values():
+        del value["default"]
+        value["minLength"] = 1
+    components["ExtenderArgs"]["required"] = ["Pod"]
+    components["ExtenderArgs"]["properties"]["Pod"] = {"$ref": _SCHEMAS + "Pod"}
     components["HostPriorityList"] = {"type": "array", "items": {"$ref": _SCHEMAS + "HostPriority"}}
     components["Fault"] = {"type": "object", "properties": {"Error": {"type": "string"}}, "required": ["Error"]}
     verbs = {

@@ -118,7 +118,8 @@ class Settings(BaseSettings):
 
 def load_settings(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
     """Settings from flags ("server.port": 9000), environment and a YAML file. Raises SettingsError."""
-    faults = _unknown_variables()
+    unknown = _unknown_variables()
+    faults = list(unknown.values())
     from_file: dict[str, Any] = {}
     if path is not None:
         try:
@@ -147,7 +148,7 @@ def load_settings(path: Path | None = None, flags: Mapping[str, Any] | None = No
     try:
         loaded = _Loaded(**given)
     except ValidationError as error:
-        faults += [_fault(detail) for detail in error.errors()]
+        faults += [_fault(detail) for detail in error.errors() if _place(detail) not in unknown]
     if faults:
         raise SettingsError(faults)
     return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
@@ -176,20 +177,22 @@ class _Environment(EnvSettingsSource):
             return value
 
 
-def _unknown_variables() -> list[str]:
-    """Variables of Kerf's form that no setting reads. Only nested names are ours for certain: Kubernetes itself sets
-    KERF_PORT and others for a Service named kerf."""
+def _unknown_variables() -> dict[str, str]:
+    """Faults of variables of Kerf's form that no setting reads, by the place they name. Only nested names are ours for
+    certain: Kubernetes itself sets KERF_PORT and others for a Service named kerf."""
     known = {
         f"{ENV_PREFIX}{section}{_NESTED}{name}".upper()
         for section, field in Settings.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, _Section)
         for name in field.annotation.model_fields
     }
-    return [
-        f"environment variable {name}: no such setting; `kerf config show` lists them"
+    return {
+        name.upper().removeprefix(ENV_PREFIX).lower().replace(_NESTED, "."): (
+            f"environment variable {name}: no such setting; `kerf config show` lists them"
+        )
         for name in sorted(os.environ)
         if name.upper().startswith(ENV_PREFIX) and _NESTED in name and name.upper() not in known
-    ]
+    }
 
 
 def _nested(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -205,8 +208,12 @@ def _nested(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return tree, faults
 
 
+def _place(detail: Any) -> str:
+    return ".".join(str(part) for part in detail["loc"])
+
+
 def _fault(detail: Any) -> str:
-    place = ".".join(str(part) for part in detail["loc"])
+    place = _place(detail)
     if detail["type"] == "extra_forbidden":
         return f"{place}: no such setting; `kerf config show` lists them"
     return f"{place}: {detail['msg']} (is {detail['input']!r})"

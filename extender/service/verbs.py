@@ -8,11 +8,9 @@ fits, prioritize ranks them.
 import logging
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import chain, repeat
 from typing import Final
 
-import msgspec
-
-from extender.cluster import objects
 from extender.cluster.binds import Binder, BindError
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement, Placer, PodIdentity
@@ -21,8 +19,9 @@ from extender.cluster.wakes import Waker
 from extender.core.clusters import Rows
 from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
+from extender.core.policies import Policy
 from extender.core.reasons import RESOLVABLE
-from extender.core.requests import GpuRequest, PodRequest, RequestError
+from extender.core.requests import PodRequest, RequestError
 from extender.service import wire
 from extender.service.explanations import RejectionLog, node_reasons
 from extender.service.metrics import Metrics
@@ -79,16 +78,18 @@ class Verbs:
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error."""
         args = wire.read_args(body)
-        names = _candidates(args)
-        pod, request = self._read(args)
+        pod, request = _read_pod(args)
+        names = args.candidates()
         if request.gpus is None:
             return wire.encode(self._keep_off_gpus(names))
-        placement = self._place(pod, request, request.gpus, names)
+        policy = self._policy(request)
+        placement = self._placer.place(pod, request.gpus, policy, names)
+        self._placer.keep(placement)
         self._placer.reserve(placement)
         decision = placement.decision
-        known = zip(_names_at(placement, decision.rows), levels(decision.evaluation).tolist(), strict=True)
-        scored = [wire.HostPriority(name, score) for name, score in known]
-        return wire.encode(scored + [wire.HostPriority(name, 0) for name in placement.unknown])
+        scored = zip(_names_at(placement, decision.rows), levels(decision.evaluation).tolist(), strict=True)
+        unknown = zip(placement.unknown, repeat(0))
+        return wire.encode([wire.HostPriority(name, score) for name, score in chain(scored, unknown)])
 
     async def bind(self, body: bytes) -> bytes:
         """Answer bind; whatever goes wrong is a sentence in `Error`, and nothing stays reserved."""
@@ -105,52 +106,50 @@ class Verbs:
         return wire.encode(wire.BindResult())
 
     def _filter(self, args: wire.ExtenderArgs) -> wire.FilterResult:
-        names = _candidates(args)
         try:
-            pod, request = self._read(args)
+            pod, request = _read_pod(args)
             if request.gpus is None:
                 self._placer.remember(pod, request)
-                return wire.FilterResult(args.nodes if args.node_names is None else None, args.node_names)
-            placement = self._place(pod, request, request.gpus, names)
+                return _among(args, args.candidates())
+            policy = self._policy(request)
         except RequestError as error:
-            return self._reject_request(args, names, str(error))
+            return self._reject_request(args, str(error))
+        placement = None
+        one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(args.pod.spec)
+        if one_is_enough and args.node_names is not None:
+            placement = self._placer.place_best(pod, request.gpus, policy, args.node_names)
+        if placement is None:
+            placement = self._placer.place(pod, request.gpus, policy, args.candidates())
+        self._placer.keep(placement)
         self._placer.remember(pod, request)
+        self._metrics.count_decision(placement)
         decision = placement.decision
         if decision.best is None:
-            chosen: Sequence[str] = ()
+            chosen: list[str] = []
             self._rejections.record(placement)
             self._waker.rejected(pod, request)
-        elif self._mode is Mode.SCORES:
-            chosen = _names_at(placement, decision.rows[decision.evaluation.fits])
-        elif has_soft_preferences(args.pod.spec if args.pod else objects.PodSpec()):
+        elif one_is_enough:
+            chosen = [placement.cluster.node_names[decision.best]]
+        elif self._mode is Mode.DECISIVE:
             chosen = _names_at(placement, near_best(placement.cluster, decision, self._near_best_nodes))
         else:
-            chosen = [placement.cluster.node_names[decision.best]]
+            chosen = _names_at(placement, decision.rows[decision.evaluation.fits])
         if len(chosen) == 1:
             self._placer.reserve(placement)  # kube-scheduler takes it as it is: this call has decided
-        result = _among(args, names, chosen)
-        if not chosen or len(names) <= _MAX_NAMES_WITH_REASONS:
+        result = _among(args, chosen)
+        if not chosen or len(decision.rows) + len(placement.unknown) <= _MAX_NAMES_WITH_REASONS:
             for failing in node_reasons(placement, failing_only=True):
                 failed = result.failed if failing.reason in RESOLVABLE else result.unresolvable
                 failed[failing.node] = failing.text
-        self._metrics.count_decision(placement)
         return result
 
-    def _read(self, args: wire.ExtenderArgs) -> tuple[PodIdentity, PodRequest]:
-        pod = args.pod or objects.Pod()
-        metadata = pod.metadata
-        identity = PodIdentity(metadata.namespace, metadata.name, metadata.uid)
-        return identity, read_pod_request(pod)
-
-    def _place(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, names: Sequence[str]) -> Placement:
-        """Decide, and keep the decision for those who ask later. Raises RequestError, UnavailableError."""
+    def _policy(self, request: PodRequest) -> Policy:
+        """The policy for a pod, if anything can be decided now. Raises RequestError, UnavailableError."""
         policy = self._placer.policy_of(request)
         fault = self._mirror.fault()
         if fault:
             raise UnavailableError(f"Kerf can't tell which GPUs are free: {fault}")
-        placement = self._placer.place(pod, gpus, policy, names)
-        self._placer.keep(placement)
-        return placement
+        return policy
 
     def _keep_off_gpus(self, names: Sequence[str]) -> list[wire.HostPriority]:
         """Scores for a pod without GPUs: nodes with GPUs last, so that they stay free for those who need them."""
@@ -163,21 +162,21 @@ class Verbs:
             for name, row in zip(names, rows, strict=True)
         ]
 
-    def _reject_request(self, args: wire.ExtenderArgs, names: Sequence[str], fault: str) -> wire.FilterResult:
+    def _reject_request(self, args: wire.ExtenderArgs, fault: str) -> wire.FilterResult:
         """A request that can't be understood: the same sentence against every node, and no preemption for it."""
         self._metrics.bad_requests.inc()
+        names = args.candidates()
         if not names:
             return wire.FilterResult(error=fault)
-        result = _among(args, names, ())
+        result = _among(args, [])
         result.unresolvable = dict.fromkeys(names, fault)
         return result
 
 
-def _candidates(args: wire.ExtenderArgs) -> list[str]:
-    """The candidates' names, from names or whole nodes. Raises WireError."""
-    if args.node_names is not None:
-        return args.node_names
-    return wire.names_of(args.nodes) if args.nodes else []
+def _read_pod(args: wire.ExtenderArgs) -> tuple[PodIdentity, PodRequest]:
+    """Who asks, and for what. Raises RequestError."""
+    metadata = args.pod.metadata
+    return PodIdentity(metadata.namespace, metadata.name, metadata.uid), read_pod_request(args.pod)
 
 
 def _names_at(placement: Placement, rows: Rows) -> list[str]:
@@ -185,14 +184,9 @@ def _names_at(placement: Placement, rows: Rows) -> list[str]:
     return [node_names[row] for row in rows.tolist()]
 
 
-def _among(args: wire.ExtenderArgs, names: Sequence[str], chosen: Sequence[str]) -> wire.FilterResult:
+def _among(args: wire.ExtenderArgs, chosen: list[str]) -> wire.FilterResult:
     """The chosen nodes in the form in which the candidates came."""
-    if args.node_names is not None or args.nodes is None:
-        return wire.FilterResult(node_names=list(chosen))
-    wanted = set(chosen)
-    items: list[msgspec.Raw] = []
-    for name, item in zip(names, args.nodes.items or (), strict=True):
-        if name in wanted:
-            wanted.discard(name)
-            items.append(item)
-    return wire.FilterResult(nodes=wire.NodeList(items))
+    if args.nodes is None or args.node_names is not None:
+        return wire.FilterResult(node_names=chosen)
+    item_of = dict(zip(args.candidates(), args.nodes.items or (), strict=True))
+    return wire.FilterResult(nodes=wire.NodeList([item_of[name] for name in chosen]))

@@ -3,7 +3,7 @@
 The Go types carry no JSON tags: keys are written `NodeNames`, and Go reads them in any case. So does Kerf.
 """
 
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -20,12 +20,65 @@ class NodeList(msgspec.Struct, gc=False):
     items: list[msgspec.Raw] | None = None
 
 
+_NULL: Final = msgspec.Raw(b"null")
+
+
+class NodeNames:
+    """Names of candidate nodes as they came: thousands of them are read as text unless each is needed.
+
+    Node names hold nothing that JSON would escape, so a name is a candidate when it stands there in quotes.
+    """
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: msgspec.Raw) -> None:
+        self._raw = bytes(raw)
+
+    def __contains__(self, name: object, /) -> bool:
+        return isinstance(name, str) and b'"%b"' % name.encode() in self._raw
+
+    def __len__(self) -> int:
+        """How many there are; in what is no list of names, some number."""
+        return self._raw.count(b",") + (self._raw != b"[]")
+
+    def decode(self) -> list[str]:
+        """The names. Raises WireError."""
+        try:
+            return _names_decoder.decode(self._raw)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            text = str(error).replace("`$", "`$.NodeNames") if "`$" in str(error) else f"{error} - at `$.NodeNames`"
+            raise WireError(f"the request can't be read: {text}") from None
+
+
 class ExtenderArgs(msgspec.Struct, gc=False):
     """Body of filter and prioritize."""
 
-    pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
+    given_pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
     nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
-    node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+    raw_names: Annotated[
+        msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["array", "null"], "items": {"type": "string"}})
+    ] = msgspec.field(name="NodeNames", default_factory=lambda: _NULL)
+
+    @property
+    def node_names(self) -> NodeNames | None:
+        """The candidates' names, None when they came as whole nodes or not at all."""
+        return None if self.raw_names == _NULL else NodeNames(self.raw_names)
+
+    @property
+    def pod(self) -> objects.Pod:
+        """The pod, which `read_args` has made sure of."""
+        if self.given_pod is None:
+            raise WireError("the request has no Pod")
+        return self.given_pod
+
+    def candidates(self) -> list[str]:
+        """The candidates' names, of whichever form they came in. Raises WireError."""
+        if self.node_names is not None:
+            return self.node_names.decode()
+        try:
+            return [_node_decoder.decode(item).metadata.name for item in (self.nodes and self.nodes.items) or ()]
+        except msgspec.DecodeError as error:
+            raise WireError(f"a node of Nodes can't be read: {error}") from None
 
 
 class ExtenderBindingArgs(msgspec.Struct, gc=False):
@@ -60,13 +113,17 @@ class BindResult(msgspec.Struct, gc=False):
     error: str = msgspec.field(name="Error", default="")
 
 
-ArgsT = TypeVar("ArgsT", ExtenderArgs, ExtenderBindingArgs)
+ArgsT = TypeVar("ArgsT")
 
+_names_decoder: Final = msgspec.json.Decoder(list[str])
 _args_decoder: Final = msgspec.json.Decoder(ExtenderArgs)
 _binding_decoder: Final = msgspec.json.Decoder(ExtenderBindingArgs)
 _raw_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _node_decoder: Final = msgspec.json.Decoder(objects.Node)
 _encoder: Final = msgspec.json.Encoder()
+
+# Besides its own error, msgspec lets through those of text that is no UTF-8 and of nesting that is too deep.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 encode = _encoder.encode
 
@@ -74,9 +131,9 @@ encode = _encoder.encode
 def read_args(body: bytes) -> ExtenderArgs:
     """The body of filter or prioritize. Raises WireError."""
     args = _decode(_args_decoder, body)
-    if args.pod is None or (args.nodes is None and args.node_names is None):
+    if args.given_pod is None or (args.nodes is None and args.raw_names == _NULL):
         args = _decode(_args_decoder, _with_exact_keys(body, ExtenderArgs))
-    if args.pod is None:
+    if args.given_pod is None:
         raise WireError("the request has no Pod")
     return args
 
@@ -94,18 +151,10 @@ def read_binding_args(body: bytes) -> ExtenderBindingArgs:
     return args
 
 
-def names_of(nodes: NodeList) -> list[str]:
-    """Names of whole Node objects. Raises WireError."""
-    try:
-        return [_node_decoder.decode(item).metadata.name for item in nodes.items or ()]
-    except msgspec.DecodeError as error:
-        raise WireError(f"a node of Nodes can't be read: {error}") from None
-
-
 def _decode(decoder: msgspec.json.Decoder[ArgsT], body: bytes) -> ArgsT:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise WireError(f"the request can't be read: {error}") from None
 
 
@@ -114,6 +163,6 @@ def _with_exact_keys(body: bytes, kind: type[ExtenderArgs] | type[ExtenderBindin
     exact = {field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(kind)}
     try:
         raw = _raw_decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise WireError(f"the request can't be read: {error}") from None
     return _encoder.encode({exact.get(key.lower(), key): value for key, value in raw.items()})
