@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import aiohttp
 import msgspec
+import yaml
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_kube_config
@@ -93,10 +94,12 @@ class ApiServer:
 
     async def start(self) -> None:
         configuration = await self._load_configuration()
+        try:
+            tls = RESTClientObject(configuration).ssl_context
+        except OSError as error:  # certificates or keys that are missing, or none
+            raise _unusable(error) from error
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                ssl=RESTClientObject(configuration).ssl_context, limit=_MAX_CONNECTIONS, keepalive_timeout=60
-            ),
+            connector=aiohttp.TCPConnector(ssl=tls, limit=_MAX_CONNECTIONS, keepalive_timeout=60),
             headers={"Accept": "application/json", "User-Agent": "kerf"},
         )
         self._configuration, self._session = configuration, session
@@ -195,13 +198,17 @@ class ApiServer:
                 await load_kube_config(
                     self._kubeconfig or None, context=self._context or None, client_configuration=configuration
                 )
-        except (ConfigException, OSError, TypeError, AttributeError) as error:
+        except (ConfigException, OSError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
             # The loader meets a missing file with TypeError and an empty one with AttributeError.
-            raise CredentialsError(
-                f"no usable credentials for an API server ({error}); name a kubeconfig by --kubeconfig or KUBECONFIG, "
-                "or run in a pod with a service account"
-            ) from error
+            raise _unusable(error) from error
         return configuration
+
+
+def _unusable(error: Exception) -> CredentialsError:
+    return CredentialsError(
+        f"no usable credentials for an API server ({error}); name a kubeconfig by --kubeconfig or KUBECONFIG, "
+        "or run in a pod with a service account"
+    )
 
 
 def _api_error(status: int, content: bytes) -> ApiError:

@@ -10,7 +10,7 @@ import yaml
 from rich.console import Console
 
 from extender import __version__
-from extender.service.settings import Settings, SettingsError, load_settings
+from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
 
 app = typer.Typer(
     help="Kerf: a kube-scheduler extender that stops GPU clusters from wasting GPUs.",
@@ -103,6 +103,12 @@ def version() -> None:
 def config_show(config: ConfigOption = None, settings: SetOption = None) -> None:
     """Print all settings as they are in effect, as YAML that --config takes."""
     typer.echo(yaml.safe_dump(_load(config, settings, {}).model_dump(mode="json"), sort_keys=False).rstrip())
+
+
+@config_app.command("describe")
+def config_describe() -> None:
+    """Print every setting with its default and meaning, as Markdown."""
+    typer.echo(describe_settings().rstrip())
 
 
 @config_app.command("check")

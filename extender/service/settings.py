@@ -154,6 +154,22 @@ def load_settings(path: Path | None = None, flags: Mapping[str, Any] | None = No
     return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
 
 
+def describe_settings() -> str:
+    """All settings with defaults and meaning, as Markdown tables: what docs/configuration.md holds."""
+    lines: list[str] = []
+    for section, section_field in Settings.model_fields.items():
+        kind = section_field.annotation
+        if not (isinstance(kind, type) and issubclass(kind, _Section)):
+            continue
+        lines += [f"## {section}", "", kind.__doc__ or "", "", "| setting | default | meaning |", "|---|---|---|"]
+        defaults = section_field.default.model_dump(mode="json")
+        for name, field in kind.model_fields.items():
+            default = str(defaults[name]) or "empty"
+            lines.append(f"| `{section}.{name}` | {default} | {' '.join((field.description or '').split())} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 class _FileSource(PydanticBaseSettingsSource):
     def __init__(self, settings_cls: type[BaseSettings], values: dict[str, Any]) -> None:
         super().__init__(settings_cls)

@@ -77,7 +77,7 @@ class ExtenderArgs(msgspec.Struct, gc=False):
             return self.node_names.decode()
         try:
             return [_node_decoder.decode(item).metadata.name for item in (self.nodes and self.nodes.items) or ()]
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise WireError(f"a node of Nodes can't be read: {error}") from None
 
 

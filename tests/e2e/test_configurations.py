@@ -1,8 +1,5 @@
 """The shipped KubeSchedulerConfiguration files, and what only some of them do; each test runs the file itself."""
 
-import re
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -92,9 +89,3 @@ def test_a_restarted_kerf_knows_who_holds_what(clusters: Clusters) -> None:
     finally:
         cluster.clean()
         second.stop()
-
-
-def test_readme_addresses_come_first() -> None:
-    """The first localhost address in the README is the service that `make demo` starts."""
-    text = Path(ROOT / "README.md").read_text()
-    assert re.findall(r"http://localhost:\d+", text)[0] == "http://localhost:8888"
