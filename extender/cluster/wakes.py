@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.ledger import Ledger
+from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.requests import PodRequest
@@ -98,8 +98,10 @@ class Waker:
         fits: dict[PodRequest, bool] = {}  # most waiting pods are of few kinds
         woken = 0
         for waiting in due:
-            if now - waiting.since > _FORGOTTEN_AFTER_S and not self._ledger.knows(waiting.pod.uid):
-                self.placed(waiting.pod.uid)
+            unknown = now - waiting.since > _FORGOTTEN_AFTER_S and not self._ledger.knows(waiting.pod.uid)
+            claim = self._ledger.claim(waiting.pod.uid)
+            if unknown or (claim is not None and claim.state is ClaimState.BOUND):
+                self.placed(waiting.pod.uid)  # deleted, or bound by somebody else
                 continue
             if waiting.request not in fits:
                 fits[waiting.request] = self._placer.fits_somewhere(waiting.request)

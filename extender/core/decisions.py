@@ -159,8 +159,12 @@ def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:
     matters is that the best few stay apart.
     """
     result = np.zeros(len(evaluation.score), dtype=np.int64)
-    fits = evaluation.fits
-    if fits.any():
-        distinct, position = np.unique(evaluation.score[fits], return_inverse=True)
-        result[fits] = np.maximum(MAX_LEVEL - (len(distinct) - 1 - position), 0)
+    score = evaluation.score.copy()
+    for level in range(MAX_LEVEL, 0, -1):
+        best = score.max(initial=-np.inf)
+        if best == -np.inf:
+            break
+        tied = score == best
+        result[tied] = level
+        score[tied] = -np.inf
     return result

@@ -8,7 +8,6 @@ fits, prioritize ranks them.
 import logging
 from collections.abc import Sequence
 from enum import StrEnum
-from itertools import chain, repeat
 from typing import Final
 
 from extender.cluster.binds import Binder, BindError
@@ -66,6 +65,7 @@ class Verbs:
         self._mode = mode
         self._near_best_nodes = near_best_nodes
         self._rejections = RejectionLog()
+        self._priorities = wire.PriorityEncoder()
 
     def filter(self, body: bytes) -> bytes:
         """Answer filter. Every fault is a sentence in `Error` or against the nodes; never raises for a bad request."""
@@ -87,9 +87,8 @@ class Verbs:
         self._placer.keep(placement)
         self._placer.reserve(placement)
         decision = placement.decision
-        scored = zip(_names_at(placement, decision.rows), levels(decision.evaluation).tolist(), strict=True)
-        unknown = zip(placement.unknown, repeat(0))
-        return wire.encode([wire.HostPriority(name, score) for name, score in chain(scored, unknown)])
+        scores = levels(decision.evaluation).tolist()
+        return self._priorities.encode(placement.cluster.node_names, decision.rows.tolist(), scores, placement.unknown)
 
     async def bind(self, body: bytes) -> bytes:
         """Answer bind; whatever goes wrong is a sentence in `Error`, and nothing stays reserved."""

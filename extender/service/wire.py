@@ -3,11 +3,13 @@
 The Go types carry no JSON tags: keys are written `NodeNames`, and Go reads them in any case. So does Kerf.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from extender.cluster import objects
+from extender.core.decisions import MAX_LEVEL
 
 
 class WireError(ValueError):
@@ -38,8 +40,8 @@ class NodeNames:
         return isinstance(name, str) and b'"%b"' % name.encode() in self._raw
 
     def __len__(self) -> int:
-        """How many there are; in what is no list of names, some number."""
-        return self._raw.count(b",") + (self._raw != b"[]")
+        """How many there are; in what is no list of names, some number, and 0 in what is no list at all."""
+        return self._raw.count(b",") + (self._raw != b"[]") if self._raw.startswith(b"[") else 0
 
     def decode(self) -> list[str]:
         """The names. Raises WireError."""
@@ -107,6 +109,27 @@ class HostPriority(msgspec.Struct, gc=False):
     score: int = msgspec.field(name="Score")
 
 
+class PriorityEncoder:
+    """Writes the answer of prioritize: the names of a cluster are put into JSON once, not in every call."""
+
+    def __init__(self) -> None:
+        self._node_names: tuple[str, ...] = ()
+        self._heads: list[bytes] = []
+
+    def encode(
+        self, node_names: tuple[str, ...], rows: Sequence[int], scores: Sequence[int], unknown: Sequence[str] = ()
+    ) -> bytes:
+        """The lines of some rows of `node_names` with their scores, then of names that are no row's, with score 0."""
+        if node_names is not self._node_names:
+            self._heads = [b'{"Host":%b,"Score":' % encode(name) for name in node_names]
+            self._node_names = node_names
+        parts = [b""] * (2 * len(rows))
+        parts[::2] = map(self._heads.__getitem__, rows)
+        parts[1::2] = map(_SCORE_TAILS.__getitem__, scores)
+        text = b"".join(parts) + b"".join(b'{"Host":%b,"Score":0},' % encode(name) for name in unknown)
+        return b"[" + text[:-1] + b"]"
+
+
 class BindResult(msgspec.Struct, gc=False):
     """Answer of bind; an empty error means bound."""
 
@@ -115,6 +138,7 @@ class BindResult(msgspec.Struct, gc=False):
 
 ArgsT = TypeVar("ArgsT")
 
+_SCORE_TAILS: Final = [b"%d}," % score for score in range(MAX_LEVEL + 1)]
 _names_decoder: Final = msgspec.json.Decoder(list[str])
 _args_decoder: Final = msgspec.json.Decoder(ExtenderArgs)
 _binding_decoder: Final = msgspec.json.Decoder(ExtenderBindingArgs)
