@@ -133,13 +133,13 @@ class Verbs:
             chosen = _names_at(placement, near_best(placement.cluster, decision, self._near_best_nodes))
         else:
             chosen = _names_at(placement, decision.rows[decision.evaluation.fits])
-        if len(chosen) == 1:
-            self._placer.reserve(placement)  # kube-scheduler takes it as it is: this call has decided
         result = _among(args, chosen)
         if not chosen or len(decision.rows) + len(placement.unknown) <= _MAX_NAMES_WITH_REASONS:
             for failing in node_reasons(placement, failing_only=True):
                 failed = result.failed if failing.reason in RESOLVABLE else result.unresolvable
                 failed[failing.node] = failing.text
+        if len(chosen) == 1:
+            self._placer.reserve(placement)  # kube-scheduler takes it as it is: this call has decided
         return result
 
     def _policy(self, request: PodRequest) -> Policy:

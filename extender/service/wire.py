@@ -167,11 +167,10 @@ def read_binding_args(body: bytes) -> ExtenderBindingArgs:
     args = _decode(_binding_decoder, body)
     if not (args.pod_name and args.pod_namespace and args.pod_uid and args.node):
         args = _decode(_binding_decoder, _with_exact_keys(body, ExtenderBindingArgs))
-    missing = [
-        field.encode_name for field in msgspec.structs.fields(ExtenderBindingArgs) if not getattr(args, field.name)
-    ]
-    if missing:
-        raise WireError(f"the request has no {', '.join(missing)}")
+    if not (args.pod_name and args.pod_namespace and args.pod_uid and args.node):
+        fields = msgspec.structs.fields(ExtenderBindingArgs)
+        missing = ", ".join(field.encode_name for field in fields if not getattr(args, field.name))
+        raise WireError(f"the request has no {missing}")
     return args
 
 

@@ -1,0 +1,166 @@
+"""The command line of the benchmarks, `kerf bench`."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tests.bench import calls, reports, schedulers, starts
+from tests.bench.servers import BenchError
+from tests.controlplane import ApiError, BuildError, ProcessError
+
+app = typer.Typer(
+    help="Measure Kerf beside a plain kube-scheduler and a bare echo, on a real control plane.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _console(stream: TextIO) -> Console:
+    """Files and pipes have no width of their own; the tables need 110 columns."""
+    return Console(file=stream, width=None if stream.isatty() else 110)
+
+
+_errors = _console(sys.stderr)
+
+JsonOption = Annotated[str | None, typer.Option("--json", help="File for the figures; - is standard output.")]
+RepetitionsOption = Annotated[int, typer.Option(min=1, help="Repetitions.")]
+NodesOption = Annotated[int, typer.Option(min=1, help="Nodes of 8 GPUs.")]
+
+
+@app.command()
+def scheduler(
+    nodes: NodesOption = 5000,
+    pods: Annotated[int, typer.Option(min=2, help="Pods of one run.")] = 1500,
+    view: Annotated[schedulers.View, typer.Option(help="All nodes, or the default sample.")] = schedulers.View.FULL,
+    modes: Annotated[str, typer.Option(help="Which of none, echo, decisive, scores.")] = ",".join(schedulers.Mode),
+    pod_gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each pod.")] = 1,
+    repetitions: RepetitionsOption = 5,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds until an unbound pod fails a run.")] = 600.0,
+    json: JsonOption = None,
+) -> None:
+    """Pods per second of a real kube-scheduler: no extender, the bare Go echo, Kerf."""
+    plan = schedulers.Plan(nodes, pods, view, _modes(modes), pod_gpus, repetitions, timeout)
+    with _progress(plan.num_steps) as tell:
+        report = schedulers.measure(plan, tell)
+    _publish(report, [reports.scheduler_table(report)], json)
+
+
+@app.command(name="calls")
+def time_calls(
+    nodes: NodesOption = 5000,
+    requests: Annotated[int, typer.Option(min=2, help="Requests per repetition, verb and number of names.")] = 300,
+    repetitions: RepetitionsOption = 5,
+    mode: Annotated[str, typer.Option(help="decisive or scores.")] = "decisive",
+    json: JsonOption = None,
+) -> None:
+    """Time of filter and prioritize beside a loopback echo of the same bytes."""
+    plan = calls.Plan(nodes, requests, repetitions, mode)
+    with _progress(plan.num_steps) as tell:
+        report = calls.measure(plan, tell)
+    _publish(report, [reports.calls_table(report)], json)
+
+
+@app.command()
+def start(
+    nodes: NodesOption = 5000,
+    pods: Annotated[int, typer.Option(min=2, help="Running pods: half with one GPU, half with none.")] = 40000,
+    repetitions: RepetitionsOption = 3,
+    json: JsonOption = None,
+) -> None:
+    """Time from the start of the process to ready, and memory."""
+    plan = starts.Plan(nodes, pods, repetitions)
+    with _progress(plan.num_steps) as tell:
+        report = starts.measure(plan, tell)
+    _publish(report, [reports.start_table(report)], json)
+
+
+@app.command(name="all")
+def measure_all(
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that all works, no figures.")] = False,
+    json: JsonOption = None,
+) -> None:
+    """Everything, kube-scheduler in modest sizes: what `make bench` runs."""
+    time_calls_plan, start_plan, scheduler_plans = _quick_plans() if quick else _plans()
+    num_steps = time_calls_plan.num_steps + start_plan.num_steps + sum(plan.num_steps for plan in scheduler_plans)
+    with _progress(num_steps) as tell:
+        report: reports.Report = {
+            "calls": calls.measure(time_calls_plan, tell),
+            "start": starts.measure(start_plan, tell),
+            "scheduler": [schedulers.measure(plan, tell) for plan in scheduler_plans],
+        }
+    tables = [reports.calls_table(report["calls"]), reports.start_table(report["start"])]
+    _publish(report, tables + [reports.scheduler_table(part) for part in report["scheduler"]], json)
+
+
+def _plans() -> tuple[calls.Plan, starts.Plan, list[schedulers.Plan]]:
+    """One-GPU and whole-node pods both: plain kube-scheduler may batch the latter."""
+    variants = [(view, pod_gpus) for view in schedulers.View for pod_gpus in (1, 8)]
+    return (
+        calls.Plan(),
+        starts.Plan(),
+        [schedulers.Plan(1000, 500, view, pod_gpus=pod_gpus, repetitions=2) for view, pod_gpus in variants],
+    )
+
+
+def _quick_plans() -> tuple[calls.Plan, starts.Plan, list[schedulers.Plan]]:
+    full, sample = schedulers.View
+    few = (schedulers.Mode.NONE, schedulers.Mode.DECISIVE)
+    return (
+        calls.Plan(nodes=200, requests=20, repetitions=1),
+        starts.Plan(nodes=100, pods=500, repetitions=1),
+        [
+            schedulers.Plan(120, 60, full, repetitions=1),
+            schedulers.Plan(120, 60, sample, few, pod_gpus=8, repetitions=1),
+        ],
+    )
+
+
+def _modes(text: str) -> tuple[schedulers.Mode, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    try:
+        modes = tuple(dict.fromkeys(schedulers.Mode(name) for name in names))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; write some of {','.join(schedulers.Mode)}") from None
+    if not modes:
+        raise typer.BadParameter(f"write some of {','.join(schedulers.Mode)}")
+    return modes
+
+
+@contextlib.contextmanager
+def _progress(num_steps: int) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error; the block calls what it gets with the name of each step as it begins.
+
+    A failed measurement ends the command with a message and status 1: nothing is written then.
+    """
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    try:
+        with Progress(*columns, TimeElapsedColumn(), console=_errors, transient=True) as progress:
+            task = progress.add_task("starting", total=num_steps)
+            begun = 0
+
+            def tell(step: str) -> None:
+                nonlocal begun
+                progress.update(task, description=step, completed=begun)
+                begun += 1
+
+            yield tell
+    except (BenchError, BuildError, ProcessError, ApiError, TimeoutError, OSError) as error:
+        _errors.print(f"failed: {error}", style="red", markup=False, highlight=False)
+        for note in getattr(error, "__notes__", ()):
+            _errors.print(note, markup=False, highlight=False)
+        raise typer.Exit(1) from None
+
+
+def _publish(report: reports.Report, tables: Sequence[Table], json: str | None) -> None:
+    """Tables on standard output, or on standard error where the figures go there."""
+    console = _errors if json == "-" else _console(sys.stdout)
+    for table in tables:
+        console.print(table)
+    if json is not None:
+        reports.write_json(report, json)

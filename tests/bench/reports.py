@@ -1,0 +1,132 @@
+"""Results as JSON for machines and as tables for people."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from tests.controlplane import find_binaries
+
+Report = dict[str, Any]
+"""JSON data."""
+
+_PROCESSES = (("kerf", "echo"), ("scheduler",), ("kube-apiserver",))
+
+
+def machine() -> Report:
+    """Where and when it was measured."""
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "cpu_model": _cpu_model(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "kube_scheduler": _version(find_binaries().kube_scheduler),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_json(report: Report, target: str) -> None:
+    """Write to a file, or to standard output for "-"."""
+    text = json.dumps(report, indent=2) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+    else:
+        Path(target).write_text(text)
+
+
+def scheduler_table(report: Report) -> Table:
+    """Pods a second of each mode."""
+    table = _table(
+        f"Pods per second: {report['pods']} pods of {_plural(report['pod_gpus'], 'GPU')} on {report['nodes']} nodes, "
+        f"{report['view']} view; CPU ms per pod",
+        "mode",
+        *("median", "min - max", "to none", "to echo", "CPU: extender", "scheduler", "API server"),
+    )
+    for mode, values in report["modes"].items():
+        rates = values["pods_per_s"]
+        ratios = [report["ratios"].get(f"{mode}/{than}") for than in ("none", "echo")]
+        table.add_row(
+            mode,
+            f"{statistics.median(rates):.1f}",
+            f"{min(rates):.1f} - {max(rates):.1f}",
+            *(f"{ratio:.2f}" if ratio else "-" for ratio in ratios),
+            *(_median_cpu(values["cpu_ms_per_pod"], names) for names in _PROCESSES),
+        )
+    return table
+
+
+def _median_cpu(runs: list[dict[str, float]], names: tuple[str, ...]) -> str:
+    """CPU ms per pod of the process that has one of the names."""
+    found = [run[name] for run in runs for name in names if name in run]
+    return f"{statistics.median(found):.1f}" if found else "-"
+
+
+def calls_table(report: Report) -> Table:
+    """Answer times beside the echoes'."""
+    table = _table(
+        f"Milliseconds per call, p50 / p99: {report['nodes']} nodes, {report['mode']} mode",
+        "call",
+        *("names", "Kerf", "bare echo", "Kerf / echo", "Go, raw", "Go, decoding"),
+    )
+    for call in report["calls"]:
+        times = {
+            target: f"{call[target]['p50']:.2f} / {call[target]['p99']:.2f}"
+            for target in ("kerf_ms", "echo_ms", "go_raw_ms", "go_echo_ms")
+        }
+        table.add_row(
+            call["verb"],
+            str(call["names"]),
+            times["kerf_ms"],
+            times["echo_ms"],
+            f"{call['ratio']:.2f} / {call['ratio_p99']:.2f}",
+            times["go_raw_ms"],
+            times["go_echo_ms"],
+        )
+    return table
+
+
+def start_table(report: Report) -> Table:
+    """Start-up time and memory."""
+    table = _table(
+        f"Start of Kerf: {report['nodes']} nodes, {report['pods']} pods",
+        "run",
+        *("ready, s", "RSS at its peak, MB", "RSS, MB"),
+    )
+    keys = ("ready_s", "rss_mb", "rss_steady_mb")
+    for number, run in enumerate(report["runs"], 1):
+        table.add_row(str(number), *(f"{run[key]:.1f}" for key in keys))
+    table.add_row("median", *(f"{report[key]:.1f}" for key in keys), style="bold")
+    return table
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column(first, no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _version(executable: Path) -> str:
+    result = subprocess.run([executable, "--version"], check=False, capture_output=True, text=True)
+    return result.stdout.strip()
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,169 @@
+"""What is measured, started on loopback: control planes with nodes, Kerf, and the two echoes it is compared with."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.controlplane import (
+    ApiError,
+    ControlPlane,
+    Process,
+    ProcessError,
+    free_port,
+    processes,
+    start_process,
+    wait_until,
+)
+
+ROOT = Path(__file__).parents[2]
+"""The checkout."""
+GPUS_PER_NODE = 8
+
+_RBAC = ROOT / "manifests" / "rbac.yaml"
+_LOAD_TIMEOUT_S = 900.0
+
+
+class BenchError(Exception):
+    """A measurement that must not be reported; says why."""
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """A folder for logs and configurations; it is kept, and named, when the measurement fails."""
+    directory = Path(tempfile.mkdtemp(prefix="kerf-bench-"))
+    try:
+        yield directory
+    except Exception as error:
+        error.add_note(f"logs: {directory}")
+        raise
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def plane_with_nodes(directory: Path, num_nodes: int) -> Iterator[ControlPlane]:
+    """A fresh control plane with nodes of 8 GPUs, where user `kerf` has the rights of manifests/rbac.yaml alone."""
+    with ControlPlane(directory, users={"kerf": _service_account()}) as plane:
+        plane.apply(_RBAC)
+        wait_until(lambda: _may_list_nodes(plane), 10.0, f"rights of {_RBAC} in effect")
+        load(plane, "nodes", f"-count={num_nodes}", f"-gpus={GPUS_PER_NODE}")
+        yield plane
+
+
+def load(plane: ControlPlane, command: str, *flags: str) -> dict[str, Any]:
+    """Run the load generator; returns what it prints. Raises BenchError."""
+    arguments: list[str | Path] = [plane.binaries.load, command, f"-kubeconfig={plane.kubeconfig()}", *flags]
+    try:
+        result = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"load {command} has not ended after {_LOAD_TIMEOUT_S:g} s") from None
+    if result.returncode != 0:
+        raise BenchError(f"load {command} failed: {result.stderr.strip()}")
+    printed: dict[str, Any] = json.loads(result.stdout or "{}")
+    return printed
+
+
+def cpu_seconds(process: Process) -> float:
+    """Processor time that a process has used so far."""
+    # utime and stime are the fields 14 and 15 (proc_pid_stat(5)); the second one, the name, may have spaces.
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def kerf(plane: ControlPlane, mode: str) -> Iterator[Process]:
+    """Kerf on a control plane, ready; everything but the mode is as it comes."""
+    process = processes.retry_taken_port(lambda: _ready(start_kerf(plane, mode), "readyz"))
+    with _stopping(process):
+        yield process
+
+
+def start_kerf(plane: ControlPlane, mode: str) -> Process:
+    """Start `kerf serve` and return at once."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "extender", "serve", "--port", str(port), "--mode", mode),
+        *("--kubeconfig", str(plane.kubeconfig("kerf"))),
+    ]
+    return start_process("kerf", command, plane.directory / "kerf.log", _url(port), env=_environment())
+
+
+@contextlib.contextmanager
+def go_echo(plane: ControlPlane) -> Iterator[Process]:
+    """The extender that does the least, in Go: filter, prioritize, bind, and /raw."""
+    process = processes.retry_taken_port(lambda: _ready(_start_go_echo(plane), "healthz"))
+    with _stopping(process):
+        yield process
+
+
+@contextlib.contextmanager
+def bare_echo(directory: Path) -> Iterator[Process]:
+    """The bytes echo on Kerf's own HTTP stack (`echo_app`)."""
+    process = processes.retry_taken_port(lambda: _ready(_start_bare_echo(directory), "healthz"))
+    with _stopping(process):
+        yield process
+
+
+def _start_go_echo(plane: ControlPlane) -> Process:
+    port = free_port()
+    kubeconfig = plane.kubeconfig("scheduler")
+    command = [str(plane.binaries.echo), f"-listen=127.0.0.1:{port}", f"-kubeconfig={kubeconfig}"]
+    return start_process("echo", command, plane.directory / "echo.log", _url(port))
+
+
+def _start_bare_echo(directory: Path) -> Process:
+    port = free_port()
+    command = [sys.executable, "-P", str(Path(__file__).with_name("echo_app.py")), str(port)]
+    return start_process("bare echo", command, directory / "bare-echo.log", _url(port))
+
+
+@contextlib.contextmanager
+def _stopping(process: Process) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.stop()
+
+
+def _ready(process: Process, path: str) -> Process:
+    try:
+        process.wait_ready(lambda: processes.answers(f"{process.url}/{path}"))
+    except ProcessError:
+        process.stop()
+        raise
+    return process
+
+
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment without its settings of Kerf: those measured are the ones that ship."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith("KERF_")}
+
+
+def _service_account() -> str:
+    """The user that manifests/rbac.yaml gives its rights to."""
+    documents = yaml.safe_load_all(_RBAC.read_text())
+    subjects = next(document["subjects"] for document in documents if document["kind"] == "ClusterRoleBinding")
+    return f"system:serviceaccount:{subjects[0]['namespace']}:{subjects[0]['name']}"
+
+
+def _may_list_nodes(plane: ControlPlane) -> bool:
+    with contextlib.closing(plane.api("kerf")) as api:
+        try:
+            api.request("GET", "/api/v1/nodes?limit=1")
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return False
+        return True

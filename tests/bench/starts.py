@@ -1,0 +1,117 @@
+"""How long Kerf takes from the start of its process to ready on a full cluster, and how much memory that needs.
+
+Half of the pods have one GPU, half are CPU-only; all run already, as after a restart of Kerf.
+"""
+
+import http.client
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.bench import reports, servers
+from tests.bench.servers import GPUS_PER_NODE, BenchError
+from tests.controlplane import ControlPlane, Process, ProcessError, wait_until
+
+_TIMEOUT_S = 120.0
+_POLL_S = 0.01
+_SETTLING_S = 3.0
+"""After ready, until the steady size is read."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    nodes: int = 5000
+    pods: int = 40000
+    repetitions: int = 3
+
+    @property
+    def num_steps(self) -> int:
+        """The cluster, then the starts."""
+        return 1 + self.repetitions
+
+
+def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
+    """Run the plan. Raises BenchError when Kerf does not get ready."""
+    gpu_pods = plan.pods // 2
+    if gpu_pods > plan.nodes * GPUS_PER_NODE:
+        raise BenchError(f"{gpu_pods} GPU pods do not fit on {plan.nodes} nodes of {GPUS_PER_NODE} GPUs")
+    tell(f"{plan.nodes} nodes, {plan.pods} pods")
+    with servers.workspace() as directory, servers.plane_with_nodes(directory, plan.nodes) as plane:
+        servers.load(plane, "pods", f"-bound={gpu_pods}", "-pod-gpus=1", "-prefix=gpu")
+        servers.load(plane, "pods", f"-bound={plan.pods - gpu_pods}", "-pod-gpus=0", "-prefix=cpu")
+        runs = []
+        for repetition in range(plan.repetitions):
+            tell(f"start {repetition + 1}")
+            runs.append(_start(plane, gpu_pods))
+    return {
+        **{"nodes": plan.nodes, "pods": plan.pods, "gpu_pods": gpu_pods, "repetitions": plan.repetitions},
+        **{key: statistics.median(run[key] for run in runs) for key in runs[0]},
+        "runs": runs,
+        "machine": reports.machine(),
+    }
+
+
+def _start(plane: ControlPlane, gpu_pods: int) -> dict[str, float]:
+    """One start: seconds to ready, and megabytes at the peak and afterwards."""
+    began = time.perf_counter()
+    process = servers.start_kerf(plane, "decisive")
+    try:
+        process.wait_ready(lambda: True)
+        _wait_ready(process)
+        ready_s = time.perf_counter() - began
+        _check_holdings(process, gpu_pods)
+        time.sleep(_SETTLING_S)
+        return {
+            "ready_s": round(ready_s, 3),
+            "rss_mb": _memory_mb(process.pid, "VmHWM"),
+            "rss_steady_mb": _memory_mb(process.pid, "VmRSS"),
+        }
+    finally:
+        process.stop()
+
+
+def _wait_ready(process: Process) -> None:
+    """Wait for the first 200 of /readyz."""
+    try:
+        wait_until(lambda: not process.running or _get(process, "/readyz")[0] == 200, _TIMEOUT_S, "/readyz", _POLL_S)
+    except TimeoutError as error:
+        raise BenchError(f"{error}; end of Kerf's log:\n{process.tail()}") from None
+    if not process.running:
+        raise ProcessError(f"Kerf ended; its log:\n{process.tail()}")
+
+
+def _check_holdings(process: Process, gpu_pods: int) -> None:
+    """Refuse a start that is ready before its pods are counted."""
+    exposition = _get(process, "/metrics")[1]
+    gauges = dict(re.findall(r"^(kerf_gpu_units|kerf_gpu_units_free) (\S+)$", exposition, re.MULTILINE))
+    held = float(gauges["kerf_gpu_units"]) - float(gauges["kerf_gpu_units_free"])
+    if held != gpu_pods:
+        raise BenchError(f"Kerf is ready and counts {held:.0f} GPUs in use, not {gpu_pods}")
+
+
+def _get(process: Process, path: str) -> tuple[int, str]:
+    """Status and body; status 0 while nobody listens."""
+    parts = urlsplit(process.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    except OSError:
+        return 0, ""
+    finally:
+        connection.close()
+
+
+def _memory_mb(pid: int, field: str) -> float:
+    """A line of /proc/PID/status in MB (10^6 bytes; the kernel counts KiB)."""
+    match = re.search(rf"^{field}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    if match is None:
+        raise BenchError(f"/proc/{pid}/status has no {field}")
+    return round(int(match[1]) * 1024 / 1e6, 1)

@@ -1,0 +1,83 @@
+"""The benchmarks themselves, at sizes that say nothing about speed: they run, and refuse wrong results."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.e2e, pytest.mark.slow]
+
+
+def bench(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "extender", "bench", *arguments]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}  # a failed measurement leaves its logs there
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=environment)
+
+
+def report_of(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    target = tmp_path / "report.json"
+    result = bench(tmp_path, *arguments, "--json", str(target))
+    assert result.returncode == 0, result.stderr
+    report: dict[str, Any] = json.loads(target.read_text())
+    return report
+
+
+def test_scheduler_reports_every_mode(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "scheduler", "--nodes=20", "--pods=40", "--view=default", "--repetitions=1")
+    assert {key: report[key] for key in ("nodes", "pods", "view", "pod_gpus")} == {
+        "nodes": 20,
+        "pods": 40,
+        "view": "default",
+        "pod_gpus": 1,
+    }
+    assert list(report["modes"]) == ["none", "echo", "decisive", "scores"]
+    assert all(len(mode["pods_per_s"]) == 1 and mode["pods_per_s"][0] > 0 for mode in report["modes"].values())
+    assert {"decisive/none", "decisive/echo", "scores/echo"} <= report["ratios"].keys()
+    assert {"cpus", "python", "date"} <= report["machine"].keys()
+
+
+def test_scheduler_fails_when_pods_stay_unbound(tmp_path: Path) -> None:
+    target = tmp_path / "report.json"
+    # 2 nodes hold 2 pods of 8 GPUs.
+    sizes = ("--nodes=2", "--pods=3", "--pod-gpus=8", "--modes=decisive", "--repetitions=1", "--timeout=3")
+    result = bench(tmp_path, "scheduler", *sizes, "--json", str(target))
+    assert result.returncode == 1
+    assert "1 of 3 pods stayed unbound (decisive, full view" in result.stderr
+    assert not target.exists()
+
+
+def test_calls_reports_both_verbs(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "calls", "--nodes=120", "--requests=5", "--repetitions=2")
+    assert [(call["verb"], call["names"]) for call in report["calls"]] == [
+        *(("filter", 100), ("filter", 120)),
+        *(("prioritize", 100), ("prioritize", 120)),
+    ]
+    for call in report["calls"]:
+        for target in ("kerf_ms", "echo_ms", "go_raw_ms", "go_echo_ms"):
+            assert 0 < call[target]["p50"] <= call[target]["p99"]
+        assert call["ratio"] > 0
+
+
+def test_calls_refuses_more_requests_than_gpus(tmp_path: Path) -> None:
+    result = bench(tmp_path, "calls", "--nodes=2", "--requests=100", "--repetitions=1")
+    assert result.returncode == 1
+    assert "reserve more than the 16 GPUs" in result.stderr
+
+
+def test_start_reports_time_and_memory(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "start", "--nodes=20", "--pods=60", "--repetitions=1")
+    assert report["ready_s"] > 0
+    assert report["rss_mb"] >= report["rss_steady_mb"] > 20
+    assert report["gpu_pods"] == 30
+
+
+def test_all_prints_every_table(tmp_path: Path) -> None:
+    result = bench(tmp_path, "all", "--quick", "--json", "-")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout).keys() == {"calls", "start", "scheduler"}
+    for title in ("Milliseconds per call", "Start of Kerf", "Pods per second"):
+        assert title in result.stderr

@@ -1,0 +1,176 @@
+"""A running Kerf in the test's own process: the real app on a cluster in memory, called through ASGI.
+
+Nothing runs between two calls, and time moves only when a test moves it.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from extender.cluster.memory import Manifest, MemoryCluster
+from extender.service.app import Service, create_app
+from extender.service.settings import load_settings
+from tests.service import bodies
+
+Chunks = Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back over HTTP."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    def json(self) -> Any:
+        """The body, which has to be JSON and to say so."""
+        assert self.headers["content-type"] == "application/json"
+        return json.loads(self.content)
+
+
+class Clock:
+    """A monotonic clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Kerf:
+    """The service, with one method for each verb."""
+
+    def __init__(self, app: Any, cluster: MemoryCluster, clock: Clock, runner: asyncio.Runner) -> None:
+        self._app = app
+        self._runner = runner
+        self.cluster = cluster
+        self.clock = clock
+        self.service: Service = app.state.service
+
+    def filter(self, pod: Manifest, names: Sequence[str]) -> Any:
+        """The answer of /filter."""
+        return self.post("/filter", bodies.args(pod, names)).json()
+
+    def prioritize(self, pod: Manifest, names: Sequence[str]) -> dict[str, int]:
+        """The scores of /prioritize by node."""
+        answer = self.post("/prioritize", bodies.args(pod, names)).json()
+        return {line["Host"]: line["Score"] for line in answer}
+
+    def bind(self, pod: Manifest, node: str) -> str:
+        """The `Error` of /bind, once the watch has told of the pod."""
+        answer = self.post("/bind", bodies.binding_args(pod, node)).json()
+        assert answer.keys() == {"Error"}
+        self.settle()
+        return str(answer["Error"])
+
+    def create(self, pod: Manifest) -> Manifest:
+        """Put a pending pod into the cluster."""
+        self.cluster.apply(pod)
+        self.settle()
+        return pod
+
+    def gpus_of(self, pod: Manifest) -> str:
+        """The GPUs that a pod was given, as its annotation has them."""
+        metadata = self.cluster.pod(pod["metadata"]["namespace"], pod["metadata"]["name"])["metadata"]
+        return str(metadata["annotations"]["kerf.dev/assigned-gpus"])
+
+    def metric(self, name: str, **labels: str) -> float:
+        """One sample of /metrics; 0 when there is none."""
+        text = self.get("/metrics").content.decode()
+        return next(
+            (
+                sample.value
+                for family in text_string_to_metric_families(text)
+                for sample in family.samples
+                if sample.name == name and sample.labels == labels
+            ),
+            0.0,
+        )
+
+    @property
+    def num_reservations(self) -> int:
+        """How many reservations there are now."""
+        return int(self.metric("kerf_reservations"))
+
+    def get(self, path: str) -> Answer:
+        """GET."""
+        return self._call("GET", path, (b"",), {})
+
+    def post(self, path: str, body: bytes | Chunks, headers: Mapping[str, str] | None = None) -> Answer:
+        """POST; a body in chunks travels without Content-Length."""
+        if isinstance(body, bytes):
+            return self._call("POST", path, (body,), {"content-length": str(len(body)), **(headers or {})})
+        return self._call("POST", path, body, headers or {})
+
+    def settle(self) -> None:
+        """Let background work, such as the watch, catch up."""
+        self._runner.run(asyncio.sleep(0.002))
+
+    def _call(self, method: str, path: str, chunks: Chunks, headers: Mapping[str, str]) -> Answer:
+        return self._runner.run(call(self._app, method, path, chunks, headers))
+
+
+async def call(app: Any, method: str, path: str, chunks: Chunks, headers: Mapping[str, str]) -> Answer:
+    """One request through ASGI."""
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "server": ("testserver", 80),
+        "client": ("testclient", 50000),
+    }
+    waiting = [
+        {"type": "http.request", "body": chunk, "more_body": position < len(chunks)}
+        for position, chunk in enumerate(chunks, start=1)
+    ]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    start, *parts = sent
+    content = b"".join(part.get("body", b"") for part in parts)
+    return Answer(start["status"], {key.decode(): value.decode() for key, value in start["headers"]}, content)
+
+
+@contextmanager
+def running(cluster: MemoryCluster | Iterable[Manifest] = bodies.CLUSTER, **flags: Any) -> Iterator[Kerf]:
+    """Kerf on a cluster, or on one of these objects. Settings are given as `decisions__mode="scores"`."""
+    if not isinstance(cluster, MemoryCluster):
+        cluster = MemoryCluster(cluster)
+    clock = Clock()
+    settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
+    app = create_app(settings, cluster, clock)
+    with asyncio.Runner() as runner:
+        lifespan = app.router.lifespan_context(app)
+        runner.run(_enter(lifespan))
+        kerf = Kerf(app, cluster, clock, runner)
+        kerf.settle()
+        try:
+            yield kerf
+        finally:
+            runner.run(_exit(lifespan))
+
+
+async def _enter(lifespan: Any) -> None:
+    await lifespan.__aenter__()
+
+
+async def _exit(lifespan: Any) -> None:
+    await lifespan.__aexit__(None, None, None)

@@ -1,0 +1,139 @@
+"""Whatever comes in: never a crash, never an undocumented status, never a reservation that no answer stands for."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.service import bodies
+from tests.service.bodies import node, pod
+from tests.service.services import Answer, Kerf, running
+
+EXAMPLES = settings(max_examples=100, deadline=None)
+
+ASKING = pod(
+    "asking",
+    2,
+    annotations={"kerf.dev/gpu-memory-each": "10Gi", "kerf.dev/gpu-model": "a100|t4", "kerf.dev/policy": "spread"},
+    labels={"genius/priority": "3"},
+    initContainers=[{"name": "i", "restartPolicy": "Always"}],
+    affinity={"nodeAffinity": {}},
+)
+REQUESTS = {
+    "names": json.loads(bodies.args(ASKING, ["t4-0", "a100-0", "unknown"])),
+    "nodes": json.loads(bodies.args(ASKING, None, [node("t4-0", 2), node("a100-0", 8)])),
+    "many": json.loads(bodies.args(ASKING, [*(f"unknown-{number}" for number in range(300)), "t4-0"])),
+    "memory": json.loads(bodies.args(pod("total", annotations={"kerf.dev/gpu-memory-total": "100Gi"}), ["a100-0"])),
+}
+BINDING = json.loads(bodies.binding_args(ASKING, "t4-0"))
+
+# What may stand in some place of a request instead of what belongs there.
+TEXTS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(["0", "-1", "4k", "1e3", "500m", "1e308", "9" * 400, "NaN", "16Gi", "(", "a100", "spread"]),
+)
+NUMBERS = st.one_of(st.integers(), st.floats())
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=5,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything in a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in items:
+        yield (*path, key)
+        yield from places(child, (*path, key))
+
+
+@st.composite
+def mutated(draw: st.DrawFn, valid: dict[str, Any]) -> bytes:
+    """A valid request with up to three places overwritten or removed, and perhaps some bytes changed."""
+    body = json.loads(json.dumps(valid))
+    for _ in range(draw(st.integers(1, 3))):
+        *parents, last = draw(st.sampled_from(list(places(body)) or [("Pod",)]))
+        holder = body
+        for key in parents:
+            holder = holder[key]
+        if draw(st.booleans()):
+            holder[last] = draw(VALUES)
+        else:
+            del holder[last]
+    content = bytearray(json.dumps(body).encode())
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 3]))):
+        start = draw(st.integers(0, len(content)))
+        content[start : start + draw(st.integers(0, 20))] = draw(st.binary(max_size=5))
+    return bytes(content)
+
+
+@pytest.fixture(scope="module")
+def kerf() -> Iterator[Kerf]:
+    """One service for all examples; each finds it without reservations."""
+    with running([*bodies.CLUSTER, ASKING]) as service:
+        yield service
+
+
+def check(kerf: Kerf, verb: str, body: bytes) -> None:
+    """One request, and what has to hold whatever it is."""
+    kerf.clock.now += 1000  # longer than the TTL
+    answer = kerf.post(f"/{verb}", body)
+    assert answer.status in ({200, 400} if verb == "prioritize" else {200})
+    decoded = answer.json()
+    if answer.status == 400:
+        assert decoded.keys() == {"Error"}
+        assert decoded["Error"]
+    elif verb == "prioritize":
+        assert all(line.keys() == {"Host", "Score"} and 0 <= line["Score"] <= 10 for line in decoded)
+    reserved = kerf.num_reservations
+    assert reserved <= 1
+    if reserved:
+        assert verb != "bind"
+        assert json.loads(body.decode(errors="replace"))["Pod"]["metadata"]["uid"]
+        assert is_placed(verb, answer)
+
+
+def is_placed(verb: str, answer: Answer) -> bool:
+    """Whether an answer offers the pod some node."""
+    decoded = answer.json()
+    if verb == "prioritize":
+        return any(line["Score"] > 0 for line in decoded)
+    return not decoded["Error"] and bool(decoded["NodeNames"] or (decoded["Nodes"] or {}).get("items"))
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@EXAMPLES
+@given(body=st.binary(max_size=200))
+def test_any_bytes(kerf: Kerf, verb: str, body: bytes) -> None:
+    check(kerf, verb, body)
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@EXAMPLES
+@given(body=VALUES.map(json.dumps).map(str.encode))
+def test_any_json(kerf: Kerf, verb: str, body: bytes) -> None:
+    check(kerf, verb, body)
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+@pytest.mark.parametrize("valid", REQUESTS.values(), ids=REQUESTS.keys())
+@EXAMPLES
+@given(data=st.data())
+def test_any_request_that_is_nearly_right(kerf: Kerf, verb: str, valid: dict[str, Any], data: st.DataObject) -> None:
+    check(kerf, verb, data.draw(mutated(valid)))
+
+
+@EXAMPLES
+@given(body=mutated(BINDING))
+def test_any_binding_that_is_nearly_right(kerf: Kerf, body: bytes) -> None:
+    check(kerf, "bind", body)
+
+
+@EXAMPLES
+@given(text=TEXTS, key=st.sampled_from(["gpu-count", "gpu-memory-each", "gpu-memory-total", "gpu-model", "policy"]))
+def test_any_annotation(kerf: Kerf, text: str, key: str) -> None:
+    check(kerf, "filter", bodies.args(pod("asking", 1, annotations={f"kerf.dev/{key}": text}), list(bodies.NAMES)))

@@ -1,0 +1,82 @@
+"""Kerf's own metrics, as Prometheus reads them."""
+
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.service import bodies
+from tests.service.bodies import NAMES, pod
+from tests.service.services import Kerf
+
+KINDS = {
+    "kerf_request_seconds": "histogram",
+    "kerf_decisions": "counter",
+    "kerf_rejections": "counter",
+    "kerf_bad_requests": "counter",
+    "kerf_binds": "counter",
+    "kerf_failed_binds": "counter",
+    "kerf_nodes": "gauge",
+    "kerf_gpus": "gauge",
+    "kerf_gpu_units": "gauge",
+    "kerf_gpu_units_free": "gauge",
+    "kerf_reservations": "gauge",
+    "kerf_bindings_under_way": "gauge",
+    "kerf_cache_age_seconds": "gauge",
+    "kerf_cache_lists": "gauge",
+    "kerf_events_lost": "gauge",
+}
+
+
+def test_metrics_are_in_prometheus_format_and_documented(kerf: Kerf) -> None:
+    answer = kerf.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = {family.name: family for family in text_string_to_metric_families(answer.content.decode())}
+    assert {name: families[name].type for name in KINDS} == KINDS
+    assert all(family.documentation.endswith(".") for name, family in families.items() if name in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "moved", "labels"),
+    [
+        ("filter", bodies.args(pod(gpus=1), NAMES), "kerf_decisions_total", {"verdict": "placed"}),
+        ("filter", bodies.args(pod(gpus=9), NAMES), "kerf_decisions_total", {"verdict": "rejected"}),
+        ("filter", bodies.args(pod(gpus=9), NAMES), "kerf_rejections_total", {"reason": "too_few_installed"}),
+        ("filter", bodies.args(pod(gpus=9), ["x"]), "kerf_rejections_total", {"reason": "unknown_node"}),
+        ("filter", bodies.args(pod(gpus="two"), NAMES), "kerf_bad_requests_total", {}),
+        ("bind", bodies.binding_args(pod("held"), "cpu-0"), "kerf_binds_total", {}),
+        ("bind", bodies.binding_args(pod("nobody"), "cpu-0"), "kerf_failed_binds_total", {}),
+        ("bind", b"", "kerf_failed_binds_total", {}),
+        ("filter", b"", "kerf_request_seconds_count", {"verb": "filter"}),
+        ("prioritize", b"", "kerf_request_seconds_count", {"verb": "prioritize"}),
+        ("bind", b"", "kerf_request_seconds_count", {"verb": "bind"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value) if isinstance(value, dict) else "",
+)
+def test_counters_move(kerf: Kerf, verb: str, body: bytes, moved: str, labels: dict[str, str]) -> None:
+    kerf.create(pod("held"))
+    before = kerf.metric(moved, **labels)
+    kerf.post(f"/{verb}", body)
+    assert kerf.metric(moved, **labels) == before + 1
+
+
+def test_pods_without_gpus_are_no_decisions(kerf: Kerf) -> None:
+    kerf.filter(pod(), NAMES)
+    assert kerf.metric("kerf_decisions_total", verdict="placed") == 0
+
+
+def test_gauges_follow_the_cluster(kerf: Kerf) -> None:
+    # Eight A100, eight A100, four A100-40, two T4, two T4, and one T4 in four slices.
+    assert (kerf.metric("kerf_nodes"), kerf.metric("kerf_gpus")) == (7, 25)
+    assert kerf.metric("kerf_gpu_units") == kerf.metric("kerf_gpu_units_free") == 24 + 4
+    assert kerf.metric("kerf_cache_lists") == 2
+    assert math.isclose(kerf.metric("kerf_cache_age_seconds"), 0)
+
+    held = kerf.create(pod("held", 3))
+    kerf.filter(held, NAMES)
+    assert (kerf.metric("kerf_reservations"), kerf.metric("kerf_gpu_units_free")) == (1, 25)
+    assert kerf.bind(held, "a100-40-0") == ""
+    assert (kerf.metric("kerf_reservations"), kerf.metric("kerf_gpu_units_free")) == (0, 25)
+    kerf.cluster.delete(kerf.cluster.pod("default", "held"))
+    kerf.settle()
+    assert kerf.metric("kerf_gpu_units_free") == 28

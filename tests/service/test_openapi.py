@@ -1,0 +1,82 @@
+"""The OpenAPI description holds: requests are made from it, and the answers are checked against it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from extender.cluster.memory import MemoryCluster
+from extender.service.app import create_app
+from extender.service.settings import Settings
+from tests.service import bodies
+
+VALID, INVALID = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+Check = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def description() -> schemathesis.BaseSchema:
+    """The description of a service on the small cluster."""
+    return schemathesis.openapi.from_asgi("/openapi.json", create_app(Settings(), MemoryCluster(bodies.CLUSTER)))
+
+
+@pytest.mark.parametrize(
+    ("label", "mode", "excluded"),
+    [
+        pytest.param("POST /filter", VALID, (), id="filter, valid"),
+        pytest.param("POST /filter", INVALID, (negative_data_rejection,), id="filter, invalid: a sentence in Error"),
+        # Of a form that is right: a pod that asks for "two" GPUs is rejected nevertheless.
+        pytest.param("POST /prioritize", VALID, (positive_data_acceptance,), id="prioritize, valid"),
+        pytest.param("POST /prioritize", INVALID, (), id="prioritize, invalid"),
+        pytest.param("POST /bind", VALID, (), id="bind, valid"),
+        pytest.param("POST /bind", INVALID, (negative_data_rejection,), id="bind, invalid: a sentence in Error"),
+        pytest.param("GET /healthz", VALID, (), id="healthz"),
+        pytest.param("GET /readyz", VALID, (), id="readyz"),
+        pytest.param("GET /version", VALID, (), id="version"),
+        pytest.param("GET /metrics", VALID, (), id="metrics"),
+        pytest.param("GET /explain/pod/{namespace}/{name}", VALID, (), id="explain"),
+    ],
+)
+def test_every_answer_is_as_described(
+    description: schemathesis.BaseSchema, label: str, mode: schemathesis.GenerationMode, excluded: tuple[Check, ...]
+) -> None:
+    operation = description.find_operation_by_label(label)
+    assert operation
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def check(case: schemathesis.Case[Any]) -> None:
+        case.call_and_validate(excluded_checks=list(excluded))
+
+    check()
+
+
+def test_every_route_is_described_with_every_status(description: schemathesis.BaseSchema) -> None:
+    statuses = {
+        path: set().union(*(o["responses"] for o in operations.values()))
+        for path, operations in description.raw_schema["paths"].items()
+    }
+    assert statuses == {
+        "/filter": {"200"},
+        "/prioritize": {"200", "400", "413", "503"},
+        "/bind": {"200"},
+        "/healthz": {"200"},
+        "/readyz": {"200", "503"},
+        "/version": {"200"},
+        "/metrics": {"200"},
+        # 422 is FastAPI's own, for path parameters; every text is one.
+        "/explain/pod/{namespace}/{name}": {"200", "404", "422"},
+    }
+
+
+def test_answers_are_described_with_all_their_keys(description: schemathesis.BaseSchema) -> None:
+    schemas = description.raw_schema["components"]["schemas"]
+    keys = ["Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"]
+    assert schemas["FilterResult"]["required"] == keys
+    assert schemas["BindResult"]["required"] == ["Error"]
+    assert schemas["HostPriority"]["required"] == ["Host", "Score"]
+    assert schemas["ExtenderArgs"]["required"] == ["Pod"]
+    assert schemas["ExtenderBindingArgs"]["required"] == ["PodName", "PodNamespace", "PodUID", "Node"]
