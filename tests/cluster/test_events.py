@@ -1,0 +1,97 @@
+"""Events are written in the background: what is lost is counted, never waited for."""
+
+import asyncio
+from collections import deque
+
+import msgspec
+import pytest
+
+from extender.cluster.events import EventRecorder
+from extender.cluster.transports import ApiError, ClusterError, UnreachableError
+from tests.cluster.builders import Fault, FaultyTransport
+
+
+def emit(recorder: EventRecorder, name: str = "p", message: str = "Assigned GPU 0 of node n") -> None:
+    recorder.emit("team", name, "u", reason="GPUsAssigned", message=message)
+
+
+def test_an_event_is_about_its_pod() -> None:
+    transport = FaultyTransport()
+    recorder = EventRecorder(transport)
+
+    async def run() -> None:
+        recorder.start()
+        emit(recorder)
+        await recorder.stop()
+
+    asyncio.run(run())
+    ((verb, path, body),) = transport.calls
+    assert (verb, path) == ("POST", "/api/v1/namespaces/team/events")
+    event = msgspec.json.decode(body)
+    assert event["metadata"].pop("name").startswith("p.")
+    assert event.pop("firstTimestamp") == event.pop("lastTimestamp")
+    assert event == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": "team"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": "p", "uid": "u"},
+        "type": "Normal",
+        "reason": "GPUsAssigned",
+        "message": "Assigned GPU 0 of node n",
+        "source": {"component": "kerf"},
+        "reportingComponent": "kerf",
+        "reportingInstance": "kerf",
+        "count": 1,
+    }
+
+
+def test_names_and_messages_keep_the_api_servers_limits() -> None:
+    transport = FaultyTransport()
+    recorder = EventRecorder(transport)
+
+    async def run() -> None:
+        recorder.start()
+        emit(recorder, "p" * 253, "m" * 5000)
+        await recorder.stop()
+
+    asyncio.run(run())
+    event = msgspec.json.decode(transport.calls[0][2])
+    assert (len(event["metadata"]["name"]), len(event["message"])) == (253, 1024)
+    assert event["involvedObject"]["name"] == "p" * 253
+
+
+@pytest.mark.parametrize("error", [ApiError(403, "Forbidden", "no"), UnreachableError("refused")], ids=str)
+def test_a_refused_event_is_counted_and_the_next_is_written(error: ClusterError) -> None:
+    transport = FaultyTransport(posts=deque([Fault(error)]))
+    recorder = EventRecorder(transport)
+
+    async def run() -> None:
+        recorder.start()
+        for name in ("a", "b", "c"):
+            emit(recorder, name)
+        await recorder.stop()
+
+    asyncio.run(run())
+    assert recorder.num_lost == 1
+    assert len(transport.inner.events) == 2
+
+
+def test_too_many_waiting_events_are_lost_and_nobody_waits() -> None:
+    recorder = EventRecorder(FaultyTransport())
+    for _ in range(2003):
+        emit(recorder)
+    assert recorder.num_lost == 2003 - 2000
+
+
+def test_stop_writes_what_is_waiting() -> None:
+    transport = FaultyTransport()
+    recorder = EventRecorder(transport)
+
+    async def run() -> None:
+        for _ in range(50):
+            emit(recorder)
+        recorder.start()
+        await recorder.stop()
+
+    asyncio.run(run())
+    assert (len(transport.inner.events), recorder.num_lost) == (50, 0)

@@ -1,0 +1,174 @@
+"""Rejected pods are woken when they fit, and only then."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from extender.cluster.ledger import Ledger
+from extender.cluster.memory import MemoryCluster
+from extender.cluster.placements import Placer, PodIdentity
+from extender.cluster.transports import ApiError, ClusterError, UnreachableError
+from extender.cluster.wakes import WOKEN, Waker
+from extender.core.requests import GpuRequest, PodRequest
+from tests.cluster.builders import Clock, FaultyTransport, node_object, pod_manifest, pod_object, until
+
+
+@dataclass
+class RefusingTransport(FaultyTransport):
+    """Refuses every patch with an error, when it has one."""
+
+    error: ClusterError | None = None
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        answer = await super().patch(path, body)
+        if self.error:
+            raise self.error
+        return answer
+
+
+@dataclass
+class Rig:
+    """A waker on a node "n" of 2 GPUs."""
+
+    clock: Clock = field(default_factory=Clock)
+    transport: RefusingTransport = field(default_factory=RefusingTransport)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(reservation_ttl_s=30.0)
+        self.ledger.upsert_node(node_object("n", 2))
+        placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
+        self.waker = Waker(self.transport, self.ledger, placer, self.clock)
+
+    def reject(self, name: str = "p", gpus: int = 1, priority: int = 0) -> None:
+        """Filter found no node for a pod that exists."""
+        self.transport.inner.apply(pod_manifest(name, gpus))
+        self.ledger.upsert_pod(pod_object(name, gpus), self.clock())
+        request = PodRequest(GpuRequest(gpus), priority=priority)
+        self.waker.rejected(PodIdentity("default", name, f"uid-{name}"), request)
+
+    def woken(self, after_s: float = 0.0) -> list[str]:
+        """Names of the pods woken in a round after some time."""
+        self.clock.now += after_s
+        self.transport.calls.clear()
+        asyncio.run(self.waker.wake_round())
+        return [path.split("/")[6] for _, path, _ in self.transport.calls]
+
+
+def test_a_pod_that_fits_is_woken_by_a_patch_of_its_status() -> None:
+    rig = Rig()
+    rig.reject()
+    assert rig.woken(0.2) == ["p"]
+    ((verb, path, body),) = rig.transport.calls
+    assert (verb, path) == ("PATCH", "/api/v1/namespaces/default/pods/p/status")
+    assert msgspec.json.decode(body) == {"metadata": {"uid": "uid-p", "annotations": {WOKEN: "1"}}}
+    assert rig.waker.num_woken == 1
+
+
+def test_a_pod_that_fits_nowhere_sleeps_until_it_does() -> None:
+    rig = Rig()
+    rig.reject(gpus=2)
+    rig.ledger.upsert_pod(pod_object("rival", 1, node="n"), 0.0)
+    assert rig.woken(1.0) == []
+    rig.ledger.remove_pod("uid-rival")
+    assert rig.woken() == ["p"]
+
+
+def test_waits_double_up_to_a_minute() -> None:
+    rig = Rig()
+    rig.reject()
+    for wait_s in [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0]:
+        assert rig.woken(wait_s - 0.01) == []
+        assert rig.woken(0.02) == ["p"]
+
+
+def test_a_new_rejection_gives_the_scheduler_its_time_again() -> None:
+    rig = Rig()
+    rig.reject()
+    assert rig.woken(0.2) == ["p"]
+    rig.clock.now += 0.3
+    rig.reject()
+    assert rig.woken(0.3) == []
+    assert rig.woken(0.1) == ["p"]
+
+
+def test_higher_priority_is_woken_first_then_who_waits_longest() -> None:
+    rig = Rig()
+    for name, priority in (("old", 0), ("urgent", 5), ("new", 0)):
+        rig.reject(name, priority=priority)
+        rig.clock.now += 0.01
+    assert rig.woken(1.0) == ["urgent", "old", "new"]
+
+
+def test_a_round_wakes_so_many_and_the_next_goes_on() -> None:
+    rig = Rig()
+    for number in range(25):
+        rig.reject(f"p{number}")
+    assert len(rig.woken(0.2)) == 20
+    assert len(rig.woken()) == 5
+
+
+def test_a_pod_that_is_placed_is_left_alone() -> None:
+    rig = Rig()
+    rig.reject()
+    rig.waker.placed("uid-p")
+    rig.waker.placed("uid-p")
+    assert (rig.woken(1.0), rig.waker.num_waiting) == ([], 0)
+
+
+def test_a_pod_that_somebody_else_bound_is_left_alone() -> None:
+    rig = Rig()
+    rig.reject()
+    rig.ledger.upsert_pod(pod_object("p", 1, node="n"), rig.clock())
+    assert (rig.woken(1.0), rig.waker.num_waiting) == ([], 0)
+
+
+def test_a_deleted_pod_is_forgotten_once_the_watch_must_have_told() -> None:
+    rig = Rig()
+    rig.reject(gpus=3)
+    rig.ledger.remove_pod("uid-p")
+    rig.woken(10.0)
+    assert rig.waker.num_waiting == 1
+    rig.woken(0.1)
+    assert rig.waker.num_waiting == 0
+
+
+def test_a_pod_without_a_uid_is_nobodys() -> None:
+    rig = Rig()
+    rig.waker.rejected(PodIdentity("default", "p", ""), PodRequest(GpuRequest(1)))
+    assert rig.waker.num_waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "waiting"),
+    [
+        pytest.param(ApiError(404, "NotFound", ""), 0, id="gone"),
+        pytest.param(ApiError(409, "Conflict", ""), 0, id="another pod of that name"),
+        pytest.param(ApiError(403, "Forbidden", ""), 1, id="forbidden"),
+        pytest.param(UnreachableError("refused"), 1, id="unreachable"),
+    ],
+)
+def test_a_refused_wake(error: ClusterError, waiting: int) -> None:
+    rig = Rig(transport=RefusingTransport(error=error))
+    rig.reject()
+    assert rig.woken(0.2) == ["p"]
+    assert (rig.waker.num_woken, rig.waker.num_waiting) == (0, waiting)
+
+
+def test_rounds_run_in_the_background_until_the_stop() -> None:
+    rig = Rig()
+    rig.reject()
+    rig.clock.now += 1.0
+
+    async def run() -> None:
+        rig.waker.start()
+        await until(lambda: rig.waker.num_woken)
+        await rig.waker.stop()
+
+    asyncio.run(run())
+    assert rig.transport.inner.pod("default", "p")["metadata"]["annotations"] == {WOKEN: "1"}
+
+
+def test_to_stop_what_never_started_is_nothing() -> None:
+    asyncio.run(Waker(MemoryCluster(), Rig().ledger, None, Clock()).stop())  # type: ignore[arg-type]

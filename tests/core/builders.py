@@ -1,0 +1,68 @@
+"""Small clusters for tests, written node by node."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from extender.cluster.arrays import ClusterArrays
+from extender.cluster.pods import compile_pattern
+from extender.core.clusters import Cluster, Rows
+from extender.core.models import ModelPattern, describe_model
+from extender.core.nodes import Gpu, GpuUnit, NodeOffer
+
+ALIASES: Mapping[str, Iterable[str]] = {}
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A node's offer and what of it is in use."""
+
+    offer: NodeOffer
+    held: frozenset[int] = frozenset()
+    untracked: int = 0
+    """Units of unknown index that somebody holds, the withheld ones not counted."""
+
+    @property
+    def all_untracked(self) -> int:
+        return self.untracked + self.offer.withheld_units
+
+
+def node(
+    *gpus: tuple[str, int],
+    held: Iterable[int] = (),
+    untracked: int = 0,
+    unit: GpuUnit = GpuUnit.WHOLE,
+    units_per_gpu: int = 1,
+    withheld: int = 0,
+) -> NodeState:
+    """A node of GPUs given as (product, MiB)."""
+    described = tuple(Gpu(describe_model(product, ALIASES), memory_mib) for product, memory_mib in gpus)
+    if not gpus:
+        return NodeState(NodeOffer())
+    offer = NodeOffer(described, unit, units_per_gpu, len(gpus) * units_per_gpu - withheld)
+    return NodeState(offer, frozenset(held), untracked)
+
+
+def arrays_of(nodes: Mapping[str, NodeState]) -> ClusterArrays:
+    """The writer's arrays of a cluster, in the order given."""
+    arrays = ClusterArrays()
+    for name, state in nodes.items():
+        row = arrays.set_node(name, state.offer)
+        arrays.set_held(row, set(state.held), state.all_untracked)
+    return arrays
+
+
+def cluster_of(nodes: Mapping[str, NodeState]) -> Cluster:
+    """A snapshot of a cluster."""
+    return arrays_of(nodes).snapshot()
+
+
+def all_rows(cluster: Cluster) -> Rows:
+    """Every row, in order."""
+    return np.arange(cluster.num_nodes)
+
+
+def pattern(text: str) -> ModelPattern:
+    """A model pattern as `read_request` makes it."""
+    return ModelPattern(text, compile_pattern(f"(?i){text}"))
