@@ -13,7 +13,7 @@ from extender import __version__
 from extender.cluster import objects
 from extender.cluster.events import EventRecorder
 from extender.cluster.ledger import ClaimState, Ledger
-from extender.cluster.placements import Placement, Placer, PodIdentity
+from extender.cluster.placements import Assignment, Placer, PodIdentity
 from extender.cluster.pods import ASSIGNED_BY, ASSIGNED_GPUS, ASSIGNED_MODEL, format_gpus, read_pod_request
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.reasons import Reason, sentence
@@ -52,7 +52,8 @@ class Binder:
     async def bind(self, pod: PodIdentity, node: str, mirror_fault: str) -> None:
         """Bind a pod, with the very GPUs it gets. Raises BindError; nothing stays reserved for a pod not bound.
 
-        A pod's fit is checked again on the ledger of this moment, whether `node` is the one that was decided on or not.
+        A reservation that still stands is bound as it was decided; a pod without one, or with one on another node, is
+        checked afresh on the ledger of this moment.
         `mirror_fault` says why the ledger can't be trusted, "" when it can: only pods without GPUs are bound then.
         """
         request = self._placer.remembered(pod.uid) or await self._ask_request(pod)
@@ -63,16 +64,13 @@ class Binder:
         if mirror_fault:
             self._ledger.release(pod.uid)
             raise BindError(f"Kerf can't tell which GPUs are free: {mirror_fault}")
-        placement = self._check(pod, request, request.gpus, node)
-        if placement is None:
+        assignment = self._placer.reserved(pod.uid, node) or self._check(pod, request, request.gpus, node)
+        if assignment is None:
             return  # the watch tells that it is bound there already
-        decision = placement.decision
-        claim = self._ledger.begin_binding(
-            pod.uid, node, decision.request.count or len(decision.gpus), decision.gpus, self._clock()
-        )
-        outcome: ClaimState | None = ClaimState.RESERVED  # while nobody knows: cancellation and surprises included
+        claim = self._ledger.begin_binding(pod.uid, node, assignment.units, assignment.gpus, self._clock())
+        outcome: ClaimState | None = ClaimState.UNDECIDED  # while nobody knows: cancellation and surprises included
         try:
-            await self._write(pod, node, _annotations(placement))
+            await self._write(pod, node, _annotations(assignment))
             outcome = ClaimState.BOUND
         except _UndecidedError:
             raise
@@ -82,10 +80,10 @@ class Binder:
         finally:
             self._ledger.end_binding(claim, outcome, self._clock())
         self._placer.forget(pod.uid)
-        self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=_assignment(placement))
+        self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=_sentence(assignment))
 
-    def _check(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, node: str) -> Placement | None:
-        """The placement of a pod on the one node, None when it is bound there already. Raises BindError."""
+    def _check(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, node: str) -> Assignment | None:
+        """What a pod gets on the one node now, None when it is bound there already. Raises BindError."""
         claim = self._ledger.claim(pod.uid)
         if claim is not None and claim.state is not ClaimState.RESERVED:
             if claim.state is ClaimState.BOUND and claim.node == node:
@@ -98,12 +96,13 @@ class Binder:
         placement = self._placer.place(pod, gpus, policy, [node])
         if placement.unknown:
             raise BindError(f"node {node} is not known to Kerf")
-        if placement.node is None:
+        assignment = placement.assignment()
+        if assignment is None:
             self._placer.keep(placement)
             evaluation = placement.decision.evaluation
             why = sentence(Reason(evaluation.reason[0]), gpus, int(evaluation.available[0]))
             raise BindError(f"node {node} no longer fits pod {pod.key}: {why}")
-        return placement
+        return assignment
 
     async def _ask_request(self, pod: PodIdentity) -> PodRequest:
         """The request of a pod that was never offered to Kerf, or before a restart: the API server knows it."""
@@ -159,28 +158,18 @@ class Binder:
         raise _UndecidedError(f"binding {pod.key} to {node} failed: {cause}") from cause  # a late write may follow
 
 
-def _annotations(placement: Placement) -> dict[str, str]:
+def _annotations(assignment: Assignment) -> dict[str, str]:
     """What was decided, as it is written on the pod."""
-    model = _model(placement)
     return {
-        ASSIGNED_GPUS: format_gpus(placement.decision.gpus),
-        ASSIGNED_BY: f"kerf/{__version__} {placement.decision.policy}",
-        **({ASSIGNED_MODEL: model} if model else {}),
+        ASSIGNED_GPUS: format_gpus(assignment.gpus),
+        ASSIGNED_BY: f"kerf/{__version__} {assignment.policy}",
+        **({ASSIGNED_MODEL: assignment.models} if assignment.models else {}),
     }
 
 
-def _assignment(placement: Placement) -> str:
+def _sentence(assignment: Assignment) -> str:
     """The assignment in words, for the event."""
-    model = _model(placement)
-    gpus = placement.decision.gpus
-    what = f"GPU{'s' if len(gpus) > 1 else ''} {format_gpus(gpus)}" if gpus else str(placement.decision.request)
-    of_model = f" ({model})" if model else ""
-    return f"Assigned {what}{of_model} of node {placement.node} by policy {placement.decision.policy}"
-
-
-def _model(placement: Placement) -> str:
-    """Models of the GPUs assigned, each once; "" when not known."""
-    row, cluster = placement.decision.best, placement.cluster
-    slots = list(placement.decision.gpus) or [0]
-    names = {cluster.models[index].name for index in cluster.gpu_model[row, slots].tolist() if index >= 0}
-    return ",".join(sorted(names - {""}))
+    gpus = assignment.gpus
+    what = f"GPU{'s' if len(gpus) > 1 else ''} {format_gpus(gpus)}" if gpus else assignment.request
+    of_models = f" ({assignment.models})" if assignment.models else ""
+    return f"Assigned {what}{of_models} of node {assignment.node} by policy {assignment.policy}"

@@ -1,9 +1,14 @@
-"""Kubernetes events about pods, written off the request path: what is lost is counted, never waited for."""
+"""Kubernetes events about pods, written off the request path: what is lost is counted, never waited for.
+
+An event is a write like a binding. In a burst the bindings go first: events are written when no more come, or after ten
+seconds.
+"""
 
 import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -14,7 +19,9 @@ from extender.cluster.transports import ClusterError, Transport
 logger = logging.getLogger(__name__)
 
 _COMPONENT: Final = "kerf"
-_MAX_WAITING: Final = 2000
+_MAX_WAITING: Final = 10_000
+_PAUSE_S: Final = 0.2
+_MAX_DELAY_S: Final = 10.0
 _NUM_WRITERS: Final = 2
 _MAX_NAME_CHARS: Final = 253
 
@@ -22,9 +29,12 @@ _MAX_NAME_CHARS: Final = 253
 class EventRecorder:
     """Writes events in the background, from `start` to `stop`."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, clock: Callable[[], float] = time.monotonic) -> None:
         self._transport = transport
-        self._waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_MAX_WAITING)
+        self._clock = clock
+        self._waiting: asyncio.Queue[tuple[float, str, bytes]] = asyncio.Queue(_MAX_WAITING)
+        self._last_emitted = float("-inf")
+        self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self.num_lost = 0
         """Events that were not written: too many waiting, or refused by the API server."""
@@ -35,6 +45,7 @@ class EventRecorder:
 
     async def stop(self) -> None:
         """Write what is waiting, for two seconds at most, and end."""
+        self._stopping = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._waiting.join(), timeout=2.0)
         for task in self._tasks:
@@ -60,18 +71,32 @@ class EventRecorder:
             "lastTimestamp": now,
             "count": 1,
         }
+        self._last_emitted = self._clock()
+        path = f"/api/v1/namespaces/{namespace}/events"
         try:
-            self._waiting.put_nowait((f"/api/v1/namespaces/{namespace}/events", msgspec.json.encode(event)))
+            self._waiting.put_nowait((self._last_emitted, path, msgspec.json.encode(event)))
         except asyncio.QueueFull:
             self.num_lost += 1
 
+    async def _wait_for_a_pause(self, emitted: float) -> None:
+        """Let bindings go first: an event waits until no other has come for a moment, but not for long."""
+        while not self._stopping:
+            now = self._clock()
+            if now - self._last_emitted >= _PAUSE_S or now - emitted >= _MAX_DELAY_S:
+                return
+            await asyncio.sleep(_PAUSE_S / 2)
+
     async def _write(self) -> None:
         while True:
-            path, body = await self._waiting.get()
+            emitted, path, body = await self._waiting.get()
             try:
+                await self._wait_for_a_pause(emitted)
                 await self._transport.post(path, body)
             except ClusterError as error:
                 self.num_lost += 1
                 logger.warning("an event was not written: %s", error)
+            except Exception:
+                self.num_lost += 1
+                logger.exception("an event was not written")
             finally:
                 self._waiting.task_done()

@@ -1,7 +1,8 @@
 """Who holds which GPU: pods that are bound, bindings under way, and short reservations.
 
 One writer (the event loop) applies what the watch tells and what decisions reserve. A claim moves one way:
-RESERVED by the call that decides, BINDING while the API server is asked, BOUND for as long as the pod exists.
+RESERVED by the call that decides, BINDING while the API server is asked, UNDECIDED when its answer is lost, BOUND for
+as long as the pod exists.
 """
 
 from collections import deque
@@ -23,6 +24,8 @@ class ClaimState(Enum):
     """Decided, not yet asked to bind: ends with its TTL."""
     BINDING = auto()
     """The API server is being asked: ends with its answer."""
+    UNDECIDED = auto()
+    """Asked, with no answer: may take effect yet, so it is given away only after the TTL."""
     BOUND = auto()
     """The pod has its node: ends with the pod."""
 
@@ -38,6 +41,10 @@ class Claim:
     state: ClaimState
     since: float
     """Monotonic time of the last change of state."""
+
+    def holds(self, node: str, units: int, gpus: tuple[int, ...]) -> bool:
+        """Whether it is a claim to just this."""
+        return (self.node, self.units, self.gpus) == (node, units, gpus)
 
 
 class Ledger:
@@ -56,8 +63,9 @@ class Ledger:
         self._arrays = ClusterArrays()
         self._claims: dict[str, Claim] = {}
         self._claims_on: dict[str, dict[str, Claim]] = {}
-        self._reservations: deque[Claim] = deque()
+        self._passing: deque[tuple[float, Claim]] = deque()  # claims with a TTL and when it may end, in that order
         self._seen_pods: set[str] = set()
+        self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
 
     # Reading
 
@@ -92,6 +100,9 @@ class Ledger:
         row = self._arrays.row_of.get(name)
         if row is not None and self._arrays.offer(row) == offer:
             return ()  # most events are heartbeats
+        for claim in list(self._claims_on.get(name, {}).values()):
+            if claim.state is ClaimState.RESERVED:
+                self._drop(claim.uid)  # decided on what the node offered before
         self._arrays.set_node(name, offer)
         self._write_row(name)
         return offer.warnings
@@ -114,16 +125,8 @@ class Ledger:
         elif pod.spec.node_name:
             holding = read_holding(pod)
             known = self._claims.get(uid)
-            if (
-                known
-                and known.state is ClaimState.BOUND
-                and (known.node, known.units, known.gpus)
-                == (
-                    pod.spec.node_name,
-                    holding.units,
-                    holding.gpus,
-                )
-            ):
+            if known is not None and known.holds(pod.spec.node_name, holding.units, holding.gpus):
+                known.state, known.since = ClaimState.BOUND, now
                 return
             self._drop(uid)
             if holding.units:
@@ -155,33 +158,48 @@ class Ledger:
         self._drop(uid)
         claim = Claim(uid, node, units, gpus, ClaimState.RESERVED, now)
         self._add(claim)
-        self._reservations.append(claim)
+        self._passing.append((now + self._ttl_s, claim))
 
     def release(self, uid: str) -> None:
         """Give back what a pod has reserved; what is bound or being bound stays."""
         if not self._settled(uid):
             self._drop(uid)
 
+    def is_reserved(self, uid: str, node: str) -> bool:
+        """Whether a pod's reservation on a node stands: whatever came to that node since leaves room for it."""
+        claim = self._claims.get(uid)
+        return (
+            claim is not None
+            and claim.state is ClaimState.RESERVED
+            and claim.node == node
+            and node in self._arrays.row_of
+            and node not in self._crowded
+        )
+
     def begin_binding(self, uid: str, node: str, units: int, gpus: tuple[int, ...], now: float) -> Claim:
         """Hold GPUs for a pod while the API server is asked to bind it. The claim is the caller's to end."""
+        known = self._claims.get(uid)
+        if known is not None and known.holds(node, units, gpus):
+            known.state, known.since = ClaimState.BINDING, now
+            return known
         self._drop(uid)
         claim = Claim(uid, node, units, gpus, ClaimState.BINDING, now)
         self._add(claim)
         return claim
 
     def end_binding(self, claim: Claim, outcome: ClaimState | None, now: float) -> None:
-        """The API server has answered: BOUND, None for not bound, or RESERVED when nobody knows yet.
+        """The API server has answered: BOUND, None for not bound, or UNDECIDED when nobody knows yet.
 
         Does nothing when the watch has told of the pod meanwhile.
         """
-        if self._claims.get(claim.uid) is not claim:
+        if self._claims.get(claim.uid) is not claim or claim.state is not ClaimState.BINDING:
             return
         if outcome is None:
             self._drop(claim.uid)
             return
         claim.state, claim.since = outcome, now
-        if outcome is ClaimState.RESERVED:
-            self._reservations.append(claim)
+        if outcome is ClaimState.UNDECIDED:
+            self._passing.append((now + self._ttl_s, claim))
 
     # Inside
 
@@ -190,9 +208,10 @@ class Ledger:
         return claim is not None and claim.state is not ClaimState.RESERVED
 
     def _expire(self, now: float) -> None:
-        while self._reservations and self._reservations[0].since + self._ttl_s <= now:
-            claim = self._reservations.popleft()
-            if self._claims.get(claim.uid) is claim and claim.state is ClaimState.RESERVED:
+        while self._passing and self._passing[0][0] <= now:
+            _, claim = self._passing.popleft()
+            passing = claim.state in (ClaimState.RESERVED, ClaimState.UNDECIDED)
+            if self._claims.get(claim.uid) is claim and passing and claim.since + self._ttl_s <= now:
                 self._drop(claim.uid)
 
     def _add(self, claim: Claim) -> None:
@@ -218,9 +237,15 @@ class Ledger:
         offer = self._arrays.offer(row)
         held: set[int] = set()
         untracked = offer.withheld_units
+        disputed = False
         for claim in self._claims_on.get(node, {}).values():
             # Indices mean whole GPUs that are there and that nobody else says to hold; the rest counts by number.
             gpus = {gpu for gpu in claim.gpus if gpu < len(offer.gpus)} if offer.unit is GpuUnit.WHOLE else set()
+            disputed = disputed or len(gpus - held) < len(claim.gpus)
             untracked += claim.units - len(gpus - held)
             held |= gpus
+        if disputed or untracked > (len(offer.gpus) - len(held)) * offer.units_per_gpu:
+            self._crowded.add(node)
+        else:
+            self._crowded.discard(node)
         self._arrays.set_held(row, held, untracked)

@@ -16,6 +16,7 @@ from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
 
 _MAX_REMEMBERED: Final = 20_000
 _FEW_NAMES: Final = 256
+_MAX_NAME_BYTES: Final = 256  # a node's name in quotes, and a comma
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,27 @@ class Candidates(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of their text."""
+
     def decode(self) -> list[str]:
         """All of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a placement gives a pod: what bind writes, once it is decided."""
+
+    node: str
+    units: int
+    gpus: tuple[int, ...]
+    """Indices, () when the device plugin alone picks them."""
+    models: str
+    """Names of the GPUs' models, each once, separated by commas; "" when not known."""
+    request: str
+    """The request in words."""
+    policy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,24 @@ class Placement:
         """The node that wins, None when none fits."""
         return None if self.decision.best is None else self.cluster.node_names[self.decision.best]
 
+    def assignment(self) -> Assignment | None:
+        """What the winner gives, None when no node fits."""
+        decision, row = self.decision, self.decision.best
+        if row is None:
+            return None
+        slots = list(decision.gpus) or [0]
+        models = {
+            self.cluster.models[index].name for index in self.cluster.gpu_model[row, slots].tolist() if index >= 0
+        }
+        return Assignment(
+            node=self.cluster.node_names[row],
+            units=decision.units,
+            gpus=decision.gpus,
+            models=",".join(sorted(models - {""})),
+            request=str(decision.request),
+            policy=decision.policy,
+        )
+
 
 class Placer:
     """Decides, reserves, and remembers what it decided."""
@@ -81,6 +119,7 @@ class Placer:
         self._wall_clock = wall_clock
         self._memo = Memo()
         self._requests: OrderedDict[str, PodRequest] = OrderedDict()
+        self._assignments: OrderedDict[str, Assignment] = OrderedDict()
         self._kept: deque[Placement] = deque(maxlen=num_kept)
 
     def policy_of(self, request: PodRequest) -> Policy:
@@ -109,6 +148,7 @@ class Placer:
     def forget(self, uid: str) -> None:
         """A pod is bound: its request is no longer needed."""
         self._requests.pop(uid, None)
+        self._assignments.pop(uid, None)
 
     def place_best(
         self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates
@@ -119,7 +159,8 @@ class Placer:
         """
         self._ledger.release(pod.uid)
         cluster = self.snapshot()
-        if len(candidates) < max(_FEW_NAMES, len(cluster.row_of) // 2):
+        num_known = len(cluster.row_of)
+        if len(candidates) < max(_FEW_NAMES, num_known // 2) or candidates.num_bytes > _MAX_NAME_BYTES * num_known:
             return None
         decision = decide_from_top(cluster, request, policy, candidates.__contains__, self._memo)
         if decision is None:
@@ -147,10 +188,21 @@ class Placer:
 
     def reserve(self, placement: Placement) -> None:
         """Hold the GPUs of a decision for the pod until it is bound or the TTL ends."""
-        if placement.node is not None and placement.pod.uid:
-            decision = placement.decision
-            units = decision.request.count or len(decision.gpus)
-            self._ledger.reserve(placement.pod.uid, placement.node, units, decision.gpus, self._clock())
+        assignment, uid = placement.assignment(), placement.pod.uid
+        if assignment is None or not uid:
+            return
+        self._ledger.reserve(uid, assignment.node, assignment.units, assignment.gpus, self._clock())
+        self._assignments[uid] = assignment
+        if len(self._assignments) > _MAX_REMEMBERED:
+            self._assignments.popitem(last=False)
+
+    def reserved(self, uid: str, node: str) -> Assignment | None:
+        """What was reserved for a pod on a node, if it still stands: it was checked when it was decided."""
+        return self._assignments.get(uid) if self._ledger.is_reserved(uid, node) else None
+
+    def release(self, uid: str) -> None:
+        """Give back what a pod has reserved."""
+        self._ledger.release(uid)
 
     def last(self, namespace: str, name: str) -> Placement | None:
         """The newest decision about a pod that is still kept."""

@@ -117,8 +117,11 @@ class Reflector(Generic[ObjectT]):
                 if error.status == 410:
                     self._resource_version = ""
                 self.last_error = str(error)
-            except (ClusterError, msgspec.DecodeError) as error:
+            except ClusterError as error:
                 self.last_error = str(error)
+            except msgspec.DecodeError as error:
+                self._resource_version = ""  # asked from there again, the watch would begin with the same line
+                self.last_error = f"can't be read: {error}"
             if self._clock() - began > self._times.max_backoff_s:
                 backoff_s = self._times.first_backoff_s  # it had worked for a while
             wait_s = backoff_s * random.uniform(0.5, 1.5)

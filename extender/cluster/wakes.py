@@ -81,7 +81,7 @@ class Waker:
         known = self._waiting.get(pod.uid)
         if known is not None:
             known.request, known.since = request, self._clock()
-        elif pod.uid and len(self._waiting) < _MAX_WAITING:
+        elif pod.uid and pod.name and pod.namespace and len(self._waiting) < _MAX_WAITING:
             self._waiting[pod.uid] = _Waiting(pod, request, self._clock())
 
     def placed(self, uid: str) -> None:

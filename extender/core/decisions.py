@@ -58,6 +58,11 @@ class Decision:
     gpus: tuple[int, ...]
     """Indices of the GPUs chosen on the winner, () when the device plugin alone picks them."""
 
+    @property
+    def units(self) -> int:
+        """How many units the winner gives."""
+        return self.request.count or len(self.gpus)
+
 
 def evaluate(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> Evaluation:
     """Fit and score of a request on R rows."""

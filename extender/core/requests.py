@@ -90,6 +90,10 @@ class PodRequest:
     priority: int = 0
 
 
+NO_REQUEST: Final = PodRequest()
+"""Of a pod that asks for no GPU, whatever else it says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """A container's resources; `sidecar` is an init container that keeps running (restartPolicy Always)."""
@@ -169,9 +173,6 @@ def read_request(
     total = _read_memory(_first(annotations, MEMORY_TOTAL, labels, GENIUS_MEMORY_TOTAL))
     include = _read_pattern(_first(annotations, MODEL, labels, GENIUS_MODEL), compile_pattern)
     exclude = _read_pattern(_first(annotations, MODEL_EXCLUDE), compile_pattern)
-    policy = annotations.get(POLICY, "").strip()
-    priority = _read_priority(labels)
-
     conditions = bool(each or total or include or exclude)
     if count == 0 and conditions:
         raise RequestError(
@@ -179,12 +180,13 @@ def read_request(
         )
     if count is None:
         if not conditions:
-            return PodRequest(None, policy, priority)
+            return NO_REQUEST
         count = 0 if total else 1
     if count == 0 and not total:
-        return PodRequest(None, policy, priority)
+        return NO_REQUEST
     asked = unit if units else AskedUnit.WHOLE
-    return PodRequest(GpuRequest(count, asked, each, total, include, exclude), policy, priority)
+    gpus = GpuRequest(count, asked, each, total, include, exclude)
+    return PodRequest(gpus, annotations.get(POLICY, "").strip(), _read_priority(labels))
 
 
 _Said = tuple[str, str] | None

@@ -17,7 +17,7 @@ from extender.cluster.placements import Placer
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
 from extender.service.metrics import ClusterCollector, Metrics
-from extender.service.routes import install_routes
+from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import Settings
 from extender.service.verbs import Verbs
 
@@ -41,7 +41,7 @@ class Service:
         return "shutting down" if self.draining else self.mirror.fault()
 
 
-def create_app(settings: Settings, transport: Transport, clock: Callable[[], float] = time.monotonic) -> FastAPI:
+def create_app(settings: Settings, transport: Transport, clock: Callable[[], float] = time.monotonic) -> KerfApp:
     """The service on an API server, or on what stands in for one. Nothing runs before the app's lifespan begins."""
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
@@ -51,7 +51,7 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
     mirror = Mirror(
         transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=settings.cluster.page_size
     )
-    events = EventRecorder(transport)
+    events = EventRecorder(transport, clock)
     placer = Placer(ledger, default_policy=settings.decisions.policy, clock=clock, wall_clock=time.time)
     binder = Binder(transport, ledger, placer, events, clock)
     waker = Waker(transport, ledger, placer, clock)
@@ -82,7 +82,7 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
             await mirror.stop()
             await transport.close()
 
-    app = FastAPI(
+    app = KerfApp(
         title="Kerf",
         summary="A kube-scheduler extender that stops GPU clusters from wasting GPUs.",
         version=__version__,

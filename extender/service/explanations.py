@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import numpy as np
+
 from extender.cluster.placements import Placement
-from extender.core.clusters import Cluster
-from extender.core.reasons import Reason, sentence
+from extender.core.clusters import Cluster, Mask, Rows
+from extender.core.reasons import RESOLVABLE, Reason, sentence
 
 logger = logging.getLogger(__name__)
 
 _MAX_REMEMBERED: Final = 4096
 _MAX_NODES_IN_LOG: Final = 20
+_NUMBER_BITS: Final = 48  # of the number behind a reason; units and MiB both stay far below
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +29,50 @@ class NodeReason:
     text: str
 
 
-def node_reasons(placement: Placement, *, failing_only: bool = False) -> list[NodeReason]:
+def node_reasons(placement: Placement) -> list[NodeReason]:
     """Each candidate's reason, in the order of the request; nodes that Kerf does not know come last."""
     decision = placement.decision
-    evaluation = decision.evaluation
-    node_names = placement.cluster.node_names
     offered = None if placement.offered is None else set(placement.offered.decode())
-    texts: dict[tuple[int, int], str] = {}
-    result: list[NodeReason] = []
-    wanted = ~evaluation.fits if failing_only else slice(None)
-    for row, code, available in zip(
-        decision.rows[wanted].tolist(),
-        evaluation.reason[wanted].tolist(),
-        evaluation.available[wanted].tolist(),
-        strict=True,
-    ):
-        text = texts.get((code, available))
-        if text is None:
-            text = texts[code, available] = sentence(Reason(code), decision.request, available)
-        if offered is None or node_names[row] in offered:
-            result.append(NodeReason(node_names[row], Reason(code), available, text))
+    node_names = placement.cluster.node_names
+    texts, which = _texts(placement)
+    result = [
+        NodeReason(node_names[row], Reason(code), available, texts[index])
+        for row, code, available, index in zip(
+            decision.rows.tolist(),
+            decision.evaluation.reason.tolist(),
+            decision.evaluation.available.tolist(),
+            which.tolist(),
+            strict=True,
+        )
+        if offered is None or node_names[row] in offered
+    ]
     unknown = sentence(Reason.UNKNOWN_NODE, decision.request, 0)
     return result + [NodeReason(name, Reason.UNKNOWN_NODE, 0, unknown) for name in placement.unknown]
+
+
+def failures(placement: Placement) -> tuple[dict[str, str], dict[str, str]]:
+    """Why candidates fail, by name: where eviction of other pods may help, and where it can't."""
+    decision, node_names = placement.decision, placement.cluster.node_names
+    texts, which = _texts(placement)
+    reason = decision.evaluation.reason
+    resolvable = np.isin(reason, list(RESOLVABLE))
+
+    def texts_of(wanted: Mask) -> dict[str, str]:
+        names = map(node_names.__getitem__, decision.rows[wanted].tolist())
+        return dict(zip(names, map(texts.__getitem__, which[wanted].tolist()), strict=True))
+
+    unknown = dict.fromkeys(placement.unknown, sentence(Reason.UNKNOWN_NODE, decision.request, 0))
+    return texts_of(resolvable), texts_of((reason != Reason.FITS) & ~resolvable) | unknown
+
+
+def _texts(placement: Placement) -> tuple[list[str], Rows]:
+    """The few different sentences about a decision's rows, and (R,) which of them is each row's."""
+    evaluation = placement.decision.evaluation
+    keys = evaluation.reason.astype(np.int64) << _NUMBER_BITS | evaluation.available
+    distinct, which = np.unique(keys, return_inverse=True)
+    mask = (1 << _NUMBER_BITS) - 1
+    request = placement.decision.request
+    return [sentence(Reason(key >> _NUMBER_BITS), request, key & mask) for key in distinct.tolist()], which
 
 
 def explain(placement: Placement) -> dict[str, Any]:
@@ -109,9 +134,13 @@ class RejectionLog:
 
     def record(self, placement: Placement) -> None:
         """Log why a pod fits on none of its candidates, unless that was logged last time already."""
-        reasons = node_reasons(placement)
-        counts = Counter(reason.text for reason in reasons).most_common()
-        text = "; ".join(f"{count} x {reason}" for reason, count in counts) or "no candidates"
+        decision, node_names = placement.decision, placement.cluster.node_names
+        texts, which = _texts(placement)
+        counts = Counter(dict(zip(texts, np.bincount(which, minlength=len(texts)).tolist(), strict=True)))
+        unknown = sentence(Reason.UNKNOWN_NODE, decision.request, 0)
+        if placement.unknown:
+            counts[unknown] += len(placement.unknown)
+        text = "; ".join(f"{count} x {reason}" for reason, count in counts.most_common()) or "no candidates"
         key = placement.pod.uid or placement.pod.key
         if self._last.get(key) == text:
             return
@@ -119,8 +148,11 @@ class RejectionLog:
         self._last.move_to_end(key)
         if len(self._last) > _MAX_REMEMBERED:
             self._last.popitem(last=False)
-        nodes = ", ".join(f"{reason.node}: {reason.text}" for reason in reasons[:_MAX_NODES_IN_LOG])
-        more = len(reasons) - _MAX_NODES_IN_LOG
+        first = zip(decision.rows[:_MAX_NODES_IN_LOG].tolist(), which[:_MAX_NODES_IN_LOG].tolist(), strict=True)
+        lines = [f"{node_names[row]}: {texts[index]}" for row, index in first]
+        lines += [f"{name}: {unknown}" for name in placement.unknown[: _MAX_NODES_IN_LOG - len(lines)]]
+        nodes = ", ".join(lines)
+        more = len(decision.rows) + len(placement.unknown) - len(lines)
         if more > 0:
             nodes += f", and {more} more (GET /explain/pod/{placement.pod.key})"
         logger.info("pod %s fits on no node: %s [%s]", placement.pod.key, text, nodes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,7 +11,7 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from extender import __version__
 from extender.core.quantities import MIB
@@ -35,16 +35,29 @@ class BodyTooLargeError(Exception):
     """A request body over the limit."""
 
 
-def install_routes(app: FastAPI, service: Service) -> None:
+class KerfApp(FastAPI):
+    """A FastAPI application that answers the verbs ahead of routing and middleware: those cost more than a decision."""
+
+    verbs: Mapping[str, ASGIApp] = {}
+    """By path; what is not a POST to one of them is FastAPI's."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        verb = self.verbs.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        await (verb or super().__call__)(scope, receive, send)
+
+
+def install_routes(app: KerfApp, service: Service) -> None:
     """Give the app its routes."""
-    _install_verbs(app, service)
+    app.verbs = _verbs(service)
+    for path, endpoint in app.verbs.items():
+        app.router.routes.append(Route(path, endpoint, methods=["POST"]))  # answers other methods with 405
     _install_operation(app, service)
     _install_explanations(app, service)
     _describe_wire(app)
 
 
-def _install_verbs(app: FastAPI, service: Service) -> None:
-    """What kube-scheduler calls. Plain ASGI below FastAPI's own endpoints: those cost more than the decision does."""
+def _verbs(service: Service) -> Mapping[str, ASGIApp]:
+    """What kube-scheduler calls, by path."""
     verbs = service.verbs
 
     async def filter(body: bytes) -> _Reply:
@@ -70,12 +83,11 @@ def _install_verbs(app: FastAPI, service: Service) -> None:
     def bind_too_large(error: BodyTooLargeError) -> _Reply:
         return 200, wire.encode(wire.BindResult(str(error)))
 
-    for path, answer, too_large in (
-        ("/filter", filter, filter_too_large),
-        ("/prioritize", prioritize, prioritize_too_large),
-        ("/bind", bind, bind_too_large),
-    ):
-        app.router.routes.append(Route(path, VerbEndpoint(path[1:], answer, too_large, service), methods=["POST"]))
+    return {
+        "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
+        "/prioritize": VerbEndpoint("prioritize", prioritize, prioritize_too_large, service),
+        "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
+    }
 
 
 class VerbEndpoint:

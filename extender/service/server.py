@@ -63,6 +63,7 @@ def run(app: FastAPI, settings: Settings) -> None:
         ws="none",
         lifespan="off",
         access_log=False,
+        proxy_headers=False,
         log_config=None,
         timeout_keep_alive=settings.server.keep_alive_s,
         timeout_graceful_shutdown=_GRACE_S,

@@ -19,10 +19,9 @@ from extender.core.clusters import Rows
 from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
 from extender.core.policies import Policy
-from extender.core.reasons import RESOLVABLE
 from extender.core.requests import PodRequest, RequestError
 from extender.service import wire
-from extender.service.explanations import RejectionLog, node_reasons
+from extender.service.explanations import RejectionLog, failures
 from extender.service.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -112,6 +111,7 @@ class Verbs:
                 return _among(args, args.candidates())
             policy = self._policy(request)
         except RequestError as error:
+            self._placer.release(args.pod.metadata.uid)
             return self._reject_request(args, str(error))
         placement = None
         one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(args.pod.spec)
@@ -135,9 +135,7 @@ class Verbs:
             chosen = _names_at(placement, decision.rows[decision.evaluation.fits])
         result = _among(args, chosen)
         if not chosen or len(decision.rows) + len(placement.unknown) <= _MAX_NAMES_WITH_REASONS:
-            for failing in node_reasons(placement, failing_only=True):
-                failed = result.failed if failing.reason in RESOLVABLE else result.unresolvable
-                failed[failing.node] = failing.text
+            result.failed, result.unresolvable = failures(placement)
         if len(chosen) == 1:
             self._placer.reserve(placement)  # kube-scheduler takes it as it is: this call has decided
         return result
@@ -173,8 +171,11 @@ class Verbs:
 
 
 def _read_pod(args: wire.ExtenderArgs) -> tuple[PodIdentity, PodRequest]:
-    """Who asks, and for what. Raises RequestError."""
+    """Who asks, and for what. Raises WireError, RequestError."""
     metadata = args.pod.metadata
+    for key, name in (("Pod.metadata.namespace", metadata.namespace), ("Pod.metadata.name", metadata.name)):
+        if name:
+            wire.check_name(key, name)
     return PodIdentity(metadata.namespace, metadata.name, metadata.uid), read_pod_request(args.pod)
 
 

@@ -3,6 +3,7 @@
 The Go types carry no JSON tags: keys are written `NodeNames`, and Go reads them in any case. So does Kerf.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Final, TypeVar
 
@@ -42,6 +43,11 @@ class NodeNames:
     def __len__(self) -> int:
         """How many there are; in what is no list of names, some number, and 0 in what is no list at all."""
         return self._raw.count(b",") + (self._raw != b"[]") if self._raw.startswith(b"[") else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the text."""
+        return len(self._raw)
 
     def decode(self) -> list[str]:
         """The names. Raises WireError."""
@@ -139,6 +145,7 @@ class BindResult(msgspec.Struct, gc=False):
 ArgsT = TypeVar("ArgsT")
 
 _SCORE_TAILS: Final = [b"%d}," % score for score in range(MAX_LEVEL + 1)]
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1123, as the API server checks it
 _names_decoder: Final = msgspec.json.Decoder(list[str])
 _args_decoder: Final = msgspec.json.Decoder(ExtenderArgs)
 _binding_decoder: Final = msgspec.json.Decoder(ExtenderBindingArgs)
@@ -171,7 +178,15 @@ def read_binding_args(body: bytes) -> ExtenderBindingArgs:
         fields = msgspec.structs.fields(ExtenderBindingArgs)
         missing = ", ".join(field.encode_name for field in fields if not getattr(args, field.name))
         raise WireError(f"the request has no {missing}")
+    check_name("PodNamespace", args.pod_namespace)
+    check_name("PodName", args.pod_name)
     return args
+
+
+def check_name(key: str, name: str) -> None:
+    """Raise WireError unless a name is one that Kubernetes takes: names become parts of the API server's paths."""
+    if not _NAME.fullmatch(name):
+        raise WireError(f"{key}: {name[:80]!r} is no name of a Kubernetes object")
 
 
 def _decode(decoder: msgspec.json.Decoder[ArgsT], body: bytes) -> ArgsT:

@@ -271,14 +271,14 @@ def test_a_pod_without_gpus_bound_before_its_answer_was_lost() -> None:
             Fault(CONFLICT),
             Fault(FORBIDDEN),
             "binding default/p to n: 409 Conflict: already assigned; its outcome is unknown: 403 Forbidden: no",
-            ClaimState.RESERVED,
+            ClaimState.UNDECIDED,
             id="409, then it can't be read",
         ),
         pytest.param(
             Fault(SERVER_ERROR),
             None,
             "binding default/p to n failed: 500 InternalError: etcdserver: request timed out",
-            ClaimState.RESERVED,
+            ClaimState.UNDECIDED,
             id="500 and not bound yet: the write may still come",
         ),
         pytest.param(
@@ -286,28 +286,28 @@ def test_a_pod_without_gpus_bound_before_its_answer_was_lost() -> None:
             Fault(SERVER_ERROR),
             "binding default/p to n: 500 InternalError: etcdserver: request timed out; its outcome is unknown: "
             "500 InternalError: etcdserver: request timed out",
-            ClaimState.RESERVED,
+            ClaimState.UNDECIDED,
             id="500, then 500",
         ),
         pytest.param(
             Fault(TIMEOUT),
             None,
             "binding default/p to n failed: POST: timed out",
-            ClaimState.RESERVED,
+            ClaimState.UNDECIDED,
             id="timed out and not bound yet: the write may still come",
         ),
         pytest.param(
             Fault(TIMEOUT),
             Fault(UnreachableError("GET: refused")),
             "binding default/p to n: POST: timed out; its outcome is unknown: GET: refused",
-            ClaimState.RESERVED,
+            ClaimState.UNDECIDED,
             id="timed out, then unreachable",
         ),
         pytest.param(
             Fault(TIMEOUT, took_effect=True),
             Fault(UnreachableError("GET: refused")),
             "binding default/p to n: POST: timed out; its outcome is unknown: GET: refused",
-            ClaimState.RESERVED,
+            ClaimState.UNDECIDED,
             id="timed out though it took effect, then unreachable",
         ),
         pytest.param(
@@ -534,7 +534,7 @@ def test_a_cancelled_bind_keeps_its_gpus_for_the_ttl() -> None:
             await first
 
     rig = slow(scenario)
-    assert (rig.state(), rig.free("n")) == (ClaimState.RESERVED, {1})
+    assert (rig.state(), rig.free("n")) == (ClaimState.UNDECIDED, {1})
 
 
 def test_another_pod_sees_a_binding_under_way() -> None:

@@ -78,9 +78,9 @@ def test_a_refused_event_is_counted_and_the_next_is_written(error: ClusterError)
 
 def test_too_many_waiting_events_are_lost_and_nobody_waits() -> None:
     recorder = EventRecorder(FaultyTransport())
-    for _ in range(2003):
+    for _ in range(10_003):
         emit(recorder)
-    assert recorder.num_lost == 2003 - 2000
+    assert recorder.num_lost == 10_003 - 10_000
 
 
 def test_stop_writes_what_is_waiting() -> None:
@@ -95,3 +95,25 @@ def test_stop_writes_what_is_waiting() -> None:
 
     asyncio.run(run())
     assert (len(transport.inner.events), recorder.num_lost) == (50, 0)
+
+
+def test_events_wait_until_no_more_come_but_not_for_long() -> None:
+    transport = FaultyTransport()
+    now = [0.0]
+    recorder = EventRecorder(transport, lambda: now[0])
+    written: list[int] = []
+
+    async def run() -> None:
+        recorder.start()
+        for _ in range(12):  # a burst of 12 s, an event each second
+            emit(recorder)
+            await asyncio.sleep(0.15)
+            written.append(len(transport.inner.events))
+            now[0] += 1.0
+            emit(recorder)
+        await recorder.stop()
+
+    asyncio.run(run())
+    assert written[:9] == [0] * 9
+    assert written[-1] > 0
+    assert len(transport.inner.events) == 24

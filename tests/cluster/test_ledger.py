@@ -86,7 +86,7 @@ def test_slices_are_reserved_by_number() -> None:
     [
         pytest.param(ClaimState.BOUND, {1}, {1}, id="bound: held as long as the pod"),
         pytest.param(None, set(), set(), id="refused: free at once"),
-        pytest.param(ClaimState.RESERVED, {1}, set(), id="nobody knows: held for the TTL"),
+        pytest.param(ClaimState.UNDECIDED, {1}, set(), id="nobody knows: held for the TTL"),
     ],
 )
 def test_a_binding_ends_with_its_answer(outcome: ClaimState | None, held: set[int], held_after_ttl: set[int]) -> None:
@@ -100,7 +100,7 @@ def test_a_binding_ends_with_its_answer(outcome: ClaimState | None, held: set[in
     assert free_gpus(ledger, "n", 400.0 + TTL_S) == {0, 1} - held_after_ttl
 
 
-@pytest.mark.parametrize("outcome", [ClaimState.BOUND, ClaimState.RESERVED, None])
+@pytest.mark.parametrize("outcome", [ClaimState.BOUND, ClaimState.UNDECIDED, None])
 def test_the_watch_has_the_last_word_over_the_answer(outcome: ClaimState | None) -> None:
     ledger = ledger_of(n=2)
     claim = ledger.begin_binding("u", "n", 1, (1,), 0.0)
@@ -120,11 +120,11 @@ def test_a_pod_deleted_while_it_is_bound_holds_nothing() -> None:
     assert free_gpus(ledger, "n") == {0, 1}
 
 
-@pytest.mark.parametrize("state", [ClaimState.BINDING, ClaimState.BOUND])
+@pytest.mark.parametrize("state", [ClaimState.BINDING, ClaimState.UNDECIDED, ClaimState.BOUND])
 def test_what_is_settled_is_not_reserved_or_released(state: ClaimState) -> None:
     ledger = ledger_of(n=2, other=2)
     claim = ledger.begin_binding("u", "n", 1, (1,), 0.0)
-    if state is ClaimState.BOUND:
+    if state is not ClaimState.BINDING:
         ledger.end_binding(claim, state, 0.0)
     ledger.reserve("u", "other", 1, (0,), 1.0)
     ledger.release("u")
@@ -141,12 +141,38 @@ def test_an_event_from_before_the_binding_changes_nothing() -> None:
     assert free_gpus(ledger, "n") == {0}
 
 
+def test_a_reservation_stands_until_its_node_is_crowded_or_changed() -> None:
+    ledger = ledger_of(n=2)
+    ledger.reserve("u", "n", 1, (0,), 0.0)
+    assert ledger.is_reserved("u", "n")
+    assert not ledger.is_reserved("u", "other")
+    assert not ledger.is_reserved("nobody", "n")
+    ledger.upsert_pod(pod_object("fits-beside", 1, node="n"), 0.0)
+    assert ledger.is_reserved("u", "n")
+    ledger.upsert_pod(pod_object("too-many", 1, node="n"), 0.0)
+    assert not ledger.is_reserved("u", "n"), "3 units on 2 GPUs"
+
+
+def test_a_reservation_whose_index_another_pod_has_does_not_stand() -> None:
+    ledger = ledger_of(n=4)
+    ledger.reserve("u", "n", 1, (0,), 0.0)
+    ledger.upsert_pod(pod_object("foreign", 1, node="n", assigned="0"), 0.0)
+    assert not ledger.is_reserved("u", "n")
+
+
+def test_a_reservation_ends_when_its_node_offers_something_else() -> None:
+    ledger = ledger_of(n=4)
+    ledger.reserve("u", "n", 1, (0,), 0.0)
+    ledger.upsert_node(node_object("n", 3))
+    assert ledger.claim("u") is None
+
+
 def test_claims_are_counted_by_state() -> None:
     ledger = ledger_of(n=4)
     ledger.reserve("a", "n", 1, (0,), 0.0)
     ledger.begin_binding("b", "n", 1, (1,), 0.0)
     ledger.upsert_pod(pod_object("c", 1, node="n"), 0.0)
-    assert [ledger.num_claims(state) for state in ClaimState] == [1, 1, 1]
+    assert [ledger.num_claims(state) for state in ClaimState] == [1, 1, 0, 1]
 
 
 # What the watch tells.
@@ -358,7 +384,7 @@ class Model:
 
     def forget_expired(self) -> None:
         for uid, held in list(self.held.items()):
-            if held.state is ClaimState.RESERVED and held.since + TTL_S <= self.now:
+            if held.state in (ClaimState.RESERVED, ClaimState.UNDECIDED) and held.since + TTL_S <= self.now:
                 del self.held[uid]
 
     def settled(self, uid: str) -> bool:
@@ -401,7 +427,12 @@ class LedgerHistory(RuleBasedStateMachine):
     @rule(name=NAMES, gpus=st.integers(0, 4), replicas=st.sampled_from([1, 1, 1, 2]))
     def set_node(self, name: str, gpus: int, replicas: int) -> None:
         self.ledger.upsert_node(node_object(name, gpus, replicas=replicas))
-        self.model.nodes[name] = gpus, replicas
+        offer = (gpus, replicas) if gpus else (0, 1)
+        if self.model.nodes.get(name) != offer:
+            for uid, held in list(self.model.held.items()):
+                if (held.node, held.state) == (name, ClaimState.RESERVED):
+                    del self.model.held[uid]
+        self.model.nodes[name] = offer
 
     @rule(name=NAMES)
     def remove_node(self, name: str) -> None:
@@ -449,7 +480,7 @@ class LedgerHistory(RuleBasedStateMachine):
         held.state = ClaimState.BINDING
         return claim, held
 
-    @rule(binding=consumes(bindings), outcome=st.sampled_from([ClaimState.BOUND, ClaimState.RESERVED, None]))
+    @rule(binding=consumes(bindings), outcome=st.sampled_from([ClaimState.BOUND, ClaimState.UNDECIDED, None]))
     def end_binding(self, binding: tuple[Claim, Held], outcome: ClaimState | None) -> None:
         claim, held = binding
         self.ledger.end_binding(claim, outcome, self.model.now)

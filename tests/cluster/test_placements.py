@@ -36,6 +36,7 @@ class Names(list[str]):
     """Candidates that count how often they are looked at."""
 
     looked_at = 0
+    num_bytes = 1000
 
     def __contains__(self, name: object, /) -> bool:
         self.looked_at += 1

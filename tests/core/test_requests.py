@@ -242,8 +242,8 @@ def test_shares_keep_their_unit() -> None:
     assert read(units=3, unit=AskedUnit.SHARED).gpus == GpuRequest(3, AskedUnit.SHARED)
 
 
-def test_policy_and_priority_travel_with_or_without_gpus() -> None:
-    assert read({POLICY: " binpack "}, {GENIUS_PRIORITY: "10"}) == PodRequest(None, "binpack", 10)
+def test_policy_and_priority_travel_with_gpus_and_hold_up_no_pod_without() -> None:
+    assert read({POLICY: " binpack "}, {GENIUS_PRIORITY: "high"}) == PodRequest()
     assert read({POLICY: "spread"}, {GENIUS_PRIORITY: "-3"}, units=1) == PodRequest(GpuRequest(1), "spread", -3)
 
 
@@ -345,21 +345,21 @@ RIGHT_MODEL = 'write a regular expression on the model\'s name such as "a100|h10
             id="huge pattern",
         ),
         pytest.param(
-            0,
+            1,
             {},
             {GENIUS_PRIORITY: "high"},
             f'{GENIUS_PRIORITY}: "high" is not a number; write a whole number such as "10"',
             id="priority in words",
         ),
         pytest.param(
-            0,
+            1,
             {},
             {GENIUS_PRIORITY: "1_0"},
             f'{GENIUS_PRIORITY}: "1_0" is not a number; write a whole number such as "10"',
             id="priority as only Python writes it",
         ),
         pytest.param(
-            0,
+            1,
             {},
             {GENIUS_PRIORITY: "9" * 63},
             f'{GENIUS_PRIORITY}: "{"9" * 63}" is not a number; write a whole number such as "10"',

@@ -76,6 +76,12 @@ class Kerf:
         self.settle()
         return pod
 
+    def events(self) -> list[Manifest]:
+        """The events written, once bindings have paused."""
+        self.clock.now += 1
+        self._runner.run(asyncio.sleep(0.15))
+        return self.cluster.events
+
     def gpus_of(self, pod: Manifest) -> str:
         """The GPUs that a pod was given, as its annotation has them."""
         metadata = self.cluster.pod(pod["metadata"]["namespace"], pod["metadata"]["name"])["metadata"]

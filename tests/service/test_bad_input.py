@@ -424,12 +424,23 @@ def test_an_annotation(kerf: Kerf, key: str, text: str, nodes: list[str], reason
 @pytest.mark.parametrize("name", ["узел-0", "nul\0-0"])
 @pytest.mark.parametrize("escaped", [True, False], ids=["escaped", "UTF-8"])
 def test_names_in_whatever_characters(kerf: Kerf, name: str, escaped: bool) -> None:
-    manifest = pod("под-😀", 1)
+    manifest = pod("train-0", 1)
     body = json.dumps({"Pod": bodies.sent(manifest), "NodeNames": [name]}, ensure_ascii=escaped).encode()
     assert kerf.post("/filter", body).json()["NodeNames"] == [name]
-    explained = kerf.get("/explain/pod/default/под-😀").json()
-    assert (explained["pod"], explained["node"]) == ("default/под-😀", name)
+    explained = kerf.get("/explain/pod/default/train-0").json()
+    assert (explained["pod"], explained["node"]) == ("default/train-0", name)
     kerf.filter(manifest, [])  # gives its reservation back
+
+
+@pytest.mark.parametrize("name", ["под-😀", "../../../nodes?x=", "a/b", "UPPER", "-x", "x" * 254, "two\nlines"])
+def test_names_that_no_pod_has_never_become_part_of_a_path(kerf: Kerf, name: str) -> None:
+    asking = pod("train-0", 1)
+    asking["metadata"]["name"] = name
+    assert "is no name of a Kubernetes object" in kerf.filter(asking, ["t4-0"])["Error"]
+    assert "is no name of a Kubernetes object" in kerf.bind(asking, "t4-0")
+    asking["metadata"] |= {"name": "train-0", "namespace": name}
+    assert "is no name of a Kubernetes object" in kerf.filter(asking, ["t4-0"])["Error"]
+    assert "is no name of a Kubernetes object" in kerf.bind(asking, "t4-0")
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_bind_writes_node_and_gpus_at_once_and_tells_of_it(kerf: Kerf) -> None:
         "kerf.dev/assigned-model": "t4",
         "kerf.dev/assigned-by": f"kerf/{version} bestfit",
     }
-    (event,) = kerf.cluster.events
+    (event,) = kerf.events()
     assert (event["reason"], event["involvedObject"]["uid"]) == ("GPUsAssigned", "uid-of-train-0")
     assert event["message"] == "Assigned GPUs 0,1 (t4) of node t4-0 by policy bestfit"
 
@@ -165,14 +165,14 @@ def test_a_pod_without_gpus_is_bound_to_whatever_node(kerf: Kerf) -> None:
     assert kerf.bind(asking, "unknown-to-kerf") == ""
     assert kerf.cluster.pod("default", "train-0")["spec"]["nodeName"] == "unknown-to-kerf"
     assert "kerf.dev/assigned-gpus" not in kerf.cluster.pod("default", "train-0")["metadata"]["annotations"]
-    assert kerf.cluster.events == []
+    assert kerf.events() == []
 
 
 def test_bind_asked_twice_says_yes_twice_and_binds_once(two_nodes: Kerf) -> None:
     asking = two_nodes.create(pod("a", 1))
     assert [two_nodes.bind(asking, "n-0") for _ in range(2)] == ["", ""]
     assert two_nodes.bind(asking, "n-1") == "pod default/a is bound, or being bound, to node n-0 already"
-    assert len(two_nodes.cluster.events) == 1
+    assert len(two_nodes.events()) == 1
 
 
 def test_filter_again_for_a_bound_pod_changes_nothing(two_nodes: Kerf) -> None:
@@ -227,7 +227,7 @@ def test_a_bind_that_can_not_be_says_why_and_leaves_nothing_reserved(
         assert kerf.bind(asking, name) == error
         assert kerf.num_reservations == 0
         assert kerf.metric("kerf_gpu_units_free") == 4
-        assert kerf.cluster.events == []
+        assert kerf.events() == []
 
 
 def test_a_request_that_can_not_be_understood_is_not_bound(kerf: Kerf) -> None:
