@@ -120,6 +120,7 @@ class Placer:
         self._memo = Memo()
         self._requests: OrderedDict[str, PodRequest] = OrderedDict()
         self._assignments: OrderedDict[str, Assignment] = OrderedDict()
+        self._expected: tuple[Candidates | None, tuple[str, ...], Rows] = None, (), np.empty(0, np.intp)
         self._kept: deque[Placement] = deque(maxlen=num_kept)
 
     def policy_of(self, request: PodRequest) -> Policy:
@@ -167,13 +168,28 @@ class Placer:
             return None
         return Placement(pod, cluster, decision, (), self._wall_clock(), candidates)
 
-    def place(self, pod: PodIdentity, request: GpuRequest, policy: Policy, names: Sequence[str]) -> Placement:
+    def place(
+        self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates | Sequence[str]
+    ) -> Placement:
         """Decide among the named nodes; gives back what the pod had reserved."""
         self._ledger.release(pod.uid)
         cluster = self.snapshot()
-        rows, unknown = _rows(cluster, names)
+        rows, unknown = self._look_up(cluster, candidates)
         decision = decide(cluster, request, policy, rows, self._memo)
         return Placement(pod, cluster, decision, unknown, self._wall_clock())
+
+    def expect(self, candidates: Candidates, cluster: Cluster, rows: Rows) -> None:
+        """Candidates that the next call will probably name, with their rows: prioritize names what filter answered."""
+        self._expected = candidates, cluster.node_names, rows
+
+    def _look_up(self, cluster: Cluster, candidates: Candidates | Sequence[str]) -> tuple[Rows, tuple[str, ...]]:
+        """Rows of the named nodes, each once, and the names that nobody knows."""
+        if isinstance(candidates, Sequence):
+            return _rows(cluster, candidates)
+        expected, node_names, rows = self._expected
+        if node_names is cluster.node_names and expected == candidates:
+            return rows, ()
+        return _rows(cluster, candidates.decode())
 
     def keep(self, placement: Placement) -> None:
         """Keep a decision for those who ask later; the oldest one gives way."""

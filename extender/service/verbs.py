@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+import numpy as np
+
 from extender.cluster.binds import Binder, BindError
 from extender.cluster.mirrors import Mirror
-from extender.cluster.placements import Placement, Placer, PodIdentity
+from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.pods import has_soft_preferences, read_pod_request
 from extender.cluster.wakes import Waker
-from extender.core.clusters import Rows
 from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
 from extender.core.policies import Policy
@@ -69,20 +71,19 @@ class Verbs:
     def filter(self, body: bytes) -> bytes:
         """Answer filter. Every fault is a sentence in `Error` or against the nodes; never raises for a bad request."""
         try:
-            args = wire.read_args(body)
-            return wire.encode(self._filter(args))
+            asked = wire.read_args(body)
+            return wire.encode(self._filter(asked))
         except (wire.WireError, UnavailableError) as error:
             return wire.encode(wire.FilterResult(error=str(error)))
 
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error."""
-        args = wire.read_args(body)
-        pod, request = _read_pod(args)
-        names = args.candidates()
+        asked = wire.read_args(body)
+        pod, request = _read_pod(asked)
         if request.gpus is None:
-            return wire.encode(self._keep_off_gpus(names))
+            return wire.encode(self._keep_off_gpus(asked.candidates()))
         policy = self._policy(request)
-        placement = self._placer.place(pod, request.gpus, policy, names)
+        placement = self._placer.place(pod, request.gpus, policy, _named(asked))
         self._placer.keep(placement)
         self._placer.reserve(placement)
         decision = placement.decision
@@ -103,41 +104,46 @@ class Verbs:
         self._metrics.binds.inc()
         return wire.encode(wire.BindResult())
 
-    def _filter(self, args: wire.ExtenderArgs) -> wire.FilterResult:
+    def _filter(self, asked: wire.Asked) -> wire.FilterResult:
         try:
-            pod, request = _read_pod(args)
+            pod, request = _read_pod(asked)
             if request.gpus is None:
                 self._placer.remember(pod, request)
-                return _among(args, args.candidates())
+                return _among(asked, asked.candidates())
             policy = self._policy(request)
         except RequestError as error:
-            self._placer.release(args.pod.metadata.uid)
-            return self._reject_request(args, str(error))
+            self._placer.release(asked.pod.metadata.uid)
+            return self._reject_request(asked, str(error))
         placement = None
-        one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(args.pod.spec)
-        if one_is_enough and args.node_names is not None:
-            placement = self._placer.place_best(pod, request.gpus, policy, args.node_names)
+        one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
+        if one_is_enough and asked.names is not None:
+            placement = self._placer.place_best(pod, request.gpus, policy, asked.names)
         if placement is None:
-            placement = self._placer.place(pod, request.gpus, policy, args.candidates())
+            placement = self._placer.place(pod, request.gpus, policy, _named(asked))
         self._placer.keep(placement)
         self._placer.remember(pod, request)
         self._metrics.count_decision(placement)
         decision = placement.decision
         if decision.best is None:
-            chosen: list[str] = []
+            rows = decision.rows[:0]
             self._rejections.record(placement)
             self._waker.rejected(pod, request)
         elif one_is_enough:
-            chosen = [placement.cluster.node_names[decision.best]]
+            rows = np.array([decision.best])
         elif self._mode is Mode.DECISIVE:
-            chosen = _names_at(placement, near_best(placement.cluster, decision, self._near_best_nodes))
+            rows = near_best(placement.cluster, decision, self._near_best_nodes)
         else:
-            chosen = _names_at(placement, decision.rows[decision.evaluation.fits])
-        result = _among(args, chosen)
-        if not chosen or len(decision.rows) + len(placement.unknown) <= _MAX_NAMES_WITH_REASONS:
+            rows = decision.rows[decision.evaluation.fits]
+        node_names = placement.cluster.node_names
+        result = _among(asked, [node_names[row] for row in rows.tolist()])
+        num_candidates = len(decision.rows) + len(placement.unknown)
+        all_fit = not placement.unknown and bool(decision.evaluation.fits.all())
+        if not len(rows) or (num_candidates <= _MAX_NAMES_WITH_REASONS and not all_fit):
             result.failed, result.unresolvable = failures(placement)
-        if len(chosen) == 1:
+        if len(rows) == 1:
             self._placer.reserve(placement)  # kube-scheduler takes it as it is: this call has decided
+        elif asked.names is not None:
+            self._placer.expect(wire.NodeNames(result.node_names), placement.cluster, rows)
         return result
 
     def _policy(self, request: PodRequest) -> Policy:
@@ -159,34 +165,34 @@ class Verbs:
             for name, row in zip(names, rows, strict=True)
         ]
 
-    def _reject_request(self, args: wire.ExtenderArgs, fault: str) -> wire.FilterResult:
+    def _reject_request(self, asked: wire.Asked, fault: str) -> wire.FilterResult:
         """A request that can't be understood: the same sentence against every node, and no preemption for it."""
         self._metrics.bad_requests.inc()
-        names = args.candidates()
+        names = asked.candidates()
         if not names:
             return wire.FilterResult(error=fault)
-        result = _among(args, [])
+        result = _among(asked, [])
         result.unresolvable = dict.fromkeys(names, fault)
         return result
 
 
-def _read_pod(args: wire.ExtenderArgs) -> tuple[PodIdentity, PodRequest]:
+def _read_pod(asked: wire.Asked) -> tuple[PodIdentity, PodRequest]:
     """Who asks, and for what. Raises WireError, RequestError."""
-    metadata = args.pod.metadata
+    metadata = asked.pod.metadata
     for key, name in (("Pod.metadata.namespace", metadata.namespace), ("Pod.metadata.name", metadata.name)):
         if name:
             wire.check_name(key, name)
-    return PodIdentity(metadata.namespace, metadata.name, metadata.uid), read_pod_request(args.pod)
+    return PodIdentity(metadata.namespace, metadata.name, metadata.uid), read_pod_request(asked.pod)
 
 
-def _names_at(placement: Placement, rows: Rows) -> list[str]:
-    node_names = placement.cluster.node_names
-    return [node_names[row] for row in rows.tolist()]
+def _named(asked: wire.Asked) -> wire.NodeNames | list[str]:
+    """The candidates, as text where they came as names. Raises WireError."""
+    return asked.candidates() if asked.names is None else asked.names
 
 
-def _among(args: wire.ExtenderArgs, chosen: list[str]) -> wire.FilterResult:
+def _among(asked: wire.Asked, chosen: list[str]) -> wire.FilterResult:
     """The chosen nodes in the form in which the candidates came."""
-    if args.nodes is None or args.node_names is not None:
-        return wire.FilterResult(node_names=chosen)
-    item_of = dict(zip(args.candidates(), args.nodes.items or (), strict=True))
+    if asked.nodes is None or asked.names is not None:
+        return wire.FilterResult(node_names=msgspec.Raw(wire.encode(chosen)))
+    item_of = dict(zip(asked.candidates(), asked.nodes.items or (), strict=True))
     return wire.FilterResult(nodes=wire.NodeList([item_of[name] for name in chosen]))

@@ -5,6 +5,7 @@ The Go types carry no JSON tags: keys are written `NodeNames`, and Go reads them
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -25,6 +26,11 @@ class NodeList(msgspec.Struct, gc=False):
 
 _NULL: Final = msgspec.Raw(b"null")
 
+NamesField = Annotated[
+    msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["array", "null"], "items": {"type": "string"}})
+]
+"""A list of names, or null, that is not decoded with the rest."""
+
 
 class NodeNames:
     """Names of candidate nodes as they came: thousands of them are read as text unless each is needed.
@@ -34,8 +40,14 @@ class NodeNames:
 
     __slots__ = ("_raw",)
 
-    def __init__(self, raw: msgspec.Raw) -> None:
+    def __init__(self, raw: msgspec.Raw | bytes) -> None:
         self._raw = bytes(raw)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeNames) and self._raw == other._raw
+
+    def __hash__(self) -> int:
+        return hash(self._raw)
 
     def __contains__(self, name: object, /) -> bool:
         return isinstance(name, str) and b'"%b"' % name.encode() in self._raw
@@ -59,30 +71,27 @@ class NodeNames:
 
 
 class ExtenderArgs(msgspec.Struct, gc=False):
-    """Body of filter and prioritize."""
+    """Body of filter and prioritize, as it is on the wire."""
 
-    given_pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
+    pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
     nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
-    raw_names: Annotated[
-        msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["array", "null"], "items": {"type": "string"}})
-    ] = msgspec.field(name="NodeNames", default_factory=lambda: _NULL)
+    node_names: NamesField = msgspec.field(name="NodeNames", default_factory=lambda: _NULL)
 
-    @property
-    def node_names(self) -> NodeNames | None:
-        """The candidates' names, None when they came as whole nodes or not at all."""
-        return None if self.raw_names == _NULL else NodeNames(self.raw_names)
 
-    @property
-    def pod(self) -> objects.Pod:
-        """The pod, which `read_args` has made sure of."""
-        if self.given_pod is None:
-            raise WireError("the request has no Pod")
-        return self.given_pod
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of filter or prioritize: a pod, and candidates in one of two forms."""
+
+    pod: objects.Pod
+    nodes: NodeList | None
+    """Whole nodes."""
+    names: NodeNames | None
+    """Names alone; they go first where both came."""
 
     def candidates(self) -> list[str]:
-        """The candidates' names, of whichever form they came in. Raises WireError."""
-        if self.node_names is not None:
-            return self.node_names.decode()
+        """The candidates' names. Raises WireError."""
+        if self.names is not None:
+            return self.names.decode()
         try:
             return [_node_decoder.decode(item).metadata.name for item in (self.nodes and self.nodes.items) or ()]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -102,7 +111,7 @@ class FilterResult(msgspec.Struct, gc=False):
     """Answer of filter. `nodes` is what came, for callers that send whole nodes."""
 
     nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
-    node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+    node_names: NamesField = msgspec.field(name="NodeNames", default_factory=lambda: _NULL)
     failed: dict[str, str] = msgspec.field(name="FailedNodes", default_factory=dict)
     unresolvable: dict[str, str] = msgspec.field(name="FailedAndUnresolvableNodes", default_factory=dict)
     error: str = msgspec.field(name="Error", default="")
@@ -159,14 +168,14 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 encode = _encoder.encode
 
 
-def read_args(body: bytes) -> ExtenderArgs:
+def read_args(body: bytes) -> Asked:
     """The body of filter or prioritize. Raises WireError."""
     args = _decode(_args_decoder, body)
-    if args.given_pod is None or (args.nodes is None and args.raw_names == _NULL):
+    if args.pod is None or (args.nodes is None and args.node_names == _NULL):
         args = _decode(_args_decoder, _with_exact_keys(body, ExtenderArgs))
-    if args.given_pod is None:
+    if args.pod is None:
         raise WireError("the request has no Pod")
-    return args
+    return Asked(args.pod, args.nodes, None if args.node_names == _NULL else NodeNames(args.node_names))
 
 
 def read_binding_args(body: bytes) -> ExtenderBindingArgs:
