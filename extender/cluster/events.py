@@ -1,7 +1,7 @@
 """Kubernetes events about pods, written off the request path: what is lost is counted, never waited for.
 
-An event is a write like a binding. In a burst the bindings go first: events are written when no more come, or after ten
-seconds.
+An event is a write like a binding. In a burst the bindings go first: events are written when no more come, or after
+half a minute.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _COMPONENT: Final = "kerf"
 _MAX_WAITING: Final = 10_000
 _PAUSE_S: Final = 0.2
-_MAX_DELAY_S: Final = 10.0
+_MAX_DELAY_S: Final = 30.0
 _NUM_WRITERS: Final = 2
 _MAX_NAME_CHARS: Final = 253
 

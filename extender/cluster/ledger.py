@@ -78,10 +78,6 @@ class Ledger:
         """What is held for a pod."""
         return self._claims.get(uid)
 
-    def knows(self, uid: str) -> bool:
-        """Whether the watch tells of this pod."""
-        return uid in self._seen_pods
-
     def num_claims(self, state: ClaimState) -> int:
         """How many claims are in a state."""
         return sum(claim.state is state for claim in self._claims.values())

@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 NODES_PATH = "/api/v1/nodes"
 PODS_PATH = "/api/v1/pods"
+HOLDING_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""Only pods that hold something: what filter is asked about comes with the request, and finished pods hold nothing."""
 
 
 class _Nodes:
@@ -69,7 +71,16 @@ class Mirror:
         self._max_age_s = max_age_s
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(transport, NODES_PATH, objects.Node, _Nodes(ledger), clock, page_size=page_size, times=times),
-            Reflector(transport, PODS_PATH, objects.Pod, _Pods(ledger, clock), clock, page_size=page_size, times=times),
+            Reflector(
+                transport,
+                PODS_PATH,
+                objects.Pod,
+                _Pods(ledger, clock),
+                clock,
+                field_selector=HOLDING_PODS,
+                page_size=page_size,
+                times=times,
+            ),
         )
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -60,6 +60,7 @@ class Reflector(Generic[ObjectT]):
         sink: Sink[ObjectT],
         clock: Callable[[], float],
         *,
+        field_selector: str = "",
         page_size: int = 500,
         times: ReflectorTimes | None = None,
     ) -> None:
@@ -67,6 +68,7 @@ class Reflector(Generic[ObjectT]):
         self._path = path
         self._sink: Sink[ObjectT] = sink
         self._clock = clock
+        self._selection = {"fieldSelector": field_selector} if field_selector else {}
         self._page_size = page_size
         self._times = times or ReflectorTimes()
         self._list_decoder: msgspec.json.Decoder[objects.ObjectList[ObjectT]] = msgspec.json.Decoder(
@@ -132,7 +134,7 @@ class Reflector(Generic[ObjectT]):
     async def _list(self) -> None:
         began = self._clock()
         listed: set[str] = set()
-        query = {"limit": str(self._page_size)}
+        query = {**self._selection, "limit": str(self._page_size)}
         while True:
             page = self._list_decoder.decode(await self._transport.get(self._path, query))
             for item in page.items or ():
@@ -150,6 +152,7 @@ class Reflector(Generic[ObjectT]):
     async def _watch(self) -> None:
         timeout_s = self._times.watch_timeout_s * random.uniform(1, 2)
         query = {
+            **self._selection,
             "watch": "true",
             "resourceVersion": self._resource_version,
             "allowWatchBookmarks": "true",

@@ -29,7 +29,7 @@ WOKEN: Final = "kerf.dev/woken"
 _INTERVAL_S: Final = 0.25
 _FIRST_WAIT_S: Final = 0.2
 _MAX_WAIT_S: Final = 60.0
-_FORGOTTEN_AFTER_S: Final = 10.0  # the watch has told of every pod that exists by then
+_FORGOTTEN_AFTER_S: Final = 900.0  # kube-scheduler asks again about every pod within five minutes
 _MAX_WAITING: Final = 20_000
 _MAX_PER_ROUND: Final = 20
 
@@ -98,9 +98,9 @@ class Waker:
         fits: dict[PodRequest, bool] = {}  # most waiting pods are of few kinds
         woken = 0
         for waiting in due:
-            unknown = now - waiting.since > _FORGOTTEN_AFTER_S and not self._ledger.knows(waiting.pod.uid)
+            forgotten = now - waiting.since > _FORGOTTEN_AFTER_S
             claim = self._ledger.claim(waiting.pod.uid)
-            if unknown or (claim is not None and claim.state is ClaimState.BOUND):
+            if forgotten or (claim is not None and claim.state is ClaimState.BOUND):
                 self.placed(waiting.pod.uid)  # deleted, or bound by somebody else
                 continue
             if waiting.request not in fits:

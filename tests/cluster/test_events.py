@@ -105,7 +105,7 @@ def test_events_wait_until_no_more_come_but_not_for_long() -> None:
 
     async def run() -> None:
         recorder.start()
-        for _ in range(12):  # a burst of 12 s, an event each second
+        for _ in range(32):  # a burst of 32 s, an event each second
             emit(recorder)
             await asyncio.sleep(0.15)
             written.append(len(transport.inner.events))
@@ -114,6 +114,6 @@ def test_events_wait_until_no_more_come_but_not_for_long() -> None:
         await recorder.stop()
 
     asyncio.run(run())
-    assert written[:9] == [0] * 9
+    assert written[:29] == [0] * 29
     assert written[-1] > 0
-    assert len(transport.inner.events) == 24
+    assert len(transport.inner.events) == 64
