@@ -141,7 +141,12 @@ class _Session:
 
     def _next_body(self, num_names: int) -> bytes:
         self._num_pods += 1
-        return requests.extender_args(self._num_pods, self._rng.sample(self._node_names, num_names))
+        # kube-scheduler goes on in its list of nodes where it stopped for the last pod, and begins again at the end.
+        # Requests for all nodes fill those at the list's beginning (best fit), so samples are taken from its end.
+        size = len(self._node_names)
+        start = self._rng.randrange(size // 2, size)
+        names = (self._node_names[start:] + self._node_names[size // 2 if num_names <= size // 2 else 0 :])[:num_names]
+        return requests.extender_args(self._num_pods, names)
 
     def _seconds(self, target: str, row: _Row, body: bytes) -> float:
         raw = f"?bytes={row.answer_bytes}"
