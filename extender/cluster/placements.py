@@ -3,7 +3,6 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final, Protocol
 
 import numpy as np
@@ -224,10 +223,6 @@ class Placer:
         """The newest decision about a pod that is still kept."""
         wanted = (namespace, name)
         return next((kept for kept in reversed(self._kept) if (kept.pod.namespace, kept.pod.name) == wanted), None)
-
-    def latest(self, count: int) -> list[Placement]:
-        """The newest decisions, newest first."""
-        return list(islice(reversed(self._kept), count))
 
 
 def _rows(cluster: Cluster, names: Sequence[str]) -> tuple[Rows, tuple[str, ...]]:
