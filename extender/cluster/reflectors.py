@@ -45,10 +45,6 @@ class ReflectorTimes:
     max_backoff_s: float = 15.0
 
 
-class _ExpiredError(Exception):
-    """The server no longer has what the watch would resume from."""
-
-
 class Reflector(Generic[ObjectT]):
     """Mirrors one kind of object into a sink."""
 
@@ -112,11 +108,8 @@ class Reflector(Generic[ObjectT]):
                     backoff_s = self._times.first_backoff_s
                     continue
                 self.last_error = "the API server ends the watch at once"
-            except _ExpiredError:
-                self._resource_version = ""
-                self.last_error = "the API server no longer has the resource version; listing again"
             except ApiError as error:
-                if error.status == 410:
+                if error.status == 410:  # the server no longer has what the watch would resume from
                     self._resource_version = ""
                 self.last_error = str(error)
             except ClusterError as error:
@@ -169,7 +162,7 @@ class Reflector(Generic[ObjectT]):
                         last_good = self._last_contact
                 self.last_error = ""
             self._last_contact = self._clock()  # the server ended it in order: nothing was missed
-        except (ApiError, _ExpiredError, msgspec.DecodeError):
+        except (ApiError, msgspec.DecodeError):
             self._last_contact = last_good  # something was missed: to open a watch again and again is not to be current
             raise
         finally:
@@ -179,8 +172,6 @@ class Reflector(Generic[ObjectT]):
         event = self._event_decoder.decode(line)
         if event.type == "ERROR":
             status = self._status_decoder.decode(event.object)
-            if status.code == 410:
-                raise _ExpiredError
             raise ApiError(status.code, status.reason, status.message)
         item = self._item_decoder.decode(event.object)
         if event.type in ("ADDED", "MODIFIED"):
