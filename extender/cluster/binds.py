@@ -113,7 +113,7 @@ class Binder:
             raise BindError(f"pod {pod.key}: {error}") from error
 
     async def _get(self, pod: PodIdentity) -> objects.Pod:
-        found = _pod_decoder.decode(await self._transport.get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"))
+        found = _pod_decoder.decode(await self._transport.get(pod.path))
         if found.metadata.uid != pod.uid:
             raise BindError(f"pod {pod.key} was deleted and created again: UID {pod.uid} is gone")
         return found
@@ -127,9 +127,8 @@ class Binder:
             "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
         try:
-            await self._transport.post(path, msgspec.json.encode(binding))
+            await self._transport.post(f"{pod.path}/binding", msgspec.json.encode(binding))
         except ApiError as error:
             if error.status != 409 and error.status < 500:
                 raise BindError(f"the API server refused to bind {pod.key} to {node}: {error}") from error

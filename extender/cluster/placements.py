@@ -31,6 +31,11 @@ class PodIdentity:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def path(self) -> str:
+        """Where the API server has it."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+
 
 class Candidates(Protocol):
     """Names of candidate nodes, not looked at one by one unless they have to be."""

@@ -125,10 +125,7 @@ class Waker:
         waiting.since = self._clock()
         metadata = {"uid": pod.uid, "annotations": {WOKEN: str(waiting.num_wakes)}}
         try:
-            await self._transport.patch(
-                f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status",
-                msgspec.json.encode({"metadata": metadata}),
-            )
+            await self._transport.patch(f"{pod.path}/status", msgspec.json.encode({"metadata": metadata}))
             self.num_woken += 1
         except ApiError as error:
             if error.status in (404, 409):
