@@ -114,7 +114,7 @@ def decide_from_top(
     policy: Policy,
     offered: Callable[[str], bool],
     memo: Memo,
-    max_tries: int = 8,
+    max_tries: int,
 ) -> Decision | None:
     """The same where `offered` tells whether a node is a candidate: the ranking of all N rows is walked from its top.
 

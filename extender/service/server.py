@@ -10,6 +10,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from extender.service.protocols import Protocol
 from extender.service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def run(app: FastAPI, settings: Settings) -> None:
         host=settings.server.host,
         port=settings.server.port,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="off",
         access_log=False,

@@ -10,6 +10,8 @@ from typing import Any
 
 import uvicorn
 
+from extender.service.protocols import Protocol
+
 Message = MutableMapping[str, Any]
 
 
@@ -38,7 +40,7 @@ def main() -> None:
         host="127.0.0.1",
         port=int(sys.argv[1]),
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="off",
         access_log=False,

@@ -127,11 +127,21 @@ def test_the_best_that_is_no_candidate_is_passed_over() -> None:
     assert placement.node == rig.place(*names).node == "n1"
 
 
+def test_a_sample_is_walked_from_the_top() -> None:
+    """kube-scheduler offers 500 of 5,000 nodes: the best 40 are not among them, and the next one is."""
+    rig = Rig(5000)
+    ranking = sorted(f"n{number}" for number in range(5000))
+    names = Names(ranking[40:540])
+    placement = rig.placer.place_best(POD, GpuRequest(1), BEST_FIT, names)
+    assert placement is not None
+    assert (placement.node, names.looked_at) == (ranking[40], 41)
+
+
 @pytest.mark.parametrize(
     ("num_nodes", "names", "gpus"),
     [
         pytest.param(300, [f"n{number}" for number in range(255)], 1, id="few names: 255 < 256"),
-        pytest.param(600, [f"n{number}" for number in range(299)], 1, id="less than half of the nodes: 299 < 300"),
+        pytest.param(4200, [f"n{number}" for number in range(299)], 1, id="less than a 14th of the nodes: 299 < 300"),
         pytest.param(300, [f"n{number}" for number in range(300)], 3, id="nothing fits"),
         pytest.param(300, [f"x{number}" for number in range(300)], 1, id="none of the best is a candidate"),
     ],
