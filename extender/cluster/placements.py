@@ -17,8 +17,8 @@ _MAX_REMEMBERED: Final = 20_000
 _FEW_NAMES: Final = 256
 _MAX_NAME_BYTES: Final = 256  # a node's name in quotes, and a comma
 _SMALLEST_SAMPLE_FRAC: Final = 1 / 14
-"""Down to this part the ranking is walked from its top: kube-scheduler offers a tenth of 5,000 nodes by default. With one
-node in 14 a candidate, 64 tries miss them all once in a hundred times."""
+"""Down to this part the ranking is walked from its top: kube-scheduler offers a tenth of 5,000 nodes by default.
+With one node in 14 a candidate, 64 tries miss them all once in a hundred times."""
 _MAX_TRIES: Final = 64
 
 
