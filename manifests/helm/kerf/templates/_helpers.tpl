@@ -1,0 +1,122 @@
+{{/* Name of everything in a release. */}}
+{{- define "kerf.name" -}}
+{{- if contains "kerf" .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-kerf" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "kerf.selector" -}}
+app.kubernetes.io/name: kerf
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "kerf.labels" -}}
+{{ include "kerf.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "kerf.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (include "kerf.name" .) }}
+{{- end }}
+
+{{- define "kerf.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* The settings file: what the values say, and what the way of running demands. */}}
+{{- define "kerf.config" -}}
+{{- $config := deepCopy .Values.config }}
+{{- $server := dict "port" 8888 "host" (ternary "127.0.0.1" "0.0.0.0" (eq .Values.mode "scheduler")) }}
+{{- $config := mergeOverwrite (dict "server" $server) $config }}
+{{- toYaml $config }}
+{{- end }}
+
+{{- define "kerf.schedulerConfig" -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  # A lease of its own: by the default name it would wait for the cluster's own kube-scheduler to end.
+  resourceName: {{ include "kerf.name" . }}
+  resourceNamespace: {{ .Release.Namespace }}
+# No kubeconfig: the pod's service account.
+clientConnection:
+  # The defaults of 50 and 100 would limit kube-scheduler, not Kerf, in a burst of pods.
+  qps: 1000
+  burst: 2000
+percentageOfNodesToScore: {{ .Values.scheduler.percentageOfNodesToScore }}
+profiles:
+  - schedulerName: {{ .Values.scheduler.name }}
+extenders:
+  - urlPrefix: http://127.0.0.1:8888
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    weight: 1
+    bindVerb: bind
+    # Names travel, not whole nodes: Kerf watches the nodes itself.
+    nodeCacheCapable: true
+    httpTimeout: 5s
+    # Without Kerf a GPU pod waits: placing it unseen would give the same GPUs away twice.
+    ignorable: false
+{{- end }}
+
+{{/* A probe of Kerf on loopback: runs inside the container, since nobody else can reach the port. */}}
+{{- define "kerf.probe" -}}
+exec:
+  command:
+    - python
+    - -ISc
+    - |
+      import http.client, sys
+      kerf = http.client.HTTPConnection("127.0.0.1", 8888, timeout=2)
+      kerf.request("GET", sys.argv[1])
+      sys.exit(kerf.getresponse().status != 200)
+    - {{ . }}
+{{- end }}
+
+{{/* Kerf's container. */}}
+{{- define "kerf.container" -}}
+name: kerf
+image: {{ include "kerf.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+args: [serve, --config=/etc/kerf/kerf.yaml]
+{{- with .Values.env }}
+env:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if eq .Values.mode "service" }}
+ports:
+  - name: http
+    containerPort: 8888
+{{- end }}
+startupProbe:
+  {{- include "kerf.probe" (ternary "/readyz" "/healthz" (eq .Values.mode "scheduler")) | nindent 2 }}
+  periodSeconds: 1
+  timeoutSeconds: 5
+  failureThreshold: 120
+readinessProbe:
+  {{- include "kerf.probe" "/readyz" | nindent 2 }}
+  periodSeconds: {{ ternary 10 1 (eq .Values.mode "scheduler") }}
+  timeoutSeconds: 5
+  failureThreshold: {{ ternary 3 1 (eq .Values.mode "scheduler") }}
+livenessProbe:
+  {{- include "kerf.probe" "/healthz" | nindent 2 }}
+  periodSeconds: 15
+  timeoutSeconds: 5
+  failureThreshold: 4
+resources:
+  {{- toYaml .Values.resources | nindent 2 }}
+securityContext:
+  {{- include "kerf.restricted" . | nindent 2 }}
+volumeMounts:
+  - name: config
+    mountPath: /etc/kerf
+    readOnly: true
+{{- end }}
+
+{{- define "kerf.restricted" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}

@@ -1,0 +1,70 @@
+"""Helm, and the chart as it renders and installs."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.controlplane.binaries import BuildError, cached, go_command
+
+CHART = Path(__file__).parents[2] / "manifests" / "helm" / "kerf"
+
+_VERSION = "v3.19.2"
+
+
+class HelmError(Exception):
+    """helm has failed; says what it printed."""
+
+
+def find_helm() -> Path:
+    """Helm 3, installed or built once from its Go module. Raises BuildError."""
+    installed = shutil.which("helm")
+    if installed and run([installed, "version", "--short"]).startswith("v3."):
+        return Path(installed)
+    return cached(f"helm-{_VERSION}", _build) / "helm"
+
+
+def _build(into: Path) -> None:
+    command = [go_command(), "install", "-trimpath", f"helm.sh/helm/v3/cmd/helm@{_VERSION}"]
+    environment = os.environ | {"CGO_ENABLED": "0", "GOBIN": str(into)}
+    result = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if result.returncode != 0:
+        raise BuildError(f"go install of helm failed:\n{result.stderr[-4000:]}")
+
+
+def run(command: list[str], **environment: str) -> str:
+    """What a command prints. Raises HelmError."""
+    result = subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ | environment)
+    if result.returncode != 0:
+        raise HelmError(f"{' '.join(command[1:4])}: {result.stderr.strip() or result.stdout.strip()}")
+    return result.stdout
+
+
+class Helm:
+    """Helm on the chart, with a kubeconfig where it needs a cluster."""
+
+    def __init__(self, home: Path, kubeconfig: Path | None = None) -> None:
+        self._path = str(find_helm())
+        # Neither the configuration nor the plugins of whoever runs the tests.
+        self._environment = {f"HELM_{name}_HOME": str(home / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
+        if kubeconfig is not None:
+            self._environment["KUBECONFIG"] = str(kubeconfig)
+
+    def __call__(self, *arguments: str) -> str:
+        """What `helm ...` prints. Raises HelmError."""
+        return run([self._path, *arguments], **self._environment)
+
+    def render(self, *values: str, release: str = "kerf", namespace: str = "kube-system") -> list[dict[str, Any]]:
+        """The objects that the chart makes of some values, each `key=value`. Raises HelmError."""
+        settings = [part for value in values for part in ("--set", value)]
+        text = self("template", release, str(CHART), "--namespace", namespace, "--kube-version", "v1.36.1", *settings)
+        return [document for document in yaml.safe_load_all(text) if document]
+
+
+def only(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """The one object of a kind."""
+    (found,) = (item for item in objects if item["kind"] == kind)
+    return found

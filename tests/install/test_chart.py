@@ -1,0 +1,117 @@
+"""What the chart renders, without a cluster."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.service.settings import load_settings
+from tests.install.helm import CHART, Helm, HelmError, only
+from tests.install.manifests import MANIFESTS, render_manifests
+
+ROOT = CHART.parents[2]
+
+
+@pytest.fixture(scope="module")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    return Helm(tmp_path_factory.mktemp("helm"))
+
+
+def containers(deployment: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Containers of a Deployment by name, sidecars among them."""
+    spec = deployment["spec"]["template"]["spec"]
+    return {item["name"]: item for item in [*spec.get("initContainers", []), *spec["containers"]]}
+
+
+def test_lint(helm: Helm) -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        pytest.param("mode=sidecar", "mode", id="unknown mode"),
+        pytest.param("replicas=0", "replicas", id="no replica"),
+        pytest.param("replica=2", "replica", id="a key nobody knows"),
+        pytest.param("scheduler.name=default-scheduler", "scheduler.name", id="the cluster's own scheduler"),
+        pytest.param("scheduler.percentageOfNodesToScore=101", "percentageOfNodesToScore", id="out of range"),
+        pytest.param("image.repository=", "repository", id="no image"),
+        pytest.param("serviceMonitor.enabled=true", "mode=service", id="metrics on loopback"),
+    ],
+)
+def test_bad_values_are_refused_by_name(helm: Helm, value: str, fault: str) -> None:
+    with pytest.raises(HelmError, match=fault.replace(".", r"[./]")):
+        helm.render(value)
+
+
+MATRIX = [
+    (),
+    ("mode=service",),
+    ("replicas=2",),
+    ("mode=service", "replicas=3", "networkPolicy.enabled=true", "networkPolicy.from[0].podSelector.matchLabels.a=b"),
+    ("mode=service", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "service.port=80"),
+    ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),
+    ("config.decisions.policy=spread", "config.server.port=8888", "env[0].name=KERF_LOG__FORMAT", "env[0].value=json"),
+]
+
+
+@pytest.mark.parametrize("values", MATRIX, ids=" ".join)
+def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, ...]) -> None:
+    objects = helm.render(*values)
+    sidecar = "mode=service" not in values
+    deployment = only(objects, "Deployment")
+    spec = deployment["spec"]["template"]["spec"]
+    assert set(containers(deployment)) == ({"kerf", "kube-scheduler"} if sidecar else {"kerf"})
+    names = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
+    assert {spec["serviceAccountName"]} == names
+
+    settings = tmp_path / "kerf.yaml"
+    settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
+    loaded = load_settings(settings)
+    assert loaded.server.host == ("127.0.0.1" if sidecar else "0.0.0.0")  # noqa: S104 - what the Service needs
+    replicas = deployment["spec"]["replicas"]
+    kinds = {item["kind"] for item in objects}
+    assert ("PodDisruptionBudget" in kinds) == (replicas > 1)
+    assert ("topologySpreadConstraints" in spec) == (replicas > 1)
+    assert ("Service" in kinds) == (not sidecar)
+    assert ("ClusterRole" in kinds) == ("rbac.create=false" not in values)
+
+
+def test_pods_are_restricted(helm: Helm) -> None:
+    """The profile `restricted` of the pod security standards."""
+    deployment = only(helm.render(), "Deployment")
+    security = deployment["spec"]["template"]["spec"]["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in containers(deployment).values():
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_other_settings_make_other_pods(helm: Helm) -> None:
+    def checksum(*values: str) -> str:
+        annotations = only(helm.render(*values), "Deployment")["spec"]["template"]["metadata"]["annotations"]
+        return str(annotations["checksum/config"])
+
+    assert checksum() == checksum("resources.limits.memory=2Gi")
+    assert checksum() != checksum("config.decisions.policy=spread")
+
+
+def test_alerts_are_the_file_s_and_each_has_its_page(helm: Helm) -> None:
+    alerts = yaml.safe_load((CHART / "alerts.yaml").read_text())
+    assert only(helm.render("prometheusRule.enabled=true"), "PrometheusRule")["spec"] == alerts
+    headings = [line[3:] for line in (ROOT / "docs" / "alerts.md").read_text().splitlines() if line.startswith("## ")]
+    rules = [rule for group in alerts["groups"] for rule in group["rules"]]
+    assert [rule["alert"] for rule in rules] == headings
+    for rule in rules:
+        assert rule["annotations"]["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
+
+
+def test_manifests_are_rendered_from_the_chart(helm: Helm) -> None:
+    """`make manifests` writes them."""
+    before = {path: path.read_text() for path in (MANIFESTS / "install.yaml", MANIFESTS / "rbac.yaml")}
+    assert render_manifests(helm) == before
