@@ -1,0 +1,63 @@
+"""The Dockerfile's steps, run without a container engine."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clusters import ROOT
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def steps() -> list[str]:
+    """The RUN instructions, their lines joined."""
+    joined = DOCKERFILE.replace("\\\n", " ")
+    return re.findall(r"^RUN (.*)$", joined, re.MULTILINE)
+
+
+def test_two_stages_no_root_and_the_service_s_own_dependencies_alone() -> None:
+    assert len(re.findall(r"^FROM python:\S+-slim", DOCKERFILE, re.MULTILINE)) == 2
+    assert re.search(r"^USER (\d+)", DOCKERFILE, re.MULTILINE)
+    serving = (ROOT / "requirements" / "serve.txt").read_text()
+    for name in ("torch", "gymnasium", "pytest", "matplotlib"):
+        assert not re.search(rf"^{name}==", serving, re.MULTILINE), f"{name} is in the serving image"
+
+
+@pytest.mark.slow
+def test_what_the_image_holds_serves(tmp_path: Path) -> None:
+    """Each step as it stands there, with the image's folders below a temporary one and this Python for the image's."""
+    source = tmp_path / "src"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "extender", "model", "requirements"):
+        assert re.search(rf"^COPY .*\b{re.escape(name)}", DOCKERFILE, re.MULTILINE), f"{name} is not copied"
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    for step in steps():
+        command = re.sub(r"(/opt|/dist)\b", rf"{tmp_path}\1", step).replace(
+            "python -m venv", f"{sys.executable} -m venv"
+        )
+        result = subprocess.run(
+            ["bash", "-euc", command],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=source,
+            env=_environment(),
+        )
+        assert result.returncode == 0, f"{step}\n{result.stderr[-2000:]}"
+    kerf = str(tmp_path / "opt" / "kerf" / "bin" / "kerf")
+    shown = subprocess.run([kerf, "version"], check=True, capture_output=True, text=True, cwd="/")
+    assert shown.stdout.strip()
+    packages = {path.name for path in (tmp_path / "opt" / "kerf" / "lib").glob("python3*/site-packages/*")}
+    assert "extender" in packages
+    assert not packages & {"torch", "pip", "pytest"}
+
+
+def _environment() -> dict[str, str]:
+    """This process's variables without those of its own virtual environment."""
+    return {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
