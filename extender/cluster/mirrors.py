@@ -46,7 +46,8 @@ class _Pods:
         self._clock = clock
 
     def upsert(self, item: objects.Pod) -> None:
-        self._ledger.upsert_pod(item, self._clock())
+        for warning in self._ledger.upsert_pod(item, self._clock()):
+            logger.warning("pod %s: %s", item.key, warning)
 
     def remove(self, item: objects.Pod) -> None:
         self._ledger.remove_pod(item.metadata.uid)
