@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.core.clusters import Cluster
+from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.fits import fit
 from extender.core.nodes import GpuUnit
 from extender.core.requests import GpuRequest
@@ -55,19 +55,16 @@ def crossed_groups(cluster: Cluster, row: int, gpus: Sequence[int]) -> str:
 
 
 def _slots(cluster: Cluster, row: int, room: list[bool]) -> list[_Slot]:
-    columns = (
-        cluster.gpu_memory_mib,
-        cluster.gpu_free_milli,
-        cluster.gpu_free_mib,
-        cluster.gpu_idle,
-        cluster.gpu_link,
-        cluster.gpu_numa,
+    free_milli, free_mib, memory_mib = (
+        cluster.gpu_free_milli[row],
+        cluster.gpu_free_mib[row],
+        cluster.gpu_memory_mib[row],
     )
+    idle = (free_milli == WHOLE_MILLI) & (free_mib == memory_mib)  # of this row alone: `gpu_idle` is all N
+    columns = (memory_mib, free_milli, free_mib, idle, cluster.gpu_link[row], cluster.gpu_numa[row])
     return [
         _Slot(index, *values)
-        for index, (has_room, *values) in enumerate(
-            zip(room, *(column[row].tolist() for column in columns), strict=True)
-        )
+        for index, (has_room, *values) in enumerate(zip(room, *(column.tolist() for column in columns), strict=True))
         if has_room
     ]
 
