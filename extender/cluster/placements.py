@@ -238,7 +238,7 @@ class Placer:
         if request.gpus is None:
             return False
         cluster = self.snapshot()
-        return bool(self._memo.evaluate(cluster, request.gpus, self.policy_of(request)).fits.any())
+        return bool(self._memo.evaluate(cluster, request.gpus, self.policy_of(request)).evaluation.fits.any())
 
     def reserve(self, placement: Placement) -> None:
         """Hold the GPUs of a decision for the pod until it is bound or the TTL ends."""

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
-from extender.core.devices import choose_gpus, crossed_groups
-from extender.core.fits import fit
+from extender.core.devices import choose_among, crossed_groups
+from extender.core.fits import Fit, fit
 from extender.core.nodes import GpuUnit
 from extender.core.policies import Policy
 from extender.core.reasons import Reason
@@ -41,6 +41,16 @@ class Evaluation:
     def take(self, rows: Rows) -> "Evaluation":
         """The same for a selection of rows, copied."""
         return Evaluation(self.reason.take(rows), self.available.take(rows), self.score.take(rows))
+
+    def copy(self) -> "Evaluation":
+        """The same, copied."""
+        return Evaluation(self.reason.copy(), self.available.copy(), self.score.copy())
+
+    def put(self, rows: Rows, fresh: "Evaluation") -> None:
+        """Write other values into a selection of rows."""
+        self.reason[rows] = fresh.reason
+        self.available[rows] = fresh.available
+        self.score[rows] = fresh.score
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +82,23 @@ class Decision:
         return self.request.count or len(self.gpus)
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An evaluation of all N rows, and what a choice of GPUs on one of them needs."""
+
+    evaluation: Evaluation
+    room: Mask
+    """(N, G) as in fits.Fit."""
+    shares: Mask
+    """(N,) as in fits.Fit."""
+
+
 def evaluate(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> Evaluation:
     """Fit and score of a request on R rows."""
-    checked = fit(cluster, request, rows)
+    return _evaluation(cluster, request, policy, rows, fit(cluster, request, rows))
+
+
+def _evaluation(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, checked: Fit) -> Evaluation:
     score = np.where(checked.fits, policy.score(cluster, request, rows, checked), -np.inf)
     return Evaluation(checked.reason, checked.available, score)
 
@@ -88,21 +112,23 @@ class Memo:
 
     def __init__(self, max_classes: int = 64) -> None:
         self._max_classes = max_classes
-        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Evaluation]] = OrderedDict()
+        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Known]] = OrderedDict()
 
-    def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> Evaluation:
+    def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> Known:
         """Fit and score of a request on all N rows. The arrays are the memo's own: take, don't keep."""
         key = (request, policy.name)
         version, known = self._entries.pop(key, (-1, None))
-        if known is None or len(known.reason) != cluster.num_nodes:
-            known = evaluate(cluster, request, policy, np.arange(cluster.num_nodes))
+        if known is None or known.room.shape != cluster.gpu_model.shape:
+            rows = np.arange(cluster.num_nodes)
+            checked = fit(cluster, request, rows)
+            known = Known(_evaluation(cluster, request, policy, rows, checked), checked.room, checked.shares)
         elif version != cluster.version:
             changed = np.flatnonzero(cluster.row_version > version)
             if len(changed):
-                fresh = evaluate(cluster, request, policy, changed)
-                known.reason[changed] = fresh.reason
-                known.available[changed] = fresh.available
-                known.score[changed] = fresh.score
+                checked = fit(cluster, request, changed)
+                known.evaluation.put(changed, _evaluation(cluster, request, policy, changed, checked))
+                known.room[changed] = checked.room
+                known.shares[changed] = checked.shares
         self._entries[key] = (cluster.version, known)
         if len(self._entries) > self._max_classes:
             self._entries.popitem(last=False)
@@ -111,9 +137,11 @@ class Memo:
 
 def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, memo: Memo) -> Decision:
     """The verdict on a request over R candidate rows: the best node and its GPUs."""
-    evaluation = memo.evaluate(cluster, request, policy).take(rows)
+    known = memo.evaluate(cluster, request, policy)
+    evaluation = known.evaluation.take(rows)
+    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, ())
     best = next(ranked(cluster, rows, evaluation), None)
-    return _decision(cluster, request, policy, rows, evaluation, best)
+    return plain if best is None else _decided(cluster, policy, plain, best, known)
 
 
 def decide_from_top(
@@ -130,10 +158,12 @@ def decide_from_top(
     no node within the tries is a candidate, or nothing fits.
     """
     rows = np.arange(cluster.num_nodes)
-    evaluation = memo.evaluate(cluster, request, policy).take(rows)
+    known = memo.evaluate(cluster, request, policy)
+    evaluation = known.evaluation.copy()
     for row in islice(ranked(cluster, rows, evaluation), max_tries):
         if offered(cluster.node_names[row]):
-            return _decision(cluster, request, policy, rows, evaluation, row)
+            plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, ())
+            return _decided(cluster, policy, plain, row, known)
     return None
 
 
@@ -156,19 +186,16 @@ def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
     return np.fromiter(islice(ranked(cluster, decision.rows, decision.evaluation), count), dtype=np.intp)
 
 
-def _decision(
-    cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, evaluation: Evaluation, best: int | None
-) -> Decision:
-    plain = Decision(request, policy.name, cluster.version, rows, evaluation, best, ())
-    if best is None:
-        return plain
-    gpus = choose_gpus(cluster, best, request, spreads=policy.spreads)
+def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, known: Known) -> Decision:
+    """A decision for one of its rows, with the GPUs of that node."""
+    request, shares = plain.request, bool(known.shares[best])
+    gpus = choose_among(cluster, best, request, known.room[best], shares=shares, spreads=policy.spreads)
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     shared = request.milli or (request.shares_by_memory and cluster.unit[best] == GpuUnit.PART)
     milli, mib = (request.milli, request.memory_each_mib) if shared else (WHOLE_MILLI, 0)
     crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
-    return replace(plain, gpus=gpus, milli=milli, mib=mib, crosses=crosses)
+    return replace(plain, best=best, gpus=gpus, milli=milli, mib=mib, crosses=crosses)
 
 
 def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:
