@@ -56,6 +56,7 @@ class PodSpec(Object, rename="camel"):
     node_name: str | None = None
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
+    scheduling_gates: list[Any] | None = None
 
 
 class PodStatus(Object):

@@ -150,9 +150,13 @@ def _install_operation(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready, with the reason."}})
     async def readyz() -> JSONResponse:
-        """Ready once nodes and pods are synced, for as long as they are current."""
-        fault = service.fault()
-        return JSONResponse({"status": fault or "ok"}, status_code=503 if fault else 200)
+        """Ready where this replica leads, once nodes and pods are synced, for as long as they are current."""
+        return _status(service.fault())
+
+    @app.get("/syncz", tags=["operation"], responses={503: {"description": "Not synced, with the reason."}})
+    async def syncz() -> JSONResponse:
+        """Synced: ready to decide, or to take over. What a sidecar's kube-scheduler has to wait for."""
+        return _status(service.mirror.fault())
 
     @app.get("/version", tags=["operation"])
     async def version() -> dict[str, str]:
@@ -181,6 +185,10 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
             detail = f"no decision about pod {namespace}/{name} is kept; only the newest are"
             return JSONResponse({"detail": detail}, status_code=404)
         return JSONResponse(explain(placement))
+
+
+def _status(fault: str) -> JSONResponse:
+    return JSONResponse({"status": fault or "ok"}, status_code=503 if fault else 200)
 
 
 def _fault(error: Exception) -> bytes:

@@ -35,6 +35,7 @@ def description() -> schemathesis.BaseSchema:
         pytest.param("POST /bind", INVALID, (negative_data_rejection,), id="bind, invalid: a sentence in Error"),
         pytest.param("GET /healthz", VALID, (), id="healthz"),
         pytest.param("GET /readyz", VALID, (), id="readyz"),
+        pytest.param("GET /syncz", VALID, (), id="syncz"),
         pytest.param("GET /version", VALID, (), id="version"),
         pytest.param("GET /metrics", VALID, (), id="metrics"),
         pytest.param("GET /explain/pod/{namespace}/{name}", VALID, (), id="explain"),
@@ -65,6 +66,7 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/bind": {"200"},
         "/healthz": {"200"},
         "/readyz": {"200", "503"},
+        "/syncz": {"200", "503"},
         "/version": {"200"},
         "/metrics": {"200"},
         # 422 is FastAPI's own, for path parameters; every text is one.
