@@ -14,6 +14,7 @@ from extender.cluster.events import EventRecorder
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer
+from extender.cluster.preemptions import Preemptor
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
 from extender.service.metrics import ClusterCollector, Metrics
@@ -63,6 +64,7 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         waker,
         mirror,
         metrics,
+        Preemptor(ledger, mirror.tenants, clock=clock, wall_clock=time.time),
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
