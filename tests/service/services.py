@@ -123,6 +123,10 @@ class Kerf:
             return self._call("POST", path, (body,), {"content-length": str(len(body)), **(headers or {})})
         return self._call("POST", path, body, headers or {})
 
+    def stop_mirror(self) -> None:
+        """Hear nothing of the cluster any more."""
+        self._runner.run(self.service.mirror.stop())
+
     def settle(self) -> None:
         """Let background work, such as the watch, catch up."""
         self._runner.run(asyncio.sleep(0.002))

@@ -1,6 +1,5 @@
 """Preempt: which of kube-scheduler's proposals are left, with which victims; and what bad input gets."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -261,7 +260,7 @@ def test_nobody_is_evicted_for_a_pod_that_no_node_would_take(busy: Kerf, asking:
 def test_nobody_is_evicted_by_an_old_mirror(busy: Kerf) -> None:
     proposal = {"a100-40-0": uids("a0", "a1")}
     assert busy.preempt(TWO_OF_40, proposal) == proposal
-    asyncio.run(busy.service.mirror.stop())  # nobody is told of anything any more
+    busy.stop_mirror()
     assert busy.get("/readyz").status == 503
     assert busy.preempt(TWO_OF_40, proposal) == {}
     assert busy.preempt(pod("web"), proposal) == proposal
