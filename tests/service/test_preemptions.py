@@ -275,3 +275,37 @@ def test_verdicts_are_counted(busy: Kerf) -> None:
     assert busy.metric("kerf_preemption_candidates_total", verdict="kept") == 1
     assert busy.metric("kerf_preemption_candidates_total", verdict="dropped") == 1
     assert busy.metric("kerf_spared_victims_total") == 1
+
+
+# Shares
+
+
+def sharer(name: str, on: str, gpu: int, milli: int, **options: Any) -> Manifest:
+    """A pod that has a share of a GPU."""
+    annotations = {
+        "kerf.dev/gpu-share": str(milli),
+        "kerf.dev/assigned-gpus": str(gpu),
+        "kerf.dev/assigned-share": str(milli),
+    }
+    return pod(name, annotations=annotations, node_name=on, **options)
+
+
+def test_a_gpu_is_free_when_all_who_share_it_go() -> None:
+    sharers = [sharer("s0", "t4-0", 0, 300), sharer("s1", "t4-0", 0, 600), sharer("s2", "t4-0", 1, 100)]
+    with running([*bodies.CLUSTER, *sharers]) as kerf:
+        asking = pod("urgent", 1, priority=9)
+        assert kerf.preempt(asking, {"t4-0": uids("s0", "s2")}) == {"t4-0": uids("s2")}
+        assert kerf.preempt(asking, {"t4-0": uids("s0")}) == {}
+        assert kerf.preempt(asking, {"t4-0": uids("s0", "s1")}) == {"t4-0": uids("s0", "s1")}
+        half = pod("half", annotations={"kerf.dev/gpu-share": "500"}, priority=9)
+        assert kerf.preempt(half, {"t4-0": uids("s0", "s1")})["t4-0"] == uids("s0", "s1")  # there is room on GPU 1
+
+
+def test_shares_lose_their_part_of_a_gpu() -> None:
+    started = "2026-01-01T00:00:00Z"
+    old, young = sharer("old", "t4-0", 0, 100), holder("young", "t4-1", "0", started="2026-01-01T12:00:00Z")
+    old["status"]["startTime"] = started
+    fill = [holder("f0", "t4-0", "1"), holder("f1", "t4-1", "1")]
+    with running([*bodies.CLUSTER, old, young, *fill]) as kerf:
+        proposals = {"t4-0": uids("old"), "t4-1": uids("young")}
+        assert kerf.preempt(pod("urgent", 1, priority=9), proposals) == {"t4-0": uids("old")}
