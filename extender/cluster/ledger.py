@@ -6,7 +6,7 @@ as long as the pod exists.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -101,6 +101,17 @@ class Ledger:
     def claim(self, uid: str) -> Claim | None:
         """What is held for a pod."""
         return self._claims.get(uid)
+
+    def without(self, node: str, uids: Collection[str], now: float) -> Cluster | None:
+        """A node alone, as it would be if these pods were gone; None when it is not known."""
+        self._expire(now)
+        row = self._arrays.row_of.get(node)
+        if row is None:
+            return None
+        occupancy = self._occupancy(
+            row, [claim.holding for claim in self._claims_on.get(node, {}).values() if claim.uid not in uids]
+        )
+        return self._arrays.alone(row, occupancy.held, occupancy.untracked, occupancy.mig)
 
     def num_claims(self, state: ClaimState) -> int:
         """How many claims are in a state."""
@@ -293,19 +304,21 @@ class Ledger:
         row = self._arrays.row_of.get(node)
         if row is None:
             return
-        offer = self._arrays.offer(row)
-        occupancy = _Occupancy(offer)
-        holdings = [claim.holding for claim in self._claims_on.get(node, {}).values()]
-        for holding in holdings:
-            occupancy.add_shares(holding)
-        for holding in holdings:
-            occupancy.add_whole(holding)
-        occupancy.settle()
+        occupancy = self._occupancy(row, [claim.holding for claim in self._claims_on.get(node, {}).values()])
         if occupancy.crowded:
             self._crowded.add(node)
         else:
             self._crowded.discard(node)
         self._arrays.set_held(row, occupancy.held, occupancy.untracked, occupancy.mig)
+
+    def _occupancy(self, row: int, holdings: list[Holding]) -> "_Occupancy":
+        occupancy = _Occupancy(self._arrays.offer(row))
+        for holding in holdings:
+            occupancy.add_shares(holding)
+        for holding in holdings:
+            occupancy.add_whole(holding)
+        occupancy.settle()
+        return occupancy
 
 
 class _Occupancy:

@@ -8,6 +8,7 @@ from typing import Any
 from extender.cluster import objects
 from extender.cluster.ledger import Ledger
 from extender.cluster.reflectors import Reflector, ReflectorTimes
+from extender.cluster.tenants import Tenants
 from extender.cluster.transports import Transport
 
 logger = logging.getLogger(__name__)
@@ -19,40 +20,50 @@ HOLDING_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
 class _Nodes:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, tenants: Tenants) -> None:
         self._ledger = ledger
+        self._tenants = tenants
         self._names: dict[str, str] = {}  # by uid
 
     def upsert(self, item: objects.Node) -> None:
         self._names[item.metadata.uid] = item.metadata.name
+        self._tenants.upsert_node(item)
         for warning in self._ledger.upsert_node(item):
             logger.warning("node %s: %s", item.metadata.name, warning)
 
     def remove(self, item: objects.Node) -> None:
         self._names.pop(item.metadata.uid, None)
-        self._ledger.remove_node(item.metadata.name)
+        self._remove(item.metadata.name)
 
     def keep(self, items: set[str], list_began: float) -> None:
         for uid in self._names.keys() - items:
             name = self._names.pop(uid)
             if name not in self._names.values():  # deleted and created again under the same name
-                self._ledger.remove_node(name)
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        self._ledger.remove_node(name)
+        self._tenants.remove_node(name)
 
 
 class _Pods:
-    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
+    def __init__(self, ledger: Ledger, tenants: Tenants, clock: Callable[[], float]) -> None:
         self._ledger = ledger
+        self._tenants = tenants
         self._clock = clock
 
     def upsert(self, item: objects.Pod) -> None:
+        self._tenants.upsert_pod(item)
         for warning in self._ledger.upsert_pod(item, self._clock()):
             logger.warning("pod %s: %s", item.key, warning)
 
     def remove(self, item: objects.Pod) -> None:
         self._ledger.remove_pod(item.metadata.uid)
+        self._tenants.remove_pod(item.metadata.uid)
 
     def keep(self, items: set[str], list_began: float) -> None:
         self._ledger.keep_pods(items, list_began)
+        self._tenants.keep_pods(items)
 
 
 class Mirror:
@@ -69,15 +80,23 @@ class Mirror:
         times: ReflectorTimes | None = None,
     ) -> None:
         self._max_age_s = max_age_s
+        self.tenants = Tenants()
+        """Who lives on which node."""
         self._reflectors: dict[str, Reflector[Any]] = {
             "nodes": Reflector(
-                transport, NODES_PATH, objects.Node, _Nodes(ledger), clock, page_size=page_size, times=times
+                transport,
+                NODES_PATH,
+                objects.Node,
+                _Nodes(ledger, self.tenants),
+                clock,
+                page_size=page_size,
+                times=times,
             ),
             "pods": Reflector(
                 transport,
                 PODS_PATH,
                 objects.Pod,
-                _Pods(ledger, clock),
+                _Pods(ledger, self.tenants, clock),
                 clock,
                 field_selector=HOLDING_PODS,
                 page_size=page_size,

@@ -37,6 +37,7 @@ class Container(Object, rename="camel"):
 
 class NodeAffinity(Object):
     preferred: list[Any] | None = msgspec.field(name="preferredDuringSchedulingIgnoredDuringExecution", default=None)
+    required: Any = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
 class Affinity(Object, rename="camel"):
@@ -57,10 +58,14 @@ class PodSpec(Object, rename="camel"):
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
     scheduling_gates: list[Any] | None = None
+    priority: int | None = None
+    resources: Resources | None = None
+    """At pod level: CPU, memory and huge pages, instead of the containers' sum."""
 
 
-class PodStatus(Object):
+class PodStatus(Object, rename="camel"):
     phase: str = ""
+    start_time: str | None = None
 
 
 class Pod(Object):
@@ -77,6 +82,30 @@ class Pod(Object):
     def finished(self) -> bool:
         """Whether its containers have ended for good, so that its GPUs are free. Terminating is not finished."""
         return self.status.phase in ("Succeeded", "Failed")
+
+
+class Port(Object, rename="camel"):
+    host_port: int | None = None
+
+
+class DemandingContainer(Object):
+    ports: list[Port] | None = None
+
+
+class Demands(Object, rename="camel"):
+    """What else than resources a pod's spec may want of a node; read only where it matters."""
+
+    containers: list[DemandingContainer] | None = None
+    init_containers: list[DemandingContainer] | None = None
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
+    volumes: list[dict[str, Any]] | None = None
+    host_network: bool | None = None
+    resource_claims: list[Any] | None = None
+
+
+class DemandingPod(Object):
+    spec: Demands = msgspec.field(default_factory=Demands)
 
 
 class NodeStatus(Object):

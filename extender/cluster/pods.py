@@ -1,6 +1,7 @@
 """What a pod object means to Kerf: its request, what it holds, and how its assignment is written."""
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 from typing import Final
@@ -24,6 +25,7 @@ from extender.core.requests import (
     mig_devices,
     read_request,
     resource_units,
+    total_request,
 )
 
 ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
@@ -215,6 +217,23 @@ def parse_gpus(text: str) -> tuple[int, ...]:
 def format_gpus(gpus: tuple[int, ...]) -> str:
     """An assignment as its annotation has it."""
     return ",".join(map(str, gpus))
+
+
+def requested(spec: objects.PodSpec, resource: str) -> Fraction | int:
+    """A pod's request of one resource of any kind, as kube-scheduler counts it. Raises RequestError."""
+    overhead = spec.overhead or {}
+    of_pod = (spec.resources and spec.resources.requests) or {}
+    if resource in of_pod:
+        return total_request(resource, [Container(of_pod)], (), overhead)
+    containers, init_containers = (
+        [Container(_requests(item.resources), sidecar=item.restart_policy == "Always") for item in items or ()]
+        for items in (spec.containers, spec.init_containers)
+    )
+    return total_request(resource, containers, init_containers, overhead)
+
+
+def _requests(resources: objects.Resources | None) -> Resources:
+    return {} if resources is None else {**(resources.limits or {}), **(resources.requests or {})}
 
 
 def _units(spec: objects.PodSpec) -> tuple[int, AskedUnit, tuple[tuple[str, int], ...]]:

@@ -18,6 +18,7 @@ from extender.cluster.leases import Election, FollowedLease, HeldLease, LeaseNam
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer
+from extender.cluster.preemptions import Preemptor
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
@@ -82,6 +83,7 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         mirror,
         fence,
         metrics,
+        Preemptor(ledger, mirror.tenants, clock=clock, wall_clock=time.time),
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
