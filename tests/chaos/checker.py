@@ -67,6 +67,12 @@ class NodeUse:
         """GPUs that somebody holds something of."""
         return len(self.exclusive.keys() | self.shares.keys()) + self.unknown
 
+    @property
+    def booked(self) -> float:
+        """GPUs' compute that somebody holds."""
+        shares = sum(milli for sharers in self.shares.values() for _, milli, _ in sharers)
+        return len(self.exclusive) + self.unknown + shares / _WHOLE_MILLI
+
     def milli(self, gpu: int) -> int:
         """Compute booked on a GPU."""
         return sum(milli for _, milli, _ in self.shares[gpu]) if gpu in self.shares else 0

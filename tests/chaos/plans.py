@@ -1,7 +1,7 @@
 """What happens in a run, drawn from its seed: nodes, pods, and faults with their times. Equal seeds, equal plans."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 WINDOW_S = 4.0
@@ -127,13 +127,20 @@ class PodPlan:
     scheduler: int
     """Which of the two schedulers it is for."""
     gpus: int
-    by_resource: bool
+    by_resource: bool = False
     """By `nvidia.com/gpu`; else by annotation, where Kerf alone stands against over-commitment."""
+    milli: int = 0
+    """Of the compute of one GPU, a share of it; 0: whole GPUs."""
     memory_mib: int = 0
-    """Memory that each of its GPUs must have; 0: any."""
+    """Memory that each of its GPUs must have, or that its share takes; 0: any."""
     model: str = ""
     node: str = ""
     """Where it runs from the beginning, placed by nobody's scheduler."""
+
+    @property
+    def size(self) -> float:
+        """GPUs that it takes."""
+        return self.milli / 1000 or self.gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +158,7 @@ class Plan:
     def load_frac(self) -> float:
         """GPUs asked for over GPUs installed, of the pods that nobody deletes for good."""
         deleted = {fault.target for fault in self.faults if fault.kind in _FOR_GOOD}
-        asked = sum(pod.gpus for pod in (*self.pods, *self.late_pods) if pod.name not in deleted)
+        asked = sum(pod.size for pod in (*self.pods, *self.late_pods) if pod.name not in deleted)
         return asked / sum(node.gpus for node in self.nodes)
 
     @property
@@ -179,9 +186,9 @@ def draw(seed: int) -> Plan:
     late_pods = tuple(_pod(rng, f"late-{number}", 1, two_schedulers) for number in range(8))
     pod_faults = _pod_faults(rng, pods)
     deleted = {fault.target for fault in pod_faults if fault.kind in _FOR_GOOD}
-    nodes = _nodes(rng, sum(pod.gpus for pod in (*pods, *late_pods) if pod.name not in deleted))
+    nodes = _nodes(rng, sum(pod.size for pod in (*pods, *late_pods) if pod.name not in deleted))
     foreign = [
-        PodPlan(f"foreign-{number}", 0.0, 0, rng.randint(1, 2), True, node=node.name)
+        PodPlan(f"foreign-{number}", 0.0, 0, rng.randint(1, 2), by_resource=True, node=node.name)
         for number, node in enumerate(rng.sample(nodes, rng.randint(0, 4)))
     ]
     faults = [_fault(rng, kind) for kind in rng.choices(list(_DRAWN), list(_DRAWN.values()), k=rng.randint(4, 8))]
@@ -208,18 +215,20 @@ def _pods(rng: random.Random, two_schedulers: bool) -> list[PodPlan]:
 
 def _pod(rng: random.Random, name: str, gpus: int, two_schedulers: bool) -> PodPlan:
     picky = rng.random()
-    return PodPlan(
+    planned = PodPlan(
         name,
         at_s=round(rng.uniform(0.0, WINDOW_S * 0.9), 3),
         scheduler=rng.randint(0, 1) if two_schedulers else 0,
         gpus=gpus,
-        by_resource=rng.random() < 0.4,
-        memory_mib=rng.choice((16384, 40960, 81920)) if picky < 0.2 else 0,
         model=rng.choice(("a100", "v100")) if picky > 0.9 else "",
     )
+    if gpus == 1 and rng.random() < 0.4:
+        return replace(planned, milli=rng.choice((200, 300, 500, 700)), memory_mib=rng.choice((0, 4096, 12288)))
+    memory_mib = rng.choice((16384, 40960, 81920)) if picky < 0.2 else 0
+    return replace(planned, by_resource=rng.random() < 0.5, memory_mib=memory_mib)
 
 
-def _nodes(rng: random.Random, asked: int) -> list[NodePlan]:
+def _nodes(rng: random.Random, asked: float) -> list[NodePlan]:
     """As many as make a load of 80 % and more."""
     capacity = asked / rng.uniform(0.85, 1.15)
     nodes: list[NodePlan] = []

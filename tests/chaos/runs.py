@@ -41,7 +41,7 @@ class Outcome:
     pods_bound: int
     """Pods that have their node at the end."""
     load_frac: float
-    """GPUs held over GPUs installed at the end."""
+    """Compute booked over compute installed at the end."""
     seconds: float
     notes: list[str] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ class Run:
             faults=self._counts + self._cluster.loop.call(lambda: Counter(self._cluster.board.counts)),
             pods=len(pods),
             pods_bound=sum(bool(found["spec"].get("nodeName")) for found in pods),
-            load_frac=sum(use.held for use in uses) / sum(node.gpus for node in self._plan.nodes),
+            load_frac=sum(use.booked for use in uses) / sum(node.gpus for node in self._plan.nodes),
             seconds=round(self._clock() - began, 1),
         )
 
@@ -304,7 +304,11 @@ def _node(planned: NodePlan) -> Manifest:
 
 
 def _pod(planned: PodPlan) -> Manifest:
-    annotations = {} if planned.by_resource else {"kerf.dev/gpu-count": str(planned.gpus)}
+    annotations = {}
+    if planned.milli:
+        annotations["kerf.dev/gpu-share"] = str(planned.milli)
+    elif not planned.by_resource:
+        annotations["kerf.dev/gpu-count"] = str(planned.gpus)
     if planned.memory_mib:
         annotations["kerf.dev/gpu-memory-each"] = f"{planned.memory_mib}Mi"
     if planned.model:
