@@ -121,15 +121,25 @@ def config_check(config: ConfigOption = None, settings: SetOption = None) -> Non
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def bench(context: typer.Context) -> None:
     """Measure Kerf beside a plain kube-scheduler and a bare echo (needs a source checkout)."""
+    _run_from_checkout("bench", context)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def chaos(context: typer.Context) -> None:
+    """Break Kerf and a real control plane in every way, and check what it promises (needs a source checkout)."""
+    _run_from_checkout("chaos", context)
+
+
+def _run_from_checkout(name: str, context: typer.Context) -> None:
     try:
-        commands = importlib.import_module("tests.bench.commands")
+        commands = importlib.import_module(f"tests.{name}.commands")
     except ModuleNotFoundError as error:
         _complain(
-            f"kerf bench drives a real control plane that is built from tests/ of a source checkout ({error}); "
-            "run it there, as .venv/bin/kerf bench"
+            f"kerf {name} drives a real control plane that is built from tests/ of a source checkout ({error}); "
+            f"run it there, as .venv/bin/kerf {name}"
         )
         raise typer.Exit(2) from None
-    commands.app(context.args, prog_name="kerf bench")
+    commands.app(context.args, prog_name=f"kerf {name}")
 
 
 def main() -> None:

@@ -66,6 +66,15 @@ class Process:
         state = f"not ready after {timeout_s:g} s" if self.running else f"ended with {self._popen.returncode}"
         raise ProcessError(f"{self.name} {state}; end of {self.log}:\n{self.tail()}")
 
+    def signal(self, number: int) -> None:
+        """Send a signal; to one that has ended, none."""
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, stopped or not; return when it is gone."""
+        self._popen.kill()
+        self._popen.wait()
+
     def stop(self, grace_s: float = 1.0) -> None:
         """End it: SIGTERM, then SIGKILL after the grace."""
         stop_processes([self], grace_s)
