@@ -55,7 +55,7 @@ class Board:
     def fits(self, position: int, allowed: Mask | None = None) -> Mask:
         """(N,) the nodes with room for a pod now, of the allowed ones."""
         pod = self.pods[position]
-        room = (
+        room: Mask = (
             (self._cpu >= pod.cpu_milli)
             & (self._memory >= pod.memory_mib)
             & (self._slots > 0)
@@ -156,7 +156,8 @@ class Board:
         )
 
     def _evaluation(self, pod: PlanPod) -> Evaluation:
-        assert pod.gpus is not None
+        if pod.gpus is None:
+            raise ValueError(f"{pod.key} asks for no GPU")
         return self._memo.evaluate(self._cluster, pod.gpus, POLICIES[pod.policy or self._default_policy])
 
     def _plain_score(self, pod: PlanPod) -> Floats:
@@ -182,10 +183,11 @@ class Board:
 
 
 def board_of(view: View, plan: Plan) -> Board:
-    """The board as a plan leaves it. Raises AssertionError when the plan does not fit: it was not made on this view."""
+    """The board as a plan leaves it. Raises ValueError when the plan does not fit: it was not made on this view."""
     board = Board(view, plan.pods)
     for position, row in enumerate(plan.rows):
         if row >= 0:
-            assert board.has_room(position, row), f"{plan.pods[position].key} has no room at row {row}"
+            if not board.has_room(position, row):
+                raise ValueError(f"{plan.pods[position].key} has no room at row {row}")
             board.put(position, row)
     return board

@@ -13,7 +13,7 @@ from extender.core.policies import POLICIES
 from extender.core.requests import GpuRequest
 from extender.queueing.boards import board_of
 from extender.queueing.planners import PLANNERS, exact, genetic, greedy, q_learning
-from extender.queueing.planners.problems import problem_of
+from extender.queueing.planners.problems import problem_of, realise
 from extender.queueing.plans import Plan, PlanError, PlanPod, Quality, View, priority_weights
 from tests.core.builders import all_rows, node, pattern
 from tests.queueing.builders import A100, T4, check, demo_pods, gpu_pod, gpu_view, plain_view, view_of
@@ -151,7 +151,7 @@ def test_fragments_count_once_all_are_placed_alike() -> None:
     plan = genetic.search(view, pods, 0, genetic.Parameters(warm_start=False, generations=50))
     assert plan.rows[0] == 1  # fills b, cuts nothing
     assert quality(view, plan) == Quality(placed=1, placed_priority=1.0, gpus=2, nodes=1, fragments=0.0)
-    on_a = genetic.realise(view, pods, [0, -1], "by hand")
+    on_a = realise(view, pods, [0, -1], "by hand")
     assert quality(view, on_a).fragments == 6 / 10  # 6 free of a's 8, and 10 in all
 
 

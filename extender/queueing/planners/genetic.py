@@ -51,7 +51,8 @@ def search(view: View, pods: Sequence[PlanPod], seed: int, parameters: Parameter
     if not pods or not view.num_nodes:
         return realise(view, pods, [-1] * len(pods), "genetic")
     problem = problem_of(view, pods)
-    movable = problem.eligible.any(axis=1)[problem.class_of]  # (P,) fits anywhere at all
+    hopeful: Mask = problem.eligible.sum(axis=1) > 0  # (C,)
+    movable = hopeful[problem.class_of]  # (P,) fits anywhere at all
     if not movable.any():
         return realise(view, pods, [-1] * len(pods), "genetic")
     rng = np.random.default_rng(seed)
@@ -121,7 +122,7 @@ def placed_pods(problem: Problem, genes: _Genes) -> Mask:
         begin = end
     result = placed.reshape(B, P)
     for gang, domain_of in zip(problem.gangs, problem.domain_of, strict=True):
-        whole = result[:, gang].all(axis=1)
+        whole: Mask = result[:, gang].min(axis=1)
         if domain_of is not None:
             domains = domain_of[genes[:, gang]]
             whole &= (domains == domains[:, :1]).all(axis=1) & (domains[:, 0] >= 0)
@@ -155,7 +156,8 @@ def _children(genes: _Genes, placed: Mask, fitness: Floats, draw: _Draw, paramet
     was_placed = np.where(from_first, placed[parents[0]], placed[parents[1]])
     moves = ~was_placed & (rng.random((B, P)) < 0.5)
     moves[np.arange(B), rng.integers(0, P, B)] = True
-    moves &= (rng.random(B) < parameters.mutation)[:, None]
+    mutates: Mask = np.less(rng.random(B), parameters.mutation)
+    moves &= mutates[:, None]
     at = np.nonzero(moves)
     children[at] = draw.nodes(at[1])
     elites = np.argsort(-fitness, kind="stable")[: parameters.elites]

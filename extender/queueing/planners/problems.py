@@ -62,7 +62,8 @@ def problem_of(view: View, pods: Sequence[PlanPod]) -> Problem:
     demand = np.array(
         [(pod.cpu_milli, pod.memory_mib, 1, max(pod.gpus.count, 1) if pod.gpus else 0) for pod in pods], dtype=np.int64
     ).reshape(len(pods), 4)
-    demand[~eligible.any(axis=1)[class_of]] = _NEVER  # a selector may keep it off nodes that have room for it
+    hopeless: Mask = eligible.sum(axis=1) == 0  # (C,)
+    demand[hopeless[class_of]] = _NEVER  # a selector may keep it off nodes that have room for it
     free = np.stack([view.cpu_free_milli, view.memory_free_mib, view.pods_free, free_units], axis=1).astype(np.int64)
     gangs = tuple(np.array(unit) for unit in units_of(pods) if pods[unit[0]].gang)
     domain_of = tuple(_domains(view, [pods[position] for position in gang.tolist()]) for gang in gangs)
