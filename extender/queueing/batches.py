@@ -120,55 +120,35 @@ def gang_of(pod: Pod) -> tuple[str, int]:
 def view_of(
     cluster: Cluster,
     nodes: Sequence[Node],
-    used: Mapping[str, Room],
     kinds: Kinds,
     *,
+    num_pods: Mapping[str, int] | None = None,
     reserve_frac: float = 0.0,
     topologies: Iterable[str] = (),
 ) -> View:
-    """The view of a cluster; `used` is what pods hold of each node, `reserve_frac` the part of CPU and memory kept."""
+    """The view of a cluster; `num_pods` run on each node, `reserve_frac` is the part of CPU and memory to keep."""
     cpu, memory, slots = (np.zeros(cluster.num_nodes, np.int64) for _ in range(3))
-    cpu_used, memory_used, slots_used = (np.zeros(cluster.num_nodes, np.int64) for _ in range(3))
     for node in nodes:
         row = cluster.row_of.get(node.metadata.name)
         if row is None:
             continue
         room = room_of(node)
-        cpu[row], memory[row], slots[row] = room.cpu_milli, room.memory_mib, room.pods
-        held = used.get(node.metadata.name)
-        if held is not None:
-            cpu_used[row], memory_used[row], slots_used[row] = held.cpu_milli, held.memory_mib, held.pods
+        cpu[row], memory[row] = room.cpu_milli, room.memory_mib
+        slots[row] = room.pods - (num_pods or {}).get(node.metadata.name, 0)
     return View(
         cluster=cluster,
         cpu_allocatable_milli=cpu,
         memory_allocatable_mib=memory,
-        cpu_free_milli=_left(cpu, cpu_used, reserve_frac),
-        memory_free_mib=_left(memory, memory_used, reserve_frac),
-        pods_free=_left(slots, slots_used, 0.0),
+        cpu_free_milli=_left(cluster.cpu_free_milli, cpu, reserve_frac),
+        memory_free_mib=_left(cluster.memory_free_mib, memory, reserve_frac),
+        pods_free=np.maximum(slots, 0),
         allowed=kinds.masks(cluster, nodes),
         domains={topology: domains(cluster, nodes, topology) for topology in topologies},
     )
 
 
-def used_by(pods: Iterable[Pod]) -> dict[str, Room]:
-    """What bound pods that are not finished hold of each node."""
-    used: dict[str, Room] = {}
-    for pod in pods:
-        node = pod.spec.node_name
-        if not node or pod.finished:
-            continue
-        try:
-            asked = asked_of(pod)
-        except RequestError:
-            asked = Room(0, 0, 1)
-        held = used.get(node, Room())
-        used[node] = Room(held.cpu_milli + asked.cpu_milli, held.memory_mib + asked.memory_mib, held.pods + 1)
-    return used
-
-
-def _left(allocatable: Longs, used: Longs, reserve_frac: float) -> Longs:
-    kept = np.ceil(allocatable * reserve_frac).astype(np.int64)
-    left: Longs = np.maximum(allocatable - used - kept, 0)
+def _left(free: Longs, allocatable: Longs, reserve_frac: float) -> Longs:
+    left: Longs = np.maximum(free - np.ceil(allocatable * reserve_frac).astype(np.int64), 0)
     return left
 
 

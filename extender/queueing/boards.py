@@ -1,21 +1,35 @@
 """A working copy of a cluster on which a plan is tried: pods are put on it and taken off again."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Floats, Mask
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask
 from extender.core.decisions import Evaluation, Memo
 from extender.core.devices import choose_gpus
 from extender.core.nodes import GpuUnit
-from extender.core.policies import POLICIES
+from extender.core.policies import POLICIES, Policy
 from extender.core.reasons import Reason, sentence
 from extender.queueing.plans import Plan, PlanPod, Quality, View
 
-_Step = tuple[int, int, tuple[int, ...], int]
-"""Position of a pod, its row, its GPU indices, and the units of it whose index nobody knows."""
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A pod that was put on a node, and what it books there."""
+
+    position: int
+    row: int
+    gpus: tuple[int, ...] = ()
+    milli: int = WHOLE_MILLI
+    """Compute of each GPU."""
+    mib: int = 0
+    """Memory of each GPU; all of it where all compute is booked."""
+    unknown: int = 0
+    """Units whose index nobody knows."""
+    mig: tuple[tuple[str, int], ...] = ()
+
 
 _DEFAULT_POLICY: Final = "bestfit"
 
@@ -28,14 +42,18 @@ class Board:
         self.pods = pods
         self._default_policy = default_policy
         cluster = view.cluster
-        self._free = cluster.gpu_free.copy()
-        self._untracked = cluster.untracked_units.copy()
-        self._row_version = cluster.row_version.copy()
-        self._cluster = replace(
-            cluster, gpu_free=self._free, untracked_units=self._untracked, row_version=self._row_version
-        )
         self._cpu = view.cpu_free_milli.copy()
         self._memory = view.memory_free_mib.copy()
+        self._cluster = replace(
+            cluster,
+            row_version=cluster.row_version.copy(),
+            gpu_free_milli=cluster.gpu_free_milli.copy(),
+            gpu_free_mib=cluster.gpu_free_mib.copy(),
+            untracked_units=cluster.untracked_units.copy(),
+            mig_free=cluster.mig_free.copy(),
+            cpu_free_milli=self._cpu,
+            memory_free_mib=self._memory,
+        )
         self._slots = view.pods_free.copy()
         self._exists = np.array([bool(name) for name in cluster.node_names], dtype=np.bool_)
         self._has_gpus = cluster.unit != GpuUnit.NONE
@@ -95,17 +113,23 @@ class Board:
     def put(self, position: int, row: int) -> tuple[int, ...]:
         """Put a pod on a node that has room for it; returns the indices of its GPUs."""
         pod = self.pods[position]
-        gpus: tuple[int, ...] = ()
-        unknown = 0
-        if pod.gpus is not None:
-            chosen = choose_gpus(self._cluster, row, pod.gpus)
-            if chosen is None:
-                raise AssertionError(f"fit and device choice disagree on {pod.gpus} at row {row}")
-            gpus = chosen
-            unknown = 0 if gpus else pod.gpus.count
-        self._change((position, row, gpus, unknown), -1)
-        self._steps.append((position, row, gpus, unknown))
-        return gpus
+        request = pod.gpus
+        step = _Step(position, row)
+        if request is not None:
+            gpus = choose_gpus(self._cluster, row, request, spreads=self._policy(pod).spreads)
+            if gpus is None:
+                raise AssertionError(f"fit and device choice disagree on {request} at row {row}")
+            if request.mig:
+                step = _Step(position, row, mig=request.mig)
+            elif not gpus:
+                step = _Step(position, row, unknown=request.count)
+            elif request.milli or (request.shares_by_memory and self._cluster.unit[row] == GpuUnit.PART):
+                step = _Step(position, row, gpus, request.milli, request.memory_each_mib)
+            else:
+                step = _Step(position, row, gpus)
+        self._change(step, -1)
+        self._steps.append(step)
+        return step.gpus
 
     def undo(self, num_steps: int) -> None:
         """Take pods off again, back to so many steps."""
@@ -116,8 +140,8 @@ class Board:
         """What was put on the board, as a plan."""
         rows = [-1] * len(self.pods)
         gpus: list[tuple[int, ...]] = [()] * len(self.pods)
-        for position, row, indices, _ in self._steps:
-            rows[position], gpus[position] = row, indices
+        for step in self._steps:
+            rows[step.position], gpus[step.position] = step.row, step.gpus
         unassigned = {position: self.why_not(position) for position, row in enumerate(rows) if row < 0}
         version = self.view.cluster.version
         return Plan(planner, version, tuple(self.pods), tuple(rows), tuple(gpus), unassigned)
@@ -145,20 +169,23 @@ class Board:
         """How good what was put on the board is; `weights` (P,) tell what each pod is worth."""
         cluster = self._cluster
         capacity = (cluster.gpu_model >= 0).sum(axis=1) * cluster.units_per_gpu
-        free = np.maximum(cluster.gpu_free.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units, 0)
+        free = free_units(cluster)
         cut = (free > 0) & (free < capacity)
         return Quality(
             placed=len(self._steps),
-            placed_priority=float(sum(weights[position] for position, *_ in self._steps)),
-            gpus=sum(len(gpus) + unknown for _, _, gpus, unknown in self._steps),
-            nodes=len({row for _, row, *_ in self._steps}),
+            placed_priority=float(sum(weights[step.position] for step in self._steps)),
+            gpus=sum(len(step.gpus) + step.unknown for step in self._steps),
+            nodes=len({step.row for step in self._steps}),
             fragments=float(free[cut].sum() / max(capacity.sum(), 1)),
         )
 
     def _evaluation(self, pod: PlanPod) -> Evaluation:
         if pod.gpus is None:
             raise ValueError(f"{pod.key} asks for no GPU")
-        return self._memo.evaluate(self._cluster, pod.gpus, POLICIES[pod.policy or self._default_policy])
+        return self._memo.evaluate(self._cluster, pod.gpus, self._policy(pod))
+
+    def _policy(self, pod: PlanPod) -> Policy:
+        return POLICIES[pod.policy or self._default_policy]
 
     def _plain_score(self, pod: PlanPod) -> Floats:
         """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory."""
@@ -169,17 +196,27 @@ class Board:
         return score
 
     def _change(self, step: _Step, sign: int) -> None:
-        position, row, gpus, unknown = step
-        pod = self.pods[position]
+        pod, row, cluster = self.pods[step.position], step.row, self._cluster
         self._cpu[row] += sign * pod.cpu_milli
         self._memory[row] += sign * pod.memory_mib
         self._slots[row] += sign
         if pod.gpus is not None:
-            self._free[row, list(gpus)] = sign > 0
-            self._untracked[row] -= sign * unknown
-            version = self._cluster.version + 1
-            self._row_version[row] = version
-            self._cluster = replace(self._cluster, version=version)
+            gpus = list(step.gpus)
+            cluster.gpu_free_milli[row, gpus] += sign * step.milli
+            whole = step.milli == WHOLE_MILLI
+            cluster.gpu_free_mib[row, gpus] += sign * (cluster.gpu_memory_mib[row, gpus] if whole else step.mib)
+            cluster.untracked_units[row] -= sign * step.unknown
+            for profile, count in step.mig:
+                cluster.mig_free[row, cluster.mig_profiles.index(profile)] += sign * count
+        # CPU and memory alone move no fit, but policies may weigh them.
+        self._cluster = replace(cluster, version=cluster.version + 1)
+        cluster.row_version[row] = self._cluster.version
+
+
+def free_units(cluster: Cluster) -> Longs:
+    """(N,) GPU units that are wholly free."""
+    units: Longs = cluster.gpu_idle.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units
+    return units.clip(min=0)
 
 
 def board_of(view: View, plan: Plan) -> Board:

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from extender.queueing.boards import board_of
+from extender.queueing.boards import board_of, free_units
 from extender.queueing.plans import Plan, View, priority_weights
 
 
@@ -39,7 +37,7 @@ def node_loads(view: View, plan: Plan) -> list[NodeLoad]:
             cpu[row] -= pod.cpu_milli
             memory[row] -= pod.memory_mib
     units = (cluster.gpu_model >= 0).sum(axis=1) * cluster.units_per_gpu
-    free = np.maximum(cluster.gpu_free.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units, 0)
+    free = free_units(cluster)
     return [
         NodeLoad(
             node=name,

@@ -1,5 +1,6 @@
 """Where a one-off plan gets its nodes and pods from: manifests in files, or an API server."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.transports import Transport
 from extender.core.requests import RequestError
-from extender.queueing.batches import asked_of, plan_pod, used_by, view_of
+from extender.queueing.batches import asked_of, plan_pod, view_of
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.plans import Plan, PlanPod, View
 from extender.queueing.restrictions import Kinds
@@ -94,8 +95,8 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
     view = view_of(
         ledger.snapshot(0.0),
         source.nodes,
-        used_by(source.bound),
         kinds,
+        num_pods=Counter(pod.spec.node_name for pod in source.bound if pod.spec.node_name and not pod.finished),
         reserve_frac=reserve_frac,
         topologies=topologies,
     )

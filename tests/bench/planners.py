@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from extender.cluster.arrays import ClusterArrays
+from extender.core.clusters import WHOLE_MILLI
 from extender.core.models import describe_model
 from extender.core.nodes import Gpu, GpuUnit, NodeOffer
 from extender.core.requests import GpuRequest
@@ -138,7 +139,7 @@ def _view(free: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], cpu_milli: int,
     offer = NodeOffer((gpu,) * num_gpus, GpuUnit.WHOLE, 1, num_gpus) if num_gpus else NodeOffer()
     for number in range(num_nodes):
         row = arrays.set_node(f"n{number:05}", offer)
-        arrays.set_held(row, set(np.flatnonzero(~free[number]).tolist()), 0)
+        arrays.set_held(row, dict.fromkeys(np.flatnonzero(~free[number]).tolist(), (WHOLE_MILLI, 40960)), 0)
     cpu, memory = np.full(num_nodes, cpu_milli), np.full(num_nodes, memory_mib)
     anywhere = np.ones((1, num_nodes), np.bool_)
     return View(arrays.snapshot(), cpu, memory, cpu, memory, np.full(num_nodes, 110), anywhere)

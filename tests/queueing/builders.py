@@ -88,7 +88,7 @@ def check(view: View, pods: Sequence[PlanPod], plan: Plan) -> None:
         assert cpu[row] <= view.cpu_free_milli[row]
         assert memory[row] <= view.memory_free_mib[row]
         assert slots[row] <= view.pods_free[row]
-        assert units[row] <= cluster.gpu_free[row].sum() - cluster.untracked_units[row]
+        assert units[row] <= cluster.gpu_idle[row].sum() - cluster.untracked_units[row]
     gangs: dict[str, set[bool]] = {}
     for pod, row in zip(pods, plan.rows, strict=True):
         if pod.gang:

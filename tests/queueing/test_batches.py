@@ -17,7 +17,6 @@ from extender.queueing.batches import (
     plan_pod,
     priority_of,
     room_of,
-    used_by,
     view_of,
 )
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
@@ -57,15 +56,25 @@ def test_m6_what_can_not_be_read_says_so(text: str) -> None:
 
 
 def test_m7_usage_and_reserve_are_taken_off() -> None:
-    running = asking("1500m", "2Gi", nodeName="n")
-    done = decode_pod({"spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Succeeded"}})
+    running = pod(
+        {
+            "nodeName": "n",
+            "containers": [{"resources": {"requests": {"cpu": "1500m", "memory": "2Gi"}}}],
+        },
+        uid="runs",
+    )
+    done = decode_pod(
+        {"metadata": {"uid": "done"}, "spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Succeeded"}}
+    )
     ledger = Ledger(reservation_ttl_s=1)
     ledger.upsert_node(node())
-    view = view_of(ledger.snapshot(0), [node()], used_by([running, running, done]), Kinds(), reserve_frac=0.2)
+    ledger.upsert_pod(running, 0)
+    ledger.upsert_pod(done, 0)
+    view = view_of(ledger.snapshot(0), [node()], Kinds(), num_pods={"n": 1}, reserve_frac=0.2)
     assert view.cpu_allocatable_milli.tolist() == [8000]
-    assert view.cpu_free_milli.tolist() == [8000 - 2 * 1500 - 1600]
-    assert view.memory_free_mib.tolist() == [16384 - 2 * 2048 - 3277]  # 20 % of 16384 is 3276.8
-    assert view.pods_free.tolist() == [108]
+    assert view.cpu_free_milli.tolist() == [8000 - 1500 - 1600]
+    assert view.memory_free_mib.tolist() == [16384 - 2048 - 3277]  # 20 % of 16384 is 3276.8
+    assert view.pods_free.tolist() == [109]
 
 
 def test_init_containers_and_sidecars_count_as_kube_scheduler_counts_them() -> None:

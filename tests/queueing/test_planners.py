@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extender.core.decisions import Memo, decide
 from extender.core.policies import POLICIES
-from extender.core.requests import GpuRequest
+from extender.core.requests import AskedUnit, GpuRequest
 from extender.queueing.boards import board_of
 from extender.queueing.planners import PLANNERS, exact, genetic, greedy, q_learning
 from extender.queueing.planners.problems import problem_of, realise
@@ -110,13 +110,13 @@ def test_greedy_is_the_live_decision_pod_by_pod() -> None:
     pods = [gpu_pod(f"p{n}", gpus) for n, gpus in enumerate((1, 4, 1, 2, 1))]
     plan = made("greedy", view, pods)
     cluster = view.cluster
-    cluster_free = cluster.gpu_free.copy()
+    free_milli = cluster.gpu_free_milli.copy()
     for position, pod in enumerate(pods):
         assert pod.gpus is not None
-        now = replace(cluster, gpu_free=cluster_free.copy())
+        now = replace(cluster, gpu_free_milli=free_milli.copy())
         decision = decide(now, pod.gpus, POLICIES["bestfit"], all_rows(now), Memo())
         assert (decision.best, decision.gpus) == (plan.rows[position], plan.gpus[position])
-        cluster_free[decision.best, list(decision.gpus)] = False
+        free_milli[decision.best, list(decision.gpus)] = 0
 
 
 def test_a_gang_keeps_to_one_domain_of_its_topology() -> None:
@@ -222,7 +222,22 @@ def _short_search(view: View, pods: list[PlanPod]) -> Plan:
 
 def test_the_view_is_left_as_it_was() -> None:
     view = gpu_view(3)
-    before = [view.cluster.gpu_free.copy(), view.cpu_free_milli.copy(), view.cluster.row_version.copy()]
+    before = (view.cluster.gpu_free_milli.tolist(), view.cpu_free_milli.tolist(), view.cluster.row_version.tolist())
     greedy.make(view, [gpu_pod(f"p{n}", 4) for n in range(4)])
-    after = [view.cluster.gpu_free, view.cpu_free_milli, view.cluster.row_version]
-    assert all((old == new).all() for old, new in zip(before, after, strict=True))
+    after = (view.cluster.gpu_free_milli.tolist(), view.cpu_free_milli.tolist(), view.cluster.row_version.tolist())
+    assert after == before
+
+
+def test_shares_of_one_gpu_are_booked_with_their_memory() -> None:
+    view = view_of({"n": node((A100, 40_960), (A100, 40_960))})
+    share = GpuRequest(1, unit=AskedUnit.WHOLE, milli=400, memory_each_mib=10_240)
+    pods = [PlanPod(f"p{n}", gpus=share) for n in range(5)] + [PlanPod("whole", gpus=GpuRequest(1))]
+    plan = PLANNERS["greedy"].make(view, pods, 0)
+    assert [gpus for gpus in plan.gpus if gpus] == [(0,), (0,), (1,), (1,)]  # two of 400 milli a GPU
+    assert plan.unassigned.keys() == {4, 5}
+    board = board_of(view, plan)
+    assert board.cluster.gpu_free_milli.tolist() == [[200, 200]]
+    assert board.cluster.gpu_free_mib.tolist() == [[20_480, 20_480]]
+    board.undo(0)
+    assert board.cluster.gpu_free_milli.tolist() == [[1000, 1000]]
+    assert board.cluster.gpu_free_mib.tolist() == [[40_960, 40_960]]

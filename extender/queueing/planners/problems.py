@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats, Ints, Longs, Mask, Rows
-from extender.queueing.boards import Board
+from extender.queueing.boards import Board, free_units
 from extender.queueing.plans import Plan, PlanPod, View, priority_weights, units_of
 
 CPU, MEMORY, SLOTS, GPUS = range(4)
@@ -46,7 +46,6 @@ def problem_of(view: View, pods: Sequence[PlanPod]) -> Problem:
     board = Board(view, pods)
     cluster = view.cluster
     units = (cluster.gpu_model >= 0).sum(axis=1) * cluster.units_per_gpu
-    free_units = np.maximum(cluster.gpu_free.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units, 0)
     classes: dict[object, int] = {}
     first: list[int] = []
     class_of = np.zeros(len(pods), np.intp)
@@ -64,7 +63,9 @@ def problem_of(view: View, pods: Sequence[PlanPod]) -> Problem:
     ).reshape(len(pods), 4)
     hopeless: Mask = eligible.sum(axis=1) == 0  # (C,)
     demand[hopeless[class_of]] = _NEVER  # a selector may keep it off nodes that have room for it
-    free = np.stack([view.cpu_free_milli, view.memory_free_mib, view.pods_free, free_units], axis=1).astype(np.int64)
+    free = np.stack([view.cpu_free_milli, view.memory_free_mib, view.pods_free, free_units(cluster)], axis=1).astype(
+        np.int64
+    )
     gangs = tuple(np.array(unit) for unit in units_of(pods) if pods[unit[0]].gang)
     domain_of = tuple(_domains(view, [pods[position] for position in gang.tolist()]) for gang in gangs)
     weight = priority_weights(pods)
