@@ -10,6 +10,7 @@ import yaml
 from rich.console import Console
 
 from extender import __version__
+from extender.service.plan_command import plan
 from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at settings, or check them.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.command()(plan)
 
 _errors = Console(stderr=True)
 

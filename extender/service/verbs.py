@@ -52,7 +52,7 @@ class UnavailableError(Exception):
 class Verbs:
     """The verbs on one cluster."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the verbs are wired to
         self,
         placer: Placer,
         binder: Binder,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.bench import calls, reports, schedulers, starts
+from tests.bench import calls, planners, reports, schedulers, starts
 from tests.bench.servers import BenchError
 from tests.controlplane import ApiError, BuildError, ProcessError
 
@@ -64,6 +64,22 @@ def time_calls(
     with _progress(plan.num_steps) as tell:
         report = calls.measure(plan, tell)
     _publish(report, [reports.calls_table(report)], json)
+
+
+@app.command(name="planners")
+def compare_planners(
+    pods: Annotated[int, typer.Option(min=1, help="Pods of the batch that all planners get.")] = 200,
+    nodes: Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")] = 500,
+    many_pods: Annotated[int, typer.Option(min=1, help="Pods of the batch that only greedy gets.")] = 10_000,
+    many_nodes: Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")] = 5000,
+    repetitions: RepetitionsOption = 3,
+    json: JsonOption = None,
+) -> None:
+    """Quality and time of the planners on the same batches."""
+    plan = planners.Plan(pods, nodes, many_pods, many_nodes, repetitions)
+    with _progress(plan.num_steps) as tell:
+        report = planners.measure(plan, tell)
+    _publish(report, [reports.planners_table(report)], json)
 
 
 @app.command()

@@ -107,6 +107,27 @@ def start_table(report: Report) -> Table:
     return table
 
 
+def planners_table(report: Report) -> Table:
+    """What each planner made of the same batches."""
+    table = _table(
+        "Planners: medians over seeds; worth counts each pod 1 to 2 by its priority",
+        "batch",
+        *("planner", "CPU, s", "placed", "worth", "GPUs given", "fragments"),
+    )
+    for result in report["results"]:
+        if "refused" in result:
+            table.add_row(result["batch"], result["planner"], "refused", *"----")
+            continue
+        table.add_row(
+            result["batch"],
+            result["planner"],
+            f"{result['seconds']:.3f}",
+            f"{result['placed']:g} of {result['pods']:g}",
+            *(f"{result[key]:g}" for key in ("worth", "gpus", "fragments")),
+        )
+    return table
+
+
 def _table(title: str, first: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column(first, no_wrap=True)

@@ -81,3 +81,12 @@ def test_all_prints_every_table(tmp_path: Path) -> None:
     assert json.loads(result.stdout).keys() == {"calls", "start", "scheduler"}
     for title in ("Milliseconds per call", "Start of Kerf", "Pods per second"):
         assert title in result.stderr
+
+
+def test_planners_compares_them(tmp_path: Path) -> None:
+    sizes = ("--pods=20", "--nodes=10", "--many-pods=30", "--many-nodes=10")
+    report = report_of(tmp_path, "planners", *sizes, "--repetitions=1")
+    demo = {result["planner"]: result for result in report["results"] if result["batch"].startswith("demo")}
+    assert demo.keys() == {"greedy", "genetic", "q-learning", "exact", "genetic, cold"}
+    assert all(result["placed"] <= 19 for result in demo.values())
+    assert demo["exact"]["worth"] >= demo["genetic"]["worth"] >= demo["greedy"]["worth"]
