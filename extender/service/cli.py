@@ -2,18 +2,41 @@
 
 import importlib
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import yaml
 from rich.console import Console
+from typer.core import TyperGroup
 
 from extender import __version__
 from extender.service.plan_command import plan
 from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
 
+COMMANDS = "kerf.commands"
+"""Entry points: commands of other parts of the product, each a `typer.Typer`."""
+
+
+class _Commands(TyperGroup):
+    """The commands below, and those that entry points add: their parts are imported when they are asked for."""
+
+    # Typer's own names and, since it may or may not bring its own copy of click, no types of that.
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *sorted(entry_points(group=COMMANDS).names)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = entry_points(group=COMMANDS, name=cmd_name)
+        if not found:
+            return super().get_command(ctx, cmd_name)
+        command = typer.main.get_command(found[cmd_name].load())
+        command.name = cmd_name
+        return command
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Kerf: a kube-scheduler extender that stops GPU clusters from wasting GPUs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
