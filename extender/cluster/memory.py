@@ -17,6 +17,7 @@ from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.transports import ApiError, Query
 
 _POD: Final = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?:/(?P<part>binding|status))?")
+_NODE: Final = re.compile(r"/api/v1/nodes/(?P<name>[^/]+)")
 _EVENTS: Final = re.compile(r"/api/v1/namespaces/[^/]+/events")
 
 Manifest = dict[str, Any]
@@ -55,6 +56,13 @@ class MemoryCluster:
         except KeyError:
             raise ApiError(404, "NotFound", f'pods "{name}" not found') from None
 
+    def node(self, name: str) -> Manifest:
+        """A node as it is. Raises ApiError 404."""
+        try:
+            return self._objects[NODES_PATH]["", name]
+        except KeyError:
+            raise ApiError(404, "NotFound", f'nodes "{name}" not found') from None
+
     async def start(self) -> None:
         """Nothing to prepare."""
 
@@ -68,6 +76,8 @@ class MemoryCluster:
         match = _POD.fullmatch(path)
         if match and not match["part"]:
             return msgspec.json.encode(self.pod(match["namespace"], match["name"]))
+        if match := _NODE.fullmatch(path):
+            return msgspec.json.encode(self.node(match["name"]))
         raise ApiError(404, "NotFound", f"nothing at {path}")
 
     async def post(self, path: str, body: bytes) -> bytes:
@@ -82,6 +92,8 @@ class MemoryCluster:
         raise ApiError(404, "NotFound", f"nothing at {path}")
 
     async def patch(self, path: str, body: bytes) -> bytes:
+        if match := _NODE.fullmatch(path):
+            return self._patch_node(self.node(match["name"]), msgspec.json.decode(body, type=Manifest)["metadata"])
         match = _POD.fullmatch(path)
         if not match or match["part"] != "status":
             raise ApiError(404, "NotFound", f"nothing at {path}")
@@ -106,6 +118,16 @@ class MemoryCluster:
                 yield lines
         finally:
             self._watchers[path].discard(queue)
+
+    def _patch_node(self, node: Manifest, asked: Manifest) -> bytes:
+        """A merge patch of a node's annotations."""
+        metadata = node["metadata"]
+        if asked.get("resourceVersion") not in (None, metadata["resourceVersion"]):
+            raise ApiError(409, "Conflict", "the object has been modified")
+        annotations = {**metadata.get("annotations", {}), **asked.get("annotations", {})}
+        metadata["annotations"] = {key: value for key, value in annotations.items() if value is not None}
+        self._publish(NODES_PATH, "MODIFIED", node)
+        return msgspec.json.encode(node)
 
     def _bind(self, pod: Manifest, binding: Manifest) -> None:
         """What `setPodNodeAndMetadata` of the API server does."""
