@@ -80,6 +80,7 @@ class Pod(Object):
 
 class NodeStatus(Object):
     allocatable: Quantities | None = None
+    capacity: Quantities | None = None
 
 
 class Node(Object):

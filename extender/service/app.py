@@ -53,7 +53,7 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
     )
     events = EventRecorder(transport, clock)
     placer = Placer(ledger, default_policy=settings.decisions.policy, clock=clock, wall_clock=time.time)
-    binder = Binder(transport, ledger, placer, events, clock)
+    binder = Binder(transport, ledger, placer, events, clock, time.time)
     waker = Waker(transport, ledger, placer, clock)
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))

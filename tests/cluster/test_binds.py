@@ -39,7 +39,7 @@ class Rig:
         self.ledger = Ledger(reservation_ttl_s=TTL_S)
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
         self.events = EventRecorder(self.transport)
-        self.binder = Binder(self.transport, self.ledger, self.placer, self.events, self.clock)
+        self.binder = Binder(self.transport, self.ledger, self.placer, self.events, self.clock, lambda: 1_800_000_000.0)
         self.cluster.apply(pod or pod_manifest("p", 1, uid="u"))
         self.identity = PodIdentity("default", "p", "u")
         self.sync()
@@ -504,7 +504,7 @@ def slow(scenario: Callable[[Rig, SlowTransport, "asyncio.Task[None]"], Awaitabl
 
     async def run() -> None:
         transport = SlowTransport(rig.cluster)
-        binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock)
+        binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.clock)
         rig.binder = binder
         first = asyncio.create_task(binder.bind(rig.identity, "n", ""))
         await transport.asked.wait()

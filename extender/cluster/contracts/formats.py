@@ -1,18 +1,15 @@
 """What all contracts have in common: the shapes they read into, and how garbage is read."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from extender.core.clusters import WHOLE_MILLI
 from extender.core.quantities import parse_quantity
 from extender.core.requests import RequestError, Resources
 
 MAX_CHARS: Final = 64 * 1024
 """Longer annotations are not looked at: no plugin writes such."""
-MEMORY_ONLY_MILLI: Final = 1
-"""Compute booked by a share that asks for memory alone, in thousandths of a GPU: enough that it can't share a GPU
-whose compute is all given away, as HAMi has it too."""
 
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,10}")
 
@@ -52,7 +49,7 @@ class GpuShare:
     """What is held of one GPU."""
 
     milli: int
-    """Compute, in thousandths; 1000 is a whole GPU and all its memory."""
+    """Compute, in thousandths; 0 by memory alone, 1000 a whole GPU and all its memory."""
     memory_mib: int
     uuid: str = ""
     """"" where the contract names GPUs by index."""
@@ -75,8 +72,10 @@ class Ask:
     """What a pod asks by a plugin's own resources."""
 
     count: int
-    milli: int
-    """Compute of each GPU in thousandths, 0 for whole GPUs."""
+    whole: bool = False
+    """Whole GPUs, and not parts of them."""
+    milli: int = 0
+    """Compute of each part in thousandths of a GPU, 0 where memory alone is asked."""
     memory_each_mib: int = 0
     memory_each_percent: int = 0
     """Memory of each GPU in percent of what it has, where no size is asked."""
@@ -90,6 +89,9 @@ class AssignedGpu:
     uuid: str
     memory_mib: int
     """All its memory, as registered."""
+    given_milli: int = WHOLE_MILLI
+    given_mib: int = 0
+    """What the pod is given of it, where that is less than the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +119,6 @@ def asked_number(container: ContainerResources, *names: str) -> int | None:
             raise RequestError(f'{name}: "{shorten(str(text))}" is out of range; write a whole number')
         return int(quantity)
     return None
-
-
-def asks_any(containers: Sequence[ContainerResources], names: Sequence[str]) -> bool:
-    """Whether any container names one of the resources."""
-    return any(name in container.resources for container in containers for name in names)
 
 
 def whole_number(text: str, what: str) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from extender.cluster.contracts.formats import (
-    MEMORY_ONLY_MILLI,
     Ask,
     ContainerResources,
     FormatError,
@@ -36,14 +35,16 @@ POD_MEMORY: Final = "ALIYUN_COM_GPU_MEM_POD"
 ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
-GIB: Final = 1024
-"""MiB in a unit of the plugin's default `--memory-unit=GiB`."""
+_GIB: Final = 1024
+_MAX_GIB: Final = 300
+"""The plugin counts in GiB, or in MiB with `--memory-unit=MiB`, and says nowhere in which. No GPU has more than so
+many GiB, and nobody asks for less than so many MiB: a CUDA context alone takes them."""
 
 
 def read_register(
-    capacity: Mapping[str, str | int | float], allocatable: Mapping[str, str | int | float], unit_mib: int = GIB
+    capacity: Mapping[str, str | int | float], allocatable: Mapping[str, str | int | float]
 ) -> Register | None:
-    """What a node's plugin offers, None when there is none. `unit_mib` is the plugin's memory unit.
+    """What a node's plugin offers, None when there is none.
 
     The plugin writes its number of GPUs into the capacity. Memory that is there and not allocatable belongs to
     unhealthy GPUs of unknown index.
@@ -60,9 +61,9 @@ def read_register(
     if not units or not count:
         return Register(warnings=(f"{MEMORY_RESOURCE} is {units} and {COUNT_RESOURCE} {count}: nothing to offer",))
     warnings = []
-    memory_mib = units // count * unit_mib
+    memory_mib = (units // count) * unit_mib(units // count)
     if memory_mib > MAX_MEMORY_MIB or not memory_mib:
-        return Register(warnings=(f"{memory_mib} MiB a GPU can't be: is the memory unit of gpushare MiB?",))
+        return Register(warnings=(f"{MEMORY_RESOURCE}: {memory_mib} MiB can't be a GPU's memory",))
     if count > MAX_GPUS_PER_NODE:
         warnings.append(f"{count} GPUs on one node: only {MAX_GPUS_PER_NODE} of them are used")
     withheld = -(-(units - offered) // (units // count))
@@ -70,16 +71,16 @@ def read_register(
     return Register(gpus, min(withheld, len(gpus)), tuple(warnings))
 
 
-def read_ask(containers: Sequence[ContainerResources], unit_mib: int = GIB) -> Ask | None:
+def read_ask(containers: Sequence[ContainerResources]) -> Ask | None:
     """What a pod asks of gpushare, None when nothing: a share of one GPU by memory. Raises RequestError.
 
     As the plugin counts it: the sum of the containers, init containers left out.
     """
     units = asked_units(containers)
-    return Ask(1, MEMORY_ONLY_MILLI, units * unit_mib) if units else None
+    return Ask(1, memory_each_mib=units * unit_mib(units)) if units else None
 
 
-def read_shares(annotations: Mapping[str, str], asked: int, unit_mib: int = GIB) -> PodShares | None:
+def read_shares(annotations: Mapping[str, str], asked: int) -> PodShares | None:
     """What a bound pod holds by gpushare's annotations, or by its resource alone; None when by neither.
 
     An index or memory that can't be read is a GPU that nobody knows: taken. `asked` are the units of its resources; the
@@ -94,14 +95,15 @@ def read_shares(annotations: Mapping[str, str], asked: int, unit_mib: int = GIB)
         units = whole_number(annotations.get(POD_MEMORY, str(asked)), POD_MEMORY)
     except FormatError as error:
         return PodShares((), 1, (f"{error}: which GPU it uses is not known",))
-    memory_mib = max(units, asked) * unit_mib
+    units = max(units, asked)
+    memory_mib = units * unit_mib(units)
     if index >= MAX_GPUS_PER_NODE or memory_mib > MAX_MEMORY_MIB:
         return PodShares((), 1, (f"{INDEX} {index} or {POD_MEMORY} {units} is out of range",))
-    return PodShares((GpuShare(MEMORY_ONLY_MILLI, memory_mib, index=index),))
+    return PodShares((GpuShare(0, memory_mib, index=index),))
 
 
 def binding_annotations(
-    containers: Sequence[ContainerResources], index: int, gpu_memory_mib: int, wall_now_ns: int, unit_mib: int = GIB
+    containers: Sequence[ContainerResources], index: int, gpu_memory_mib: int, wall_now_ns: int
 ) -> dict[str, str]:
     """What gpushare's plugin has to find on a pod that gets a GPU, {} for a pod that it never sees.
 
@@ -112,11 +114,16 @@ def binding_annotations(
         return {}
     return {
         INDEX: str(index),
-        GPU_MEMORY: str(gpu_memory_mib // unit_mib),
+        GPU_MEMORY: str(gpu_memory_mib // unit_mib(units)),
         POD_MEMORY: str(units),
         ASSIGNED: "false",
         ASSUME_TIME: str(wall_now_ns),
     }
+
+
+def unit_mib(units: int) -> int:
+    """MiB of one unit, told by the number of units of one GPU or pod."""
+    return _GIB if units <= _MAX_GIB else 1
 
 
 def asked_units(containers: Sequence[ContainerResources]) -> int:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from extender.cluster.contracts.formats import (
-    MEMORY_ONLY_MILLI,
     Ask,
     AssignedGpu,
     ContainerResources,
@@ -27,6 +26,7 @@ from extender.cluster.contracts.formats import (
     whole_number,
 )
 from extender.cluster.contracts.hami_nodes import VGPU_RESOURCE
+from extender.core.clusters import WHOLE_MILLI
 from extender.core.nodes import GPU_RESOURCE
 from extender.core.requests import RequestError
 
@@ -42,6 +42,9 @@ USE_TYPE: Final = "nvidia.com/use-gputype"
 NO_USE_TYPE: Final = "nvidia.com/nouse-gputype"
 USE_UUID: Final = "nvidia.com/use-gpuuuid"
 NO_USE_UUID: Final = "nvidia.com/nouse-gpuuuid"
+
+MODE: Final = "nvidia.com/vgpu-mode"
+MODE_SHARED: Final = "hami-core"
 
 MEMORY_RESOURCE: Final = "nvidia.com/gpumem"
 MEMORY_PERCENT_RESOURCE: Final = "nvidia.com/gpumem-percentage"
@@ -76,9 +79,11 @@ class _ContainerAsk:
     def whole(self) -> bool:
         return self.cores == _ALL_CORES
 
-    def memory_of(self, gpu: AssignedGpu) -> int:
-        """MiB that it gets of a GPU."""
-        return self.memory_mib or gpu.memory_mib * self.memory_percent // 100
+    def limits_on(self, gpu: AssignedGpu) -> tuple[int, int]:
+        """MiB and percent of the compute that it gets of a GPU; Kerf's own annotations may ask less than all of it."""
+        if self.whole and gpu.given_milli < WHOLE_MILLI:
+            return gpu.given_mib, gpu.given_milli // 10
+        return self.memory_mib or gpu.memory_mib * self.memory_percent // 100, self.cores
 
 
 def read_ask(containers: Sequence[ContainerResources]) -> Ask | None:
@@ -95,7 +100,7 @@ def read_ask(containers: Sequence[ContainerResources]) -> Ask | None:
     memory_each = max(ask.memory_mib for ask in asks)
     if all(ask.whole for ask in asks):
         count = max(sum(ask.count for ask in running), max((ask.count for ask in starting), default=0))
-        return Ask(count, 0, memory_each)
+        return Ask(count, whole=True, memory_each_mib=memory_each)
     if any(ask.whole for ask in asks):
         raise RequestError(
             f"{CORES_RESOURCE}: containers of one pod ask for whole GPUs and for shares; Kerf places one or the other"
@@ -113,8 +118,8 @@ def read_ask(containers: Sequence[ContainerResources]) -> Ask | None:
     if cores > _ALL_CORES or percent > 100:
         raise RequestError(f"{CORES_RESOURCE}: containers of one pod ask for more than one GPU together")
     if cores == _ALL_CORES:
-        return Ask(count, 0, memory_mib)
-    return Ask(count, max(cores * 10, MEMORY_ONLY_MILLI), memory_mib, percent)
+        return Ask(count, whole=True, memory_each_mib=memory_mib)
+    return Ask(count, milli=cores * 10, memory_each_mib=memory_mib, memory_each_percent=percent)
 
 
 def _container_ask(container: ContainerResources) -> _ContainerAsk:
@@ -194,7 +199,7 @@ def read_shares(
             running[uuid] = held_mib + mib, held_cores + cores
     held = _most_of([starting, running])
     shares = tuple(
-        GpuShare(_milli(cores), 0 if cores >= _ALL_CORES else mib, uuid=uuid)
+        GpuShare(min(cores * 10, WHOLE_MILLI), 0 if cores >= _ALL_CORES else mib, uuid=uuid)
         for uuid, (mib, cores) in sorted(held.items())
     )
     return PodShares(shares)
@@ -232,10 +237,6 @@ def _most_of(alternatives: Sequence[_Held]) -> _Held:
     return most
 
 
-def _milli(cores: int) -> int:
-    return min(max(cores * 10, MEMORY_ONLY_MILLI), 1000)
-
-
 # What is written with the Binding
 
 
@@ -265,7 +266,8 @@ def binding_annotations(
         if not ask.init:
             next_gpu += ask.count
         if init_slots or not ask.init:
-            slots.append("".join(f"{gpu.uuid},{_TYPE},{ask.memory_of(gpu)},{ask.cores}:" for gpu in given))
+            limits = ((gpu.uuid, *ask.limits_on(gpu)) for gpu in given)
+            slots.append("".join(f"{uuid},{_TYPE},{mib},{cores}:" for uuid, mib, cores in limits))
     devices = "".join(f"{slot};" for slot in slots)
     seconds = str(int(wall_now))
     written = {ASSIGNED_NODE: node, ASSIGNED_TIME: seconds, ALLOCATED: devices}

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.cluster.contracts import gpushare
-from extender.cluster.contracts.formats import MEMORY_ONLY_MILLI, Ask, ContainerResources, GpuShare
+from extender.cluster.contracts.formats import Ask, ContainerResources, GpuShare
 from extender.core.requests import RequestError
 from tests.cluster.contracts.goldens import case_name, cases, containers_of
 
 
 @pytest.mark.parametrize("case", cases("gpushare", "nodes"), ids=case_name)
 def test_register(case: Any) -> None:
-    register = gpushare.read_register(case["capacity"], case["allocatable"], case.get("unit_mib", gpushare.GIB))
+    register = gpushare.read_register(case["capacity"], case["allocatable"])
 
     if case["memory_mib"] is None:
         assert register is None
@@ -26,10 +26,10 @@ def test_register(case: Any) -> None:
 
 @pytest.mark.parametrize("case", cases("gpushare", "asks"), ids=case_name)
 def test_ask(case: Any) -> None:
-    ask = gpushare.read_ask(containers_of(case), case.get("unit_mib", gpushare.GIB))
+    ask = gpushare.read_ask(containers_of(case))
 
     asked = case["memory_each_mib"]
-    assert ask == (None if asked is None else Ask(1, MEMORY_ONLY_MILLI, asked))
+    assert ask == (None if asked is None else Ask(1, memory_each_mib=asked))
 
 
 def test_an_ask_that_is_no_number_is_refused() -> None:
@@ -45,7 +45,7 @@ def test_shares_of_a_bound_pod(case: Any) -> None:
         assert held is None
     else:
         assert held is not None
-        assert held.shares == ((GpuShare(MEMORY_ONLY_MILLI, **case["share"]),) if case["share"] else ())
+        assert held.shares == ((GpuShare(0, **case["share"]),) if case["share"] else ())
         assert held.unknown == case.get("unknown", 0)
         assert len(held.warnings) == case.get("num_warnings", 0)
 
@@ -65,7 +65,7 @@ def test_what_is_written_is_read_back_as_what_was_asked() -> None:
     held = gpushare.read_shares(gpushare.binding_annotations(containers, 1, 15360, 17), 3)
 
     assert held is not None
-    assert held.shares == (GpuShare(MEMORY_ONLY_MILLI, 3072, index=1),)
+    assert held.shares == (GpuShare(0, 3072, index=1),)
 
 
 @given(st.text(), st.text())
