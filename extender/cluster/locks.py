@@ -107,10 +107,13 @@ class NodeLocks:
         return _node_decoder.decode(await self._transport.get(f"{NODES_PATH}/{node}"))
 
     async def _write(self, node: objects.Node, lock: str | None) -> bool:
-        """Write a node's lock or take it away; False when the node has changed meanwhile."""
+        """Write a node's lock or take it away; False when the node has changed meanwhile.
+
+        By way of its status, so that no right to change a node's spec is needed.
+        """
         metadata = {"annotations": {NODE_LOCK: lock}, "resourceVersion": node.metadata.resource_version}
         try:
-            path = f"{NODES_PATH}/{node.metadata.name}"
+            path = f"{NODES_PATH}/{node.metadata.name}/status"
             await self._transport.patch(path, msgspec.json.encode({"metadata": metadata}))
         except ApiError as error:
             if error.status == 409:

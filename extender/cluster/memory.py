@@ -17,7 +17,7 @@ from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.transports import ApiError, Query
 
 _POD: Final = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?:/(?P<part>binding|status))?")
-_NODE: Final = re.compile(r"/api/v1/nodes/(?P<name>[^/]+)")
+_NODE: Final = re.compile(r"/api/v1/nodes/(?P<name>[^/]+)(?P<status>/status)?")
 _EVENTS: Final = re.compile(r"/api/v1/namespaces/[^/]+/events")
 
 Manifest = dict[str, Any]
