@@ -110,6 +110,7 @@ class DemandingPod(Object):
 
 class NodeStatus(Object):
     allocatable: Quantities | None = None
+    capacity: Quantities | None = None
 
 
 class Node(Object):

@@ -6,12 +6,11 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
-import re2
-
 from extender.cluster import objects
 from extender.cluster.contracts import HOLDING_READERS, REQUEST_READERS
 from extender.cluster.contracts.readings import UnreadableError
 from extender.cluster.holdings import Holding, Part
+from extender.cluster.patterns import compile_pattern
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.nodes import GPU_RESOURCE, MAX_MEMORY_MIB, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.core.quantities import MIB, parse_quantity
@@ -43,28 +42,6 @@ ASSIGNED_BY: Final = "kerf.dev/assigned-by"
 _RESOURCES: Final = (GPU_RESOURCE, SHARED_GPU_RESOURCE)
 _MAX_INDEX_CHARS: Final = 512
 _MAX_UUID_CHARS: Final = 8192
-
-
-def _quiet_options() -> re2.Options:
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = 1 << 20
-    return options
-
-
-_RE2_OPTIONS: Final = _quiet_options()
-
-
-def compile_pattern(text: str) -> "re2._Regexp":
-    """A pod author's pattern, by RE2: linear time whatever the pattern, and the syntax of Go, which Genius uses.
-
-    Raises ValueError when it is none.
-    """
-    try:
-        return re2.compile(text, _RE2_OPTIONS)
-    except re2.error as error:
-        fault = error.args[0] if error.args else "unreadable"
-        raise ValueError(fault.decode(errors="replace") if isinstance(fault, bytes) else str(fault)) from None
 
 
 def read_pod_request(pod: objects.Pod) -> PodRequest:

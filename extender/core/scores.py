@@ -6,7 +6,7 @@ A score sees only each row's own state, so that its value can be remembered unti
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Mask, Rows
-from extender.core.fits import Fit
+from extender.core.fits import Fit, share_mib
 from extender.core.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB
 from extender.core.requests import GpuRequest
 
@@ -68,7 +68,7 @@ def _asked_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats
     memory = cluster.taken(cluster.gpu_memory_mib, rows)
     if request.milli:
         return np.full(memory.shape, request.milli / WHOLE_MILLI)
-    asked: Floats = request.memory_each_mib / np.maximum(memory, 1)
+    asked: Floats = share_mib(request, memory) / np.maximum(memory, 1)
     return asked
 
 

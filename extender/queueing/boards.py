@@ -182,7 +182,7 @@ class Board:
     def _evaluation(self, pod: PlanPod) -> Evaluation:
         if pod.gpus is None:
             raise ValueError(f"{pod.key} asks for no GPU")
-        return self._memo.evaluate(self._cluster, pod.gpus, self._policy(pod))
+        return self._memo.evaluate(self._cluster, pod.gpus, self._policy(pod)).evaluation
 
     def _policy(self, pod: PlanPod) -> Policy:
         return POLICIES[pod.policy or self._default_policy]

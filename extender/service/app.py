@@ -71,7 +71,7 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         key=epoch_key(lease),
         page_size=settings.cluster.page_size,
     )
-    binder = Binder(transport, ledger, placer, events, clock, fence)
+    binder = Binder(transport, ledger, placer, events, clock, fence, time.time)
     waker = Waker(transport, ledger, placer, clock, fence)
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))

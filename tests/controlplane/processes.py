@@ -45,10 +45,6 @@ class Process:
     def pid(self) -> int:
         return self._popen.pid
 
-    def signal(self, number: int) -> None:
-        """Send a signal."""
-        self._popen.send_signal(number)
-
     @property
     def running(self) -> bool:
         return self._popen.poll() is None

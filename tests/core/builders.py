@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.cluster.arrays import ClusterArrays
-from extender.cluster.pods import compile_pattern
+from extender.cluster.patterns import compile_pattern
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.models import ModelPattern, describe_model
 from extender.core.nodes import Gpu, GpuUnit, NodeOffer

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.pods import compile_pattern
+from extender.cluster.patterns import compile_pattern
 from extender.core.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE
 from extender.core.requests import (
     COUNT,
