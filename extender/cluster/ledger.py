@@ -13,7 +13,7 @@ from enum import Enum, auto
 from extender.cluster import objects
 from extender.cluster.arrays import ClusterArrays
 from extender.cluster.contracts.readings import NodeReading
-from extender.cluster.holdings import Holding
+from extender.cluster.holdings import Holding, Part
 from extender.cluster.inventories import read_capacity, read_offer
 from extender.cluster.pods import read_compute, read_holding
 from extender.core.clusters import WHOLE_MILLI, Cluster
@@ -340,7 +340,7 @@ class _Occupancy:
         self.mig += holding.mig
         self.untracked += holding.units - len(holding.parts)
         for part in holding.parts:
-            if part.whole:
+            if self._is_whole(part):
                 continue
             gpu = self._find(part.gpu, part.uuid)
             if gpu is None:
@@ -353,7 +353,7 @@ class _Occupancy:
     def add_whole(self, holding: Holding) -> None:
         """Book whole GPUs; one that is not there, or that somebody has something of, counts by number."""
         for part in holding.parts:
-            if not part.whole:
+            if not self._is_whole(part):
                 continue
             gpu = self._find(part.gpu, part.uuid)
             if gpu is None or gpu in self.held:
@@ -376,6 +376,11 @@ class _Occupancy:
         for profile, count in self.mig:
             used[profile] = used.get(profile, 0) + count
         self.crowded = self.crowded or any(count > installed.get(profile, 0) for profile, count in used.items())
+
+    def _is_whole(self, part: Part) -> bool:
+        """Whether nobody else may have anything of its GPU. A share of memory alone is one only where a plugin sees to
+        it: elsewhere a request by memory is given a whole GPU."""
+        return part.whole or (part.milli == 0 and self._offer.unit is not GpuUnit.PART)
 
     def _find(self, gpu: int, uuid: str) -> int | None:
         """Which GPU of the node it is, None when that can't be told."""

@@ -72,12 +72,10 @@ def test_shares_add_up_on_their_gpu() -> None:
     assert free(ledger) == [(1000, MIB), (400, MIB - 1024)]
 
 
-def test_memory_alone_keeps_a_gpu_from_being_whole() -> None:
-    ledger = ledger_of(n=1)
+def test_a_share_of_memory_alone_is_a_whole_gpu_where_no_plugin_shares() -> None:
+    ledger = ledger_of(n=2)
     ledger.upsert_pod(sharing_pod("a", "0", "0", "1024"), 0.0)
-    cluster = ledger.snapshot(0.0)
-    assert free(ledger) == [(1000, MIB - 1024)]
-    assert not cluster.gpu_idle.any()
+    assert free(ledger) == [(0, 0), (1000, MIB)]
 
 
 def test_booked_over_capacity_is_never_negative_and_counted() -> None:
@@ -185,6 +183,12 @@ def test_mig_devices_are_held_by_profile() -> None:
             Holding(1, (Part(2, 500, 4096),)),
             "",
             id="made smaller later: what was asked is held",
+        ),
+        pytest.param(
+            sharing_pod("p", "2", "0", **{ASSIGNED_SHARE: "1"}),
+            whole_gpus(1, [2]),
+            ASSIGNED_SHARE,
+            id="compute that nobody asked for: all of it",
         ),
         pytest.param(
             sharing_pod("p", "2", **{ASSIGNED_SHARE: "half"}),
