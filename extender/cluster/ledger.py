@@ -380,7 +380,7 @@ class _Occupancy:
         self.mig += holding.mig
         self.untracked += holding.units - len(holding.parts)
         for part in holding.parts:
-            if part.whole:
+            if self._is_whole(part):
                 continue
             gpu = self._find(part.gpu, part.uuid)
             if gpu is None:
@@ -394,7 +394,7 @@ class _Occupancy:
     def add_whole(self, holding: Holding) -> None:
         """Book whole GPUs; one that is not there, or that somebody has something of, counts by number."""
         for part in holding.parts:
-            if not part.whole:
+            if not self._is_whole(part):
                 continue
             gpu = self._find(part.gpu, part.uuid)
             if gpu is None or gpu in self.held:
@@ -422,6 +422,11 @@ class _Occupancy:
         for profile, count in self.mig:
             used[profile] = used.get(profile, 0) + count
         self.crowded = self.crowded or any(count > installed.get(profile, 0) for profile, count in used.items())
+
+    def _is_whole(self, part: Part) -> bool:
+        """Whether nobody else may have anything of its GPU. A share of memory alone is one only where a plugin sees to
+        it: elsewhere a request by memory is given a whole GPU."""
+        return part.whole or (part.milli == 0 and self._offer.unit is not GpuUnit.PART)
 
     def _find(self, gpu: int, uuid: str) -> int | None:
         """Which GPU of the node it is, None when that can't be told."""

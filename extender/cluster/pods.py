@@ -126,9 +126,11 @@ def _parts(annotations: Mapping[str, str], gpus: tuple[int, ...], request: GpuRe
         uuids = [""] * len(gpus)
     milli, mib = WHOLE_MILLI, 0
     if request and (request.milli or request.shares_by_memory) and annotations.get(ASSIGNED_SHARE):
-        # Annotations can be edited later: what was asked is held at least.
+        # Whoever may write a pod may write these too: what was asked is held at least.
         milli = max(_number(annotations, ASSIGNED_SHARE, WHOLE_MILLI), request.milli)
         mib = max(_number(annotations, ASSIGNED_MEMORY, MAX_MEMORY_MIB), request.memory_each_mib)
+        if milli and not request.milli:
+            raise UnreadableError(f'{ASSIGNED_SHARE}: "{milli}" was not asked for')
     return tuple(Part(gpu, milli, mib, uuid) for gpu, uuid in zip(gpus, uuids, strict=True))
 
 

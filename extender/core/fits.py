@@ -50,6 +50,8 @@ class Fit:
     usable ones."""
     room: Mask
     """(R, G) GPUs that have room for the request, each by itself."""
+    idle: Mask
+    """(R, G) GPUs that nobody is known to hold anything of."""
     free_units: Longs
     """(R,) units free on the node, whatever their model and memory."""
     taken_units: Longs
@@ -129,7 +131,7 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
         reason[failed] = code
         if number is not numbers:
             numbers = np.where(failed, number, numbers)
-    return Fit(reason, numbers, room, free_units, taken, shares)
+    return Fit(reason, numbers, room, idle, free_units, taken, shares)
 
 
 def accepted(request: GpuRequest) -> Mask:
@@ -216,9 +218,9 @@ def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     for failed, code, number in reversed(failures):
         reason[failed] = code
         available = np.where(failed, number, available)
-    room = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)
+    none = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)
     taken = np.full(len(rows), request.count, dtype=np.int64)
-    return Fit(reason, available, room, free_units, taken, np.zeros(len(rows), np.bool_))
+    return Fit(reason, available, none, none, free_units, taken, np.zeros(len(rows), np.bool_))
 
 
 def _most_memory_mib(

@@ -26,8 +26,7 @@ def best_fit(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Flo
     if not fit.shares.any():
         return score
     left = _free_fraction(cluster, request, rows) - _asked_fraction(cluster, request, rows)  # (R, G)
-    idle = cluster.taken(cluster.gpu_idle, rows)
-    least_left = np.where(fit.room, left + idle, 2.0).min(axis=1, initial=2.0)  # 0..1 where shared, 1..2 where idle
+    least_left = np.where(fit.room, left + fit.idle, 2.0).min(axis=1, initial=2.0)  # 0..1 where shared, 1..2 where idle
     # A fraction is a whole number of thousandths, or of MiB; free units are at most MAX_GPUS_PER_NODE.
     shared = -(least_left + fit.free_units / (MAX_GPUS_PER_NODE * 2 * _LARGEST_MIB))
     return np.where(fit.shares, shared, score - MAX_GPUS_PER_NODE)

@@ -93,6 +93,20 @@ def calls_table(report: Report) -> Table:
     return table
 
 
+def ledger_table(report: Report) -> Table:
+    """What keeping account of every GPU costs."""
+    table = _table(f"Ledger: {report['nodes']} nodes, {report['pods']} pods with shares", "what", "p50", "p99")
+    rows = [("one watch event, us", report["event_us"])]
+    rows += [
+        ("filter with device choice, ms", report["filter_ms"]["devices"]),
+        ("filter that counts, ms", report["filter_ms"]["counted"]),
+    ]
+    for what, times in rows:
+        table.add_row(what, f"{times['p50']:.2f}", f"{times['p99']:.2f}")
+    table.add_row("ratio", f"{report['filter_ratio']:.2f}", "")
+    return table
+
+
 def start_table(report: Report) -> Table:
     """Start-up time and memory."""
     table = _table(
