@@ -18,6 +18,7 @@ from extender.core.quantities import MIB
 from extender.core.requests import RequestError
 from extender.service import wire
 from extender.service.explanations import explain
+from extender.service.protocols import CLIENT_CERTIFICATE
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
@@ -120,9 +121,13 @@ class VerbEndpoint:
         self._service = service
         self._max_mib = service.settings.server.max_body_mib
         self._latency = service.metrics.latency.labels(verb)
+        self._needs_certificate = service.settings.server.tls_client_ca_file is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
+        if self._needs_certificate and not scope.get("state", {}).get(CLIENT_CERTIFICATE):
+            await _refuse(send)
+            return
         try:
             status, content = await self._answer(await self._body(receive))
         except BodyTooLargeError as error:
@@ -153,6 +158,18 @@ class VerbEndpoint:
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
+
+
+async def _refuse(send: Send) -> None:
+    """Answer a client that has shown no certificate; what it has sent is not read."""
+    content = wire.encode({"Error": "a client certificate is needed (setting server.tls_client_ca_file)"})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(content)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
 
 
 def _install_operation(app: FastAPI, service: Service) -> None:
