@@ -227,16 +227,21 @@ def test_uuids_where_they_are_known(nodes: list[Manifest], devices: str, field: 
 # What is left alone
 
 
+def limited(limits: Manifest) -> Manifest:
+    """A pod that asks for GPUs by the resources of a device plugin."""
+    manifest = pod("by-resource")
+    manifest["spec"]["containers"][0]["resources"]["limits"] = limits
+    return manifest
+
+
 @pytest.mark.parametrize(
     "body",
     [
         pytest.param(review(pod("web")), id="no GPU asked"),
         pytest.param(review(pod("gpu", 2)), id="asked by resource"),
         pytest.param(review(pod("gpu", 2, annotations={"kerf.dev/gpu-model": "a100"})), id="by resource, conditions"),
-        pytest.param(review(asking({"name": "a", "resources": {"limits": {"nvidia.com/gpumem": "1"}}})), id="HAMi"),
-        pytest.param(
-            review(asking({"name": "a", "resources": {"requests": {"aliyun.com/gpu-mem": "1"}}})), id="gpushare"
-        ),
+        pytest.param(review(limited({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4k"})), id="HAMi"),
+        pytest.param(review(limited({"aliyun.com/gpu-mem": "1"})), id="gpushare"),
         pytest.param(review(asking(resourceClaims=[{"name": "gpu"}])), id="resource claim"),
         pytest.param(review(asking(labels={"kerf.dev/inject": "disabled"})), id="opted out"),
         pytest.param(review(asking(), operation="UPDATE"), id="no creation"),
