@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from extender.core.policies import POLICIES
+from extender.service.admissions import Devices
 from extender.service.certificates import CertificateFiles
 from extender.service.verbs import Mode
 
@@ -156,6 +157,13 @@ class LeaderElectionSettings(_Section):
         return self.lease if self.lease and self.mode is not ElectionMode.OFF else defaults[self.mode]
 
 
+class WebhookSettings(_Section):
+    """The webhook `/mutate`, for pods that ask for GPUs by annotation or label alone."""
+
+    devices: Devices = Devices.AUTO
+    """What containers are told: `uuids`, `indices`, or `auto`: UUIDs as long as every GPU known has one."""
+
+
 class ModelSettings(_Section):
     """GPU models."""
 
@@ -183,6 +191,7 @@ class Settings(BaseSettings):
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
+    webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
     log: LogSettings = LogSettings()
 
