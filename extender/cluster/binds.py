@@ -107,7 +107,7 @@ class Binder:
 
     async def _hand_over(self, pod: PodIdentity, request: PodRequest, assignment: Assignment, epoch: str) -> None:
         """Write the Binding in the way of the node's device plugin. Raises BindError, _UndecidedError."""
-        node, annotations = assignment.node, _annotations(assignment)
+        node, annotations = assignment.node, dict.fromkeys(request.stale, "") | _annotations(assignment)
         plugin = self._ledger.plugin_on(node)
         if plugin is Plugin.NATIVE or not assignment.gpus:
             await self._write_fenced(pod, request, node, annotations, epoch)

@@ -1,6 +1,7 @@
 """What a pod object means to Kerf: its request, what it holds, and how its assignment is written."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -39,6 +40,7 @@ ASSIGNED_MODEL: Final = "kerf.dev/assigned-model"
 ASSIGNED_BY: Final = "kerf.dev/assigned-by"
 """Version and policy that decided: "kerf/0.1.0 bestfit"."""
 
+_ASSIGNED: Final = (ASSIGNED_GPUS, ASSIGNED_UUIDS, ASSIGNED_SHARE, ASSIGNED_MEMORY, ASSIGNED_MODEL, ASSIGNED_BY)
 _RESOURCES: Final = (GPU_RESOURCE, SHARED_GPU_RESOURCE)
 _MAX_INDEX_CHARS: Final = 512
 _MAX_UUID_CHARS: Final = 8192
@@ -46,6 +48,14 @@ _MAX_UUID_CHARS: Final = 8192
 
 def read_pod_request(pod: objects.Pod) -> PodRequest:
     """What a pod asks for. Raises RequestError with a sentence for its author."""
+    request = _read_request(pod)
+    if request.gpus and not pod.spec.node_name:
+        stale = tuple(key for key in _ASSIGNED if key in (pod.metadata.annotations or ()))
+        return replace(request, stale=stale) if stale else request
+    return request
+
+
+def _read_request(pod: objects.Pod) -> PodRequest:
     for read in REQUEST_READERS:
         request = read(pod)
         if request is not None:

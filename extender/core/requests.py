@@ -124,6 +124,9 @@ class PodRequest:
     policy: str = ""
     """Name of the policy chosen for this pod, "" for the deployment's."""
     priority: int = 0
+    stale: tuple[str, ...] = ()
+    """Annotations of an assignment that a pod without a node carries, as a copy of another pod does: a Binding blanks
+    those that it does not write."""
 
 
 NO_REQUEST: Final = PodRequest()

@@ -184,6 +184,20 @@ def test_a_bound_pod_holds_its_gpus_before_the_watch_tells() -> None:
             id="a share",
         ),
         pytest.param(
+            pod_manifest(
+                "p", 1, uid="u", annotations={ASSIGNED_UUIDS: "GPU-x", ASSIGNED_SHARE: "1", ASSIGNED_GPUS: "9"}
+            ),
+            [node_manifest("x", 2)],
+            {
+                ASSIGNED_GPUS: "0",
+                ASSIGNED_UUIDS: "",
+                ASSIGNED_SHARE: "",
+                ASSIGNED_BY: f"kerf/{__version__} bestfit",
+                ASSIGNED_MODEL: "t4",
+            },
+            id="a copy of another pod: what was assigned to that one is blanked",
+        ),
+        pytest.param(
             pod_manifest("p", uid="u", annotations={UUID: "GPU-b"}),
             [annotated_node("x", "GPU-a", "GPU-b")],
             {ASSIGNED_GPUS: "1", ASSIGNED_BY: f"kerf/{__version__} bestfit", ASSIGNED_UUIDS: "GPU-b"},
