@@ -95,9 +95,11 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         leadership.start()
         events.start()
         waker.start()
+        binder.settler.start()
         try:
             yield
         finally:
+            await binder.settler.stop()
             await waker.stop()
             await leadership.stop()  # every call is answered: nothing is decided any more
             await events.stop()
