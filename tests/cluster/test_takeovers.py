@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from extender.cluster.fences import Fence, FencedError
-from extender.cluster.leases import Election, HeldLease, LeaseName, LeaseTimes, Unelected
+from extender.cluster.leases import Election, HeldLease, LeaseName, LeaseTimes, Spectator, Unelected
 from extender.cluster.ledger import Ledger
 from extender.cluster.memory import Manifest, MemoryCluster
 from extender.cluster.mirrors import Mirror
@@ -116,6 +116,18 @@ def test_a_late_binding_of_the_process_before_fails() -> None:
 
     run(replica, scenario)
     assert "nodeName" not in server.pod("default", "p")["spec"]
+
+
+def test_a_spectator_writes_nothing() -> None:
+    server = Server(pod_manifest("p", 1, uid="u"))
+    replica = Replica(server, Spectator())
+
+    async def scenario() -> None:
+        await until(lambda: not replica.mirror.fault())
+        assert replica.fence.standby() == "standby: this process never decides"
+
+    run(replica, scenario)
+    assert server.marks == []
 
 
 def test_two_take_overs_never_write_the_same_mark() -> None:
