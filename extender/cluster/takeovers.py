@@ -109,7 +109,12 @@ class Leadership:
         epoch = f"{term}.{secrets.token_hex(4)}"
         told = "taking over from the leader before" if self._election.contested else "pods are not synced yet"
         progress, num_marked = told, 0
-        self._fence.take_over(progress, self._election.deadline, self._election.standing)
+
+        def deadline() -> float:
+            # Another term may have begun, with others leading in between, before this task is told.
+            return self._election.deadline() if self._election.term == term else float("-inf")
+
+        self._fence.take_over(progress, deadline, self._election.standing)
         while True:
             try:
                 num_marked = await self._mark(epoch)
@@ -121,7 +126,7 @@ class Leadership:
             except Exception:
                 logger.exception("pods under way were not marked")
                 progress = f"{told}: see the log"
-            self._fence.take_over(progress, self._election.deadline, self._election.standing)
+            self._fence.take_over(progress, deadline, self._election.standing)
             await asyncio.sleep(_RETRY_S)
         self._fence.open(epoch)
         self.num_terms += 1

@@ -210,6 +210,27 @@ def test_the_fence_shuts_when_the_lease_is_lost_and_opens_in_a_new_epoch() -> No
     assert replica.leadership.num_terms == 2
 
 
+def test_the_fence_is_shut_from_the_very_moment_that_another_term_begins() -> None:
+    """Calls that are answered before the take-over of that term has even started find it shut."""
+    server, clock = Server(), Clock()
+    election = held(server, clock)
+    replica = Replica(server, election)
+    replica.fence._clock = clock
+
+    async def scenario() -> None:
+        async with running(replica):
+            await replica.leads()
+            epoch = replica.fence.enter()
+            election._set_term("another")
+            with pytest.raises(FencedError):
+                replica.fence.check(epoch)
+            await until(lambda: not replica.fence.fault())
+            with pytest.raises(FencedError, match="another process has led meanwhile"):
+                replica.fence.check(epoch)
+
+    asyncio.run(scenario())
+
+
 def test_at_a_stop_the_lease_is_released() -> None:
     server = Server()
     replica = Replica(server, held(server, Clock()))
