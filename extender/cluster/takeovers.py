@@ -144,7 +144,9 @@ class Leadership:
     async def _mark(self, epoch: str) -> int:
         """Mark every unbound pod that a predecessor may be about to bind; returns how many. Raises ClusterError."""
         body = msgspec.json.encode({"metadata": {"annotations": {self._key: epoch}}})
-        pods = iter([pod for pod in await self._unbound() if _may_be_under_way(pod)])
+        marked = {self._key: epoch}.items()  # in an attempt before this one
+        unmarked = [pod for pod in await self._unbound() if not marked <= (pod.metadata.annotations or {}).items()]
+        pods = iter([pod for pod in unmarked if _may_be_under_way(pod)])
         num_marked = 0
         faults: list[ClusterError] = []
 
@@ -158,7 +160,8 @@ class Leadership:
                 except ClusterError as error:
                     if not isinstance(error, ApiError) or error.status != 404:  # gone: nothing can be bound
                         faults.append(error)
-                        return
+                        if len(faults) >= _NUM_WRITERS:
+                            return
 
         await asyncio.gather(*(write() for _ in range(_NUM_WRITERS)))
         self.num_marked += num_marked

@@ -26,6 +26,8 @@ class Server(MemoryCluster):
     def __init__(self, *objects: Manifest) -> None:
         super().__init__([node_manifest("n", 2), *objects])
         self.refuses = False
+        self.errors = 0
+        """How many patches fail before they succeed again."""
         self.heard = asyncio.Event()
         self.heard.set()
         self.marks: list[str] = []
@@ -34,6 +36,9 @@ class Server(MemoryCluster):
         if path.endswith("/status"):
             if self.refuses:
                 raise UnreachableError("refused")
+            if self.errors:
+                self.errors -= 1
+                raise ApiError(500, "InternalError", "no")
             self.marks.append(path.split("/")[-2])
         return await super().patch(path, body)
 
@@ -155,6 +160,14 @@ def test_nothing_is_decided_before_every_pod_is_marked() -> None:
         await replica.leads()
 
     run(replica, scenario)
+
+
+def test_what_is_marked_is_not_marked_again_because_others_failed() -> None:
+    server = Server(*(pod_manifest(f"p{number}", 1) for number in range(100)))
+    server.errors = 40
+    replica = Replica(server)
+    run(replica, replica.leads)
+    assert len(server.marks) == len(set(server.marks)) == 100
 
 
 def test_a_new_leader_lists_what_its_watch_has_not_told_yet() -> None:
