@@ -30,7 +30,7 @@ class ClaimState(Enum):
     BINDING = auto()
     """The API server is being asked: ends with its answer."""
     UNDECIDED = auto()
-    """Asked, with no answer: may take effect yet, so it is given away only after the TTL."""
+    """Asked, with no answer: may take effect yet, so it is given away only once the pod has told."""
     BOUND = auto()
     """The pod has its node: ends with the pod."""
 
@@ -259,16 +259,14 @@ class Ledger:
     def end_binding(self, claim: Claim, outcome: ClaimState | None, now: float) -> None:
         """The API server has answered: BOUND, None for not bound, or UNDECIDED when nobody knows yet.
 
-        Does nothing when the watch has told of the pod meanwhile.
+        What is undecided ends by a second call. Does nothing when the watch has told of the pod meanwhile.
         """
-        if self._claims.get(claim.uid) is not claim or claim.state is not ClaimState.BINDING:
+        if self._claims.get(claim.uid) is not claim or claim.state not in (ClaimState.BINDING, ClaimState.UNDECIDED):
             return
         if outcome is None:
             self._drop(claim.uid)
             return
         claim.state, claim.since = outcome, now
-        if outcome is ClaimState.UNDECIDED:
-            self._passing.append((now + self._ttl_s, claim))
 
     def hold_as_read(self, pod: objects.Pod, now: float) -> None:
         """Hold what a pod says that was read and has a node, until the watch tells of it or the TTL ends.
@@ -294,8 +292,8 @@ class Ledger:
     def _expire(self, now: float) -> None:
         while self._passing and self._passing[0][0] <= now:
             _, claim = self._passing.popleft()
-            passing = claim.state in (ClaimState.RESERVED, ClaimState.UNDECIDED)
-            if self._claims.get(claim.uid) is claim and passing and claim.since + self._ttl_s <= now:
+            reserved = self._claims.get(claim.uid) is claim and claim.state is ClaimState.RESERVED
+            if reserved and claim.since + self._ttl_s <= now:
                 self._drop(claim.uid)
 
     def _add(self, claim: Claim) -> None:

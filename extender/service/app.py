@@ -14,7 +14,7 @@ from extender import __version__
 from extender.cluster.binds import Binder
 from extender.cluster.events import EventRecorder
 from extender.cluster.fences import Fence
-from extender.cluster.leases import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes, Unelected
+from extender.cluster.leases import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes, Spectator, Unelected
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer
@@ -95,9 +95,11 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         leadership.start()
         events.start()
         waker.start()
+        binder.settler.start()
         try:
             yield
         finally:
+            await binder.settler.stop()
             await waker.stop()
             await leadership.stop()  # every call is answered: nothing is decided any more
             await events.stop()
@@ -123,6 +125,8 @@ def _election(settings: LeaderElectionSettings, transport: Transport, clock: Cal
     match settings.mode:
         case ElectionMode.OFF:
             return Unelected()
+        case ElectionMode.NEVER:
+            return Spectator()
         case ElectionMode.OWN:
             # Random, because a process that was killed and started again is another holder.
             return HeldLease(transport, lease, f"{identity}_{secrets.token_hex(8)}", times, clock)

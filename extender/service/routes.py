@@ -131,7 +131,8 @@ class VerbEndpoint:
         self._service = service
         self._max_mib = service.settings.server.max_body_mib
         self._latency = service.metrics.latency.labels(verb)
-        self._needs_certificate = service.settings.server.tls_client_ca_file is not None
+        # kube-apiserver shows a webhook no certificate, and gets nothing there but an answer.
+        self._needs_certificate = verb != "mutate" and service.settings.server.tls_client_ca_file is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()

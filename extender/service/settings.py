@@ -116,6 +116,7 @@ class ElectionMode(StrEnum):
     OFF = "off"
     OWN = "own"
     SCHEDULER = "scheduler"
+    NEVER = "never"
 
 
 class LeaderElectionSettings(_Section):
@@ -123,7 +124,8 @@ class LeaderElectionSettings(_Section):
 
     mode: ElectionMode = ElectionMode.OFF
     """`off`: this is the only replica. `own`: replicas behind a Service elect their leader by a Lease of their own.
-    `scheduler`: a sidecar decides exactly while the kube-scheduler beside it holds the scheduler's Lease."""
+    `scheduler`: a sidecar decides exactly while the kube-scheduler beside it holds the scheduler's Lease.
+    `never`: decides and writes nothing, as a process that serves the webhook alone."""
     namespace: str = Field(default="kube-system", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
     """Namespace of the Lease."""
     lease: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,55}[a-z0-9])?)?$")
@@ -152,9 +154,9 @@ class LeaderElectionSettings(_Section):
 
     @property
     def lease_name(self) -> str:
-        """The Lease's name with the default filled in, "" in mode off."""
-        defaults = {ElectionMode.OFF: "", ElectionMode.OWN: "kerf", ElectionMode.SCHEDULER: "kube-scheduler"}
-        return self.lease if self.lease and self.mode is not ElectionMode.OFF else defaults[self.mode]
+        """The Lease's name with the default filled in, "" in a mode that has none."""
+        defaults = {ElectionMode.OWN: "kerf", ElectionMode.SCHEDULER: "kube-scheduler"}
+        return (self.lease or defaults[self.mode]) if self.mode in defaults else ""
 
 
 class WebhookSettings(_Section):

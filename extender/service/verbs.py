@@ -125,6 +125,7 @@ class Verbs:
         ]
         key = asked.pod.key
         try:
+            self._check_leading()
             _check_names(asked.pod)
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
