@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,12 +58,12 @@ class Webhook:
         return int(float(found[0].split()[-1])) if found else 0
 
 
-@pytest.fixture
-def webhook(clusters: Clusters, tmp_path: Path) -> Iterator[Webhook]:
+@pytest.fixture(scope="module")
+def webhook(all_clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
     """The webhook as it is shipped, but for its address; namespace `opted-in` opts in."""
-    clusters.close()
-    plane = clusters.plane
-    authority = Authority(tmp_path, "kerf-webhook")
+    all_clusters.close()
+    plane = all_clusters.plane
+    authority = Authority(tmp_path_factory.mktemp("webhook"), "kerf-webhook")
     certificate, key = authority.issue("server")
     files = {"tls_cert_file": certificate, "tls_key_file": key, "tls_client_ca_file": authority.certificate}
     arguments = [part for name, path in files.items() for part in ("--set", f"server.{name}={path}")]
@@ -131,13 +130,6 @@ def test_what_kerf_cannot_understand_is_created_as_it_is(webhook: Webhook) -> No
     webhook.delete(stored)
 
 
-def test_pods_are_created_while_kerf_is_down(webhook: Webhook) -> None:
-    webhook.kerf.process.stop(grace_s=0)
-    stored = webhook.create("meanwhile", annotations=TWO_GPUS)
-    assert env_of(stored) == []
-    webhook.delete(stored)
-
-
 def test_the_port_of_the_webhook_binds_nobody(webhook: Webhook) -> None:
     """Certificates are asked of kube-scheduler's verbs, and not of the API server."""
     assert webhook.num_calls > 0
@@ -146,7 +138,7 @@ def test_the_port_of_the_webhook_binds_nobody(webhook: Webhook) -> None:
             webhook.kerf.post(verb, {})
 
 
-def test_the_annotation_is_there_when_the_container_starts(webhook: Webhook, clusters: Clusters) -> None:
+def test_the_annotation_is_there_when_the_container_starts(webhook: Webhook) -> None:
     """What the kubelet resolves: the field named in the environment is written with the binding."""
     plane = webhook.plane
     deciding = KerfProcess(plane, "kerf-deciding")
@@ -193,3 +185,11 @@ def test_the_manifest_is_opt_in_and_stands_in_nobodys_way() -> None:
         "KERF_SERVER__TLS_CLIENT_CA_FILE",
     }
     assert {verb for rule in shipped["ClusterRole"]["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+
+
+def test_pods_are_created_while_kerf_is_down(webhook: Webhook) -> None:
+    """The last of these tests: the webhook's Kerf is gone afterwards."""
+    webhook.kerf.process.stop(grace_s=0)
+    stored = webhook.create("meanwhile", annotations=TWO_GPUS)
+    assert env_of(stored) == []
+    webhook.delete(stored)
