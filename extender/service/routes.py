@@ -85,7 +85,7 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
 
     async def preempt(body: bytes) -> _Reply:
         try:
-            return 200, verbs.preempt(body)
+            return 200, await verbs.preempt(body)
         except wire.WireError as error:
             return 400, _fault(error)
 
