@@ -85,7 +85,7 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
 
     async def preempt(body: bytes) -> _Reply:
         try:
-            return 200, verbs.preempt(body)
+            return 200, await verbs.preempt(body)
         except wire.WireError as error:
             return 400, _fault(error)
 
@@ -111,7 +111,8 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
         "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
         "/prioritize": VerbEndpoint("prioritize", prioritize, refuse_too_large, service),
         "/preempt": VerbEndpoint("preempt", preempt, refuse_too_large, service),
-        "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service),
+        # The API server has no certificate for it by default, and there is nothing to be had by it.
+        "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service, open_to_all=True),
         "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
     }
 
@@ -125,14 +126,15 @@ class VerbEndpoint:
         answer: Callable[[bytes], Awaitable[_Reply]],
         too_large: Callable[[BodyTooLargeError], _Reply],
         service: Service,
+        *,
+        open_to_all: bool = False,
     ) -> None:
         self._answer = answer
         self._too_large = too_large
         self._service = service
         self._max_mib = service.settings.server.max_body_mib
         self._latency = service.metrics.latency.labels(verb)
-        # kube-apiserver shows a webhook no certificate, and gets nothing there but an answer.
-        self._needs_certificate = verb != "mutate" and service.settings.server.tls_client_ca_file is not None
+        self._needs_certificate = service.settings.server.tls_client_ca_file is not None and not open_to_all
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()

@@ -116,7 +116,7 @@ class Verbs:
         self._metrics.binds.inc()
         return wire.encode(wire.BindResult())
 
-    def preempt(self, body: bytes) -> bytes:
+    async def preempt(self, body: bytes) -> bytes:
         """Answer preempt: nobody is evicted on a guess, so in doubt no node is left. Raises WireError."""
         asked = wire.read_preemption_args(body)
         candidates = [
@@ -130,7 +130,7 @@ class Verbs:
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
                 self._policy(request)
-                chosen = self._preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)
+                chosen = await self._preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)
                 self._log_preemption(key, candidates, chosen)
                 candidates = chosen
         except (RequestError, UnavailableError) as error:
