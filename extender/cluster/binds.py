@@ -32,7 +32,7 @@ from extender.cluster.pods import (
 from extender.cluster.settlements import Settler
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.reasons import Reason, sentence
-from extender.core.requests import GpuRequest, PodRequest, RequestError
+from extender.core.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Binder:
         try:
             found = await self._get(pod)
             self._fence.note(found.metadata)
-            return read_pod_request(found)
+            return self._placer.read_request(found)
         except (ClusterError, msgspec.DecodeError, RequestError) as error:
             raise BindError(f"pod {pod.key}: {error}") from error
 
@@ -223,7 +223,9 @@ class Binder:
         if not self._fence.admits(found.metadata):
             raise BindError(f"pod {pod.key} belongs to another leader by now")
         try:
-            if read_pod_request(found).gpus == request.gpus:
+            asked = read_pod_request(found).gpus
+            by_claims = asked is None and request.gpus is not None and request.gpus.unit is AskedUnit.CLAIM
+            if by_claims or asked == request.gpus:  # claims can't be changed
                 return found.metadata.resource_version
         except RequestError as error:
             raise BindError(str(error)) from error

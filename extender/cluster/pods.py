@@ -16,6 +16,7 @@ from extender.core.clusters import WHOLE_MILLI
 from extender.core.nodes import GPU_RESOURCE, MAX_MEMORY_MIB, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.core.quantities import MIB, parse_quantity
 from extender.core.requests import (
+    POLICY,
     AskedUnit,
     Container,
     GpuRequest,
@@ -63,6 +64,11 @@ def _read_request(pod: objects.Pod) -> PodRequest:
     units, unit, mig = _units(pod.spec)
     metadata = pod.metadata
     return read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern, mig)
+
+
+def read_policy(pod: objects.Pod) -> str:
+    """The policy that a pod chooses, "" for the deployment's."""
+    return (pod.metadata.annotations or {}).get(POLICY, "").strip()
 
 
 def has_soft_preferences(spec: objects.PodSpec) -> bool:

@@ -65,6 +65,8 @@ class AskedUnit(IntEnum):
     """MIG devices, `nvidia.com/mig-<profile>`."""
     PART = 5
     """GPUs or parts of them, asked by resources of a plugin that hands out parts: only its nodes will do."""
+    CLAIM = 6
+    """Whole GPUs, asked by ResourceClaims."""
 
 
 @dataclass(frozen=True, slots=True)

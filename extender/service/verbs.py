@@ -90,7 +90,7 @@ class Verbs:
         """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error."""
         asked = wire.read_args(body)
         self._check_leading()
-        pod, request = _read_pod(asked)
+        pod, request = _read_pod(self._placer, asked)
         if request.gpus is None:
             return wire.encode(self._keep_off_gpus(asked.candidates()))
         policy = self._policy(request)
@@ -150,7 +150,7 @@ class Verbs:
 
     def _filter(self, asked: wire.Asked) -> wire.FilterResult:
         try:
-            pod, request = _read_pod(asked)
+            pod, request = _read_pod(self._placer, asked)
             if request.gpus is None:
                 self._placer.remember(pod, request)
                 return _among(asked, asked.candidates())
@@ -231,11 +231,11 @@ class Verbs:
         return result
 
 
-def _read_pod(asked: wire.Asked) -> tuple[PodIdentity, PodRequest]:
+def _read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodRequest]:
     """Who asks, and for what. Raises WireError, RequestError."""
     _check_names(asked.pod)
     metadata = asked.pod.metadata
-    return PodIdentity(metadata.namespace, metadata.name, metadata.uid), read_pod_request(asked.pod)
+    return PodIdentity(metadata.namespace, metadata.name, metadata.uid), placer.read_request(asked.pod)
 
 
 def _check_names(pod: objects.Pod) -> None:
