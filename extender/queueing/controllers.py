@@ -80,9 +80,9 @@ class Counts:
 
 
 class QueueController:
-    """Runs from `start` to `stop`, and acts while `may_act` says so."""
+    """Runs from `start` to `stop`: writes nothing on a standby, and plans nothing while the mirror is not current."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with
         self,
         transport: Transport,
         ledger: Ledger,
@@ -91,7 +91,8 @@ class QueueController:
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
-        fault: Callable[[], str],
+        standby: Callable[[], str],
+        mirror_fault: Callable[[], str],
         page_size: int = 500,
     ) -> None:
         self._ledger = ledger
@@ -99,7 +100,8 @@ class QueueController:
         self._options = options
         self._clock = clock
         self._wall_clock = wall_clock
-        self._mirror_fault = fault
+        self._standby = standby
+        self._mirror_fault = mirror_fault
         self._dirty = asyncio.Event()
         self._realiser = Realiser(transport)
         self.backlog = Backlog(clock, self._dirty.set, self._left)
@@ -152,6 +154,8 @@ class QueueController:
     async def run_round(self) -> None:
         """Let go what must not wait any longer, then plan the others and carry the plan out."""
         now = self._clock()
+        if self._standby():
+            return
         await self._release(now)
         if self.fault():
             return
