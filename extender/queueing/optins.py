@@ -18,6 +18,7 @@ ENABLED: Final = "enabled"
 DISABLED: Final = "disabled"
 BY_NAMESPACE: Final = "namespace"
 BY_LABEL: Final = "label"
+BY_PRIORITY: Final = "priority"
 NAMESPACES_PATH: Final = "/api/v1/namespaces"
 
 

@@ -1,8 +1,11 @@
 """The pending queue on a real control plane: rows G1, M5, A5, S1 and S9, gates, gangs, restarts."""
 
+import base64
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,9 @@ import yaml
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, Manifest, assigned_gpus
+from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
+from tests.service.certificates import Authority
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
@@ -28,6 +32,8 @@ def queue(clusters: Clusters) -> KerfCluster:
 
 
 def open_queue(clusters: Clusters, **options: Any) -> KerfCluster:
+    """Nothing is kept for the first in the queue unless a test wants it: a busy machine makes everyone wait long."""
+    options = {"reserve_after_s": 3600, **options}
     clusters.plane.apply(QUEUE_RBAC)
     settings = [f"--set=queue.{name}={json.dumps(value)}" for name, value in {"enabled": True, **options}.items()]
     return clusters.open(SCHEDULER_CONFIG / "decisive.yaml", *settings)
@@ -273,12 +279,86 @@ class KerfClusterWithQueue:
     """A second Kerf that has its queue enabled, beside the one that kube-scheduler calls."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        from tests.e2e.clusters import KerfProcess
-
         self._kerf = KerfProcess(plane, "kerf-queue", "--set=queue.enabled=true")
 
     def stop(self) -> None:
         self._kerf.stop()
+
+
+@pytest.fixture
+def webhook(clusters: Clusters, tmp_path: Path) -> Iterator[KerfCluster]:
+    """A cluster whose API server asks a Kerf of its own about pods that opt in: manifests/queue/webhook.yaml."""
+    cluster = open_queue(clusters)
+    plane = clusters.plane
+    authority = Authority(tmp_path, "kerf")
+    certificate, key = authority.issue("server")
+    arguments = ("--set", f"server.tls_cert_file={certificate}", "--set", f"server.tls_key_file={key}")
+    kerf = KerfProcess(plane, "kerf-webhook", *arguments, certificate=authority.certificate)
+    configuration = yaml.safe_load((ROOT / "manifests" / "queue" / "webhook.yaml").read_text())
+    bundle = base64.b64encode(authority.certificate.read_bytes()).decode()
+    for hook in configuration["webhooks"]:
+        path = hook["clientConfig"]["service"]["path"]
+        hook["clientConfig"] = {"url": kerf.url + path, "caBundle": bundle}
+        hook["timeoutSeconds"] = 10  # of a machine that is busy with other tests
+    plane.apply(configuration)
+    try:
+        wait_until(lambda: _is_gated_by_webhook(cluster), WITHIN_S, "the webhook is in effect")
+        yield cluster
+    finally:
+        plane.request("DELETE", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kerf-queue")
+        kerf.stop()
+
+
+def _is_gated_by_webhook(cluster: KerfCluster) -> bool:
+    """Whether a pod that opts in is gated, by a dry run."""
+    probe = pod("probe", labels={"kerf.dev/queue": "enabled"})
+    return bool(gates_of(cluster.plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)))
+
+
+def test_g1_pods_of_genius_wait_in_the_order_of_their_priority_as_they_are(webhook: KerfCluster) -> None:
+    webhook.add_nodes(gpu_node("node", gpus=1))
+    webhook.submit("runs", labels={"genius/gpu-number": "1", "genius/priority": "0"})
+    assert annotation(webhook.bound("runs"), "queued-by") == "priority"
+    for name, priority in (("low", "1"), ("high", "9")):
+        webhook.submit(name, labels={"genius/gpu-number": "1", "genius/priority": priority})
+        skipped(webhook, name, "needs 1 GPU")
+    webhook.set_phase("runs", "Succeeded")
+    webhook.bound("high")
+    assert gated(webhook, "low")
+    webhook.set_phase("high", "Succeeded")
+    webhook.bound("low")
+
+
+def test_namespaces_and_pods_opt_in_and_out(webhook: KerfCluster) -> None:
+    plane = webhook.plane
+    namespace = {"name": "team", "labels": {"kerf.dev/queue": "enabled"}}
+    plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": namespace})
+
+    def create(name: str, **options: Any) -> Manifest:
+        manifest = pod(name, gpus=1, namespace="team", **options)
+        made: Manifest = plane.request("POST", "/api/v1/namespaces/team/pods", manifest)
+        return made
+
+    try:
+        wait_until(lambda: gates_of(create(f"try-{time.monotonic_ns()}")), WITHIN_S, "the namespace is known to opt in")
+        assert not gates_of(create("out", labels={"kerf.dev/queue": "disabled"}))
+        waiting = create("waits")
+        assert waiting["metadata"]["annotations"]["kerf.dev/queued-by"] == "namespace"
+        webhook.submit("plain", gpus=1)
+        webhook.submit("single", gpus=1, labels={"kerf.dev/queue": "enabled"})
+        assert not gated(webhook, "plain")
+        assert gated(webhook, "single")
+        body = {"metadata": {"labels": {"kerf.dev/queue": None}}}
+        plane.request("PATCH", "/api/v1/namespaces/team", body, "application/merge-patch+json")
+        path = "/api/v1/namespaces/team/pods/waits"
+        wait_until(lambda: not gates_of(plane.request("GET", path)), WITHIN_S, "the gate is open again")
+    finally:
+        plane.request("DELETE", "/api/v1/namespaces/team/pods?gracePeriodSeconds=0")
+
+
+def gates_of(found: Manifest) -> list[Manifest]:
+    gates: list[Manifest] = found["spec"].get("schedulingGates", [])
+    return gates
 
 
 def test_kerf_plan_apply_places_pods_of_a_file(clusters: Clusters, tmp_path: Path) -> None:
