@@ -22,7 +22,9 @@ from extender.cluster.preemptions import Preemptor
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
-from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics
+from extender.queueing.controllers import Options, QueueController
+from extender.queueing.quotas import Quotas
+from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, QueueCollector
 from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
 from extender.service.verbs import Verbs
@@ -73,9 +75,12 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
     )
     binder = Binder(transport, ledger, placer, events, clock, fence, time.time)
     waker = Waker(transport, ledger, placer, clock, fence)
+    queue = _queue(settings, transport, ledger, placer, fence, mirror, clock) if settings.queue.enabled else None
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
     metrics.registry.register(LeadershipCollector(fence, leadership))
+    if queue is not None:
+        metrics.registry.register(QueueCollector(queue))
     verbs = Verbs(
         placer,
         binder,
@@ -96,9 +101,13 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         events.start()
         waker.start()
         binder.settler.start()
+        if queue is not None:
+            queue.start()
         try:
             yield
         finally:
+            if queue is not None:
+                await queue.stop()
             await binder.settler.stop()
             await waker.stop()
             await leadership.stop()  # every call is answered: nothing is decided any more
@@ -115,6 +124,42 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
     app.state.service = service
     install_routes(app, service)
     return app
+
+
+def _queue(
+    settings: Settings,
+    transport: Transport,
+    ledger: Ledger,
+    placer: Placer,
+    fence: Fence,
+    mirror: Mirror,
+    clock: Callable[[], float],
+) -> QueueController:
+    """The queue's controller as the settings want it."""
+    given = settings.queue
+    options = Options(
+        planner=given.planner,
+        order=given.order,
+        ageing_s=given.ageing_s,
+        batch_pods=given.batch_pods,
+        max_open=given.max_open,
+        reserve_frac=given.reserve_frac,
+        reserve_after_s=given.reserve_after_s,
+        fail_open_s=given.fail_open_s,
+        fair_share=given.fair_share,
+        quotas=Quotas(given.quotas, given.weights),
+    )
+    return QueueController(
+        transport,
+        ledger,
+        placer,
+        options,
+        clock=clock,
+        wall_clock=time.time,
+        standby=fence.fault,
+        mirror_fault=mirror.fault,
+        page_size=settings.cluster.page_size,
+    )
 
 
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:

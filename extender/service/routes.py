@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from extender import __version__
 from extender.core.quantities import MIB
 from extender.core.requests import RequestError
-from extender.service import admissions, wire
+from extender.service import admissions, gates, wire
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
 from extender.service.verbs import UnavailableError
@@ -92,6 +92,9 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
     async def mutate(body: bytes) -> _Reply:
         return 200, admissions.mutate(body, devices)
 
+    async def gate(body: bytes) -> _Reply:
+        return 200, gates.gate(body)
+
     async def bind(body: bytes) -> _Reply:
         return 200, await verbs.bind(body)
 
@@ -111,8 +114,9 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
         "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
         "/prioritize": VerbEndpoint("prioritize", prioritize, refuse_too_large, service),
         "/preempt": VerbEndpoint("preempt", preempt, refuse_too_large, service),
-        # The API server has no certificate for it by default, and there is nothing to be had by it.
+        # The API server has no certificate for them by default, and there is nothing to be had by them.
         "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service, open_to_all=True),
+        "/gate": VerbEndpoint("gate", gate, mutate_too_large, service, open_to_all=True),
         "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
     }
 
@@ -298,6 +302,11 @@ def _describe_wire(app: FastAPI) -> None:
         ),
         "/mutate": _operation(
             "What the containers of a pod are told about its GPUs. Always allowed, a fault is a warning.",
+            "AdmissionReview",
+            "AdmissionAnswer",
+        ),
+        "/gate": _operation(
+            "A pod that opts in gets the scheduling gate of the queue. Always allowed, a fault is a warning.",
             "AdmissionReview",
             "AdmissionAnswer",
         ),

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from extender.core.policies import POLICIES
+from extender.queueing.orders import Order
+from extender.queueing.planners import PLANNERS
 from extender.service.admissions import Devices
 from extender.service.certificates import CertificateFiles
 from extender.service.verbs import Mode
@@ -173,6 +175,42 @@ class ModelSettings(_Section):
     """Names that pods may ask by, each with the products it stands for: `big: [NVIDIA-H100-80GB-HBM3]`."""
 
 
+class QueueSettings(_Section):
+    """The pending queue of pods that opt in: see docs/queueing.md."""
+
+    enabled: bool = False
+    """Whether pods behind the gate `kerf.dev/queue` are ordered, planned and let go."""
+    planner: str = "greedy"
+    """greedy, genetic, q-learning or exact: another one is followed where it places more of a batch than greedy."""
+    order: Order = Order.FIFO
+    """Among equals in priority: `fifo`, or `shortest` by what pods of the same owner took."""
+    ageing_s: float = Field(default=3600.0, ge=0)
+    """Waiting so long raises a pod's priority by one; 0: never."""
+    fair_share: bool = False
+    """Among equals in priority the namespace goes first whose GPUs in use over its weight are fewest."""
+    quotas: dict[str, float] = {}
+    """Most GPUs that pods of a namespace may hold at once before more are let go: `{team-a: 16, "*": 4}`."""
+    weights: dict[str, float] = {}
+    """Weights of namespaces in fair share, 1 where not named."""
+    reserve_frac: float = Field(default=0.0, ge=0, le=0.95)
+    """Part of each node's CPU and memory that plans leave free."""
+    reserve_after_s: float = Field(default=10.0, ge=0)
+    """When the first in the queue has waited so long without room, nodes are kept for it from those behind it."""
+    batch_pods: int = Field(default=500, ge=1)
+    """Most pods of a batch for planners that search; greedy takes all."""
+    max_open: int = Field(default=256, ge=1)
+    """Most pods that are let go and have no node yet."""
+    fail_open_s: float = Field(default=0.0, ge=0)
+    """The gate of a pod that has waited so long is opened whatever holds; 0: never."""
+
+    @field_validator("planner")
+    @classmethod
+    def _known_planner(cls, name: str) -> str:
+        if name not in PLANNERS:
+            raise ValueError(f"no planner of that name; write one of {', '.join(PLANNERS)}")
+        return name
+
+
 class LogSettings(_Section):
     """Logging."""
 
@@ -195,6 +233,7 @@ class Settings(BaseSettings):
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
     webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
+    queue: QueueSettings = QueueSettings()
     log: LogSettings = LogSettings()
 
 
