@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import Cluster
+from extender.cluster.observed import ObservedArrays, SampleTimes
+from extender.core.clusters import Cluster, Rows
 from extender.core.models import GpuModel
 from extender.core.nodes import NO_GPUS, GpuUnit, NodeOffer
 
@@ -33,6 +34,9 @@ class ClusterArrays:
         self._gpu_free = np.zeros((0, 1), np.bool_)
         self._inventory_moved = True
         self._snapshot: Cluster | None = None
+        self._observed: ObservedArrays | None = None
+        self.inventory_version = 0
+        """Grows when a row or slot may have another meaning than before."""
 
     def offer(self, row: int) -> NodeOffer:
         """What the node of a row offers."""
@@ -45,6 +49,8 @@ class ClusterArrays:
             row = self._free_rows.pop() if self._free_rows else self._append_row()
             self.row_of[name] = row
             self._names[row] = name
+            if self._observed is not None and row < self._observed.shape[0]:
+                self._observed.forget(row)
         self._write_offer(row, offer)
         return row
 
@@ -66,6 +72,23 @@ class ClusterArrays:
         self._gpu_free[row] = free
         self._untracked_units[row] = untracked_units
         self._touch(row)
+
+    def observe(self, times: SampleTimes) -> None:
+        """Keep observations from now on."""
+        self._observed = ObservedArrays(times, len(self._names), self._gpu_free.shape[1])
+
+    @property
+    def observed(self) -> ObservedArrays | None:
+        """Observations in the shape of the arrays now, None while nobody observes."""
+        if self._observed is not None:
+            self._observed.resize(len(self._names), self._gpu_free.shape[1])
+        return self._observed
+
+    def touch(self, rows: Rows) -> None:
+        """Say that what is observed of some rows has changed."""
+        if len(rows):
+            self.version += 1
+            self._row_version[rows] = self.version
 
     def snapshot(self) -> Cluster:
         """The state now, as arrays that never change again. Costs nothing when nothing moved since the last one."""
@@ -108,6 +131,7 @@ class ClusterArrays:
             row_version=self._frozen_copy(self._row_version),
             gpu_free=self._frozen_copy(self._gpu_free),
             untracked_units=self._frozen_copy(self._untracked_units),
+            observed=None if self.observed is None else self.observed.current,
             **inventory,
         )
         return self._snapshot
@@ -143,6 +167,7 @@ class ClusterArrays:
         self._gpu_memory_mib[row] = 0
         self._gpu_memory_mib[row, :num_gpus] = [gpu.memory_mib for gpu in offer.gpus]
         self._inventory_moved = True
+        self.inventory_version += 1
         self._touch(row)
 
     def _index_of(self, model: GpuModel) -> int:

@@ -82,6 +82,11 @@ class Ledger:
         """How many claims are in a state."""
         return sum(claim.state is state for claim in self._claims.values())
 
+    @property
+    def arrays(self) -> ClusterArrays:
+        """The arrays that snapshots are taken of, for observations to be written into."""
+        return self._arrays
+
     # What the watch tells
 
     def upsert_node(self, node: objects.Node) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from extender.cluster import objects
 from extender.cluster.ledger import Ledger
@@ -19,15 +19,28 @@ HOLDING_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Only pods that hold something: what filter is asked about comes with the request, and finished pods hold nothing."""
 
 
+class Listener(Protocol):
+    """Somebody besides the ledger who wants to hear of objects."""
+
+    def node_changed(self, node: objects.Node) -> None:
+        """A node was added or changed."""
+
+    def pod_changed(self, pod: objects.Pod) -> None:
+        """A pod with a node was added or changed."""
+
+
 class _Nodes:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, listeners: Sequence[Listener]) -> None:
         self._ledger = ledger
+        self._listeners = listeners
         self._names: dict[str, str] = {}  # by uid
 
     def upsert(self, item: objects.Node) -> None:
         self._names[item.metadata.uid] = item.metadata.name
         for warning in self._ledger.upsert_node(item):
             logger.warning("node %s: %s", item.metadata.name, warning)
+        for listener in self._listeners:
+            listener.node_changed(item)
 
     def remove(self, item: objects.Node) -> None:
         self._names.pop(item.metadata.uid, None)
@@ -41,12 +54,15 @@ class _Nodes:
 
 
 class _Pods:
-    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
+    def __init__(self, ledger: Ledger, clock: Callable[[], float], listeners: Sequence[Listener]) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._listeners = listeners
 
     def upsert(self, item: objects.Pod) -> None:
         self._ledger.upsert_pod(item, self._clock())
+        for listener in self._listeners:
+            listener.pod_changed(item)
 
     def remove(self, item: objects.Pod) -> None:
         self._ledger.remove_pod(item.metadata.uid)
@@ -67,15 +83,18 @@ class Mirror:
         max_age_s: float,
         page_size: int = 500,
         times: ReflectorTimes | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._max_age_s = max_age_s
         self._reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(transport, NODES_PATH, objects.Node, _Nodes(ledger), clock, page_size=page_size, times=times),
+            Reflector(
+                transport, NODES_PATH, objects.Node, _Nodes(ledger, listeners), clock, page_size=page_size, times=times
+            ),
             Reflector(
                 transport,
                 PODS_PATH,
                 objects.Pod,
-                _Pods(ledger, clock),
+                _Pods(ledger, clock, listeners),
                 clock,
                 field_selector=HOLDING_PODS,
                 page_size=page_size,

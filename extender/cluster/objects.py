@@ -58,8 +58,9 @@ class PodSpec(Object, rename="camel"):
     topology_spread_constraints: list[SpreadConstraint] | None = None
 
 
-class PodStatus(Object):
+class PodStatus(Object, rename="camel"):
     phase: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
 
 
 class Pod(Object):
@@ -78,8 +79,14 @@ class Pod(Object):
         return self.status.phase in ("Succeeded", "Failed")
 
 
+class NodeAddress(Object):
+    type: str = ""
+    address: str = ""
+
+
 class NodeStatus(Object):
     allocatable: Quantities | None = None
+    addresses: list[NodeAddress] | None = None
 
 
 class Node(Object):

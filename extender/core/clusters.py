@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.models import GpuModel
+from extender.core.observations import Observations
 
 Rows = npt.NDArray[np.intp]
 """R row numbers of a cluster's nodes."""
@@ -45,6 +46,8 @@ class Cluster:
     """(N, G) GPUs that nobody is known to hold."""
     untracked_units: Ints
     """(N,) units held by somebody on GPUs of unknown index, or withheld as unhealthy: any free GPU may be one."""
+    observed: Observations | None = None
+    """What the GPUs are really doing, None where nobody tells."""
 
     @property
     def num_nodes(self) -> int:

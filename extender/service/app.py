@@ -19,7 +19,10 @@ from extender.cluster.wakes import Waker
 from extender.service.metrics import ClusterCollector, Metrics
 from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import Settings
+from extender.service.telemetries import TelemetryCollector, observe
 from extender.service.verbs import Verbs
+from extender.telemetry.observers import Observer
+from extender.telemetry.readings import Feed
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ class Service:
     placer: Placer
     verbs: Verbs
     metrics: Metrics
+    observer: Observer | None = None
+    """None when telemetry is off."""
     draining: bool = field(default=False)
     """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
 
@@ -40,16 +45,35 @@ class Service:
         """Why the service is not ready, "" when it is."""
         return "shutting down" if self.draining else self.mirror.fault()
 
+    def degraded(self) -> list[str]:
+        """What works less well than it should, while the service is ready all the same."""
+        fault = self.observer.fault() if self.observer else ""
+        return [f"telemetry: {fault}"] if fault else []
 
-def create_app(settings: Settings, transport: Transport, clock: Callable[[], float] = time.monotonic) -> KerfApp:
-    """The service on an API server, or on what stands in for one. Nothing runs before the app's lifespan begins."""
+
+def create_app(
+    settings: Settings,
+    transport: Transport,
+    clock: Callable[[], float] = time.monotonic,
+    feed: Feed | None = None,
+) -> KerfApp:
+    """The service on an API server, or on what stands in for one. Nothing runs before the app's lifespan begins.
+
+    `feed` is where telemetry comes from, a reading process when none is given.
+    """
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
         memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         model_aliases=settings.models.aliases,
     )
+    observer = observe(settings.telemetry, transport, ledger, clock, feed)
     mirror = Mirror(
-        transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=settings.cluster.page_size
+        transport,
+        ledger,
+        clock,
+        max_age_s=settings.cluster.max_age_s,
+        page_size=settings.cluster.page_size,
+        listeners=[observer] if observer else [],
     )
     events = EventRecorder(transport, clock)
     placer = Placer(ledger, default_policy=settings.decisions.policy, clock=clock, wall_clock=time.time)
@@ -57,6 +81,8 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
     waker = Waker(transport, ledger, placer, clock)
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
+    if observer is not None:
+        metrics.registry.register(TelemetryCollector(observer))
     verbs = Verbs(
         placer,
         binder,
@@ -66,7 +92,7 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
-    service = Service(settings, mirror, placer, verbs, metrics)
+    service = Service(settings, mirror, placer, verbs, metrics, observer)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -74,9 +100,13 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         mirror.start()
         events.start()
         waker.start()
+        if observer is not None:
+            observer.start()
         try:
             yield
         finally:
+            if observer is not None:
+                await observer.stop()
             await waker.stop()
             await events.stop()
             await mirror.stop()

@@ -18,6 +18,7 @@ from extender.core.quantities import MIB
 from extender.core.requests import RequestError
 from extender.service import wire
 from extender.service.explanations import explain
+from extender.service.telemetries import describe
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
@@ -152,7 +153,15 @@ def _install_operation(app: FastAPI, service: Service) -> None:
     async def readyz() -> JSONResponse:
         """Ready once nodes and pods are synced, for as long as they are current."""
         fault = service.fault()
-        return JSONResponse({"status": fault or "ok"}, status_code=503 if fault else 200)
+        body: dict[str, Any] = {"status": fault or "ok"}
+        if degraded := service.degraded():
+            body["degraded"] = degraded
+        return JSONResponse(body, status_code=503 if fault else 200)
+
+    @app.get("/telemetry", tags=["operation"])
+    async def telemetry() -> JSONResponse:
+        """Where samples of GPUs come from, how old they are, and which nodes they were matched to."""
+        return JSONResponse(describe(service.observer))
 
     @app.get("/version", tags=["operation"])
     async def version() -> dict[str, str]:

@@ -93,6 +93,59 @@ class ModelSettings(_Section):
     """Names that pods may ask by, each with the products it stands for: `big: [NVIDIA-H100-80GB-HBM3]`."""
 
 
+class TelemetrySettings(_Section):
+    """What GPUs are really doing: see docs/telemetry.md."""
+
+    source: str = Field(default="auto", pattern="^(auto|off)$")
+    """`auto`: `telemetry.url`, else `telemetry.exporters`, else a Prometheus found in the cluster. `off`: none."""
+    url: str = ""
+    """Prometheus' address, with a path prefix where it has one: http://prometheus.monitoring.svc:9090."""
+    exporters: list[str] = []
+    """Pages of exporters, read directly where there is no Prometheus: [http://node-1:9400/metrics]."""
+    username: str = ""
+    """User for basic authentication."""
+    password_file: Path | None = None
+    """File with that user's password; read again for every call."""
+    bearer_token_file: Path | None = None
+    """File with a bearer token; read again for every call."""
+    ca_file: Path | None = None
+    """CA certificates to trust instead of the system's."""
+    cert_file: Path | None = None
+    """Client certificate for mutual TLS."""
+    key_file: Path | None = None
+    """Its key, where it is not in the same file."""
+    insecure_skip_verify: bool = False
+    """Trust any certificate."""
+    headers: dict[str, str] = {}
+    """Headers to send, such as X-Scope-OrgID."""
+    interval_s: float = Field(default=15.0, gt=0)
+    """Pause between two refreshes. dcgm-exporter collects every 30 s: much faster is of no use."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Time-out of one query."""
+    max_refresh_s: float = Field(default=60.0, gt=0)
+    """A refresh that takes longer is given up, and the process that makes it is started anew."""
+    fresh_s: float = Field(default=90.0, gt=0)
+    """Older samples are stale: their node is ranked as if its GPUs were average."""
+    forget_s: float = Field(default=900.0, gt=0)
+    """Older samples count as missing."""
+    warmup_s: float = Field(default=45.0, ge=0)
+    """For so long after its placement a pod's load need not show in samples: it is predicted instead."""
+
+    @field_validator("url")
+    @classmethod
+    def _web_address(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError("write an address such as http://prometheus.monitoring.svc:9090")
+        return url
+
+    @field_validator("exporters")
+    @classmethod
+    def _web_addresses(cls, urls: list[str]) -> list[str]:
+        if any(not url.startswith(("http://", "https://")) for url in urls):
+            raise ValueError("write addresses such as http://node-1:9400/metrics")
+        return urls
+
+
 class LogSettings(_Section):
     """Logging."""
 
@@ -113,6 +166,7 @@ class Settings(BaseSettings):
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
     models: ModelSettings = ModelSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     log: LogSettings = LogSettings()
 
 
