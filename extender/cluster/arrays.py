@@ -1,17 +1,58 @@
 """The writer's side of the cluster arrays: grown and changed in place here, copied into immutable snapshots."""
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.observed import ObservedArrays, SampleTimes
-from extender.core.clusters import Cluster, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.models import GpuModel
 from extender.core.nodes import NO_GPUS, GpuUnit, NodeOffer
 
 _Array = npt.NDArray[Any]
-_MAX_UNTRACKED = 2**31 - 1  # pods may ask for absurdly many; more than a node has is all of it
+_MAX_UNTRACKED: Final = 2**31 - 1  # pods may ask for absurdly many; more than a node has is all of it
+_MAX_COMPUTE: Final = 2**62
+
+
+class _Moves(Enum):
+    """What makes an array change; a snapshot copies only what has changed since the last one."""
+
+    ALWAYS = auto()
+    INVENTORY = auto()
+    GPUS = auto()
+    COMPUTE = auto()
+
+
+class _Field(NamedTuple):
+    dtype: type[np.generic]
+    fill: int
+    columns: str
+    """"" one value a node, "gpu" one a GPU slot, "mig" one a MIG profile."""
+    moves: _Moves
+
+
+_FIELDS: Final = {
+    "row_version": _Field(np.int64, 0, "", _Moves.ALWAYS),
+    "unit": _Field(np.int8, GpuUnit.NONE, "", _Moves.INVENTORY),
+    "units_per_gpu": _Field(np.int32, 1, "", _Moves.INVENTORY),
+    "gpu_model": _Field(np.int32, -1, "gpu", _Moves.INVENTORY),
+    "gpu_memory_mib": _Field(np.int32, 0, "gpu", _Moves.INVENTORY),
+    "gpu_healthy": _Field(np.bool_, False, "gpu", _Moves.INVENTORY),
+    "gpu_numa": _Field(np.int32, -1, "gpu", _Moves.INVENTORY),
+    "gpu_link": _Field(np.int32, -1, "gpu", _Moves.INVENTORY),
+    "mig_installed": _Field(np.int32, 0, "mig", _Moves.INVENTORY),
+    "gpu_free_milli": _Field(np.int32, 0, "gpu", _Moves.GPUS),
+    "gpu_free_mib": _Field(np.int32, 0, "gpu", _Moves.GPUS),
+    "untracked_units": _Field(np.int32, 0, "", _Moves.GPUS),
+    "mig_free": _Field(np.int32, 0, "mig", _Moves.GPUS),
+    "cpu_free_milli": _Field(np.int64, 0, "", _Moves.COMPUTE),
+    "memory_free_mib": _Field(np.int64, 0, "", _Moves.COMPUTE),
+}
+_DERIVED: Final = ("row_of", "node_names", "models", "gpu_uuids", "gpu_at", "mig_profiles", "tie_rank")
+"""Of the inventory, and made for each snapshot in which it has changed."""
 
 
 class ClusterArrays:
@@ -22,17 +63,15 @@ class ClusterArrays:
         self.row_of: dict[str, int] = {}
         self._names: list[str] = []
         self._offers: list[NodeOffer] = []
+        self._uuids: list[tuple[str, ...]] = []
+        self._gpu_at: dict[str, tuple[int, int]] = {}
         self._free_rows: list[int] = []
         self._models: list[GpuModel] = []
         self._model_idx: dict[GpuModel, int] = {}
-        self._row_version = np.zeros(0, np.int64)
-        self._unit = np.zeros(0, np.int8)
-        self._units_per_gpu = np.ones(0, np.int32)
-        self._untracked_units = np.zeros(0, np.int32)
-        self._gpu_model = np.full((0, 1), -1, np.int32)
-        self._gpu_memory_mib = np.zeros((0, 1), np.int32)
-        self._gpu_free = np.zeros((0, 1), np.bool_)
-        self._inventory_moved = True
+        self._mig_idx: dict[str, int] = {}
+        self._shape = {"": 0, "gpu": 1, "mig": 0}  # rows, and columns of each kind
+        self._arrays: dict[str, _Array] = {name: _empty(field, self._shape) for name, field in _FIELDS.items()}
+        self._moved = set(_Moves)
         self._snapshot: Cluster | None = None
         self._observed: ObservedArrays | None = None
         self.inventory_version = 0
@@ -59,116 +98,167 @@ class ClusterArrays:
         row = self.row_of.pop(name)
         self._names[row] = ""
         self._write_offer(row, NO_GPUS)
+        self.set_compute(row, 0, 0)
         self._free_rows.append(row)
 
-    def set_held(self, row: int, held: set[int], untracked_units: int) -> None:
-        """Write who holds what on a node: GPU indices that are held, and units whose index nobody knows."""
-        untracked_units = min(untracked_units, _MAX_UNTRACKED)
-        free = np.zeros(self._gpu_free.shape[1], np.bool_)
-        free[: len(self._offers[row].gpus)] = True
-        free[list(held)] = False
-        if self._untracked_units[row] == untracked_units and np.array_equal(self._gpu_free[row], free):
-            return
-        self._gpu_free[row] = free
-        self._untracked_units[row] = untracked_units
-        self._touch(row)
+    def set_held(
+        self,
+        row: int,
+        held: Mapping[int, tuple[int, int]],
+        untracked_units: int,
+        mig_held: Iterable[tuple[str, int]] = (),
+    ) -> None:
+        """Write who holds what on a node: (milli, MiB) of GPUs by index, units whose index nobody knows, MIG devices.
+
+        More than there is is all of it. Memory held of a GPU whose memory is not known is all of the GPU.
+        """
+        offer = self._offers[row]
+        width = self._shape["gpu"]
+        milli, mib = [0] * width, [0] * width
+        for index, gpu in enumerate(offer.gpus):
+            if not gpu.healthy:
+                continue
+            held_milli, held_mib = held.get(index, (0, 0))
+            unmeasured = held_mib and not gpu.memory_mib
+            milli[index] = 0 if unmeasured else max(WHOLE_MILLI - held_milli, 0)
+            mib[index] = max(gpu.memory_mib - held_mib, 0)
+        changed = self._write(row, "gpu_free_milli", milli) | self._write(row, "gpu_free_mib", mib)
+        changed |= self._write(row, "untracked_units", min(untracked_units, _MAX_UNTRACKED))
+        if offer.mig:
+            free = [0] * self._shape["mig"]
+            for profile, count in offer.mig:
+                free[self._mig_idx[profile]] = count
+            for profile, count in mig_held:
+                if profile in self._mig_idx:
+                    free[self._mig_idx[profile]] = max(free[self._mig_idx[profile]] - count, 0)
+            changed |= self._write(row, "mig_free", free)
+        if changed:
+            self._touch(row, _Moves.GPUS)
+
+    def set_compute(self, row: int, cpu_free_milli: int, memory_free_mib: int) -> None:
+        """Write a node's CPU and main memory that no pod has requested."""
+        cpu, memory = (max(min(value, _MAX_COMPUTE), -_MAX_COMPUTE) for value in (cpu_free_milli, memory_free_mib))
+        if self._write(row, "cpu_free_milli", cpu) | self._write(row, "memory_free_mib", memory):
+            self._touch(row, _Moves.COMPUTE)
 
     def observe(self, times: SampleTimes) -> None:
         """Keep observations from now on."""
-        self._observed = ObservedArrays(times, len(self._names), self._gpu_free.shape[1])
+        self._observed = ObservedArrays(times, len(self._names), self._shape["gpu"])
 
     @property
     def observed(self) -> ObservedArrays | None:
         """Observations in the shape of the arrays now, None while nobody observes."""
         if self._observed is not None:
-            self._observed.resize(len(self._names), self._gpu_free.shape[1])
+            self._observed.resize(len(self._names), self._shape["gpu"])
         return self._observed
 
     def touch(self, rows: Rows) -> None:
         """Say that what is observed of some rows has changed."""
         if len(rows):
             self.version += 1
-            self._row_version[rows] = self.version
+            self._arrays["row_version"][rows] = self.version
 
     def snapshot(self) -> Cluster:
         """The state now, as arrays that never change again. Costs nothing when nothing moved since the last one."""
         last = self._snapshot
         if last is not None and last.version == self.version:
             return last
-        if last is None or self._inventory_moved:
-            order = sorted(range(len(self._names)), key=self._names.__getitem__)
-            tie_rank = np.empty(len(order), np.int32)
-            tie_rank[order] = np.arange(len(order), dtype=np.int32)
-            inventory: dict[str, Any] = {
-                "row_of": dict(self.row_of),
-                "node_names": tuple(self._names),
-                "models": tuple(self._models),
-                "tie_rank": _frozen(tie_rank),
-                "unit": self._frozen_copy(self._unit),
-                "units_per_gpu": self._frozen_copy(self._units_per_gpu),
-                "gpu_model": self._frozen_copy(self._gpu_model),
-                "gpu_memory_mib": self._frozen_copy(self._gpu_memory_mib),
-            }
+        values: dict[str, Any] = {
+            name: self._frozen_copy(name)
+            if last is None or field.moves is _Moves.ALWAYS or field.moves in self._moved
+            else getattr(last, name)
+            for name, field in _FIELDS.items()
+        }
+        if last is None or _Moves.INVENTORY in self._moved:
+            values |= self._derived()
         else:
-            inventory = {
-                name: getattr(last, name)
-                for name in (
-                    [
-                        "row_of",
-                        "node_names",
-                        "models",
-                        "tie_rank",
-                        "unit",
-                        "units_per_gpu",
-                        "gpu_model",
-                        "gpu_memory_mib",
-                    ]
-                )
-            }
-        self._inventory_moved = False
-        self._snapshot = Cluster(
-            version=self.version,
-            row_version=self._frozen_copy(self._row_version),
-            gpu_free=self._frozen_copy(self._gpu_free),
-            untracked_units=self._frozen_copy(self._untracked_units),
-            observed=None if self.observed is None else self.observed.current,
-            **inventory,
-        )
+            values |= {name: getattr(last, name) for name in _DERIVED}
+        self._moved.clear()
+        observed = None if self.observed is None else self.observed.current
+        self._snapshot = Cluster(version=self.version, observed=observed, **values)
         return self._snapshot
+
+    def _derived(self) -> dict[str, Any]:
+        order = sorted(range(len(self._names)), key=self._names.__getitem__)
+        tie_rank = np.empty(len(order), np.int32)
+        tie_rank[order] = np.arange(len(order), dtype=np.int32)
+        return {
+            "row_of": dict(self.row_of),
+            "node_names": tuple(self._names),
+            "models": tuple(self._models),
+            "gpu_uuids": tuple(self._uuids),
+            "gpu_at": dict(self._gpu_at),
+            "mig_profiles": tuple(self._mig_idx),
+            "tie_rank": _frozen(tie_rank),
+        }
 
     def _append_row(self) -> int:
         row = len(self._names)
         self._names.append("")
         self._offers.append(NO_GPUS)
-        if row == len(self._row_version):
-            self._resize(max(64, 2 * row), self._gpu_free.shape[1])
+        self._uuids.append(())
+        if row == self._shape[""]:
+            self._resize("", max(64, 2 * row))
         return row
 
-    def _resize(self, num_rows: int, num_slots: int) -> None:
-        self._row_version = _grown(self._row_version, (num_rows,), 0)
-        self._unit = _grown(self._unit, (num_rows,), GpuUnit.NONE)
-        self._units_per_gpu = _grown(self._units_per_gpu, (num_rows,), 1)
-        self._untracked_units = _grown(self._untracked_units, (num_rows,), 0)
-        self._gpu_model = _grown(self._gpu_model, (num_rows, num_slots), -1)
-        self._gpu_memory_mib = _grown(self._gpu_memory_mib, (num_rows, num_slots), 0)
-        self._gpu_free = _grown(self._gpu_free, (num_rows, num_slots), False)
+    def _resize(self, axis: str, length: int) -> None:
+        self._shape[axis] = length
+        for name, field in _FIELDS.items():
+            if axis in ("", field.columns):
+                grown = _empty(field, self._shape)
+                grown[tuple(slice(0, size) for size in self._arrays[name].shape)] = self._arrays[name]
+                self._arrays[name] = grown
+        self._moved = set(_Moves)
 
     def _write_offer(self, row: int, offer: NodeOffer) -> None:
-        num_gpus = len(offer.gpus)
-        if num_gpus > self._gpu_free.shape[1]:
-            self._resize(len(self._row_version), num_gpus)
+        if len(offer.gpus) > self._shape["gpu"]:
+            self._resize("gpu", len(offer.gpus))
+        new_profiles = [profile for profile, _ in offer.mig if profile not in self._mig_idx]
+        if new_profiles:
+            for profile in new_profiles:
+                self._mig_idx[profile] = len(self._mig_idx)
+            self._resize("mig", len(self._mig_idx))
+        for uuid in self._uuids[row]:
+            if self._gpu_at.get(uuid, (-1, 0))[0] == row:
+                del self._gpu_at[uuid]
         self._offers[row] = offer
-        self._unit[row] = offer.unit
-        self._units_per_gpu[row] = offer.units_per_gpu
-        self._untracked_units[row] = offer.withheld_units
-        self._gpu_free[row] = False
-        self._gpu_model[row] = -1
-        self._gpu_model[row, :num_gpus] = [self._index_of(gpu.model) for gpu in offer.gpus]
-        self._gpu_memory_mib[row] = 0
-        self._gpu_memory_mib[row, :num_gpus] = [gpu.memory_mib for gpu in offer.gpus]
-        self._inventory_moved = True
+        self._uuids[row] = tuple(gpu.uuid for gpu in offer.gpus)
+        self._gpu_at.update((uuid, (row, index)) for index, uuid in enumerate(self._uuids[row]) if uuid)
+        gpus = offer.gpus
+        self._fill(row, "unit", [offer.unit])
+        self._fill(row, "units_per_gpu", [offer.units_per_gpu])
+        self._fill(row, "untracked_units", [min(offer.withheld_units, _MAX_UNTRACKED)])
+        self._fill(row, "gpu_model", [self._index_of(gpu.model) for gpu in gpus])
+        self._fill(row, "gpu_memory_mib", [gpu.memory_mib for gpu in gpus])
+        self._fill(row, "gpu_healthy", [gpu.healthy for gpu in gpus])
+        self._fill(row, "gpu_numa", [gpu.numa for gpu in gpus])
+        self._fill(row, "gpu_link", [gpu.link for gpu in gpus])
+        self._fill(row, "gpu_free_milli", [])
+        self._fill(row, "gpu_free_mib", [])
+        self._fill(row, "mig_free", [])
+        self._fill(row, "mig_installed", [])
+        for profile, count in offer.mig:
+            self._arrays["mig_installed"][row, self._mig_idx[profile]] = min(count, _MAX_UNTRACKED)
+        self._moved |= {_Moves.INVENTORY, _Moves.GPUS}
         self.inventory_version += 1
-        self._touch(row)
+        self._touch(row, _Moves.INVENTORY)
+
+    def _fill(self, row: int, name: str, values: list[Any]) -> None:
+        """Write the first columns of a row, and empty the others."""
+        array = self._arrays[name]
+        if array.ndim == 1:
+            array[row] = values[0]
+            return
+        array[row] = _FIELDS[name].fill
+        array[row, : len(values)] = values
+
+    def _write(self, row: int, name: str, value: int | list[int]) -> bool:
+        """Write a row; whether that changed it."""
+        array = self._arrays[name]
+        if array[row].tolist() == value:
+            return False
+        array[row] = value
+        return True
 
     def _index_of(self, model: GpuModel) -> int:
         index = self._model_idx.get(model)
@@ -177,21 +267,20 @@ class ClusterArrays:
             self._models.append(model)
         return index
 
-    def _touch(self, row: int) -> None:
+    def _touch(self, row: int, moved: _Moves) -> None:
         self.version += 1
-        self._row_version[row] = self.version
+        self._moved.add(moved)
+        self._arrays["row_version"][row] = self.version
 
-    def _frozen_copy(self, array: _Array) -> _Array:
-        return _frozen(array[: len(self._names)].copy())
+    def _frozen_copy(self, name: str) -> _Array:
+        return _frozen(self._arrays[name][: len(self._names)].copy())
+
+
+def _empty(field: _Field, shape: Mapping[str, int]) -> _Array:
+    size = (shape[""], shape[field.columns]) if field.columns else (shape[""],)
+    return np.full(size, field.fill, field.dtype)
 
 
 def _frozen(array: _Array) -> _Array:
     array.flags.writeable = False
     return array
-
-
-def _grown(array: _Array, shape: tuple[int, ...], fill: object) -> _Array:
-    """The array in a larger shape, what is new filled."""
-    grown = np.full(shape, fill, array.dtype)
-    grown[tuple(slice(0, length) for length in array.shape)] = array
-    return grown

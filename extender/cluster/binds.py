@@ -14,7 +14,16 @@ from extender.cluster import objects
 from extender.cluster.events import EventRecorder
 from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.placements import Assignment, Placer, PodIdentity
-from extender.cluster.pods import ASSIGNED_BY, ASSIGNED_GPUS, ASSIGNED_MODEL, format_gpus, read_pod_request
+from extender.cluster.pods import (
+    ASSIGNED_BY,
+    ASSIGNED_GPUS,
+    ASSIGNED_MEMORY,
+    ASSIGNED_MODEL,
+    ASSIGNED_SHARE,
+    ASSIGNED_UUIDS,
+    format_gpus,
+    read_pod_request,
+)
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.reasons import Reason, sentence
 from extender.core.requests import GpuRequest, PodRequest, RequestError
@@ -67,7 +76,7 @@ class Binder:
         assignment = self._placer.reserved(pod.uid, node) or self._check(pod, request, request.gpus, node)
         if assignment is None:
             return  # the watch tells that it is bound there already
-        claim = self._ledger.begin_binding(pod.uid, node, assignment.units, assignment.gpus, self._clock())
+        claim = self._ledger.begin_binding(pod.uid, node, assignment.holding, self._clock())
         outcome: ClaimState | None = ClaimState.UNDECIDED  # while nobody knows: cancellation and surprises included
         try:
             await self._write(pod, node, _annotations(assignment))
@@ -162,7 +171,9 @@ def _annotations(assignment: Assignment) -> dict[str, str]:
     return {
         ASSIGNED_GPUS: format_gpus(assignment.gpus),
         ASSIGNED_BY: f"kerf/{__version__} {assignment.policy}",
+        **({ASSIGNED_UUIDS: ",".join(assignment.uuids)} if assignment.uuids else {}),
         **({ASSIGNED_MODEL: assignment.models} if assignment.models else {}),
+        **({ASSIGNED_SHARE: str(assignment.milli), ASSIGNED_MEMORY: str(assignment.mib)} if assignment.shared else {}),
     }
 
 

@@ -12,9 +12,12 @@ from enum import Enum, auto
 
 from extender.cluster import objects
 from extender.cluster.arrays import ClusterArrays
-from extender.cluster.pods import read_holding
-from extender.core.clusters import Cluster
-from extender.core.nodes import GpuUnit, read_node
+from extender.cluster.contracts.readings import NodeReading
+from extender.cluster.holdings import Holding
+from extender.cluster.inventories import read_capacity, read_offer
+from extender.cluster.pods import read_compute, read_holding
+from extender.core.clusters import WHOLE_MILLI, Cluster
+from extender.core.nodes import GpuUnit, NodeOffer
 
 
 class ClaimState(Enum):
@@ -36,15 +39,32 @@ class Claim:
 
     uid: str
     node: str
-    units: int
-    gpus: tuple[int, ...]
+    holding: Holding
     state: ClaimState
     since: float
     """Monotonic time of the last change of state."""
 
-    def holds(self, node: str, units: int, gpus: tuple[int, ...]) -> bool:
+    @property
+    def units(self) -> int:
+        """GPU units held, whether or not their indices are known."""
+        return self.holding.units
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Indices of the GPUs held, as far as they are known."""
+        return self.holding.gpus
+
+    def holds(self, node: str, holding: Holding) -> bool:
         """Whether it is a claim to just this."""
-        return (self.node, self.units, self.gpus) == (node, units, gpus)
+        return self.node == node and self.holding == holding
+
+
+@dataclass(slots=True)
+class _Compute:
+    """CPU in milli and main memory in MiB."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
 
 
 class Ledger:
@@ -58,14 +78,18 @@ class Ledger:
         model_aliases: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
         self._ttl_s = reservation_ttl_s
-        self._memory_tolerance_frac = memory_tolerance_frac
-        self._model_aliases = model_aliases or {}
+        self._reading = NodeReading(memory_tolerance_frac, model_aliases or {})
         self._arrays = ClusterArrays()
         self._claims: dict[str, Claim] = {}
         self._claims_on: dict[str, dict[str, Claim]] = {}
         self._passing: deque[tuple[float, Claim]] = deque()  # claims with a TTL and when it may end, in that order
         self._seen_pods: set[str] = set()
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
+        self._capacity: dict[str, _Compute] = {}  # by node
+        self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
+        self._requested_on: dict[str, _Compute] = {}  # by node; whole numbers, so that the sums can't drift
+        self.num_unreadable = 0
+        """Pods and nodes, counted at each change, of which something could not be read and was taken as held."""
 
     # Reading
 
@@ -87,56 +111,69 @@ class Ledger:
         """The arrays that snapshots are taken of, for observations to be written into."""
         return self._arrays
 
+    @property
+    def num_crowded(self) -> int:
+        """Nodes on which more is held than they have, or the same GPU by two."""
+        return len(self._crowded & self._arrays.row_of.keys())
+
     # What the watch tells
 
     def upsert_node(self, node: objects.Node) -> tuple[str, ...]:
         """A node was added or changed. Returns warnings about values that can't be understood."""
-        offer = read_node(
-            node.status.allocatable or {},
-            node.metadata.labels or {},
-            memory_tolerance_frac=self._memory_tolerance_frac,
-            aliases=self._model_aliases,
-        )
+        offer = read_offer(node, self._reading)
         name = node.metadata.name
         row = self._arrays.row_of.get(name)
+        self._capacity[name] = _Compute(*read_capacity(node))
         if row is not None and self._arrays.offer(row) == offer:
+            self._write_compute(name)
             return ()  # most events are heartbeats
         for claim in list(self._claims_on.get(name, {}).values()):
             if claim.state is ClaimState.RESERVED:
                 self._drop(claim.uid)  # decided on what the node offered before
         self._arrays.set_node(name, offer)
         self._write_row(name)
+        self._write_compute(name)
+        self.num_unreadable += bool(offer.warnings)
         return offer.warnings
 
     def remove_node(self, name: str) -> None:
         """A node is gone. Claims on it stay, in case it comes back."""
         if name in self._arrays.row_of:
             self._arrays.remove_node(name)
+            self._capacity.pop(name, None)
 
     def node_names(self) -> list[str]:
         """The nodes known."""
         return list(self._arrays.row_of)
 
-    def upsert_pod(self, pod: objects.Pod, now: float) -> None:
-        """A pod was added or changed, whoever scheduled it."""
+    def upsert_pod(self, pod: objects.Pod, now: float) -> tuple[str, ...]:
+        """A pod was added or changed, whoever scheduled it. Returns warnings about values that can't be understood."""
         uid = pod.metadata.uid
         self._seen_pods.add(uid)
         if pod.finished:
             self._drop(uid)
-        elif pod.spec.node_name:
-            holding = read_holding(pod)
-            known = self._claims.get(uid)
-            if known is not None and known.holds(pod.spec.node_name, holding.units, holding.gpus):
-                known.state, known.since = ClaimState.BOUND, now
-                return
-            self._drop(uid)
-            if holding.units:
-                self._add(Claim(uid, pod.spec.node_name, holding.units, holding.gpus, ClaimState.BOUND, now))
+            self._set_requested(uid, "", 0, 0)
+            return ()
+        node = pod.spec.node_name
+        if not node:
+            return ()
+        self._set_requested(uid, node, *read_compute(pod.spec))
+        holding, fault = read_holding(pod)
+        known = self._claims.get(uid)
+        if known is not None and known.holds(node, holding):
+            known.state, known.since = ClaimState.BOUND, now
+            return ()
+        self._drop(uid)
+        if holding:
+            self._add(Claim(uid, node, holding, ClaimState.BOUND, now))
+        self.num_unreadable += bool(fault)
+        return (fault,) if fault else ()
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone, and what it held is free."""
         self._seen_pods.discard(uid)
         self._drop(uid)
+        self._set_requested(uid, "", 0, 0)
 
     def keep_pods(self, listed: set[str], list_began: float) -> None:
         """Pods that a complete list, begun at that time, does not name are gone."""
@@ -149,7 +186,7 @@ class Ledger:
 
     # What decisions do
 
-    def reserve(self, uid: str, node: str, units: int, gpus: tuple[int, ...], now: float) -> None:
+    def reserve(self, uid: str, node: str, holding: Holding, now: float) -> None:
         """Hold GPUs for a pod that was decided on, for the TTL; replaces an earlier reservation of the same pod.
 
         A pod that is bound or being bound keeps what it has.
@@ -157,7 +194,7 @@ class Ledger:
         if self._settled(uid):
             return
         self._drop(uid)
-        claim = Claim(uid, node, units, gpus, ClaimState.RESERVED, now)
+        claim = Claim(uid, node, holding, ClaimState.RESERVED, now)
         self._add(claim)
         self._passing.append((now + self._ttl_s, claim))
 
@@ -177,14 +214,14 @@ class Ledger:
             and node not in self._crowded
         )
 
-    def begin_binding(self, uid: str, node: str, units: int, gpus: tuple[int, ...], now: float) -> Claim:
+    def begin_binding(self, uid: str, node: str, holding: Holding, now: float) -> Claim:
         """Hold GPUs for a pod while the API server is asked to bind it. The claim is the caller's to end."""
         known = self._claims.get(uid)
-        if known is not None and known.holds(node, units, gpus):
+        if known is not None and known.holds(node, holding):
             known.state, known.since = ClaimState.BINDING, now
             return known
         self._drop(uid)
-        claim = Claim(uid, node, units, gpus, ClaimState.BINDING, now)
+        claim = Claim(uid, node, holding, ClaimState.BINDING, now)
         self._add(claim)
         return claim
 
@@ -230,23 +267,112 @@ class Ledger:
             del self._claims_on[claim.node]
         self._write_row(claim.node)
 
+    def _set_requested(self, uid: str, node: str, cpu_milli: int, memory_mib: int) -> None:
+        """A pod requests so much CPU and main memory of a node; nothing when `node` is ""."""
+        before, now = self._requested.get(uid), (node, cpu_milli, memory_mib)
+        if before == now or (before is None and not node):
+            return
+        if before is not None:
+            del self._requested[uid]
+            self._add_requested(before[0], -before[1], -before[2])
+        if node:
+            self._requested[uid] = now
+            self._add_requested(*now)
+
+    def _add_requested(self, node: str, cpu_milli: int, memory_mib: int) -> None:
+        total = self._requested_on.setdefault(node, _Compute())
+        total.cpu_milli += cpu_milli
+        total.memory_mib += memory_mib
+        self._write_compute(node)
+
+    def _write_compute(self, node: str) -> None:
+        row, capacity = self._arrays.row_of.get(node), self._capacity.get(node)
+        if row is not None and capacity is not None:
+            requested = self._requested_on.get(node) or _Compute()
+            self._arrays.set_compute(
+                row, capacity.cpu_milli - requested.cpu_milli, capacity.memory_mib - requested.memory_mib
+            )
+
     def _write_row(self, node: str) -> None:
         """Work out a node's occupancy afresh from its claims: nothing is added up that could drift."""
         row = self._arrays.row_of.get(node)
         if row is None:
             return
         offer = self._arrays.offer(row)
-        held: set[int] = set()
-        untracked = offer.withheld_units
-        disputed = False
-        for claim in self._claims_on.get(node, {}).values():
-            # Indices mean whole GPUs that are there and that nobody else says to hold; the rest counts by number.
-            gpus = {gpu for gpu in claim.gpus if gpu < len(offer.gpus)} if offer.unit is GpuUnit.WHOLE else set()
-            disputed = disputed or len(gpus - held) < len(claim.gpus)
-            untracked += claim.units - len(gpus - held)
-            held |= gpus
-        if disputed or untracked > (len(offer.gpus) - len(held)) * offer.units_per_gpu:
+        occupancy = _Occupancy(offer)
+        holdings = [claim.holding for claim in self._claims_on.get(node, {}).values()]
+        for holding in holdings:
+            occupancy.add_shares(holding)
+        for holding in holdings:
+            occupancy.add_whole(holding)
+        occupancy.settle()
+        if occupancy.crowded:
             self._crowded.add(node)
         else:
             self._crowded.discard(node)
-        self._arrays.set_held(row, held, untracked)
+        self._arrays.set_held(row, occupancy.held, occupancy.untracked, occupancy.mig)
+
+
+class _Occupancy:
+    """What the claims on one node come to. Shares are added first: a share is on the GPU that it names."""
+
+    def __init__(self, offer: NodeOffer) -> None:
+        self._offer = offer
+        self._index_of = {gpu.uuid: index for index, gpu in enumerate(offer.gpus) if gpu.uuid}
+        self._indexed = offer.unit in (GpuUnit.WHOLE, GpuUnit.PART)
+        self.held: dict[int, tuple[int, int]] = {}
+        """(milli, MiB) by index, more than the GPU has where it is booked over its capacity."""
+        self.untracked = offer.withheld_units
+        self.mig: list[tuple[str, int]] = []
+        self.crowded = False
+        """Whether the claims don't all have room, or GPUs of their own."""
+
+    def add_shares(self, holding: Holding) -> None:
+        """Book the parts of GPUs, and count what is of unknown index."""
+        self.mig += holding.mig
+        self.untracked += holding.units - len(holding.parts)
+        for part in holding.parts:
+            if part.whole:
+                continue
+            gpu = self._find(part.gpu, part.uuid)
+            if gpu is None:
+                self.untracked += 1
+                self.crowded = True
+                continue
+            milli, mib = self.held.get(gpu, (0, 0))
+            self.held[gpu] = milli + part.milli, mib + part.mib
+
+    def add_whole(self, holding: Holding) -> None:
+        """Book whole GPUs; one that is not there, or that somebody has something of, counts by number."""
+        for part in holding.parts:
+            if not part.whole:
+                continue
+            gpu = self._find(part.gpu, part.uuid)
+            if gpu is None or gpu in self.held:
+                self.untracked += 1
+                self.crowded = True
+            else:
+                self.held[gpu] = WHOLE_MILLI, self._offer.gpus[gpu].memory_mib
+
+    def settle(self) -> None:
+        """See whether all have room; where they have not, the rest of the shared GPUs may be somebody's."""
+        gpus = self._offer.gpus
+        idle = sum(gpu.healthy and index not in self.held for index, gpu in enumerate(gpus))
+        if self.untracked > idle * self._offer.units_per_gpu:
+            self.crowded = True
+            self.held = {gpu: (WHOLE_MILLI, gpus[gpu].memory_mib) for gpu in self.held}
+        for gpu, (milli, mib) in self.held.items():
+            self.crowded = self.crowded or milli > WHOLE_MILLI or mib > gpus[gpu].memory_mib
+        installed = dict(self._offer.mig)
+        used: dict[str, int] = {}
+        for profile, count in self.mig:
+            used[profile] = used.get(profile, 0) + count
+        self.crowded = self.crowded or any(count > installed.get(profile, 0) for profile, count in used.items())
+
+    def _find(self, gpu: int, uuid: str) -> int | None:
+        """Which GPU of the node it is, None when that can't be told."""
+        if not self._indexed:
+            return None
+        if uuid and self._index_of:
+            return self._index_of.get(uuid)
+        return gpu if 0 <= gpu < len(self._offer.gpus) else None

@@ -60,7 +60,8 @@ class _Pods:
         self._listeners = listeners
 
     def upsert(self, item: objects.Pod) -> None:
-        self._ledger.upsert_pod(item, self._clock())
+        for warning in self._ledger.upsert_pod(item, self._clock()):
+            logger.warning("pod %s: %s", item.key, warning)
         for listener in self._listeners:
             listener.pod_changed(item)
 

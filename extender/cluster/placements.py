@@ -7,8 +7,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
-from extender.core.clusters import Cluster, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.decisions import Decision, Memo, decide, decide_from_top
 from extender.core.policies import POLICIES, Policy
 from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
@@ -64,11 +65,33 @@ class Assignment:
     units: int
     gpus: tuple[int, ...]
     """Indices, () when the device plugin alone picks them."""
+    uuids: tuple[str, ...]
+    """Theirs in the same order, () where the node does not tell all of them."""
+    milli: int
+    """Compute booked on each GPU; WHOLE_MILLI where whole ones are."""
+    mib: int
+    """Memory booked on each GPU where it is shared."""
+    mig: tuple[tuple[str, int], ...]
+    """MIG devices by profile."""
     models: str
     """Names of the GPUs' models, each once, separated by commas; "" when not known."""
     request: str
     """The request in words."""
     policy: str
+
+    @property
+    def shared(self) -> bool:
+        """Whether it gives parts of GPUs."""
+        return self.milli < WHOLE_MILLI
+
+    @property
+    def holding(self) -> Holding:
+        """What the pod holds with it."""
+        if self.mig:
+            return Holding(0, (), self.mig)
+        uuids = self.uuids or ("",) * len(self.gpus)
+        parts = (Part(gpu, self.milli, self.mib, uuid) for gpu, uuid in zip(self.gpus, uuids, strict=True))
+        return Holding(self.units, tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +122,16 @@ class Placement:
         models = {
             self.cluster.models[index].name for index in self.cluster.gpu_model[row, slots].tolist() if index >= 0
         }
+        known = self.cluster.gpu_uuids[row]
+        uuids = tuple(known[gpu] for gpu in decision.gpus)
         return Assignment(
             node=self.cluster.node_names[row],
             units=decision.units,
             gpus=decision.gpus,
+            uuids=uuids if all(uuids) else (),
+            milli=decision.milli,
+            mib=decision.mib,
+            mig=decision.request.mig,
             models=",".join(sorted(models - {""})),
             request=str(decision.request),
             policy=decision.policy,
@@ -216,7 +245,7 @@ class Placer:
         assignment, uid = placement.assignment(), placement.pod.uid
         if assignment is None or not uid:
             return
-        self._ledger.reserve(uid, assignment.node, assignment.units, assignment.gpus, self._clock())
+        self._ledger.reserve(uid, assignment.node, assignment.holding, self._clock())
         self._assignments[uid] = assignment
         if len(self._assignments) > _MAX_REMEMBERED:
             self._assignments.popitem(last=False)

@@ -1,31 +1,46 @@
 """What a pod object means to Kerf: its request, what it holds, and how its assignment is written."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from math import ceil
 from typing import Final
 
 import re2
 
 from extender.cluster import objects
-from extender.core.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE
+from extender.cluster.contracts import HOLDING_READERS, REQUEST_READERS
+from extender.cluster.contracts.readings import UnreadableError
+from extender.cluster.holdings import Holding, Part
+from extender.core.clusters import WHOLE_MILLI
+from extender.core.nodes import GPU_RESOURCE, MAX_MEMORY_MIB, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
+from extender.core.quantities import MIB, parse_quantity
 from extender.core.requests import (
     AskedUnit,
     Container,
+    GpuRequest,
     PodRequest,
     RequestError,
     Resources,
+    mig_devices,
     read_request,
     resource_units,
 )
 
 ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
 """Indices of the GPUs assigned, "0,3"; "" where the device plugin alone picks them."""
+ASSIGNED_UUIDS: Final = "kerf.dev/assigned-uuids"
+"""Their UUIDs in the same order, where the node tells them."""
+ASSIGNED_SHARE: Final = "kerf.dev/assigned-share"
+"""Milli of each assigned GPU's compute that is booked, "500"; "" or missing where whole GPUs are."""
+ASSIGNED_MEMORY: Final = "kerf.dev/assigned-memory-mib"
+"""MiB of each assigned GPU's memory that is booked, where it is shared."""
 ASSIGNED_MODEL: Final = "kerf.dev/assigned-model"
 ASSIGNED_BY: Final = "kerf.dev/assigned-by"
 """Version and policy that decided: "kerf/0.1.0 bestfit"."""
 
 _RESOURCES: Final = (GPU_RESOURCE, SHARED_GPU_RESOURCE)
 _MAX_INDEX_CHARS: Final = 512
+_MAX_UUID_CHARS: Final = 8192
 
 
 def _quiet_options() -> re2.Options:
@@ -52,9 +67,13 @@ def compile_pattern(text: str) -> "re2._Regexp":
 
 def read_pod_request(pod: objects.Pod) -> PodRequest:
     """What a pod asks for. Raises RequestError with a sentence for its author."""
-    units, unit = _units(pod.spec)
+    for read in REQUEST_READERS:
+        request = read(pod)
+        if request is not None:
+            return request
+    units, unit, mig = _units(pod.spec)
     metadata = pod.metadata
-    return read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern)
+    return read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern, mig)
 
 
 def has_soft_preferences(spec: objects.PodSpec) -> bool:
@@ -67,29 +86,119 @@ def has_soft_preferences(spec: objects.PodSpec) -> bool:
     return any(item.when_unsatisfiable == "ScheduleAnyway" for item in spec.topology_spread_constraints or ())
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What a bound pod holds on its node."""
+def read_holding(pod: objects.Pod) -> tuple[Holding, str]:
+    """What a bound pod holds, whoever placed it, and what could not be read of it, "" when all could.
 
-    units: int
-    gpus: tuple[int, ...]
-    """GPU indices, () when they are not known."""
-
-
-def read_holding(pod: objects.Pod) -> Holding:
-    """What a bound pod holds, whoever placed it; never fails, and in doubt something is held rather than free."""
-    gpus = parse_gpus((pod.metadata.annotations or {}).get(ASSIGNED_GPUS, ""))
+    Never fails, and in doubt something is held rather than free: a share that can't be read is a whole GPU, indices
+    that can't be are unknown ones.
+    """
+    annotations = pod.metadata.annotations or {}
+    fault = ""
     try:
-        request = read_pod_request(pod)
-        units = (request.gpus.count or len(gpus) or 1) if request.gpus else 0
-    except RequestError:
+        gpus = _assigned_gpus(annotations)
+        if not gpus:
+            holding = next((held for read in HOLDING_READERS if (held := read(pod)) is not None), None)
+            if holding is not None:
+                return holding, ""
+    except UnreadableError as error:
+        gpus, fault = (), str(error)
+    gpu_request: GpuRequest | None = None
+    mig: tuple[tuple[str, int], ...] = ()
+    try:
+        gpu_request = read_pod_request(pod).gpus
+        units = (gpu_request.count or len(gpus) or 1) if gpu_request else 0
+        mig = gpu_request.mig if gpu_request else ()
+    except RequestError as error:
+        fault = fault or str(error)
         try:
-            units, _ = _units(pod.spec)
+            units, _, mig = _units(pod.spec)
         except RequestError:
             units = 1
+    if mig:
+        return Holding(0, (), mig), fault
     if units and gpus and len(gpus) != units:
-        gpus = ()  # written by somebody else: the number is certain, the indices are not
-    return Holding(units or len(gpus), gpus)
+        # Written by somebody else: the number is certain, the indices are not.
+        gpus, fault = (), fault or f"{ASSIGNED_GPUS}: names {len(gpus)} GPUs, while the pod asks for {units}"
+    try:
+        return Holding(units or len(gpus), _parts(annotations, gpus, gpu_request)), fault
+    except UnreadableError as error:
+        return Holding(units or len(gpus), tuple(Part(gpu) for gpu in gpus)), fault or str(error)
+
+
+def read_compute(spec: objects.PodSpec) -> tuple[int, int]:
+    """CPU in milli and main memory in MiB that a pod requests, as kube-scheduler counts them; 0 where unreadable."""
+    return _peak(spec, "cpu", _cpu_milli), -(-_peak(spec, "memory", _memory_bytes) // MIB)
+
+
+def _assigned_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
+    """The indices that were assigned, () when there are none. Raises UnreadableError."""
+    text = annotations.get(ASSIGNED_GPUS, "")
+    gpus = parse_gpus(text)
+    if text and not gpus:
+        raise UnreadableError(f'{ASSIGNED_GPUS}: "{text[:80]}" is no list of GPU indices')
+    return gpus
+
+
+def _parts(annotations: Mapping[str, str], gpus: tuple[int, ...], request: GpuRequest | None) -> tuple[Part, ...]:
+    """What is held of each GPU: all of it, unless it was asked and assigned as a share. Raises UnreadableError."""
+    text = annotations.get(ASSIGNED_UUIDS, "")
+    uuids = text.split(",") if text and len(text) <= _MAX_UUID_CHARS else []
+    if len(uuids) != len(gpus):
+        uuids = [""] * len(gpus)
+    milli, mib = WHOLE_MILLI, 0
+    if request and (request.milli or request.shares_by_memory) and annotations.get(ASSIGNED_SHARE):
+        # Annotations can be edited later: what was asked is held at least.
+        milli = max(_number(annotations, ASSIGNED_SHARE, WHOLE_MILLI), request.milli)
+        mib = max(_number(annotations, ASSIGNED_MEMORY, MAX_MEMORY_MIB), request.memory_each_mib)
+    return tuple(Part(gpu, milli, mib, uuid) for gpu, uuid in zip(gpus, uuids, strict=True))
+
+
+def _number(annotations: Mapping[str, str], key: str, largest: int) -> int:
+    text = annotations.get(key, "0")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) <= largest):
+        raise UnreadableError(f'{key}: "{text[:80]}" is no whole number up to {largest}')
+    return int(text)
+
+
+@lru_cache(maxsize=4096)
+def _cpu_milli(text: str) -> int:
+    return ceil(parse_quantity(text) * 1000)
+
+
+@lru_cache(maxsize=4096)
+def _memory_bytes(text: str) -> int:
+    return ceil(parse_quantity(text))
+
+
+def _peak(spec: objects.PodSpec, name: str, amount: Callable[[str], int]) -> int:
+    """The larger of the containers' sum and any moment of the initialisation, plus the overhead."""
+
+    def asked(quantities: Mapping[str, str | int | float] | None) -> int | None:
+        value = quantities.get(name) if quantities else None
+        if value is None:
+            return None
+        try:
+            return max(amount(str(value)), 0)
+        except ValueError:
+            return 0
+
+    def of(container: objects.Container) -> int:
+        resources = container.resources
+        if resources is None:
+            return 0
+        requested = asked(resources.requests)
+        return (asked(resources.limits) if requested is None else requested) or 0
+
+    running = sum(map(of, spec.containers or ()))
+    if spec.init_containers:
+        sidecars = initialising = 0
+        for container in spec.init_containers:
+            own = of(container)
+            initialising = max(initialising, sidecars + own)
+            if container.restart_policy == "Always":
+                sidecars += own
+        running = max(running + sidecars, initialising)
+    return running + (asked(spec.overhead) or 0)
 
 
 def parse_gpus(text: str) -> tuple[int, ...]:
@@ -108,13 +217,15 @@ def format_gpus(gpus: tuple[int, ...]) -> str:
     return ",".join(map(str, gpus))
 
 
-def _units(spec: objects.PodSpec) -> tuple[int, AskedUnit]:
+def _units(spec: objects.PodSpec) -> tuple[int, AskedUnit, tuple[tuple[str, int], ...]]:
+    """GPU units of a pod's resources, their kind, and its MIG devices. Raises RequestError."""
     containers = [_container(container) for container in spec.containers or ()]
     init_containers = [_container(container) for container in spec.init_containers or ()]
     overhead = _gpus_of(spec.overhead)
     if not overhead and not any(container.requests for container in (*containers, *init_containers)):
-        return 0, AskedUnit.GPU  # most pods of a cluster: spared the arithmetic
-    return resource_units(containers, init_containers, overhead)
+        return 0, AskedUnit.GPU, ()  # most pods of a cluster: spared the arithmetic
+    units, unit = resource_units(containers, init_containers, overhead)
+    return units, unit, mig_devices(containers, init_containers, overhead)
 
 
 def _container(container: objects.Container) -> Container:
@@ -129,4 +240,8 @@ def _gpu_requests(resources: objects.Resources | None) -> Resources:
 
 
 def _gpus_of(quantities: Mapping[str, str | int | float] | None) -> dict[str, str | int | float]:
-    return {name: quantities[name] for name in _RESOURCES if name in quantities} if quantities else {}
+    if not quantities:
+        return {}
+    return {
+        name: value for name, value in quantities.items() if name in _RESOURCES or name.startswith(MIG_RESOURCE_PREFIX)
+    }

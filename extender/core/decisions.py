@@ -2,16 +2,17 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
-from extender.core.devices import choose_gpus
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
+from extender.core.devices import choose_gpus, crossed_groups
 from extender.core.fits import fit
+from extender.core.nodes import GpuUnit
 from extender.core.policies import Policy
 from extender.core.reasons import Reason
 from extender.core.requests import GpuRequest
@@ -39,7 +40,7 @@ class Evaluation:
 
     def take(self, rows: Rows) -> "Evaluation":
         """The same for a selection of rows, copied."""
-        return Evaluation(self.reason[rows], self.available[rows], self.score[rows])
+        return Evaluation(self.reason.take(rows), self.available.take(rows), self.score.take(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,13 @@ class Decision:
     """Row of the node that wins, None when nothing fits."""
     gpus: tuple[int, ...]
     """Indices of the GPUs chosen on the winner, () when the device plugin alone picks them."""
+    milli: int = WHOLE_MILLI
+    """Compute booked on each of them; with WHOLE_MILLI all their memory is."""
+    mib: int = 0
+    """Memory booked on each of them where they are shared."""
+    crosses: str = ""
+    """"" when the GPUs are in one link group and on one NUMA node or nothing is known of that, else "link" or "numa":
+    no better choice was possible."""
 
     @property
     def units(self) -> int:
@@ -151,10 +159,16 @@ def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
 def _decision(
     cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, evaluation: Evaluation, best: int | None
 ) -> Decision:
-    gpus = None if best is None else choose_gpus(cluster, best, request)
-    if best is not None and gpus is None:
+    plain = Decision(request, policy.name, cluster.version, rows, evaluation, best, ())
+    if best is None:
+        return plain
+    gpus = choose_gpus(cluster, best, request, spreads=policy.spreads)
+    if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
-    return Decision(request, policy.name, cluster.version, rows, evaluation, best, gpus or ())
+    shared = request.milli or (request.shares_by_memory and cluster.unit[best] == GpuUnit.PART)
+    milli, mib = (request.milli, request.memory_each_mib) if shared else (WHOLE_MILLI, 0)
+    crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
+    return replace(plain, gpus=gpus, milli=milli, mib=mib, crosses=crosses)
 
 
 def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:

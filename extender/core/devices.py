@@ -1,33 +1,132 @@
 """Which GPUs of a node a pod gets."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
 from extender.core.clusters import Cluster
-from extender.core.fits import model_mask
+from extender.core.fits import fit
 from extender.core.nodes import GpuUnit
 from extender.core.requests import GpuRequest
 
 
-def choose_gpus(cluster: Cluster, row: int, request: GpuRequest) -> tuple[int, ...] | None:
-    """Indices of the GPUs for a request on one node, best fit on the GPUs' own memory; None when it does not fit.
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A GPU that has room for the request."""
 
-    The smallest GPUs that satisfy the request are taken, lowest index first among equals, so that larger ones stay
-    for those who need them. Time slices are picked by the device plugin alone: for them the choice is empty.
+    index: int
+    memory_mib: int
+    free_milli: int
+    free_mib: int
+    idle: bool
+    link: int
+    numa: int
+
+
+def choose_gpus(cluster: Cluster, row: int, request: GpuRequest, *, spreads: bool = False) -> tuple[int, ...] | None:
+    """Indices of the GPUs for a request on one node; None when it does not fit.
+
+    Whole GPUs: from one link group if that is possible, else from one NUMA node, else from anywhere; of those the
+    smallest that satisfy the request, so that larger ones stay for those who need them, then from the group that has
+    the fewest others to give, then the lowest index. A share goes on the GPU that it fills best, where somebody has a
+    share already, or with `spreads` on the emptiest. Time slices and MIG devices are picked by the device plugin
+    alone: for them the choice is empty.
     """
-    if cluster.unit[row] != GpuUnit.WHOLE:
+    unit = cluster.unit[row]
+    if request.mig or unit not in (GpuUnit.WHOLE, GpuUnit.PART):
         return ()
-    allowed = cluster.gpu_free[row]
-    if request.include or request.exclude:
-        allowed = allowed & model_mask(cluster, request)[cluster.gpu_model[row]]
-    smallest_first = sorted(
-        (memory_mib, index)
-        for index, (memory_mib, usable) in enumerate(
-            zip(cluster.gpu_memory_mib[row].tolist(), allowed.tolist(), strict=True)
-        )
-        if usable and memory_mib >= request.memory_each_mib
+    checked = fit(cluster, request, np.array([row]))
+    slots = _slots(cluster, row, checked.room[0].tolist())
+    if checked.shares[0]:
+        return _shared(slots, request, spreads, int(cluster.untracked_units[row]))
+    return _whole(slots, request)
+
+
+def crossed_groups(cluster: Cluster, row: int, gpus: Sequence[int]) -> str:
+    """What GPUs of one node have to be reached across: "" when they are together, else "link" or "numa".
+
+    GPUs whose groups are unknown are said to be together: there is nothing to tell.
+    """
+    for name, groups in (("numa", cluster.gpu_numa[row]), ("link", cluster.gpu_link[row])):
+        if len({group for group in groups[list(gpus)].tolist() if group >= 0}) > 1:
+            return name
+    return ""
+
+
+def _slots(cluster: Cluster, row: int, room: list[bool]) -> list[_Slot]:
+    columns = (
+        cluster.gpu_memory_mib,
+        cluster.gpu_free_milli,
+        cluster.gpu_free_mib,
+        cluster.gpu_idle,
+        cluster.gpu_link,
+        cluster.gpu_numa,
     )
-    for count in [request.count] if request.count else range(1, len(smallest_first) + 1):
-        # Windows over the sorted sizes: the first whose memory suffices wastes least of the largest GPUs.
-        for start in range(len(smallest_first) - count + 1):
-            window = smallest_first[start : start + count]
-            if sum(memory_mib for memory_mib, _ in window) >= request.memory_total_mib:
-                return tuple(sorted(index for _, index in window))
+    return [
+        _Slot(index, *values)
+        for index, (has_room, *values) in enumerate(
+            zip(room, *(column[row].tolist() for column in columns), strict=True)
+        )
+        if has_room
+    ]
+
+
+def _shared(slots: list[_Slot], request: GpuRequest, spreads: bool, untracked: int) -> tuple[int, ...] | None:
+    """The GPUs for shares: partly used ones first, filled as far as possible, or the emptiest first."""
+    num_idle = max(sum(slot.idle for slot in slots) - untracked, 0)  # of these a share may have so many
+
+    def leaves(slot: _Slot) -> tuple[int, int]:
+        left = (slot.free_milli - request.milli, slot.free_mib - request.memory_each_mib)
+        return left if request.milli else left[::-1]
+
+    if spreads:
+        ordered = sorted(slots, key=lambda slot: (*(-left for left in leaves(slot)), slot.index))
+    else:
+        ordered = sorted(slots, key=lambda slot: (slot.idle, *leaves(slot), slot.index))
+    chosen: list[int] = []
+    for slot in ordered:
+        if len(chosen) == request.count:
+            break
+        if slot.idle and num_idle == 0:
+            continue
+        num_idle -= slot.idle
+        chosen.append(slot.index)
+    return tuple(sorted(chosen)) if len(chosen) == request.count else None
+
+
+def _whole(slots: list[_Slot], request: GpuRequest) -> tuple[int, ...] | None:
+    """The GPUs for a request of whole ones."""
+    counts = [request.count] if request.count else range(1, len(slots) + 1)
+    for count in counts:
+        for groups in _groupings(slots, count):
+            found = [chosen for group in groups if (chosen := _smallest(group, count, request)) is not None]
+            if found:
+                best = min(found, key=lambda choice: choice[0])
+                return tuple(sorted(best[1]))
+    return None
+
+
+def _groupings(slots: list[_Slot], count: int) -> Iterator[list[list[_Slot]]]:
+    """The GPUs by link group, by NUMA node, and all together: the closer, the earlier."""
+    for groups in ([slot.link for slot in slots], [slot.numa for slot in slots]):
+        known = sorted(set(groups) - {-1})
+        if known and (count > 1 or -1 not in groups):
+            yield [[slot for slot, own in zip(slots, groups, strict=True) if own == group] for group in known]
+    yield [slots]
+
+
+_Preference = tuple[int, int, int, tuple[int, ...]]
+
+
+def _smallest(group: list[_Slot], count: int, request: GpuRequest) -> tuple[_Preference, list[int]] | None:
+    """The smallest GPUs of a group that do, and how good that is: smaller is better."""
+    smallest_first = sorted(group, key=lambda slot: (slot.memory_mib, slot.index))
+    # Windows over the sorted sizes: the first whose memory suffices wastes least of the largest GPUs.
+    for start in range(len(smallest_first) - count + 1):
+        window = smallest_first[start : start + count]
+        total_mib = sum(slot.memory_mib for slot in window)
+        if total_mib >= request.memory_total_mib:
+            indices = [slot.index for slot in window]
+            return (window[-1].memory_mib, total_mib, len(group), tuple(indices)), indices
     return None

@@ -1,7 +1,8 @@
 """Which nodes a request fits, as reason codes with the numbers behind them.
 
-The same GPUs must satisfy model and memory, and a GPU that somebody of unknown index may hold is never promised:
-`untracked_units` count against every selection.
+The same GPUs must satisfy model, memory and what is free, and a GPU that somebody of unknown index may hold is never
+promised: `untracked_units` count against every selection of idle GPUs. A whole GPU is given only where nobody holds
+anything of it, a share only where nobody holds the whole.
 """
 
 from dataclasses import dataclass
@@ -10,21 +11,28 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import Cluster, Ints, Longs, Mask, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster, Ints, Longs, Mask, Rows
 from extender.core.models import models_allowed
 from extender.core.nodes import GpuUnit
 from extender.core.reasons import Reason
 from extender.core.requests import AskedUnit, GpuRequest
 
+
+def _accepts(*units: GpuUnit) -> Mask:
+    """One boolean per GpuUnit."""
+    return np.isin(np.arange(len(GpuUnit)), units)
+
+
 _ACCEPTED_UNITS: Final = {
-    asked: np.isin(np.arange(len(GpuUnit)), offered)
-    for asked, offered in (
-        (AskedUnit.GPU, (GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU)),
-        (AskedUnit.WHOLE, (GpuUnit.WHOLE,)),
-        (AskedUnit.SHARED, (GpuUnit.REPLICA,)),
-    )
+    AskedUnit.GPU: _accepts(GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU, GpuUnit.PART),
+    AskedUnit.WHOLE: _accepts(GpuUnit.WHOLE, GpuUnit.PART),
+    AskedUnit.SHARED: _accepts(GpuUnit.REPLICA),
 }
-"""For each way of asking, one boolean per GpuUnit."""
+"""For each way of asking for GPUs, where it can be had."""
+_INDEXED_UNITS: Final = _accepts(GpuUnit.WHOLE, GpuUnit.PART)
+"""Where it is known which GPU a pod gets, as a choice of UUIDs needs."""
+_PARTS: Final = _accepts(GpuUnit.PART)
+"""Where a share under the name `nvidia.com/gpu` can be had: other plugins hand out a whole GPU for it."""
 
 _Failure = tuple[Mask, Reason, Longs]
 """Where a check fails, as what, and the number to tell."""
@@ -37,11 +45,16 @@ class Fit:
     reason: npt.NDArray[np.uint8]
     """(R,) Reason."""
     available: Longs
-    """(R,) units (MiB for the TOTAL reasons) that meet the first failed condition; where it fits, the usable ones."""
+    """(R,) units (MiB or milli where the reason says so) that meet the first failed condition; where it fits, the
+    usable ones."""
+    room: Mask
+    """(R, G) GPUs that have room for the request, each by itself."""
     free_units: Longs
     """(R,) units free on the node, whatever their model and memory."""
     taken_units: Longs
     """(R,) units that the request would take here; meaningful where it fits."""
+    shares: Mask
+    """(R,) where the request would get shares and not whole units."""
 
     @property
     def fits(self) -> Mask:
@@ -52,50 +65,80 @@ class Fit:
 
 def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     """Check a request on R rows of a cluster."""
-    unit = cluster.unit[rows]
-    per_gpu = cluster.units_per_gpu[rows]  # (R,)
-    untracked = cluster.untracked_units[rows]  # (R,)
-    installed = cluster.gpu_model[rows] >= 0  # (R, G)
-    free = cluster.gpu_free[rows]  # (R, G)
+    if request.mig:
+        return _fit_mig(cluster, request, rows)
+    unit = cluster.taken(cluster.unit, rows)
+    per_gpu = cluster.taken(cluster.units_per_gpu, rows)  # (R,)
+    untracked = cluster.taken(cluster.untracked_units, rows)  # (R,)
+    memory = cluster.taken(cluster.gpu_memory_mib, rows)  # (R, G)
+    free_milli = cluster.taken(cluster.gpu_free_milli, rows)  # (R, G)
+    free_mib = cluster.taken(cluster.gpu_free_mib, rows)  # (R, G)
+    installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
+    healthy = installed & cluster.taken(cluster.gpu_healthy, rows)
+    idle = (free_milli == WHOLE_MILLI) & (free_mib == memory)
+    shares = _shares(request, unit)
     needed = max(request.count, 1)
 
     num_installed = installed.sum(axis=1) * per_gpu
-    free_units = np.maximum(free.sum(axis=1) * per_gpu - untracked, 0)
-    of_size = installed
-    available = free_units
-    taken = np.full(len(rows), needed, dtype=np.int64)
+    num_healthy = healthy.sum(axis=1) * per_gpu
+    free_units = np.maximum(idle.sum(axis=1) * per_gpu - untracked, 0)
     failures: list[_Failure] = [
         (unit == GpuUnit.NONE, Reason.NO_GPUS, num_installed),
-        (~_ACCEPTED_UNITS[request.unit][unit], Reason.NOT_THIS_KIND, num_installed),
+        (~accepted(request)[unit], Reason.NOT_THIS_KIND, num_installed),
         (num_installed < needed, Reason.TOO_FEW_INSTALLED, num_installed),
+        (num_healthy < needed, Reason.UNHEALTHY, num_healthy),
     ]
+    of_size = healthy
+    if request.uuids or request.uuids_exclude:
+        of_size = of_size & cluster.taken(uuid_mask(cluster, request), rows)
+        num_of_uuid = of_size.sum(axis=1) * per_gpu
+        failures.append((num_of_uuid < needed, Reason.WRONG_UUID, num_of_uuid))
     if request.include or request.exclude:
-        of_size = installed & model_mask(cluster, request)[cluster.gpu_model[rows]]
+        of_size = of_size & model_mask(cluster, request)[cluster.taken(cluster.gpu_model, rows)]
         num_of_model = of_size.sum(axis=1) * per_gpu
         failures.append((num_of_model < needed, Reason.WRONG_MODEL, num_of_model))
     if request.memory_each_mib:
-        of_size = of_size & (unit_memory_mib(cluster, rows) >= request.memory_each_mib)
+        of_size = of_size & (memory // per_gpu[:, None] >= request.memory_each_mib)
         num_of_size = of_size.sum(axis=1) * per_gpu
         failures.append((num_of_size < needed, Reason.TOO_SMALL, num_of_size))
-    if of_size is not installed:
-        available = np.maximum((free & of_size).sum(axis=1) * per_gpu - untracked, 0)
+
+    room = idle & of_size
+    available = np.maximum(room.sum(axis=1) * per_gpu - untracked, 0)
+    taken = np.full(len(rows), needed, dtype=np.int64)
     if request.memory_total_mib:
-        total_mib, _ = _most_memory_mib(cluster, rows, of_size, np.zeros_like(untracked), request)
-        free_mib, taken = _most_memory_mib(cluster, rows, of_size & free, untracked, request)
+        total_mib, _ = _most_memory_mib(memory, per_gpu, of_size, np.zeros_like(untracked), request)
+        free_total_mib, taken = _most_memory_mib(memory, per_gpu, room, untracked, request)
         failures += [
             (total_mib < request.memory_total_mib, Reason.TOTAL_TOO_SMALL, total_mib),
             (available < needed, Reason.BUSY, available),
-            (free_mib < request.memory_total_mib, Reason.TOTAL_BUSY, free_mib),
+            (free_total_mib < request.memory_total_mib, Reason.TOTAL_BUSY, free_total_mib),
         ]
     else:
+        if shares.any():
+            shared_room, busy = _share_room(request, shares, of_size, free_milli, free_mib)
+            failures += busy
+            room = np.where(shares[:, None], shared_room, room)
+            idle_with_room = np.maximum((shared_room & idle).sum(axis=1) - untracked, 0)
+            available = np.where(shares, (shared_room & ~idle).sum(axis=1) + idle_with_room, available)
         failures.append((available < needed, Reason.BUSY, available))
 
     reason = np.full(len(rows), Reason.FITS, dtype=np.uint8)
+    numbers = available
     for failed, code, number in reversed(failures):  # so that the first failed check has the last word
         reason[failed] = code
-        if number is not available:
-            available = np.where(failed, number, available)
-    return Fit(reason, available, free_units, taken)
+        if number is not numbers:
+            numbers = np.where(failed, number, numbers)
+    return Fit(reason, numbers, room, free_units, taken, shares)
+
+
+def accepted(request: GpuRequest) -> Mask:
+    """For each GpuUnit, whether nodes that offer it can serve the request at all."""
+    units = _ACCEPTED_UNITS[request.unit]
+    if request.uuids or request.uuids_exclude:
+        units = units & _INDEXED_UNITS
+    if request.milli and request.unit is AskedUnit.GPU:
+        units = units & _PARTS
+    return units
 
 
 def model_mask(cluster: Cluster, request: GpuRequest) -> Mask:
@@ -103,23 +146,84 @@ def model_mask(cluster: Cluster, request: GpuRequest) -> Mask:
     return np.append(models_allowed(cluster.models, request.include, request.exclude), False)
 
 
-def unit_memory_mib(cluster: Cluster, rows: Rows) -> Ints:
-    """(R, G) memory that one unit of each GPU can count on: a time slice's is its part of the GPU's."""
-    memory: Ints = cluster.gpu_memory_mib[rows] // cluster.units_per_gpu[rows][:, None]
-    return memory
+def uuid_mask(cluster: Cluster, request: GpuRequest) -> Mask:
+    """(N, G) which GPUs the request's UUIDs allow. A GPU of unknown UUID is in no list."""
+    allowed = np.full(cluster.gpu_model.shape, not request.uuids)
+    for uuids, verdict in ((request.uuids, True), (request.uuids_exclude, False)):
+        for uuid in uuids:
+            if uuid in cluster.gpu_at:
+                allowed[cluster.gpu_at[uuid]] = verdict
+    return allowed
+
+
+def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:
+    """(R,) where the request asks for shares."""
+    if request.milli:
+        return np.ones(len(unit), np.bool_)
+    if request.shares_by_memory:
+        return _PARTS[unit]
+    return np.zeros(len(unit), np.bool_)
+
+
+def _share_room(
+    request: GpuRequest, shares: Mask, of_size: Mask, free_milli: Ints, free_mib: Ints
+) -> tuple[Mask, list[_Failure]]:
+    """(R, G) GPUs that have room for a share, and where there are too few for want of compute or of memory."""
+    milli, needed = max(request.milli, 1), max(request.count, 1)  # a GPU without any compute left serves nobody
+    enough = of_size & (free_milli >= milli)
+    most_milli = _nth_largest(np.where(of_size, free_milli, 0), needed)
+    most_mib = _nth_largest(np.where(enough, free_mib, 0), needed)
+    return enough & (free_mib >= request.memory_each_mib), [
+        (shares & (most_milli < milli), Reason.COMPUTE_BUSY, most_milli),
+        (shares & (most_mib < request.memory_each_mib), Reason.MEMORY_BUSY, most_mib),
+    ]
+
+
+def _nth_largest(values: Ints, nth: int) -> Longs:
+    """(R,) the nth largest of each row, counted from 1; 0 where there are fewer."""
+    if nth > values.shape[1]:
+        return np.zeros(len(values), np.int64)
+    if nth == 1:
+        most: Longs = values.max(axis=1, initial=0).astype(np.int64)
+        return most
+    ordered: Longs = np.partition(values, values.shape[1] - nth, axis=1).astype(np.int64)
+    return ordered[:, values.shape[1] - nth]
+
+
+def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
+    """The same for MIG devices, which nodes have by number alone."""
+    installed, free = cluster.taken(cluster.mig_installed, rows), cluster.taken(cluster.mig_free, rows)  # (R, K)
+    nothing = np.zeros(len(rows), np.int64)
+    failures: list[_Failure] = []
+    free_units = nothing
+    for profile, count in request.mig:
+        column = cluster.mig_profiles.index(profile) if profile in cluster.mig_profiles else None
+        num_installed = nothing if column is None else installed[:, column].astype(np.int64)
+        num_free = nothing if column is None else free[:, column].astype(np.int64)
+        free_units = free_units + num_free
+        failures.insert(0, (num_installed < count, Reason.TOO_FEW_INSTALLED, num_installed))
+        failures.append((num_free < count, Reason.BUSY, num_free))
+    reason = np.full(len(rows), Reason.FITS, dtype=np.uint8)
+    available = free_units
+    for failed, code, number in reversed(failures):
+        reason[failed] = code
+        available = np.where(failed, number, available)
+    room = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)
+    taken = np.full(len(rows), request.count, dtype=np.int64)
+    return Fit(reason, available, room, free_units, taken, np.zeros(len(rows), np.bool_))
 
 
 def _most_memory_mib(
-    cluster: Cluster, rows: Rows, selection: Mask, untracked: Ints, request: GpuRequest
+    memory_mib: Ints, units_per_gpu: Ints, selection: Mask, untracked: Ints, request: GpuRequest
 ) -> tuple[Longs, Longs]:
     """(R,) the most memory that the request's number of selected units have, and (R,) how many units that takes.
 
     A request without a number takes the fewest that hold its total. The `untracked` units may be the largest ones,
-    so those are left out.
+    so those are left out. A time slice's memory is its part of the GPU's.
     """
-    memory = np.where(selection, unit_memory_mib(cluster, rows), 0).astype(np.int64)
+    memory = np.where(selection, memory_mib // units_per_gpu[:, None], 0).astype(np.int64)
     memory = -np.sort(-memory, axis=1)  # (R, G) of each GPU's unit, largest first
-    per_gpu = cluster.units_per_gpu[rows].astype(np.int64)[:, None]  # (R, 1)
+    per_gpu = units_per_gpu.astype(np.int64)[:, None]  # (R, 1)
     num_units = memory.shape[1] * per_gpu[:, 0]  # (R,)
     before = np.arange(memory.shape[1]) * per_gpu  # (R, G) units on larger GPUs
 
@@ -132,7 +236,7 @@ def _most_memory_mib(
     skipped = largest(first)
     most = largest(np.minimum(first + (request.count or num_units), num_units)) - skipped
     if request.count:
-        return most, np.full(len(rows), request.count, dtype=np.int64)
+        return most, np.full(len(memory), request.count, dtype=np.int64)
     # Every GPU gives units until the total is reached: rounded up, and no more than it has.
     missing = skipped[:, None] + request.memory_total_mib - (np.cumsum(memory, axis=1) - memory) * per_gpu  # (R, G)
     given = np.clip(-(-missing // np.maximum(memory, 1)), 0, per_gpu)

@@ -13,11 +13,13 @@ from extender.core.quantities import parse_quantity
 
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 SHARED_GPU_RESOURCE: Final = "nvidia.com/gpu.shared"
+MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
 
 PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 COUNT_LABEL: Final = "nvidia.com/gpu.count"
 MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
 REPLICAS_LABEL: Final = "nvidia.com/gpu.replicas"
+MIG_STRATEGY_LABEL: Final = "nvidia.com/mig.strategy"
 
 MAX_GPUS_PER_NODE: Final = 64
 MAX_UNITS_PER_GPU: Final = 1024
@@ -35,6 +37,8 @@ class GpuUnit(IntEnum):
     """`nvidia.com/gpu` hands out time slices: several holders share a GPU under the name of a whole one."""
     REPLICA = 3
     """`nvidia.com/gpu.shared` hands out time slices."""
+    PART = 4
+    """The node's plugin hands out parts of GPUs by memory and compute, and enforces them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,13 @@ class Gpu:
     model: GpuModel
     memory_mib: int
     """Memory in nominal MiB (see `nominal_mib`), 0 when unknown."""
+    uuid: str = ""
+    healthy: bool = True
+    """Whether it may be given to anybody."""
+    numa: int = -1
+    """NUMA node, -1 when unknown."""
+    link: int = -1
+    """Group of GPUs joined by fast links (NVLink), -1 when unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +62,21 @@ class NodeOffer:
     """A node's GPUs. Mixed models and sizes in one node are possible."""
 
     gpus: tuple[Gpu, ...] = ()
+    """By index, as the driver counts them."""
     unit: GpuUnit = GpuUnit.NONE
     units_per_gpu: int = 1
     allocatable_units: int = 0
     """Units the kubelet offers; fewer than GPUs x units_per_gpu when some are unhealthy."""
+    mig: tuple[tuple[str, int], ...] = ()
+    """MIG devices the kubelet offers, by profile ("1g.5gb"); the GPUs they are cut from are not among `gpus`, or are
+    withheld."""
     warnings: tuple[str, ...] = ()
 
     @property
     def withheld_units(self) -> int:
-        """Units that exist and are not offered: of unknown index, so they count against every choice."""
-        return len(self.gpus) * self.units_per_gpu - self.allocatable_units
+        """Units of healthy GPUs that are not offered: of unknown index, so they count against every choice."""
+        healthy = sum(gpu.healthy for gpu in self.gpus)
+        return max(healthy * self.units_per_gpu - self.allocatable_units, 0)
 
 
 NO_GPUS: Final = NodeOffer()
@@ -104,8 +120,13 @@ def read_node(
 
     shared_units = whole_number(allocatable, SHARED_GPU_RESOURCE)
     units = shared_units or whole_number(allocatable, GPU_RESOURCE)
+    mig = tuple(
+        (name.removeprefix(MIG_RESOURCE_PREFIX), devices)
+        for name in sorted(allocatable)
+        if name.startswith(MIG_RESOURCE_PREFIX) and (devices := whole_number(allocatable, name))
+    )
     if units == 0:
-        return NodeOffer(warnings=tuple(warnings)) if warnings else NO_GPUS
+        return NodeOffer(mig=mig, warnings=tuple(warnings)) if warnings or mig else NO_GPUS
 
     replicas = max(1, whole_number(labels, REPLICAS_LABEL, MAX_UNITS_PER_GPU))
     count = whole_number(labels, COUNT_LABEL)
@@ -116,10 +137,12 @@ def read_node(
     if count > MAX_GPUS_PER_NODE:
         warnings.append(f"{count} GPUs on one node: only {MAX_GPUS_PER_NODE} of them are used")
         count = MAX_GPUS_PER_NODE
-    unit = GpuUnit.REPLICA if shared_units else GpuUnit.REPLICA_AS_GPU if replicas > 1 else GpuUnit.WHOLE
-
     product = labels.get(PRODUCT_LABEL, "")
+    # With MIG's single strategy the plugin hands out MIG devices, all alike, under the name of GPUs.
+    disguised = replicas > 1 or (labels.get(MIG_STRATEGY_LABEL) == "single" and "-mig-" in product.lower())
+    unit = GpuUnit.REPLICA if shared_units else GpuUnit.REPLICA_AS_GPU if disguised else GpuUnit.WHOLE
+
     model = describe_model(product, aliases or {}) if product else UNKNOWN_MODEL
     memory_mib = whole_number(labels, MEMORY_LABEL, MAX_MEMORY_MIB) or PRODUCT_MEMORY_MIB.get(model.name, 0)
     gpu = Gpu(model, nominal_mib(memory_mib, memory_tolerance_frac))
-    return NodeOffer((gpu,) * count, unit, replicas, min(units, count * replicas), tuple(warnings))
+    return NodeOffer((gpu,) * count, unit, replicas, min(units, count * replicas), mig, tuple(warnings))

@@ -7,6 +7,7 @@ line of its event, and a text that changes from try to try keeps the pod spinnin
 from enum import IntEnum
 from typing import Final
 
+from extender.core.nodes import GPU_RESOURCE
 from extender.core.quantities import format_mib
 from extender.core.requests import AskedUnit, GpuRequest
 
@@ -19,18 +20,24 @@ class Reason(IntEnum):
     NO_GPUS = 2
     NOT_THIS_KIND = 3
     TOO_FEW_INSTALLED = 4
-    WRONG_MODEL = 5
-    TOO_SMALL = 6
-    TOTAL_TOO_SMALL = 7
-    BUSY = 8
-    TOTAL_BUSY = 9
+    UNHEALTHY = 5
+    WRONG_UUID = 6
+    WRONG_MODEL = 7
+    TOO_SMALL = 8
+    TOTAL_TOO_SMALL = 9
+    COMPUTE_BUSY = 10
+    MEMORY_BUSY = 11
+    BUSY = 12
+    TOTAL_BUSY = 13
 
 
-RESOLVABLE: Final = frozenset({Reason.BUSY, Reason.TOTAL_BUSY})
+RESOLVABLE: Final = frozenset({Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY})
 """Reasons that go away when other pods do: only these make a node a candidate for preemption."""
 
 _HERE: Final = {
     Reason.TOO_FEW_INSTALLED: "installed",
+    Reason.UNHEALTHY: "healthy",
+    Reason.WRONG_UUID: "of that UUID",
     Reason.WRONG_MODEL: "of that model",
     Reason.TOO_SMALL: "of that size",
     Reason.BUSY: "free",
@@ -40,8 +47,8 @@ _HERE: Final = {
 def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
     """The reason in words.
 
-    `available` is the number of units here that meet the failed condition; for the two TOTAL reasons it is memory
-    in MiB.
+    `available` is the number of units here that meet the failed condition; for MEMORY_BUSY and the two TOTAL reasons
+    it is memory in MiB, for COMPUTE_BUSY milli of one GPU.
     """
     match reason:
         case Reason.FITS:
@@ -50,13 +57,23 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
             return "node not known to Kerf yet"
         case Reason.NO_GPUS:
             return f"needs {request}, no GPUs here"
-        case Reason.NOT_THIS_KIND if request.unit is AskedUnit.SHARED:
-            return f"needs {request}, only whole GPUs here"
         case Reason.NOT_THIS_KIND:
-            return f"needs {request}, only time-sliced GPUs here"
+            return f"needs {request}, {_other_kind(request)}"
+        case Reason.COMPUTE_BUSY:
+            return f"needs {request}, best here: {available} milli of one GPU free"
+        case Reason.MEMORY_BUSY:
+            return f"needs {request}, best here: {format_mib(available)} of one GPU free"
         case Reason.TOTAL_TOO_SMALL:
             return f"needs {request}, best here: {format_mib(available)} installed"
         case Reason.TOTAL_BUSY:
             return f"needs {request}, best here: {format_mib(available)} free"
         case _:
             return f"needs {request}, best here: {available} {_HERE[reason]}"
+
+
+def _other_kind(request: GpuRequest) -> str:
+    if request.unit is AskedUnit.SHARED:
+        return "only whole GPUs here"
+    if request.milli and request.unit is AskedUnit.GPU:
+        return f"{GPU_RESOURCE} is only whole GPUs or time slices here"
+    return "only time-sliced GPUs here"

@@ -12,15 +12,19 @@ from enum import IntEnum
 from fractions import Fraction
 from typing import Final
 
+from extender.core.clusters import WHOLE_MILLI
 from extender.core.models import CompilePattern, ModelPattern
-from extender.core.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE
+from extender.core.nodes import GPU_RESOURCE, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.core.quantities import MIB, format_mib, is_plain_number, mib_of_bytes, parse_quantity
 
 COUNT: Final = "kerf.dev/gpu-count"
+SHARE: Final = "kerf.dev/gpu-share"
 MEMORY_EACH: Final = "kerf.dev/gpu-memory-each"
 MEMORY_TOTAL: Final = "kerf.dev/gpu-memory-total"
 MODEL: Final = "kerf.dev/gpu-model"
 MODEL_EXCLUDE: Final = "kerf.dev/gpu-model-exclude"
+UUID: Final = "kerf.dev/gpu-uuid"
+UUID_EXCLUDE: Final = "kerf.dev/gpu-uuid-exclude"
 POLICY: Final = "kerf.dev/policy"
 
 GENIUS_COUNT: Final = "genius/gpu-number"
@@ -32,7 +36,9 @@ GENIUS_PRIORITY: Final = "genius/priority"
 _MAX_UNITS: Final = 2**31 - 1
 _MAX_MEMORY_MIB: Final = 2**40
 _MAX_PATTERN_CHARS: Final = 256
+_MAX_UUIDS_CHARS: Final = 4096
 _MAX_DIGITS: Final = 18
+_UUID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}")
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")  # int() takes underscores and digits of any script
 
 Resources = Mapping[str, str | int | float]
@@ -51,6 +57,8 @@ class AskedUnit(IntEnum):
     """Whole GPUs, asked by annotation or label alone: time slices never satisfy it."""
     SHARED = 3
     """Time slices, `nvidia.com/gpu.shared`."""
+    MIG = 4
+    """MIG devices, `nvidia.com/mig-<profile>`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +72,36 @@ class GpuRequest:
     memory_total_mib: int = 0
     include: ModelPattern | None = None
     exclude: ModelPattern | None = None
+    milli: int = 0
+    """Compute asked of each GPU: 0 whole GPUs, 1..999 a share of one GPU (of each of `count` GPUs where that is more);
+    the memory of each is what the share books then."""
+    uuids: frozenset[str] = frozenset()
+    """The only GPUs that will do; empty: any."""
+    uuids_exclude: frozenset[str] = frozenset()
+    mig: tuple[tuple[str, int], ...] = ()
+    """MIG devices asked, by profile."""
+
+    @property
+    def shares_by_memory(self) -> bool:
+        """Whether it is a share where the node's plugin hands out parts of GPUs, and asks whole GPUs elsewhere."""
+        return self.milli == 0 and self.memory_each_mib > 0 and self.memory_total_mib == 0 and not self.mig
 
     def __str__(self) -> str:
         """The request in words: "2 GPUs of model a100 with 40 GiB"."""
+        if self.mig:
+            return " and ".join(f"{count} x mig-{profile}" for profile, count in self.mig)
         noun = "GPU replica" if self.unit is AskedUnit.SHARED else "GPU"
         words = f"{self.count} {noun}{'' if self.count == 1 else 's'}" if self.count else f"{noun}s"
+        if self.milli:
+            words = f"{self.milli} milli of {'a GPU' if self.count == 1 else f'each of {words}'}"
         if self.include:
             words += f" of model {self.include.text}"
         if self.exclude:
             words += f" not of model {self.exclude.text}"
+        if self.uuids:
+            words += f" of UUID {_any_of(self.uuids)}"
+        if self.uuids_exclude:
+            words += f" not of UUID {_any_of(self.uuids_exclude)}"
         if self.memory_each_mib:
             words += f" with {format_mib(self.memory_each_mib)}"
         if self.memory_total_mib:
@@ -143,7 +172,7 @@ def total_request(
 def resource_units(
     containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
 ) -> tuple[int, AskedUnit]:
-    """How many GPU units a pod's resources ask for, and of which kind; (0, GPU) when none."""
+    """How many GPU units a pod's resources ask for, and of which kind; (0, GPU) when none. MIG devices not counted."""
     containers, init_containers = tuple(containers), tuple(init_containers)
     whole, shared = (
         _whole_units(name, total_request(name, containers, init_containers, overhead))
@@ -157,23 +186,65 @@ def resource_units(
     return (shared, AskedUnit.SHARED) if shared else (whole, AskedUnit.GPU)
 
 
+def mig_devices(
+    containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
+) -> tuple[tuple[str, int], ...]:
+    """The MIG devices a pod's resources ask for: (profile, number) in the order of the profiles."""
+    containers, init_containers = tuple(containers), tuple(init_containers)
+    names = {
+        name
+        for resources in (overhead, *(container.requests for container in (*containers, *init_containers)))
+        for name in resources
+        if name.startswith(MIG_RESOURCE_PREFIX)
+    }
+    counted = (
+        (name, _whole_units(name, total_request(name, containers, init_containers, overhead))) for name in sorted(names)
+    )
+    return tuple((name.removeprefix(MIG_RESOURCE_PREFIX), count) for name, count in counted if count)
+
+
 def read_request(
     units: int,
     unit: AskedUnit,
     annotations: Mapping[str, str],
     labels: Mapping[str, str],
     compile_pattern: CompilePattern,
+    mig: tuple[tuple[str, int], ...] = (),
 ) -> PodRequest:
-    """What a pod asks for, given the units its resources ask (see `resource_units`).
+    """What a pod asks for, given the units its resources ask (see `resource_units`) and the MIG devices.
 
     Raises RequestError with a sentence for the pod's author.
     """
+    if mig and units:
+        raise RequestError(
+            f'{MIG_RESOURCE_PREFIX}{mig[0][0]}: "{mig[0][1]}" together with {units} GPUs of another resource is '
+            "not understood; ask for one of them"
+        )
+    if mig:
+        units, unit = sum(count for _, count in mig), AskedUnit.MIG
     count = _read_count(units, annotations, labels)
+    share = _read_share(_first(annotations, SHARE))
+    uuids = _read_uuids(_first(annotations, UUID))
+    uuids_exclude = _read_uuids(_first(annotations, UUID_EXCLUDE))
     each = _read_memory(_first(annotations, MEMORY_EACH, labels, GENIUS_MEMORY_EACH))
     total = _read_memory(_first(annotations, MEMORY_TOTAL, labels, GENIUS_MEMORY_TOTAL))
     include = _read_pattern(_first(annotations, MODEL, labels, GENIUS_MODEL), compile_pattern)
     exclude = _read_pattern(_first(annotations, MODEL_EXCLUDE), compile_pattern)
-    conditions = bool(each or total or include or exclude)
+    conditions = bool(each or total or include or exclude or share or uuids or uuids_exclude)
+    if mig and conditions:
+        raise RequestError(
+            f'{MIG_RESOURCE_PREFIX}{mig[0][0]}: "{mig[0][1]}" says all about the device; '
+            "remove the annotations and labels that say what a GPU must be like"
+        )
+    milli = share % WHOLE_MILLI  # all of a GPU is a whole one
+    if milli and total:
+        raise RequestError(
+            f'{SHARE}: "{milli}" is of one GPU, and memory in total is of several; use {MEMORY_EACH} with it'
+        )
+    if milli and unit is AskedUnit.SHARED:
+        raise RequestError(
+            f'{SHARE}: "{milli}" together with {SHARED_GPU_RESOURCE}: time slices have no size; remove one or the other'
+        )
     if count == 0 and conditions:
         raise RequestError(
             f'{COUNT}: "0" asks for no GPU while other keys say what it must be like; remove one or the other'
@@ -185,7 +256,7 @@ def read_request(
     if count == 0 and not total:
         return NO_REQUEST
     asked = unit if units else AskedUnit.WHOLE
-    gpus = GpuRequest(count, asked, each, total, include, exclude)
+    gpus = GpuRequest(count, asked, each, total, include, exclude, milli, uuids, uuids_exclude, mig)
     return PodRequest(gpus, annotations.get(POLICY, "").strip(), _read_priority(labels))
 
 
@@ -241,6 +312,27 @@ def _read_memory(said: _Said) -> int:
     return mib
 
 
+def _read_share(said: _Said) -> int:
+    """Milli of a GPU's compute, 0 when it says nothing."""
+    if said is None:
+        return 0
+    text = said[1]
+    if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= WHOLE_MILLI):
+        raise _unreadable(said, "no share", f'thousandths of a GPU such as "500", from 1 to {WHOLE_MILLI}')
+    return int(text)
+
+
+def _read_uuids(said: _Said) -> frozenset[str]:
+    if said is None:
+        return frozenset()
+    if len(said[1]) > _MAX_UUIDS_CHARS:
+        raise _unreadable(said, f"longer than {_MAX_UUIDS_CHARS} characters", "the UUIDs of a few GPUs")
+    uuids = [part.strip() for part in said[1].split(",")]
+    if not all(_UUID.fullmatch(uuid) for uuid in uuids):
+        raise _unreadable(said, "no list of UUIDs", 'UUIDs with commas between them such as "GPU-8dcd427f,GPU-f2a1"')
+    return frozenset(uuids)
+
+
 def _read_pattern(said: _Said, compile_pattern: CompilePattern) -> ModelPattern | None:
     if said is None:
         return None
@@ -273,6 +365,11 @@ def _whole_units(resource: str, quantity: Fraction | int) -> int:
 
 def _unreadable(said: tuple[str, str], fault: str, right: str) -> RequestError:
     return RequestError(f'{said[0]}: "{_shorten(said[1])}" is {fault}; write {right}')
+
+
+def _any_of(uuids: frozenset[str]) -> str:
+    first = min(uuids)
+    return first if len(uuids) == 1 else f"{first} or {len(uuids) - 1} more"
 
 
 def _shorten(text: str) -> str:

@@ -5,9 +5,9 @@ A score sees only each row's own state, so that its value can be remembered unti
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Floats, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Mask, Rows
 from extender.core.fits import Fit
-from extender.core.nodes import MAX_MEMORY_MIB
+from extender.core.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB
 from extender.core.requests import GpuRequest
 
 _LARGEST_MIB = float(MAX_MEMORY_MIB)  # so memory only breaks ties
@@ -16,22 +16,63 @@ _LARGEST_MIB = float(MAX_MEMORY_MIB)  # so memory only breaks ties
 def best_fit(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
     """(R,) the fewest free units left over; among equals the node whose smallest free GPU is smallest.
 
-    True best fit over the whole node: a 2-GPU node with one in use beats an 8-GPU node with four in use.
+    True best fit over the whole node: a 2-GPU node with one in use beats an 8-GPU node with four in use. A share is
+    fitted to a GPU instead: one that has shares already before an idle one, then the one that it leaves least of,
+    then the node with the fewest idle GPUs. Nodes that can give shares come before those that would give a whole GPU.
     """
     left_over = fit.free_units - fit.taken_units
-    memory = np.where(cluster.gpu_free[rows], cluster.gpu_memory_mib[rows], _LARGEST_MIB)  # (R, G)
-    smallest = np.where(memory >= request.memory_each_mib, memory, _LARGEST_MIB).min(axis=1, initial=_LARGEST_MIB)
-    score: Floats = -(left_over + smallest / (2 * _LARGEST_MIB))
-    return score
+    memory = np.where(fit.room, cluster.taken(cluster.gpu_memory_mib, rows), _LARGEST_MIB)  # (R, G)
+    score: Floats = -(left_over + memory.min(axis=1, initial=_LARGEST_MIB) / (2 * _LARGEST_MIB))
+    if not fit.shares.any():
+        return score
+    left = _free_fraction(cluster, request, rows) - _asked_fraction(cluster, request, rows)  # (R, G)
+    idle = cluster.taken(cluster.gpu_idle, rows)
+    least_left = np.where(fit.room, left + idle, 2.0).min(axis=1, initial=2.0)  # 0..1 where shared, 1..2 where idle
+    # A fraction is a whole number of thousandths, or of MiB; free units are at most MAX_GPUS_PER_NODE.
+    shared = -(least_left + fit.free_units / (MAX_GPUS_PER_NODE * 2 * _LARGEST_MIB))
+    return np.where(fit.shares, shared, score - MAX_GPUS_PER_NODE)
 
 
 def binpack(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
-    """(R,) the node's fraction of GPU units in use after placement: the fullest node wins (MostAllocated)."""
-    capacity = (cluster.gpu_model[rows] >= 0).sum(axis=1) * cluster.units_per_gpu[rows]
-    used: Floats = 1 - (fit.free_units - fit.taken_units) / np.maximum(capacity, 1)
+    """(R,) the node's fraction of GPU units in use after placement: the fullest node wins (MostAllocated).
+
+    For shares, the fraction of the compute in use, or of the memory where nothing else is asked.
+    """
+    installed = cluster.taken(cluster.gpu_model, rows) >= 0
+    capacity = installed.sum(axis=1) * cluster.taken(cluster.units_per_gpu, rows)
+    free_after = fit.free_units - fit.taken_units
+    if fit.shares.any():
+        free = _free_fraction(cluster, request, rows).sum(axis=1) - cluster.taken(cluster.untracked_units, rows)
+        asked = _mean(_asked_fraction(cluster, request, rows), fit.room) * request.count
+        free_after = np.where(fit.shares, np.maximum(free, 0) - asked, free_after)
+    used: Floats = 1 - free_after / np.maximum(capacity, 1)
     return used
 
 
 def spread(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
     """(R,) the node's fraction of free GPU units after placement: the emptiest node wins (LeastAllocated)."""
     return -binpack(cluster, request, rows, fit)
+
+
+def _free_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
+    """(R, G) how much of each GPU is free, 0..1: of its compute, or of its memory where only memory is asked."""
+    if request.milli:
+        return cluster.taken(cluster.gpu_free_milli, rows) / WHOLE_MILLI
+    memory = cluster.taken(cluster.gpu_memory_mib, rows)
+    free: Floats = cluster.taken(cluster.gpu_free_mib, rows) / np.maximum(memory, 1)
+    return free
+
+
+def _asked_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
+    """(R, G) how much of each GPU the request would take, in the same terms."""
+    memory = cluster.taken(cluster.gpu_memory_mib, rows)
+    if request.milli:
+        return np.full(memory.shape, request.milli / WHOLE_MILLI)
+    asked: Floats = request.memory_each_mib / np.maximum(memory, 1)
+    return asked
+
+
+def _mean(values: Floats, where: Mask) -> Floats:
+    """(R,) the mean of the chosen values of each row, 0 where none is."""
+    mean: Floats = np.where(where, values, 0).sum(axis=1) / np.maximum(where.sum(axis=1), 1)
+    return mean

@@ -112,12 +112,23 @@ def _node_details(cluster: Cluster, node: str, scores: dict[int, float]) -> dict
         "score": score if score > float("-inf") else None,
         "untrackedUnits": int(cluster.untracked_units[row]),
         "gpus": [
-            {"index": index, "model": cluster.models[model].name, "memoryMiB": memory, "free": free}
-            for index, (model, memory, free) in enumerate(
+            {
+                "index": index,
+                "model": cluster.models[model].name,
+                "memoryMiB": memory,
+                "free": free,
+                "healthy": healthy,
+                "freeMilli": free_milli,
+                "freeMemoryMiB": free_mib,
+            }
+            for index, (model, memory, free, healthy, free_milli, free_mib) in enumerate(
                 zip(
                     cluster.gpu_model[row].tolist(),
                     cluster.gpu_memory_mib[row].tolist(),
-                    cluster.gpu_free[row].tolist(),
+                    cluster.gpu_idle[row].tolist(),
+                    cluster.gpu_healthy[row].tolist(),
+                    cluster.gpu_free_milli[row].tolist(),
+                    cluster.gpu_free_mib[row].tolist(),
                     strict=True,
                 )
             )

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from extender.cluster.events import EventRecorder
@@ -70,7 +70,7 @@ class ClusterCollector(Collector):
         cluster = self._ledger.snapshot(self._now())
         installed = cluster.gpu_model >= 0
         units = (installed.sum(axis=1) * cluster.units_per_gpu).sum()
-        free = np.maximum(cluster.gpu_free.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units, 0).sum()
+        free = np.maximum(cluster.gpu_idle.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units, 0).sum()
         yield _gauge("kerf_nodes", "Nodes known.", len(cluster.row_of))
         yield _gauge("kerf_gpus", "GPUs installed.", int(installed.sum()))
         yield _gauge("kerf_gpu_units", "GPU units offered by device plugins or withheld.", int(units))
@@ -78,6 +78,12 @@ class ClusterCollector(Collector):
         passing = self._ledger.num_claims(ClaimState.RESERVED) + self._ledger.num_claims(ClaimState.UNDECIDED)
         yield _gauge("kerf_reservations", "Pods that GPUs are held for until they are bound or a TTL ends.", passing)
         yield _gauge("kerf_bindings_under_way", "Bindings under way.", self._ledger.num_claims(ClaimState.BINDING))
+        crowded, unreadable = self._ledger.num_crowded, self._ledger.num_unreadable
+        yield _gauge("kerf_nodes_overbooked", "Nodes on which more is held than they have.", crowded)
+        unreadable_help = (
+            "Changes of pods and nodes with values that can't be read; what they are about counts as held."
+        )
+        yield CounterMetricFamily("kerf_unreadable_objects", unreadable_help, value=unreadable)
         yield _gauge("kerf_cache_age_seconds", "Age of the mirror of the cluster.", self._mirror.age_s())
         yield _gauge("kerf_cache_lists", "Complete lists made since the start.", self._mirror.num_lists)
         yield _gauge("kerf_pods_waiting", "Rejected pods that wait for a node.", self._waker.num_waiting)

@@ -27,8 +27,6 @@ class Directory:
     """Nodes by internal IP."""
     node_of_exporter: dict[str, str] = field(default_factory=dict)
     """Nodes by name, and by IP, of the exporter's pod on them."""
-    slot_of_uuid: dict[str, int] = field(default_factory=dict)
-    """Index on its node of each GPU whose UUID is known."""
     version: int = 0
     """Grows with every change."""
 
@@ -70,10 +68,20 @@ def match_rows(inventory: Inventory, rows: Mapping[str, int], directory: Directo
     return [rows.get(directory.node_of(host, rows), NO_ROW) for host in inventory.hosts[start:end]]
 
 
-def slots(inventory: Inventory, directory: Directory, start: int, end: int) -> list[int]:
-    """Slots of some GPUs, likewise."""
-    known = directory.slot_of_uuid
+def slots(
+    inventory: Inventory,
+    gpu_at: Mapping[str, tuple[int, int]],
+    row_of_host: npt.NDArray[np.intp],
+    start: int,
+    end: int,
+) -> list[int]:
+    """Slots of some GPUs, likewise; `gpu_at` has the row and slot of each GPU whose UUID is known."""
     numbers = inventory.numbers[start:end]
-    if not known:
+    if not gpu_at:
         return numbers
-    return [known.get(uuid, number) for uuid, number in zip(inventory.uuids[start:end], numbers, strict=True)]
+    rows = row_of_host[inventory.host_idx[start:end]].tolist()
+    found: list[int] = []
+    for uuid, row, number in zip(inventory.uuids[start:end], rows, numbers, strict=True):
+        at_row, slot = gpu_at.get(uuid, (NO_ROW, NO_ROW))
+        found.append(slot if at_row == row else number)
+    return found

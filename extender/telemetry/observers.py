@@ -287,15 +287,17 @@ class Observer:
         for start in range(0, len(inventory.hosts), _HOSTS_AT_ONCE):
             rows += match_rows(inventory, arrays.row_of, self._directory, start, start + _HOSTS_AT_ONCE)
             await asyncio.sleep(0)
+        row_of_host = np.array(rows, np.intp)
+        gpu_at = self._ledger.snapshot(self._clock()).gpu_at
         slot: list[npt.NDArray[np.intp]] = []
         host_idx: list[npt.NDArray[np.intp]] = []
         for start in range(0, len(inventory.host_idx), _DEVICES_AT_ONCE):
             end = start + _DEVICES_AT_ONCE
-            slot.append(np.array(slots(inventory, self._directory, start, end), np.intp))
+            slot.append(np.array(slots(inventory, gpu_at, row_of_host, start, end), np.intp))
             host_idx.append(np.array(inventory.host_idx[start:end], np.intp))
             await asyncio.sleep(0)
         none = np.empty(0, np.intp)
-        self._matched = Match(np.array(rows, np.intp), np.concatenate([none, *host_idx]), np.concatenate([none, *slot]))
+        self._matched = Match(row_of_host, np.concatenate([none, *host_idx]), np.concatenate([none, *slot]))
         self._match = key
         self._describe(inventory, self._matched)
         return self._matched

@@ -76,7 +76,7 @@ class Rig:
     def free(self, node: str) -> set[int]:
         cluster = self.ledger.snapshot(self.clock())
         row = cluster.row_of[node]
-        return {index for index, free in enumerate(cluster.gpu_free[row].tolist()) if free}
+        return {index for index, free in enumerate(cluster.gpu_idle[row].tolist()) if free}
 
     def state(self) -> ClaimState | None:
         claim = self.ledger.claim("u")

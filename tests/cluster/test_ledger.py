@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
+from extender.cluster.holdings import whole_gpus
 from extender.cluster.ledger import Claim, ClaimState, Ledger
 from extender.cluster.placements import Placer, PodIdentity
 from extender.core.clusters import Cluster
@@ -30,12 +31,12 @@ def ledger_of(**gpus: int) -> Ledger:
 
 def free_gpus(ledger: Ledger, node: str, now: float = 0.0) -> set[int]:
     cluster = ledger.snapshot(now)
-    return {index for index, free in enumerate(cluster.gpu_free[cluster.row_of[node]].tolist()) if free}
+    return {index for index, free in enumerate(cluster.gpu_idle[cluster.row_of[node]].tolist()) if free}
 
 
 def free_units(cluster: Cluster, node: str) -> int:
     row = cluster.row_of[node]
-    free = int(cluster.gpu_free[row].sum()) * int(cluster.units_per_gpu[row])
+    free = int(cluster.gpu_idle[row].sum()) * int(cluster.units_per_gpu[row])
     return max(free - int(cluster.untracked_units[row]), 0)
 
 
@@ -48,7 +49,7 @@ def free(ledger: Ledger, node: str, now: float = 0.0) -> int:
 
 def test_a_reservation_holds_until_its_ttl_ends() -> None:
     ledger = ledger_of(n=4)
-    ledger.reserve("u", "n", 2, (0, 1), 100.0)
+    ledger.reserve("u", "n", whole_gpus(2, (0, 1)), 100.0)
     assert free_gpus(ledger, "n", 100.0 + TTL_S - 0.001) == {2, 3}
     assert free_gpus(ledger, "n", 100.0 + TTL_S) == {0, 1, 2, 3}
     assert ledger.claim("u") is None
@@ -56,8 +57,8 @@ def test_a_reservation_holds_until_its_ttl_ends() -> None:
 
 def test_a_pod_has_one_reservation_the_last_one() -> None:
     ledger = ledger_of(a=2, b=2)
-    ledger.reserve("u", "a", 1, (0,), 0.0)
-    ledger.reserve("u", "b", 1, (1,), 20.0)
+    ledger.reserve("u", "a", whole_gpus(1, (0,)), 0.0)
+    ledger.reserve("u", "b", whole_gpus(1, (1,)), 20.0)
     assert (free_gpus(ledger, "a", 20.0), free_gpus(ledger, "b", 20.0)) == ({0, 1}, {0})
     # The first one's time is up at 30: it must not take the second one, which lasts until 50, with it.
     assert (free_gpus(ledger, "b", 49.9), free_gpus(ledger, "b", 50.0)) == ({0}, {0, 1})
@@ -65,7 +66,7 @@ def test_a_pod_has_one_reservation_the_last_one() -> None:
 
 def test_what_is_released_is_free() -> None:
     ledger = ledger_of(n=2)
-    ledger.reserve("u", "n", 1, (0,), 0.0)
+    ledger.reserve("u", "n", whole_gpus(1, (0,)), 0.0)
     ledger.release("u")
     assert free_gpus(ledger, "n") == {0, 1}
     ledger.release("nobody")
@@ -74,7 +75,7 @@ def test_what_is_released_is_free() -> None:
 def test_slices_are_reserved_by_number() -> None:
     ledger = Ledger(reservation_ttl_s=TTL_S)
     ledger.upsert_node(node_object("n", 2, resource=SHARED_GPU_RESOURCE, replicas=4))
-    ledger.reserve("u", "n", 3, (), 0.0)
+    ledger.reserve("u", "n", whole_gpus(3), 0.0)
     assert free(ledger, "n") == 2 * 4 - 3
 
 
@@ -91,8 +92,8 @@ def test_slices_are_reserved_by_number() -> None:
 )
 def test_a_binding_ends_with_its_answer(outcome: ClaimState | None, held: set[int], held_after_ttl: set[int]) -> None:
     ledger = ledger_of(n=2)
-    ledger.reserve("u", "n", 1, (0,), 0.0)
-    claim = ledger.begin_binding("u", "n", 1, (1,), 10.0)
+    ledger.reserve("u", "n", whole_gpus(1, (0,)), 0.0)
+    claim = ledger.begin_binding("u", "n", whole_gpus(1, (1,)), 10.0)
     assert free_gpus(ledger, "n", 10.0) == {0}
     assert free_gpus(ledger, "n", 10.0 + 10 * TTL_S) == {0}, "a binding under way has no TTL"
     ledger.end_binding(claim, outcome, 400.0)
@@ -103,7 +104,7 @@ def test_a_binding_ends_with_its_answer(outcome: ClaimState | None, held: set[in
 @pytest.mark.parametrize("outcome", [ClaimState.BOUND, ClaimState.UNDECIDED, None])
 def test_the_watch_has_the_last_word_over_the_answer(outcome: ClaimState | None) -> None:
     ledger = ledger_of(n=2)
-    claim = ledger.begin_binding("u", "n", 1, (1,), 0.0)
+    claim = ledger.begin_binding("u", "n", whole_gpus(1, (1,)), 0.0)
     ledger.upsert_pod(pod_object("p", 1, uid="u", node="n", assigned="1"), 1.0)
     ledger.end_binding(claim, outcome, 2.0)
     known = ledger.claim("u")
@@ -114,7 +115,7 @@ def test_the_watch_has_the_last_word_over_the_answer(outcome: ClaimState | None)
 
 def test_a_pod_deleted_while_it_is_bound_holds_nothing() -> None:
     ledger = ledger_of(n=2)
-    claim = ledger.begin_binding("u", "n", 1, (1,), 0.0)
+    claim = ledger.begin_binding("u", "n", whole_gpus(1, (1,)), 0.0)
     ledger.remove_pod("u")
     ledger.end_binding(claim, ClaimState.BOUND, 1.0)
     assert free_gpus(ledger, "n") == {0, 1}
@@ -123,10 +124,10 @@ def test_a_pod_deleted_while_it_is_bound_holds_nothing() -> None:
 @pytest.mark.parametrize("state", [ClaimState.BINDING, ClaimState.UNDECIDED, ClaimState.BOUND])
 def test_what_is_settled_is_not_reserved_or_released(state: ClaimState) -> None:
     ledger = ledger_of(n=2, other=2)
-    claim = ledger.begin_binding("u", "n", 1, (1,), 0.0)
+    claim = ledger.begin_binding("u", "n", whole_gpus(1, (1,)), 0.0)
     if state is not ClaimState.BINDING:
         ledger.end_binding(claim, state, 0.0)
-    ledger.reserve("u", "other", 1, (0,), 1.0)
+    ledger.reserve("u", "other", whole_gpus(1, (0,)), 1.0)
     ledger.release("u")
     assert ledger.claim("u") is claim
     assert (free_gpus(ledger, "n"), free_gpus(ledger, "other")) == ({0}, {0, 1})
@@ -134,7 +135,7 @@ def test_what_is_settled_is_not_reserved_or_released(state: ClaimState) -> None:
 
 def test_an_event_from_before_the_binding_changes_nothing() -> None:
     ledger = ledger_of(n=2)
-    claim = ledger.begin_binding("u", "n", 1, (1,), 0.0)
+    claim = ledger.begin_binding("u", "n", whole_gpus(1, (1,)), 0.0)
     ledger.upsert_pod(pod_object("p", 1, uid="u"), 0.5)
     ledger.end_binding(claim, ClaimState.BOUND, 1.0)
     ledger.upsert_pod(pod_object("p", 1, uid="u"), 1.5)
@@ -143,7 +144,7 @@ def test_an_event_from_before_the_binding_changes_nothing() -> None:
 
 def test_a_reservation_stands_until_its_node_is_crowded_or_changed() -> None:
     ledger = ledger_of(n=2)
-    ledger.reserve("u", "n", 1, (0,), 0.0)
+    ledger.reserve("u", "n", whole_gpus(1, (0,)), 0.0)
     assert ledger.is_reserved("u", "n")
     assert not ledger.is_reserved("u", "other")
     assert not ledger.is_reserved("nobody", "n")
@@ -155,22 +156,22 @@ def test_a_reservation_stands_until_its_node_is_crowded_or_changed() -> None:
 
 def test_a_reservation_whose_index_another_pod_has_does_not_stand() -> None:
     ledger = ledger_of(n=4)
-    ledger.reserve("u", "n", 1, (0,), 0.0)
+    ledger.reserve("u", "n", whole_gpus(1, (0,)), 0.0)
     ledger.upsert_pod(pod_object("foreign", 1, node="n", assigned="0"), 0.0)
     assert not ledger.is_reserved("u", "n")
 
 
 def test_a_reservation_ends_when_its_node_offers_something_else() -> None:
     ledger = ledger_of(n=4)
-    ledger.reserve("u", "n", 1, (0,), 0.0)
+    ledger.reserve("u", "n", whole_gpus(1, (0,)), 0.0)
     ledger.upsert_node(node_object("n", 3))
     assert ledger.claim("u") is None
 
 
 def test_claims_are_counted_by_state() -> None:
     ledger = ledger_of(n=4)
-    ledger.reserve("a", "n", 1, (0,), 0.0)
-    ledger.begin_binding("b", "n", 1, (1,), 0.0)
+    ledger.reserve("a", "n", whole_gpus(1, (0,)), 0.0)
+    ledger.begin_binding("b", "n", whole_gpus(1, (1,)), 0.0)
     ledger.upsert_pod(pod_object("c", 1, node="n"), 0.0)
     assert [ledger.num_claims(state) for state in ClaimState] == [1, 1, 0, 1]
 
@@ -323,15 +324,15 @@ def test_pods_that_a_list_no_longer_names_are_gone() -> None:
 )
 def test_a_pod_bound_here_and_never_seen(list_began: float, gone: bool) -> None:
     ledger = ledger_of(n=2)
-    ledger.end_binding(ledger.begin_binding("u", "n", 1, (0,), 3.0), ClaimState.BOUND, 5.0)
+    ledger.end_binding(ledger.begin_binding("u", "n", whole_gpus(1, (0,)), 3.0), ClaimState.BOUND, 5.0)
     ledger.keep_pods(set(), list_began)
     assert (ledger.claim("u") is None) is gone
 
 
 def test_a_list_leaves_what_is_not_bound_yet() -> None:
     ledger = ledger_of(n=4)
-    ledger.reserve("reserved", "n", 1, (0,), 0.0)
-    ledger.begin_binding("binding", "n", 1, (1,), 0.0)
+    ledger.reserve("reserved", "n", whole_gpus(1, (0,)), 0.0)
+    ledger.begin_binding("binding", "n", whole_gpus(1, (1,)), 0.0)
     ledger.keep_pods(set(), 10.0)
     assert free_gpus(ledger, "n") == {2, 3}
 
@@ -476,7 +477,7 @@ class LedgerHistory(RuleBasedStateMachine):
         held = self.model.held.get(uid)
         if held is None or held.state is not ClaimState.RESERVED:
             return multiple()
-        claim = self.ledger.begin_binding(uid, held.node, held.units, held.gpus, self.model.now)
+        claim = self.ledger.begin_binding(uid, held.node, whole_gpus(held.units, held.gpus), self.model.now)
         held.state = ClaimState.BINDING
         return claim, held
 
@@ -567,7 +568,7 @@ class LedgerHistory(RuleBasedStateMachine):
         cluster = self.ledger.snapshot(self.model.now)
         for node, (gpus, replicas) in self.model.nodes.items():
             said = {gpu for held in self.model.held.values() if held.node == node for gpu in held.gpus}
-            free = set(np.flatnonzero(cluster.gpu_free[cluster.row_of[node]]).tolist())
+            free = set(np.flatnonzero(cluster.gpu_idle[cluster.row_of[node]]).tolist())
             assert free == set(range(gpus)) - (said if replicas == 1 else set())
 
     @invariant()
@@ -583,12 +584,12 @@ class LedgerHistory(RuleBasedStateMachine):
     @rule()
     def take_snapshot(self) -> None:
         cluster = self.ledger.snapshot(self.model.now)
-        self.snapshots.append((cluster, cluster.gpu_free.tolist(), cluster.untracked_units.tolist()))
+        self.snapshots.append((cluster, cluster.gpu_idle.tolist(), cluster.untracked_units.tolist()))
 
     @invariant()
     def snapshots_stay_as_they_were(self) -> None:
         for cluster, gpu_free, untracked in self.snapshots:
-            assert cluster.gpu_free.tolist() == gpu_free
+            assert cluster.gpu_idle.tolist() == gpu_free
             assert cluster.untracked_units.tolist() == untracked
 
 

@@ -72,7 +72,7 @@ class Rig:
         cluster = self.ledger.snapshot(self.clock())
         if node not in cluster.row_of:
             return None
-        return {index for index, free in enumerate(cluster.gpu_free[cluster.row_of[node]].tolist()) if free}
+        return {index for index, free in enumerate(cluster.gpu_idle[cluster.row_of[node]].tolist()) if free}
 
 
 def mirrored(scenario: Callable[[Rig], Awaitable[None]], *, faults: int = 0) -> Rig:

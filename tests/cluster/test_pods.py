@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.cluster import objects
+from extender.cluster.holdings import Holding, whole_gpus
 from extender.cluster.pods import (
     ASSIGNED_GPUS,
-    Holding,
     compile_pattern,
     format_gpus,
     has_soft_preferences,
@@ -167,33 +167,39 @@ def test_any_assignment_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("held", "holding"),
     [
-        pytest.param(pod_object("p", 2, assigned="1,3"), Holding(2, (1, 3)), id="assigned by Kerf"),
-        pytest.param(pod_object("p", 2), Holding(2, ()), id="placed by another scheduler"),
-        pytest.param(pod_object("p", 2, assigned=""), Holding(2, ()), id="slices: the plugin picked"),
-        pytest.param(pod_object("p", 2, assigned="1"), Holding(2, ()), id="number certain, indices not"),
-        pytest.param(pod_object("p", 2, assigned="x"), Holding(2, ()), id="garbage indices"),
-        pytest.param(pod_object("p"), Holding(0, ()), id="no GPUs"),
-        pytest.param(pod_object("p", annotations={COUNT: "2"}), Holding(2, ()), id="by annotation"),
+        pytest.param(pod_object("p", 2, assigned="1,3"), whole_gpus(2, (1, 3)), id="assigned by Kerf"),
+        pytest.param(pod_object("p", 2), whole_gpus(2, ()), id="placed by another scheduler"),
+        pytest.param(pod_object("p", 2, assigned=""), whole_gpus(2, ()), id="slices: the plugin picked"),
+        pytest.param(pod_object("p", 2, assigned="1"), whole_gpus(2, ()), id="number certain, indices not"),
+        pytest.param(pod_object("p", 2, assigned="x"), whole_gpus(2, ()), id="garbage indices"),
+        pytest.param(pod_object("p"), whole_gpus(0, ()), id="no GPUs"),
+        pytest.param(pod_object("p", annotations={COUNT: "2"}), whole_gpus(2, ()), id="by annotation"),
         pytest.param(
             pod_object("p", assigned="0,1", annotations={MEMORY_TOTAL: "20Gi"}),
-            Holding(2, (0, 1)),
+            whole_gpus(2, (0, 1)),
             id="by memory: as many as were assigned",
         ),
         pytest.param(
-            pod_object("p", annotations={MEMORY_TOTAL: "20Gi"}), Holding(1, ()), id="by memory, unknown: at least one"
+            pod_object("p", annotations={MEMORY_TOTAL: "20Gi"}),
+            whole_gpus(1, ()),
+            id="by memory, unknown: at least one",
         ),
-        pytest.param(pod_object("p", assigned="4"), Holding(1, (4,)), id="assigned though nothing is asked any more"),
         pytest.param(
-            pod_object("p", 2, annotations={MODEL: "("}), Holding(2, ()), id="a request that can't be understood"
+            pod_object("p", assigned="4"), whole_gpus(1, (4,)), id="assigned though nothing is asked any more"
         ),
-        pytest.param(pod_object("p", "two"), Holding(1, ()), id="a resource that can't be understood: at least one"),
         pytest.param(
-            pod_object("p", "two", assigned="0,5"), Holding(1, ()), id="neither number nor indices agree: one, unknown"
+            pod_object("p", 2, annotations={MODEL: "("}), whole_gpus(2, ()), id="a request that can't be understood"
+        ),
+        pytest.param(pod_object("p", "two"), whole_gpus(1, ()), id="a resource that can't be understood: at least one"),
+        pytest.param(
+            pod_object("p", "two", assigned="0,5"),
+            whole_gpus(1, ()),
+            id="neither number nor indices agree: one, unknown",
         ),
     ],
 )
 def test_holding(held: objects.Pod, holding: Holding) -> None:
-    assert read_holding(held) == holding
+    assert read_holding(held)[0] == holding
 
 
 @given(
@@ -202,7 +208,7 @@ def test_holding(held: objects.Pod, holding: Holding) -> None:
     st.dictionaries(st.sampled_from([COUNT, MEMORY_TOTAL, MODEL, ASSIGNED_GPUS]), st.text(max_size=5)),
 )
 def test_reading_a_holding_never_fails(gpus: int | str, assigned: str | None, annotations: dict[str, str]) -> None:
-    holding = read_holding(pod_object("p", gpus, assigned=assigned, annotations=annotations))
+    holding, _ = read_holding(pod_object("p", gpus, assigned=assigned, annotations=annotations))
     assert holding.units >= 0
     assert not holding.gpus or len(holding.gpus) == holding.units
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from extender.cluster.arrays import ClusterArrays
 from extender.cluster.pods import compile_pattern
-from extender.core.clusters import Cluster, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.models import ModelPattern, describe_model
 from extender.core.nodes import Gpu, GpuUnit, NodeOffer
 
@@ -44,12 +44,17 @@ def node(
     return NodeState(offer, frozenset(held), untracked)
 
 
+def wholly(offer: NodeOffer, held: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """All of some GPUs, as it is held."""
+    return {index: (WHOLE_MILLI, offer.gpus[index].memory_mib) for index in held}
+
+
 def arrays_of(nodes: Mapping[str, NodeState]) -> ClusterArrays:
     """The writer's arrays of a cluster, in the order given."""
     arrays = ClusterArrays()
     for name, state in nodes.items():
         row = arrays.set_node(name, state.offer)
-        arrays.set_held(row, set(state.held), state.all_untracked)
+        arrays.set_held(row, wholly(state.offer, state.held), state.all_untracked)
     return arrays
 
 

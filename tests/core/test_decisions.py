@@ -19,7 +19,7 @@ from extender.core.nodes import NO_GPUS, GpuUnit
 from extender.core.policies import POLICIES
 from extender.core.reasons import Reason
 from extender.core.requests import AskedUnit, GpuRequest
-from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of, node, pattern
+from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of, node, pattern, wholly
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
 BEST_FIT = POLICIES["bestfit"]
@@ -209,7 +209,7 @@ def test_what_is_remembered_is_what_evaluate_gives(changes: list[tuple], max_cla
             else:
                 row = arrays.row_of[values[0]]
                 held = {index for index in values[1] if index < len(arrays.offer(row).gpus)}
-                arrays.set_held(row, held, arrays.offer(row).withheld_units + values[2])
+                arrays.set_held(row, wholly(arrays.offer(row), held), arrays.offer(row).withheld_units + values[2])
 
 
 def test_what_is_taken_from_a_memo_is_a_copy() -> None:
@@ -217,6 +217,6 @@ def test_what_is_taken_from_a_memo_is_a_copy() -> None:
     memo = Memo()
     cluster = arrays.snapshot()
     decision = decide(cluster, ONE, BEST_FIT, all_rows(cluster), memo)
-    arrays.set_held(0, {0}, 0)
+    arrays.set_held(0, wholly(arrays.offer(0), [0]), 0)
     memo.evaluate(arrays.snapshot(), ONE, BEST_FIT)
     assert decision.evaluation.fits.tolist() == [True, True]

@@ -148,7 +148,7 @@ def requests(draw: st.DrawFn) -> GpuRequest:
     total = draw(st.sampled_from([0, 0, 1, 1000, 2500, 4000, 6000, 9000]))
     return GpuRequest(
         draw(st.integers(0 if total else 1, 5)),
-        draw(st.sampled_from(AskedUnit)),
+        draw(st.sampled_from([AskedUnit.GPU, AskedUnit.WHOLE, AskedUnit.SHARED])),
         draw(st.sampled_from([0, 0, 1, 500, 1000, 1500, 3000])),
         total,
         draw(PATTERNS),

@@ -53,6 +53,44 @@ TWO = GpuRequest(2, memory_each_mib=40960)
             "needs 2 GPUs with 80 GiB in total, best here: 11000 MiB free",
             id="total busy",
         ),
+        pytest.param(
+            Reason.UNHEALTHY, GpuRequest(2), 1, "needs 2 GPUs, best here: 1 healthy", id="broken ones are not offered"
+        ),
+        pytest.param(
+            Reason.WRONG_UUID,
+            GpuRequest(1, uuids=frozenset({"GPU-b", "GPU-a"})),
+            0,
+            "needs 1 GPU of UUID GPU-a or 1 more, best here: 0 of that UUID",
+            id="another UUID",
+        ),
+        pytest.param(
+            Reason.COMPUTE_BUSY,
+            GpuRequest(1, AskedUnit.WHOLE, 4096, milli=500),
+            300,
+            "needs 500 milli of a GPU with 4 GiB, best here: 300 milli of one GPU free",
+            id="share, compute",
+        ),
+        pytest.param(
+            Reason.MEMORY_BUSY,
+            GpuRequest(2, AskedUnit.WHOLE, 4096, milli=500),
+            1024,
+            "needs 500 milli of each of 2 GPUs with 4 GiB, best here: 1 GiB of one GPU free",
+            id="share, memory",
+        ),
+        pytest.param(
+            Reason.NOT_THIS_KIND,
+            GpuRequest(1, milli=500),
+            8,
+            "needs 500 milli of a GPU, nvidia.com/gpu is only whole GPUs or time slices here",
+            id="share in the name of a whole GPU",
+        ),
+        pytest.param(
+            Reason.BUSY,
+            GpuRequest(2, AskedUnit.MIG, mig=(("1g.5gb", 2),)),
+            1,
+            "needs 2 x mig-1g.5gb, best here: 1 free",
+            id="MIG",
+        ),
     ],
 )
 def test_sentence(reason: Reason, request_: GpuRequest, available: int, text: str) -> None:
@@ -64,4 +102,4 @@ def test_every_reason_has_a_sentence() -> None:
 
 
 def test_only_what_other_pods_can_free_is_resolvable() -> None:
-    assert {Reason.BUSY, Reason.TOTAL_BUSY} == RESOLVABLE
+    assert {Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY} == RESOLVABLE

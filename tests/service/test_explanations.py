@@ -34,7 +34,16 @@ def test_a_placed_pod_is_explained_with_every_candidate() -> None:
         "x": "UNKNOWN_NODE",
     }
     assert nodes["n-0"]["gpus"] == [
-        {"index": index, "model": "t4", "memoryMiB": 15360, "free": True} for index in range(2)
+        {
+            "index": index,
+            "model": "t4",
+            "memoryMiB": 15360,
+            "free": True,
+            "healthy": True,
+            "freeMilli": 1000,
+            "freeMemoryMiB": 15360,
+        }
+        for index in range(2)
     ]
     assert nodes["n-0"]["score"] > nodes["n-1"]["score"]
     assert nodes["cpu-0"]["score"] is None

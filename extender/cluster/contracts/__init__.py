@@ -1,0 +1,15 @@
+"""Contracts with other device plugins: how they write a node's GPUs and a pod's devices.
+
+A contract is a module with functions for the lists below, which are asked in their order; the first that understands an
+object answers for it. A function that finds its own keys but can't read them raises UnreadableError: what is
+concerned is treated as taken then. `extender.cluster.inventories` and `extender.cluster.pods` ask before they look
+at plain resources, and after Kerf's own annotations.
+"""
+
+from typing import Final
+
+from extender.cluster.contracts.readings import ReadHolding, ReadOffer, ReadRequest
+
+OFFER_READERS: Final[tuple[ReadOffer, ...]] = ()
+HOLDING_READERS: Final[tuple[ReadHolding, ...]] = ()
+REQUEST_READERS: Final[tuple[ReadRequest, ...]] = ()
