@@ -122,6 +122,11 @@ class ClusterArrays:
             unmeasured = held_mib and not gpu.memory_mib
             milli[index] = 0 if unmeasured else max(WHOLE_MILLI - held_milli, 0)
             mib[index] = max(gpu.memory_mib - held_mib, 0)
+        if self._observed is not None and row < self._observed.shape[0]:
+            before = self._arrays["gpu_free_mib"][row].tolist()
+            if freer := tuple(index for index, free in enumerate(mib) if free > before[index]):
+                self._observed.resize(len(self._names), width)
+                self._observed.given_back(row, freer)
         changed = self._write(row, "gpu_free_milli", milli) | self._write(row, "gpu_free_mib", mib)
         changed |= self._write(row, "untracked_units", min(untracked_units, _MAX_UNTRACKED))
         if offer.mig:

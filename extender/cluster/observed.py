@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import Mask, Rows
+from extender.core.clusters import Rows
 from extender.core.observations import Gauge, Gauges, Observations, SampleState
 
 NUM_GAUGES: Final = len(Gauge)
@@ -32,12 +32,14 @@ class ObservedArrays:
         self._raw: Gauges = np.full((NUM_GAUGES, num_rows, num_slots), np.nan, np.float32)
         self._sampled_at = np.full(num_rows, -np.inf)
         self._placed: dict[int, list[tuple[float, tuple[int, ...], float]]] = {}
+        self._outdated: npt.NDArray[np.bool_] = np.zeros((num_rows, num_slots), np.bool_)
         self.current = Observations(
             version=0,
             value=self._raw,
             state=np.full(num_rows, SampleState.MISSING, np.int8),
             sampled_at=self._sampled_at,
             expected_load=np.zeros((num_rows, num_slots), np.float32),
+            outdated=self._outdated,
         )
 
     @property
@@ -62,12 +64,17 @@ class ObservedArrays:
         state[:rows] = self.current.state[:rows]
         sampled_at[:rows] = self._sampled_at[:rows]
         expected[:rows, :slots] = self.current.expected_load[:rows, :slots]
+        outdated = np.zeros((num_rows, num_slots), np.bool_)
+        outdated[:rows, :slots] = self._outdated[:rows, :slots]
+        self._outdated = outdated
         self._raw, self._sampled_at = grown(self._raw), sampled_at
         self._publish(grown(self.current.value), state, expected)
 
     def forget(self, row: int) -> None:
         """A row is another node's from now on."""
         self._placed.pop(row, None)
+        self._outdated = self._outdated.copy()
+        self._outdated[row] = False
         if self._sampled_at[row] == -np.inf and not self.current.expected_load[row].any():
             return
         raw, value, sampled_at = self._raw.copy(), self.current.value.copy(), self._sampled_at.copy()
@@ -83,6 +90,9 @@ class ObservedArrays:
 
     def commit(self, raw: Gauges, sampled_at: npt.NDArray[np.float64], now: float) -> Rows:
         """Take over a refresh; returns the rows that changed. `sampled_at` is (N,), of before where nothing came."""
+        newer = sampled_at > self._sampled_at
+        if self._outdated[newer].any():
+            self._outdated = self._outdated & ~newer[:, None]
         self._raw, self._sampled_at = raw, sampled_at
         return self.age(now)
 
@@ -97,6 +107,7 @@ class ObservedArrays:
         expected = self._expected(now)
         before = self.current
         changed = (expected != before.expected_load).any(axis=1) | (state != before.state)
+        changed |= (self._outdated != before.outdated).any(axis=1)
         for gauge in Gauge:
             old, new = before.value[gauge], value[gauge]
             changed |= ((old != new) & ~(np.isnan(old) & np.isnan(new))).any(axis=1)
@@ -113,6 +124,12 @@ class ObservedArrays:
         expected = self.current.expected_load.copy()
         expected[row] = self._expected_of(row)
         self._publish(self.current.value, self.current.state, expected)
+
+    def given_back(self, row: int, slots: tuple[int, ...]) -> None:
+        """GPUs of a row have become freer: what their samples say of memory is of before."""
+        self._outdated = self._outdated.copy()
+        self._outdated[row, list(slots)] = True
+        self.current = replace(self.current, version=self.current.version + 1, outdated=self._outdated)
 
     def _expected(self, now: float) -> npt.NDArray[np.float32]:
         """(N, G) what is still expected: until samples come that were taken a while after the placement."""
@@ -139,10 +156,6 @@ class ObservedArrays:
     def _publish(self, value: Gauges, state: npt.NDArray[np.int8], expected_load: npt.NDArray[np.float32]) -> None:
         for array in (value, state, expected_load, self._sampled_at):
             array.flags.writeable = False
-        self.current = Observations(self.current.version + 1, value, state, self._sampled_at, expected_load)
-
-
-def observed_mask(observations: Observations) -> Mask:
-    """(N,) rows with fresh samples."""
-    fresh: Mask = observations.state == SampleState.FRESH
-    return fresh
+        self.current = Observations(
+            self.current.version + 1, value, state, self._sampled_at, expected_load, self._outdated
+        )

@@ -1,7 +1,7 @@
 """From request to verdict: fit, score, rank, choose GPUs."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -13,8 +13,9 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Ro
 from extender.core.devices import choose_gpus, crossed_groups
 from extender.core.fits import fit
 from extender.core.nodes import GpuUnit
+from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies import Policy
-from extender.core.reasons import Reason
+from extender.core.reasons import RESOLVABLE, Reason
 from extender.core.requests import GpuRequest
 
 MAX_LEVEL: Final = 10
@@ -72,38 +73,62 @@ class Decision:
         return self.request.count or len(self.gpus)
 
 
-def evaluate(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> Evaluation:
-    """Fit and score of a request on R rows."""
-    checked = fit(cluster, request, rows)
-    score = np.where(checked.fits, policy.score(cluster, request, rows, checked), -np.inf)
-    return Evaluation(checked.reason, checked.available, score)
+def evaluate(
+    cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, seen: Cluster | None = None
+) -> Evaluation:
+    """Fit and score of a request on R rows. `seen` is the cluster as the policy counts it, where that is known."""
+    if seen is None:
+        seen = counting_observed(cluster, policy.rules)
+    checked = fit(seen, request, rows)
+    score = np.where(checked.fits, policy.score(seen, request, rows, checked), -np.inf)
+    reason = checked.reason
+    if seen is not cluster and (busy := np.flatnonzero(np.isin(reason, list(RESOLVABLE)))).size:
+        booked = fit(cluster, request, rows[busy])
+        reason = reason.copy()
+        reason[busy[booked.fits]] = Reason.OCCUPIED
+    return Evaluation(reason, checked.available, score)
 
 
 class Memo:
     """Evaluations remembered per class of request: only rows that changed since are computed again.
 
-    Holds for a sequence of snapshots of one cluster. Fit and scores see only a row's own state, so a remembered
-    value is the value that `evaluate` gives.
+    Holds for a sequence of snapshots of one cluster. Fit and scores see only a row's own state, and what the policy
+    says it depends on besides, so a remembered value is the value that `evaluate` gives.
     """
 
     def __init__(self, max_classes: int = 64) -> None:
         self._max_classes = max_classes
-        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Evaluation]] = OrderedDict()
+        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Hashable, Evaluation]] = OrderedDict()
+        self._seen: dict[ObservedRules, tuple[Cluster, Cluster]] = {}
+
+    def seen(self, cluster: Cluster, policy: Policy) -> Cluster:
+        """The cluster as the policy counts it."""
+        rules = policy.rules
+        if rules is None or cluster.observed is None:
+            return cluster
+        before = self._seen.get(rules)
+        if before is not None and before[0] is cluster:
+            return before[1]
+        seen = counting_observed(cluster, rules, before)
+        self._seen[rules] = cluster, seen
+        return seen
 
     def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> Evaluation:
         """Fit and score of a request on all N rows. The arrays are the memo's own: take, don't keep."""
         key = (request, policy.name)
-        version, known = self._entries.pop(key, (-1, None))
-        if known is None or len(known.reason) != cluster.num_nodes:
-            known = evaluate(cluster, request, policy, np.arange(cluster.num_nodes))
+        context = policy.context(cluster) if policy.context else None
+        version, context_then, known = self._entries.pop(key, (-1, None, None))
+        seen = self.seen(cluster, policy)
+        if known is None or len(known.reason) != cluster.num_nodes or context != context_then:
+            known = evaluate(cluster, request, policy, np.arange(cluster.num_nodes), seen)
         elif version != cluster.version:
             changed = np.flatnonzero(cluster.row_version > version)
             if len(changed):
-                fresh = evaluate(cluster, request, policy, changed)
+                fresh = evaluate(cluster, request, policy, changed, seen)
                 known.reason[changed] = fresh.reason
                 known.available[changed] = fresh.available
                 known.score[changed] = fresh.score
-        self._entries[key] = (cluster.version, known)
+        self._entries[key] = (cluster.version, context, known)
         if len(self._entries) > self._max_classes:
             self._entries.popitem(last=False)
         return known
@@ -113,7 +138,7 @@ def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, me
     """The verdict on a request over R candidate rows: the best node and its GPUs."""
     evaluation = memo.evaluate(cluster, request, policy).take(rows)
     best = next(ranked(cluster, rows, evaluation), None)
-    return _decision(cluster, request, policy, rows, evaluation, best)
+    return _decision(memo.seen(cluster, policy), request, policy, rows, evaluation, best)
 
 
 def decide_from_top(
@@ -133,7 +158,7 @@ def decide_from_top(
     evaluation = memo.evaluate(cluster, request, policy).take(rows)
     for row in islice(ranked(cluster, rows, evaluation), max_tries):
         if offered(cluster.node_names[row]):
-            return _decision(cluster, request, policy, rows, evaluation, row)
+            return _decision(memo.seen(cluster, policy), request, policy, rows, evaluation, row)
     return None
 
 

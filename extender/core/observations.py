@@ -61,6 +61,8 @@ class Observations:
     """(N,) monotonic time of each node's samples, -inf where there never were any."""
     expected_load: npt.NDArray[np.float32]
     """(N, G) load predicted for pods placed so recently that samples don't show them yet."""
+    outdated: npt.NDArray[np.bool_]
+    """(N, G) GPUs that were given back since their samples were taken: what they use may be gone."""
 
     def gauge(self, gauge: Gauge) -> npt.NDArray[np.float32]:
         """(N, G) the samples of one gauge."""
