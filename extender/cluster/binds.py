@@ -1,7 +1,8 @@
 """Binding: one write that sets a pod's node and its GPU assignment together.
 
 The annotations of a Binding are merged into the pod in the very write that sets `spec.nodeName`, with the pod's UID
-as a precondition: there is no state in between that would have to be rolled back.
+as a precondition: there is no state in between that would have to be rolled back. Where GPUs are given, the pod's
+resourceVersion is a precondition too, which is what the fence between two leaders rests on.
 """
 
 import logging
@@ -12,6 +13,7 @@ import msgspec
 from extender import __version__
 from extender.cluster import objects
 from extender.cluster.events import EventRecorder
+from extender.cluster.fences import Fence, FencedError
 from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.placements import Assignment, Placer, PodIdentity
 from extender.cluster.pods import (
@@ -51,35 +53,38 @@ class Binder:
         placer: Placer,
         events: EventRecorder,
         clock: Callable[[], float],
+        fence: Fence,
     ) -> None:
         self._transport = transport
         self._ledger = ledger
         self._placer = placer
         self._events = events
+        self._fence = fence
         self._clock = clock
 
-    async def bind(self, pod: PodIdentity, node: str, mirror_fault: str) -> None:
+    async def bind(self, pod: PodIdentity, node: str, fault: str) -> None:
         """Bind a pod, with the very GPUs it gets. Raises BindError; nothing stays reserved for a pod not bound.
 
         A reservation that still stands is bound as it was decided; a pod without one, or with one on another node, is
         checked afresh on the ledger of this moment.
-        `mirror_fault` says why the ledger can't be trusted, "" when it can: only pods without GPUs are bound then.
+        `fault` says why no GPUs may be given away, "" when they may: only pods without GPUs are bound then.
         """
         request = self._placer.remembered(pod.uid) or await self._ask_request(pod)
         if request.gpus is None:
             await self._write(pod, node, {})
             self._placer.forget(pod.uid)
             return
-        if mirror_fault:
+        if fault:
             self._ledger.release(pod.uid)
-            raise BindError(f"Kerf can't tell which GPUs are free: {mirror_fault}")
+            raise BindError(f"Kerf can't tell which GPUs are free: {fault}")
+        epoch = self._enter()
         assignment = self._placer.reserved(pod.uid, node) or self._check(pod, request, request.gpus, node)
         if assignment is None:
             return  # the watch tells that it is bound there already
         claim = self._ledger.begin_binding(pod.uid, node, assignment.holding, self._clock())
         outcome: ClaimState | None = ClaimState.UNDECIDED  # while nobody knows: cancellation and surprises included
         try:
-            await self._write(pod, node, _annotations(assignment))
+            await self._write_fenced(pod, request, node, _annotations(assignment), epoch)
             outcome = ClaimState.BOUND
         except _UndecidedError:
             raise
@@ -89,6 +94,7 @@ class Binder:
         finally:
             self._ledger.end_binding(claim, outcome, self._clock())
         self._placer.forget(pod.uid)
+        self._fence.forget(pod.uid)
         self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=_sentence(assignment))
 
     def _check(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, node: str) -> Assignment | None:
@@ -117,6 +123,7 @@ class Binder:
         """The request of a pod that was never offered to Kerf, or before a restart: the API server knows it."""
         try:
             found = await self._get(pod)
+            self._fence.note(found.metadata)
             return read_pod_request(found)
         except (ClusterError, msgspec.DecodeError, RequestError) as error:
             raise BindError(f"pod {pod.key}: {error}") from error
@@ -128,25 +135,83 @@ class Binder:
         return found
 
     async def _write(self, pod: PodIdentity, node: str, annotations: dict[str, str]) -> None:
-        """Write the Binding; when its outcome is uncertain, the pod itself tells. Raises BindError, _UndecidedError."""
+        """Bind a pod without GPUs: whoever else may do so at the same time, nothing is given twice."""
+        try:
+            await self._post(pod, node, annotations, "")
+        except ClusterError as error:
+            if await self._resolve(pod, node, annotations, error) is not None:
+                raise _refused(pod, node, error) from error
+
+    async def _write_fenced(
+        self, pod: PodIdentity, request: PodRequest, node: str, annotations: dict[str, str], epoch: str
+    ) -> None:
+        """Write a Binding that fails if another leader, or anybody, has changed the pod since it was read.
+
+        A pod that was changed for a reason that does not matter, such as its status, is bound as it is now.
+        Raises BindError, _UndecidedError.
+        """
+        version = self._fence.version_of(pod.uid) or await self._ask_version(pod, request)
+        for repeatable in (True, False):
+            self._check_fence(epoch)  # after the version was read, and nothing is awaited between this and the write
+            try:
+                return await self._post(pod, node, annotations, version)
+            except ClusterError as error:
+                found = await self._resolve(pod, node, annotations, error)
+                if found is None:
+                    return
+                if not repeatable or found.metadata.resource_version == version:
+                    raise _refused(pod, node, error) from error
+                version = self._accept(pod, request, found)
+
+    def _enter(self) -> str:
+        try:
+            return self._fence.enter()
+        except FencedError as error:
+            raise BindError(str(error)) from error
+
+    def _check_fence(self, epoch: str) -> None:
+        try:
+            self._fence.check(epoch)
+        except FencedError as error:
+            raise BindError(str(error)) from error
+
+    async def _ask_version(self, pod: PodIdentity, request: PodRequest) -> str:
+        try:
+            return self._accept(pod, request, await self._get(pod))
+        except (ClusterError, msgspec.DecodeError) as error:
+            raise BindError(f"pod {pod.key}: {error}") from error
+
+    def _accept(self, pod: PodIdentity, request: PodRequest, found: objects.Pod) -> str:
+        """The resourceVersion of a pod that is still what was decided on. Raises BindError."""
+        if not self._fence.admits(found.metadata):
+            raise BindError(f"pod {pod.key} belongs to another leader by now")
+        try:
+            if read_pod_request(found).gpus == request.gpus:
+                return found.metadata.resource_version
+        except RequestError as error:
+            raise BindError(str(error)) from error
+        raise BindError(f"pod {pod.key} asks for something else than what was decided on")
+
+    async def _post(self, pod: PodIdentity, node: str, annotations: dict[str, str], version: str) -> None:
         metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations}
+        if version:
+            metadata["resourceVersion"] = version
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        try:
-            await self._transport.post(f"{pod.path}/binding", msgspec.json.encode(binding))
-        except ApiError as error:
-            if error.status != 409 and error.status < 500:
-                raise BindError(f"the API server refused to bind {pod.key} to {node}: {error}") from error
-            await self._resolve(pod, node, annotations, error)
-        except ClusterError as error:
-            await self._resolve(pod, node, annotations, error)
+        await self._transport.post(f"{pod.path}/binding", msgspec.json.encode(binding))
 
-    async def _resolve(self, pod: PodIdentity, node: str, annotations: dict[str, str], cause: ClusterError) -> None:
-        """Find out whether a Binding took effect after all; returns when it did."""
+    async def _resolve(
+        self, pod: PodIdentity, node: str, annotations: dict[str, str], cause: ClusterError
+    ) -> objects.Pod | None:
+        """Find out whether a Binding took effect after all: None when it did, the unbound pod when 409 means that it
+        never will. Raises BindError, _UndecidedError otherwise."""
+        conflict = isinstance(cause, ApiError) and cause.status == 409
+        if isinstance(cause, ApiError) and not conflict and cause.status < 500:
+            raise _refused(pod, node, cause) from cause
         try:
             found = await self._get(pod)
         except ApiError as error:
@@ -158,12 +223,16 @@ class Binder:
         bound_to = found.spec.node_name
         written = (found.metadata.annotations or {}).items() >= annotations.items()
         if bound_to == node and written:
-            return
+            return None
         if bound_to:
             raise BindError(f"pod {pod.key} is bound to node {bound_to} by somebody else") from cause
-        if isinstance(cause, ApiError) and cause.status == 409:
-            raise BindError(f"the API server refused to bind {pod.key} to {node}: {cause}") from cause
+        if conflict:
+            return found
         raise _UndecidedError(f"binding {pod.key} to {node} failed: {cause}") from cause  # a late write may follow
+
+
+def _refused(pod: PodIdentity, node: str, cause: ClusterError) -> BindError:
+    return BindError(f"the API server refused to bind {pod.key} to {node}: {cause}")
 
 
 def _annotations(assignment: Assignment) -> dict[str, str]:

@@ -17,6 +17,7 @@ from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.transports import ApiError, Query
 
 _POD: Final = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?:/(?P<part>binding|status))?")
+_LEASES: Final = re.compile(r"/apis/coordination\.k8s\.io/v1/namespaces/[^/]+/leases")
 _EVENTS: Final = re.compile(r"/api/v1/namespaces/[^/]+/events")
 
 Manifest = dict[str, Any]
@@ -28,6 +29,7 @@ class MemoryCluster:
     def __init__(self, objects: Iterable[Manifest] = ()) -> None:
         self._objects: dict[str, dict[tuple[str, str], Manifest]] = {NODES_PATH: {}, PODS_PATH: {}}
         self._watchers: dict[str, set[asyncio.Queue[bytes]]] = {NODES_PATH: set(), PODS_PATH: set()}
+        self._leases: dict[str, Manifest] = {}  # by path
         self._version = 0
         self.events: list[Manifest] = []
         """Events that were written, oldest first."""
@@ -65,6 +67,8 @@ class MemoryCluster:
         if path in self._objects:
             items = list(self._objects[path].values())
             return msgspec.json.encode({"metadata": {"resourceVersion": str(self._version)}, "items": items})
+        if path in self._leases:
+            return msgspec.json.encode(self._leases[path])
         match = _POD.fullmatch(path)
         if match and not match["part"]:
             return msgspec.json.encode(self.pod(match["namespace"], match["name"]))
@@ -75,6 +79,8 @@ class MemoryCluster:
         if _EVENTS.fullmatch(path):
             self.events.append(manifest)
             return body
+        if _LEASES.fullmatch(path):
+            return self._create_lease(f"{path}/{manifest['metadata']['name']}", manifest)
         match = _POD.fullmatch(path)
         if match and match["part"] == "binding":
             self._bind(self.pod(match["namespace"], match["name"]), manifest)
@@ -82,6 +88,8 @@ class MemoryCluster:
         raise ApiError(404, "NotFound", f"nothing at {path}")
 
     async def patch(self, path: str, body: bytes) -> bytes:
+        if path in self._leases:
+            return self._patch_lease(self._leases[path], msgspec.json.decode(body, type=Manifest))
         match = _POD.fullmatch(path)
         if not match or match["part"] != "status":
             raise ApiError(404, "NotFound", f"nothing at {path}")
@@ -112,6 +120,8 @@ class MemoryCluster:
         metadata, asked = pod["metadata"], binding["metadata"]
         if asked.get("uid") not in (None, "", metadata["uid"]):
             raise ApiError(409, "Conflict", f"the UID in the precondition ({asked['uid']}) is not {metadata['uid']}")
+        if asked.get("resourceVersion") not in (None, "", metadata["resourceVersion"]):
+            raise _changed(metadata["name"])
         if pod["spec"].get("nodeName"):
             raise ApiError(409, "Conflict", f"pod {metadata['name']} is already assigned to node")
         pod["spec"]["nodeName"] = binding["target"]["name"]
@@ -119,12 +129,33 @@ class MemoryCluster:
         pod["status"] = {"phase": "Running"}
         self._publish(PODS_PATH, "MODIFIED", pod)
 
+    def _create_lease(self, path: str, lease: Manifest) -> bytes:
+        if path in self._leases:
+            raise ApiError(409, "AlreadyExists", f"{path} already exists")
+        self._version += 1
+        lease["metadata"] |= {"uid": str(uuid4()), "resourceVersion": str(self._version)}
+        self._leases[path] = lease
+        return msgspec.json.encode(lease)
+
+    def _patch_lease(self, lease: Manifest, change: Manifest) -> bytes:
+        metadata = lease["metadata"]
+        if change["metadata"]["resourceVersion"] != metadata["resourceVersion"]:
+            raise _changed(metadata["name"])
+        self._version += 1
+        metadata["resourceVersion"] = str(self._version)
+        lease["spec"] |= change["spec"]
+        return msgspec.json.encode(lease)
+
     def _publish(self, path: str, kind: str, manifest: Manifest) -> None:
         self._version += 1
         manifest["metadata"]["resourceVersion"] = str(self._version)
         line = msgspec.json.encode({"type": kind, "object": manifest})
         for queue in self._watchers[path]:
             queue.put_nowait(line)
+
+
+def _changed(name: str) -> ApiError:
+    return ApiError(409, "Conflict", f"{name}: the object has been modified")
 
 
 def _place(manifest: Manifest) -> tuple[str, tuple[str, str]]:

@@ -1,7 +1,6 @@
 """The mirror of the cluster: two reflectors feed the ledger, and anyone may ask how current it is."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -87,11 +86,11 @@ class Mirror:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self._max_age_s = max_age_s
-        self._reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(
+        self._reflectors: dict[str, Reflector[Any]] = {
+            "nodes": Reflector(
                 transport, NODES_PATH, objects.Node, _Nodes(ledger, listeners), clock, page_size=page_size, times=times
             ),
-            Reflector(
+            "pods": Reflector(
                 transport,
                 PODS_PATH,
                 objects.Pod,
@@ -101,43 +100,55 @@ class Mirror:
                 page_size=page_size,
                 times=times,
             ),
-        )
-        self._tasks: list[asyncio.Task[None]] = []
+        }
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.running = False
+        """Whether it was started, and not stopped."""
 
     def start(self) -> None:
         """Begin to mirror, in the running event loop."""
-        self._tasks = [
-            asyncio.create_task(reflector.run(), name=f"mirror {name}")
-            for reflector, name in zip(self._reflectors, ("nodes", "pods"), strict=True)
-        ]
+        self.running = True
+        for name in self._reflectors:
+            self._begin(name)
 
     async def stop(self) -> None:
         """End mirroring."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self.running = False
+
+    async def list_pods_again(self) -> None:
+        """Take in all pods as they are now, however far the watch lags. Raises ClusterError, DecodeError."""
+        task = self._tasks["pods"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        try:
+            await self._reflectors["pods"].relist()
+        finally:
+            self._begin("pods")
+
+    def _begin(self, name: str) -> None:
+        self._tasks[name] = asyncio.create_task(self._reflectors[name].run(), name=f"mirror {name}")
 
     @property
     def num_lists(self) -> int:
         """Complete lists made since the start, nodes and pods together."""
-        return sum(reflector.num_lists for reflector in self._reflectors)
+        return sum(reflector.num_lists for reflector in self._reflectors.values())
 
     def age_s(self) -> float:
         """Seconds since nodes and pods were both known to be current, inf before they first were."""
-        return max(reflector.age_s() for reflector in self._reflectors)
+        return max(reflector.age_s() for reflector in self._reflectors.values())
 
     def fault(self) -> str:
         """Why nothing may be decided from the mirror now, "" when it is fit for use."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             if task.done():
                 return f"the {task.get_name()} has stopped: {task.exception() if not task.cancelled() else 'cancelled'}"
-        names = ("nodes", "pods")
-        for reflector, name in zip(self._reflectors, names, strict=True):
+        for name, reflector in self._reflectors.items():
             if not reflector.synced:
                 return f"{name} are not synced yet" + (f": {reflector.last_error}" if reflector.last_error else "")
-        for reflector, name in zip(self._reflectors, names, strict=True):
+        for name, reflector in self._reflectors.items():
             if reflector.age_s() > self._max_age_s:
                 return f"{name} were last current {reflector.age_s():.0f} s ago: {reflector.last_error}"
         return ""

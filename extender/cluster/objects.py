@@ -15,6 +15,12 @@ class Object(msgspec.Struct, gc=False):
     """Base of all: unknown fields are skipped, missing ones have defaults."""
 
 
+class OwnerReference(Object):
+    kind: str = ""
+    name: str = ""
+    controller: bool = False
+
+
 class Metadata(Object, rename="camel"):
     name: str = ""
     namespace: str = ""
@@ -23,6 +29,7 @@ class Metadata(Object, rename="camel"):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] | None = None
 
 
 class Resources(Object):
@@ -56,6 +63,7 @@ class PodSpec(Object, rename="camel"):
     node_name: str | None = None
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
+    scheduling_gates: list[Any] | None = None
 
 
 class PodStatus(Object, rename="camel"):

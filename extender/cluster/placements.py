@@ -1,7 +1,7 @@
 """Placing pods: decisions on the current cluster, and the reservations that keep a burst from over-committing it."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -21,6 +21,8 @@ _SMALLEST_SAMPLE_FRAC: Final = 1 / 14
 """Down to this part the ranking is walked from its top: kube-scheduler offers a tenth of 5,000 nodes by default.
 With one node in 14 a candidate, 64 tries miss them all once in a hundred times."""
 _MAX_TRIES: Final = 64
+DEFAULT_LOAD: Final = 0.7
+"""Load expected of a pod on each of its GPUs while nothing is known of its owner's pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class PodIdentity:
     namespace: str
     name: str
     uid: str
+    owner: str = ""
+    """What its load is predicted by: see `pods.owner_of`."""
 
     @property
     def key(self) -> str:
@@ -149,9 +153,13 @@ class Placer:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         num_kept: int = 128,
+        policies: Mapping[str, Policy] = POLICIES,
+        load_of: Callable[[str], float] = lambda owner: DEFAULT_LOAD,
     ) -> None:
         self._ledger = ledger
-        self._default_policy = POLICIES[default_policy]
+        self._policies = policies
+        self._load_of = load_of
+        self._default_policy = policies[default_policy]
         self._clock = clock
         self._wall_clock = wall_clock
         self._memo = Memo()
@@ -164,9 +172,10 @@ class Placer:
         """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
         if not request.policy:
             return self._default_policy
-        policy = POLICIES.get(request.policy)
+        policy = self._policies.get(request.policy)
         if policy is None:
-            raise RequestError(f'{POLICY}: "{request.policy[:80]}" is no policy; write one of {", ".join(POLICIES)}')
+            names = ", ".join(self._policies)
+            raise RequestError(f'{POLICY}: "{request.policy[:80]}" is no policy; write one of {names}')
         return policy
 
     def snapshot(self) -> Cluster:
@@ -238,7 +247,7 @@ class Placer:
         if request.gpus is None:
             return False
         cluster = self.snapshot()
-        return bool(self._memo.evaluate(cluster, request.gpus, self.policy_of(request)).fits.any())
+        return bool(self._memo.evaluate(cluster, request.gpus, self.policy_of(request)).evaluation.fits.any())
 
     def reserve(self, placement: Placement) -> None:
         """Hold the GPUs of a decision for the pod until it is bound or the TTL ends."""
@@ -246,9 +255,20 @@ class Placer:
         if assignment is None or not uid:
             return
         self._ledger.reserve(uid, assignment.node, assignment.holding, self._clock())
+        self._expect_load(placement)
         self._assignments[uid] = assignment
         if len(self._assignments) > _MAX_REMEMBERED:
             self._assignments.popitem(last=False)
+
+    def _expect_load(self, placement: Placement) -> None:
+        """Count the pod as load on its GPUs until samples show it: otherwise a burst would run after old samples."""
+        observed, row = self._ledger.arrays.observed, placement.decision.best
+        if observed is None or row is None:
+            return
+        decision = placement.decision
+        load = self._load_of(placement.pod.owner) * decision.milli / WHOLE_MILLI
+        observed.expect(row, decision.gpus, load, self._clock())
+        self._ledger.arrays.touch(np.array([row]))
 
     def reserved(self, uid: str, node: str) -> Assignment | None:
         """What was reserved for a pod on a node, if it still stands: it was checked when it was decided."""

@@ -102,7 +102,7 @@ class Reflector(Generic[ObjectT]):
             began = self._clock()
             try:
                 if not self._resource_version:
-                    await self._list()
+                    await self.relist()
                 await self._watch()
                 if self._clock() - began > 1.0:
                     backoff_s = self._times.first_backoff_s
@@ -124,7 +124,8 @@ class Reflector(Generic[ObjectT]):
             await asyncio.sleep(wait_s)
             backoff_s = min(2 * backoff_s, self._times.max_backoff_s)
 
-    async def _list(self) -> None:
+    async def relist(self) -> None:
+        """Take in a complete list, begun now; not while `run` does. Raises ClusterError, DecodeError."""
         began = self._clock()
         listed: set[str] = set()
         query = {**self._selection, "limit": str(self._page_size)}

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from extender.cluster.fences import Fence
 from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.transports import ApiError, ClusterError, Transport
@@ -50,10 +51,13 @@ class _Waiting:
 class Waker:
     """Wakes rejected pods in the background, from `start` to `stop`."""
 
-    def __init__(self, transport: Transport, ledger: Ledger, placer: Placer, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, transport: Transport, ledger: Ledger, placer: Placer, clock: Callable[[], float], fence: Fence
+    ) -> None:
         self._transport = transport
         self._ledger = ledger
         self._placer = placer
+        self._fence = fence
         self._clock = clock
         self._waiting: dict[str, _Waiting] = {}
         self._task: asyncio.Task[None] | None = None
@@ -90,6 +94,9 @@ class Waker:
 
     async def wake_round(self) -> None:
         """Wake the pods that are due and fit somewhere by now, highest priority first, a bounded number at once."""
+        if self._fence.standby():
+            self._waiting.clear()  # the leader is told of them
+            return
         now = self._clock()
         due = sorted(
             (waiting for waiting in self._waiting.values() if waiting.due(now)),

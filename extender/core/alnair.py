@@ -58,6 +58,8 @@ class AlnairScore:
             total = used + observed.gauge(Gauge.MEMORY_FREE)
             used_fraction[0] = np.divide(used, total, out=np.full(used.shape, np.nan), where=total > 0)
         actual = np.where(installed, neutral(used_fraction, installed)[0], 0).sum(axis=1)
-        self._scores = 100 * min_max(NODE_WEIGHT * node_value + ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1)))
+        self._scores = 100 * min_max(
+            NODE_WEIGHT * node_value + ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1))
+        )
         self._of = cluster.gpu_model, value
         self._version += 1

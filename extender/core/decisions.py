@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
-from extender.core.devices import choose_gpus, crossed_groups
-from extender.core.fits import fit
+from extender.core.devices import choose_among, crossed_groups
+from extender.core.fits import Fit, fit
 from extender.core.nodes import GpuUnit
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies import Policy
@@ -43,6 +43,16 @@ class Evaluation:
         """The same for a selection of rows, copied."""
         return Evaluation(self.reason.take(rows), self.available.take(rows), self.score.take(rows))
 
+    def copy(self) -> "Evaluation":
+        """The same, copied."""
+        return Evaluation(self.reason.copy(), self.available.copy(), self.score.copy())
+
+    def put(self, rows: Rows, fresh: "Evaluation") -> None:
+        """Write other values into a selection of rows."""
+        self.reason[rows] = fresh.reason
+        self.available[rows] = fresh.available
+        self.score[rows] = fresh.score
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -73,13 +83,27 @@ class Decision:
         return self.request.count or len(self.gpus)
 
 
-def evaluate(
-    cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, seen: Cluster | None = None
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An evaluation of all N rows, and what a choice of GPUs on one of them needs."""
+
+    evaluation: Evaluation
+    room: Mask
+    """(N, G) as in fits.Fit."""
+    shares: Mask
+    """(N,) as in fits.Fit."""
+
+
+def evaluate(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> Evaluation:
+    """Fit and score of a request on R rows."""
+    seen = counting_observed(cluster, policy.rules)
+    return _evaluation(cluster, seen, request, policy, rows, fit(seen, request, rows))
+
+
+def _evaluation(
+    cluster: Cluster, seen: Cluster, request: GpuRequest, policy: Policy, rows: Rows, checked: Fit
 ) -> Evaluation:
-    """Fit and score of a request on R rows. `seen` is the cluster as the policy counts it, where that is known."""
-    if seen is None:
-        seen = counting_observed(cluster, policy.rules)
-    checked = fit(seen, request, rows)
+    """What `checked`, the fit on the cluster as the policy counts it, comes to."""
     score = np.where(checked.fits, policy.score(seen, request, rows, checked), -np.inf)
     reason = checked.reason
     if seen is not cluster and (busy := np.flatnonzero(np.isin(reason, list(RESOLVABLE)))).size:
@@ -98,7 +122,7 @@ class Memo:
 
     def __init__(self, max_classes: int = 64) -> None:
         self._max_classes = max_classes
-        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Hashable, Evaluation]] = OrderedDict()
+        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Hashable, Known]] = OrderedDict()
         self._seen: dict[ObservedRules, tuple[Cluster, Cluster]] = {}
 
     def seen(self, cluster: Cluster, policy: Policy) -> Cluster:
@@ -113,21 +137,23 @@ class Memo:
         self._seen[rules] = cluster, seen
         return seen
 
-    def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> Evaluation:
+    def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> Known:
         """Fit and score of a request on all N rows. The arrays are the memo's own: take, don't keep."""
         key = (request, policy.name)
         context = policy.context(cluster) if policy.context else None
         version, context_then, known = self._entries.pop(key, (-1, None, None))
         seen = self.seen(cluster, policy)
-        if known is None or len(known.reason) != cluster.num_nodes or context != context_then:
-            known = evaluate(cluster, request, policy, np.arange(cluster.num_nodes), seen)
+        if known is None or known.room.shape != cluster.gpu_model.shape or context != context_then:
+            rows = np.arange(cluster.num_nodes)
+            checked = fit(seen, request, rows)
+            known = Known(_evaluation(cluster, seen, request, policy, rows, checked), checked.room, checked.shares)
         elif version != cluster.version:
             changed = np.flatnonzero(cluster.row_version > version)
             if len(changed):
-                fresh = evaluate(cluster, request, policy, changed, seen)
-                known.reason[changed] = fresh.reason
-                known.available[changed] = fresh.available
-                known.score[changed] = fresh.score
+                checked = fit(seen, request, changed)
+                known.evaluation.put(changed, _evaluation(cluster, seen, request, policy, changed, checked))
+                known.room[changed] = checked.room
+                known.shares[changed] = checked.shares
         self._entries[key] = (cluster.version, context, known)
         if len(self._entries) > self._max_classes:
             self._entries.popitem(last=False)
@@ -136,9 +162,11 @@ class Memo:
 
 def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, memo: Memo) -> Decision:
     """The verdict on a request over R candidate rows: the best node and its GPUs."""
-    evaluation = memo.evaluate(cluster, request, policy).take(rows)
+    known = memo.evaluate(cluster, request, policy)
+    evaluation = known.evaluation.take(rows)
+    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, ())
     best = next(ranked(cluster, rows, evaluation), None)
-    return _decision(memo.seen(cluster, policy), request, policy, rows, evaluation, best)
+    return plain if best is None else _decided(memo.seen(cluster, policy), policy, plain, best, known)
 
 
 def decide_from_top(
@@ -155,10 +183,12 @@ def decide_from_top(
     no node within the tries is a candidate, or nothing fits.
     """
     rows = np.arange(cluster.num_nodes)
-    evaluation = memo.evaluate(cluster, request, policy).take(rows)
+    known = memo.evaluate(cluster, request, policy)
+    evaluation = known.evaluation.copy()
     for row in islice(ranked(cluster, rows, evaluation), max_tries):
         if offered(cluster.node_names[row]):
-            return _decision(memo.seen(cluster, policy), request, policy, rows, evaluation, row)
+            plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, ())
+            return _decided(memo.seen(cluster, policy), policy, plain, row, known)
     return None
 
 
@@ -181,19 +211,16 @@ def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
     return np.fromiter(islice(ranked(cluster, decision.rows, decision.evaluation), count), dtype=np.intp)
 
 
-def _decision(
-    cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, evaluation: Evaluation, best: int | None
-) -> Decision:
-    plain = Decision(request, policy.name, cluster.version, rows, evaluation, best, ())
-    if best is None:
-        return plain
-    gpus = choose_gpus(cluster, best, request, spreads=policy.spreads)
+def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, known: Known) -> Decision:
+    """A decision for one of its rows, with the GPUs of that node."""
+    request, shares = plain.request, bool(known.shares[best])
+    gpus = choose_among(cluster, best, request, known.room[best], shares=shares, spreads=policy.spreads)
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     shared = request.milli or (request.shares_by_memory and cluster.unit[best] == GpuUnit.PART)
     milli, mib = (request.milli, request.memory_each_mib) if shared else (WHOLE_MILLI, 0)
     crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
-    return replace(plain, gpus=gpus, milli=milli, mib=mib, crosses=crosses)
+    return replace(plain, best=best, gpus=gpus, milli=milli, mib=mib, crosses=crosses)
 
 
 def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.core.clusters import Cluster
+from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
 from extender.core.fits import fit
 from extender.core.nodes import GpuUnit
 from extender.core.requests import GpuRequest
@@ -33,12 +33,18 @@ def choose_gpus(cluster: Cluster, row: int, request: GpuRequest, *, spreads: boo
     share already, or with `spreads` on the emptiest. Time slices and MIG devices are picked by the device plugin
     alone: for them the choice is empty.
     """
-    unit = cluster.unit[row]
-    if request.mig or unit not in (GpuUnit.WHOLE, GpuUnit.PART):
-        return ()
     checked = fit(cluster, request, np.array([row]))
-    slots = _slots(cluster, row, checked.room[0].tolist())
-    if checked.shares[0]:
+    return choose_among(cluster, row, request, checked.room[0], shares=bool(checked.shares[0]), spreads=spreads)
+
+
+def choose_among(
+    cluster: Cluster, row: int, request: GpuRequest, room: Mask, *, shares: bool, spreads: bool
+) -> tuple[int, ...] | None:
+    """The same where fit is known: `room` (G,) are the GPUs with room for it, `shares` whether it gets shares."""
+    if request.mig or cluster.unit[row] not in (GpuUnit.WHOLE, GpuUnit.PART):
+        return ()
+    slots = _slots(cluster, row, room.tolist())
+    if shares:
         return _shared(slots, request, spreads, int(cluster.untracked_units[row]))
     return _whole(slots, request)
 
@@ -55,19 +61,16 @@ def crossed_groups(cluster: Cluster, row: int, gpus: Sequence[int]) -> str:
 
 
 def _slots(cluster: Cluster, row: int, room: list[bool]) -> list[_Slot]:
-    columns = (
-        cluster.gpu_memory_mib,
-        cluster.gpu_free_milli,
-        cluster.gpu_free_mib,
-        cluster.gpu_idle,
-        cluster.gpu_link,
-        cluster.gpu_numa,
+    free_milli, free_mib, memory_mib = (
+        cluster.gpu_free_milli[row],
+        cluster.gpu_free_mib[row],
+        cluster.gpu_memory_mib[row],
     )
+    idle = (free_milli == WHOLE_MILLI) & (free_mib == memory_mib)  # of this row alone: `gpu_idle` is all N
+    columns = (memory_mib, free_milli, free_mib, idle, cluster.gpu_link[row], cluster.gpu_numa[row])
     return [
         _Slot(index, *values)
-        for index, (has_room, *values) in enumerate(
-            zip(room, *(column[row].tolist() for column in columns), strict=True)
-        )
+        for index, (has_room, *values) in enumerate(zip(room, *(column.tolist() for column in columns), strict=True))
         if has_room
     ]
 

@@ -81,7 +81,8 @@ def min_max(scores: Floats, among: Mask) -> Floats:
     spread = high - low
     if not np.isfinite(spread) or spread <= 0:
         return np.zeros(len(scores))
-    result: Floats = np.where(among, np.clip((scores - low) / spread, 0.0, 1.0), 0.0)
+    # Rounded, so that the order in which nodes were added up breaks no tie.
+    result: Floats = np.where(among, np.clip((scores - low) / spread, 0.0, 1.0).round(9), 0.0)
     return result
 
 

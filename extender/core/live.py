@@ -76,7 +76,8 @@ class LiveScore:
         headroom = np.where(cluster.taken(self._sound, rows), headroom / max(total, 1e-9), 0.0)
         own = _mean(headroom, fit.room & installed)
         around = _mean(headroom, installed)
-        score: Floats = weights.own_gpus * own + (1 - weights.own_gpus) * around
+        # Rounded, so that the order in which GPUs were added up breaks no tie.
+        score: Floats = (weights.own_gpus * own + (1 - weights.own_gpus) * around).round(9)
         return score
 
     def context(self, cluster: Cluster) -> Hashable:

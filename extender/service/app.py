@@ -1,6 +1,8 @@
 """The application: everything wired together, started and stopped with the app's lifespan."""
 
 import logging
+import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,14 +13,17 @@ from fastapi import FastAPI
 from extender import __version__
 from extender.cluster.binds import Binder
 from extender.cluster.events import EventRecorder
+from extender.cluster.fences import Fence
+from extender.cluster.leases import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes, Unelected
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer
+from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
-from extender.service.metrics import ClusterCollector, Metrics
+from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics
 from extender.service.routes import KerfApp, install_routes
-from extender.service.settings import Settings
+from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
 from extender.service.telemetries import TelemetryCollector, observe
 from extender.service.verbs import Verbs
 from extender.telemetry.observers import Observer
@@ -33,6 +38,7 @@ class Service:
 
     settings: Settings
     mirror: Mirror
+    fence: Fence
     placer: Placer
     verbs: Verbs
     metrics: Metrics
@@ -43,7 +49,7 @@ class Service:
 
     def fault(self) -> str:
         """Why the service is not ready, "" when it is."""
-        return "shutting down" if self.draining else self.mirror.fault()
+        return "shutting down" if self.draining else self.fence.fault() or self.mirror.fault()
 
     def degraded(self) -> list[str]:
         """What works less well than it should, while the service is ready all the same."""
@@ -77,10 +83,22 @@ def create_app(
     )
     events = EventRecorder(transport, clock)
     placer = Placer(ledger, default_policy=settings.decisions.policy, clock=clock, wall_clock=time.time)
-    binder = Binder(transport, ledger, placer, events, clock)
-    waker = Waker(transport, ledger, placer, clock)
+    lease = settings.leader_election.lease_name
+    fence = Fence(clock, epoch_key(lease) if lease else "")
+    leadership = Leadership(
+        transport,
+        _election(settings.leader_election, transport, clock),
+        fence,
+        mirror,
+        clock,
+        key=epoch_key(lease),
+        page_size=settings.cluster.page_size,
+    )
+    binder = Binder(transport, ledger, placer, events, clock, fence)
+    waker = Waker(transport, ledger, placer, clock, fence)
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
+    metrics.registry.register(LeadershipCollector(fence, leadership))
     if observer is not None:
         metrics.registry.register(TelemetryCollector(observer))
     verbs = Verbs(
@@ -88,16 +106,17 @@ def create_app(
         binder,
         waker,
         mirror,
+        fence,
         metrics,
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
-    service = Service(settings, mirror, placer, verbs, metrics, observer)
+    service = Service(settings, mirror, fence, placer, verbs, metrics, observer)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await transport.start()
-        mirror.start()
+        leadership.start()
         events.start()
         waker.start()
         if observer is not None:
@@ -108,6 +127,7 @@ def create_app(
             if observer is not None:
                 await observer.stop()
             await waker.stop()
+            await leadership.stop()  # every call is answered: nothing is decided any more
             await events.stop()
             await mirror.stop()
             await transport.close()
@@ -121,3 +141,18 @@ def create_app(
     app.state.service = service
     install_routes(app, service)
     return app
+
+
+def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:
+    """What the settings ask for."""
+    identity = settings.identity or socket.gethostname()
+    lease = LeaseName(settings.namespace, settings.lease_name)
+    times = LeaseTimes(settings.duration_s, settings.renew_deadline_s, settings.retry_s)
+    match settings.mode:
+        case ElectionMode.OFF:
+            return Unelected()
+        case ElectionMode.OWN:
+            # Random, because a process that was killed and started again is another holder.
+            return HeldLease(transport, lease, f"{identity}_{secrets.token_hex(8)}", times, clock)
+        case ElectionMode.SCHEDULER:
+            return FollowedLease(transport, lease, identity, times, clock)

@@ -9,9 +9,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from extender.cluster.events import EventRecorder
+from extender.cluster.fences import Fence
 from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement
+from extender.cluster.takeovers import Leadership
 from extender.cluster.wakes import Waker
 from extender.core.reasons import Reason
 
@@ -89,6 +91,20 @@ class ClusterCollector(Collector):
         yield _gauge("kerf_pods_waiting", "Rejected pods that wait for a node.", self._waker.num_waiting)
         yield _gauge("kerf_pods_woken", "Patches written to wake a pod.", self._waker.num_woken)
         yield _gauge("kerf_events_lost", "Events that were not written.", self._events.num_lost)
+
+
+class LeadershipCollector(Collector):
+    """Whether this process leads, and how it came to."""
+
+    def __init__(self, fence: Fence, leadership: Leadership) -> None:
+        self._fence = fence
+        self._leadership = leadership
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges now."""
+        yield _gauge("kerf_leader", "1 where GPUs may be given away, 0 on a standby.", int(not self._fence.fault()))
+        yield _gauge("kerf_terms", "How often this process has begun to lead.", self._leadership.num_terms)
+        yield _gauge("kerf_pods_marked", "Unbound pods marked at the begin of a term.", self._leadership.num_marked)
 
 
 def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:

@@ -151,12 +151,13 @@ def _install_operation(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready, with the reason."}})
     async def readyz() -> JSONResponse:
-        """Ready once nodes and pods are synced, for as long as they are current."""
-        fault = service.fault()
-        body: dict[str, Any] = {"status": fault or "ok"}
-        if degraded := service.degraded():
-            body["degraded"] = degraded
-        return JSONResponse(body, status_code=503 if fault else 200)
+        """Ready where this replica leads, once nodes and pods are synced, for as long as they are current."""
+        return _status(service.fault(), service.degraded())
+
+    @app.get("/syncz", tags=["operation"], responses={503: {"description": "Not synced, with the reason."}})
+    async def syncz() -> JSONResponse:
+        """Synced: ready to decide, or to take over. What a sidecar's kube-scheduler has to wait for."""
+        return _status(service.mirror.fault())
 
     @app.get("/telemetry", tags=["operation"])
     async def telemetry() -> JSONResponse:
@@ -190,6 +191,13 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
             detail = f"no decision about pod {namespace}/{name} is kept; only the newest are"
             return JSONResponse({"detail": detail}, status_code=404)
         return JSONResponse(explain(placement))
+
+
+def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:
+    body: dict[str, Any] = {"status": fault or "ok"}
+    if degraded:
+        body["degraded"] = degraded
+    return JSONResponse(body, status_code=503 if fault else 200)
 
 
 def _fault(error: Exception) -> bytes:

@@ -6,11 +6,12 @@ once, each with the place and what would be right.
 
 import os
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from extender.core.policies import POLICIES
@@ -84,6 +85,53 @@ class DecisionSettings(_Section):
         if name not in POLICIES:
             raise ValueError(f"no policy of that name; write one of {', '.join(POLICIES)}")
         return name
+
+
+class ElectionMode(StrEnum):
+    """How it is settled which of several replicas decides."""
+
+    OFF = "off"
+    OWN = "own"
+    SCHEDULER = "scheduler"
+
+
+class LeaderElectionSettings(_Section):
+    """Several replicas, of which one decides: see docs/high-availability.md."""
+
+    mode: ElectionMode = ElectionMode.OFF
+    """`off`: this is the only replica. `own`: replicas behind a Service elect their leader by a Lease of their own.
+    `scheduler`: a sidecar decides exactly while the kube-scheduler beside it holds the scheduler's Lease."""
+    namespace: str = Field(default="kube-system", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    """Namespace of the Lease."""
+    lease: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,55}[a-z0-9])?)?$")
+    """Name of the Lease, at most 57 characters; empty means `kerf` in mode own, `kube-scheduler` in mode scheduler."""
+    identity: str = ""
+    """In mode own, what the Lease names as its holder, followed by "_" and a random part. In mode scheduler, the holder
+    that counts as the kube-scheduler beside Kerf: this text, alone or followed by "_" and more. Empty means the host's
+    name, which containers of one pod have in common and kube-scheduler puts first."""
+    duration_s: int = Field(default=2, ge=1)
+    """Mode own: another replica takes over when it has seen no renewal for so long."""
+    renew_deadline_s: float = Field(default=1.5, gt=0)
+    """Mode own: the leader stops deciding so long after its last renewal; less than duration_s. Time-out of a call."""
+    retry_s: float = Field(default=0.5, gt=0)
+    """Time between two looks at the Lease, or renewals of it; less than renew_deadline_s."""
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return ElectionMode.OFF if value is False else value  # YAML reads a bare `off` as false
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.retry_s < self.renew_deadline_s < self.duration_s:
+            raise ValueError("retry_s has to be less than renew_deadline_s, and that less than duration_s")
+        return self
+
+    @property
+    def lease_name(self) -> str:
+        """The Lease's name with the default filled in, "" in mode off."""
+        defaults = {ElectionMode.OFF: "", ElectionMode.OWN: "kerf", ElectionMode.SCHEDULER: "kube-scheduler"}
+        return self.lease if self.lease and self.mode is not ElectionMode.OFF else defaults[self.mode]
 
 
 class ModelSettings(_Section):
@@ -165,6 +213,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
+    leader_election: LeaderElectionSettings = LeaderElectionSettings()
     models: ModelSettings = ModelSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     log: LogSettings = LogSettings()

@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 
 from extender.cluster.binds import Binder, BindError
+from extender.cluster.fences import Fence
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer, PodIdentity
-from extender.cluster.pods import has_soft_preferences, read_pod_request
+from extender.cluster.pods import has_soft_preferences, owner_of, read_pod_request
 from extender.cluster.wakes import Waker
 from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
@@ -53,6 +54,7 @@ class Verbs:
         binder: Binder,
         waker: Waker,
         mirror: Mirror,
+        fence: Fence,
         metrics: Metrics,
         *,
         mode: Mode,
@@ -62,6 +64,7 @@ class Verbs:
         self._binder = binder
         self._waker = waker
         self._mirror = mirror
+        self._fence = fence
         self._metrics = metrics
         self._mode = mode
         self._near_best_nodes = near_best_nodes
@@ -72,6 +75,7 @@ class Verbs:
         """Answer filter. Every fault is a sentence in `Error` or against the nodes; never raises for a bad request."""
         try:
             asked = wire.read_args(body)
+            self._check_leading()
             return wire.encode(self._filter(asked))
         except (wire.WireError, UnavailableError) as error:
             return wire.encode(wire.FilterResult(error=str(error)))
@@ -79,6 +83,7 @@ class Verbs:
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error."""
         asked = wire.read_args(body)
+        self._check_leading()
         pod, request = _read_pod(asked)
         if request.gpus is None:
             return wire.encode(self._keep_off_gpus(asked.candidates()))
@@ -95,8 +100,9 @@ class Verbs:
         try:
             args = wire.read_binding_args(body)
             pod = PodIdentity(args.pod_namespace, args.pod_name, args.pod_uid)
-            await self._binder.bind(pod, args.node, self._mirror.fault())
-        except (wire.WireError, BindError) as error:
+            self._check_leading()
+            await self._binder.bind(pod, args.node, self._fault())
+        except (wire.WireError, UnavailableError, BindError) as error:
             logger.warning("bind: %s", error)
             self._metrics.failed_binds.inc()
             return wire.encode(wire.BindResult(str(error)))
@@ -122,6 +128,7 @@ class Verbs:
             placement = self._placer.place(pod, request.gpus, policy, _named(asked))
         self._placer.keep(placement)
         self._placer.remember(pod, request)
+        self._fence.note(asked.pod.metadata)
         self._metrics.count_decision(placement)
         decision = placement.decision
         if decision.best is None:
@@ -149,10 +156,20 @@ class Verbs:
     def _policy(self, request: PodRequest) -> Policy:
         """The policy for a pod, if anything can be decided now. Raises RequestError, UnavailableError."""
         policy = self._placer.policy_of(request)
-        fault = self._mirror.fault()
+        fault = self._fault()
         if fault:
             raise UnavailableError(f"Kerf can't tell which GPUs are free: {fault}")
         return policy
+
+    def _check_leading(self) -> None:
+        """Answer only where this process leads. Raises UnavailableError."""
+        standby = self._fence.standby()
+        if standby:
+            raise UnavailableError(f"this Kerf does not decide now: {standby}")
+
+    def _fault(self) -> str:
+        """Why no GPUs may be given away now, "" when they may."""
+        return self._fence.fault() or self._mirror.fault()
 
     def _keep_off_gpus(self, names: Sequence[str]) -> list[wire.HostPriority]:
         """Scores for a pod without GPUs: nodes with GPUs last, so that they stay free for those who need them."""
@@ -182,7 +199,8 @@ def _read_pod(asked: wire.Asked) -> tuple[PodIdentity, PodRequest]:
     for key, name in (("Pod.metadata.namespace", metadata.namespace), ("Pod.metadata.name", metadata.name)):
         if name:
             wire.check_name(key, name)
-    return PodIdentity(metadata.namespace, metadata.name, metadata.uid), read_pod_request(asked.pod)
+    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata))
+    return pod, read_pod_request(asked.pod)
 
 
 def _named(asked: wire.Asked) -> wire.NodeNames | list[str]:

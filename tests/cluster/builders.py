@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.fences import Fence
 from extender.cluster.memory import Manifest, MemoryCluster
 from extender.cluster.pods import ASSIGNED_GPUS
 from extender.cluster.transports import ClusterError, Query
@@ -146,6 +147,14 @@ class FaultyTransport:
 
     def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         return self.inner.watch(path, query)
+
+
+def open_fence() -> Fence:
+    """The fence of a process without rivals."""
+    fence = Fence(lambda: 0.0)
+    fence.take_over("", lambda: float("inf"), str)
+    fence.open("only")
+    return fence
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -11,6 +11,7 @@ from extender import __version__
 from extender.cluster import objects
 from extender.cluster.binds import Binder, BindError
 from extender.cluster.events import EventRecorder
+from extender.cluster.fences import Fence
 from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.memory import Manifest, MemoryCluster
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH
@@ -19,7 +20,7 @@ from extender.cluster.pods import ASSIGNED_BY, ASSIGNED_GPUS, ASSIGNED_MODEL, re
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
 from extender.core.nodes import SHARED_GPU_RESOURCE
 from extender.core.requests import MEMORY_TOTAL, POLICY
-from tests.cluster.builders import Clock, Fault, FaultyTransport, node_manifest, pod_manifest
+from tests.cluster.builders import Clock, Fault, FaultyTransport, node_manifest, open_fence, pod_manifest
 
 TTL_S = 30.0
 TIMEOUT = UnreachableError("POST: timed out")
@@ -39,7 +40,8 @@ class Rig:
         self.ledger = Ledger(reservation_ttl_s=TTL_S)
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
         self.events = EventRecorder(self.transport)
-        self.binder = Binder(self.transport, self.ledger, self.placer, self.events, self.clock)
+        self.fence = open_fence()
+        self.binder = Binder(self.transport, self.ledger, self.placer, self.events, self.clock, self.fence)
         self.cluster.apply(pod or pod_manifest("p", 1, uid="u"))
         self.identity = PodIdentity("default", "p", "u")
         self.sync()
@@ -61,16 +63,17 @@ class Rig:
         pod = msgspec.convert(self.cluster.pod("default", "p"), objects.Pod)
         request = read_pod_request(pod)
         self.placer.remember(self.identity, request)
+        self.fence.note(pod.metadata)
         if request.gpus:
             policy = self.placer.policy_of(request)
             self.placer.reserve(self.placer.place(self.identity, request.gpus, policy, nodes or ["m", "n"]))
 
-    def bind(self, node: str = "n", mirror_fault: str = "") -> None:
-        asyncio.run(self.binder.bind(self.identity, node, mirror_fault))
+    def bind(self, node: str = "n", fault: str = "") -> None:
+        asyncio.run(self.binder.bind(self.identity, node, fault))
 
-    def fail(self, node: str = "n", mirror_fault: str = "") -> str:
+    def fail(self, node: str = "n", fault: str = "") -> str:
         with pytest.raises(BindError) as raised:
-            self.bind(node, mirror_fault)
+            self.bind(node, fault)
         return str(raised.value)
 
     def free(self, node: str) -> set[int]:
@@ -98,7 +101,8 @@ def test_a_binding_carries_the_very_gpus() -> None:
     # The contract with the API server, byte for byte.
     assert body == (
         b'{"apiVersion":"v1","kind":"Binding","metadata":{"name":"p","namespace":"default","uid":"u","annotations":'
-        b'{"kerf.dev/assigned-gpus":"0","kerf.dev/assigned-by":"kerf/%s bestfit","kerf.dev/assigned-model":"t4"}},'
+        b'{"kerf.dev/assigned-gpus":"0","kerf.dev/assigned-by":"kerf/%s bestfit","kerf.dev/assigned-model":"t4"},'
+        b'"resourceVersion":"3"},'
         b'"target":{"apiVersion":"v1","kind":"Node","name":"n"}}' % __version__.encode()
     )
     assert rig.cluster.pod("default", "p")["spec"]["nodeName"] == "n"
@@ -208,12 +212,12 @@ def test_a_second_bind_of_what_is_bound_there_succeeds_without_a_write() -> None
 # Pods without GPUs.
 
 
-@pytest.mark.parametrize("mirror_fault", ["", "pods are not synced yet"])
+@pytest.mark.parametrize("fault", ["", "pods are not synced yet"])
 @pytest.mark.parametrize("node", ["n", "unknown"])
-def test_a_pod_without_gpus_is_bound_whatever_kerf_knows(node: str, mirror_fault: str) -> None:
+def test_a_pod_without_gpus_is_bound_whatever_kerf_knows(node: str, fault: str) -> None:
     rig = Rig(pod_manifest("p", uid="u"))
     rig.filter()
-    rig.bind(node, mirror_fault)
+    rig.bind(node, fault)
     assert rig.cluster.pod("default", "p")["spec"]["nodeName"] == node
     assert rig.bindings()[0]["metadata"]["annotations"] == {}
     assert (rig.state(), rig.cluster.events) == (None, [])
@@ -402,6 +406,98 @@ def test_a_pod_never_offered_that_cannot_be_bound(get: Fault | None, pod: Manife
     assert (rig.bindings(), rig.state()) == ([], None)
 
 
+# The fence: a Binding carries the pod as it was known before the last check.
+
+
+def touch(rig: Rig, **annotations: str) -> None:
+    """Somebody changes the pod's metadata."""
+    metadata = {"annotations": annotations or {"harmless": "change"}}
+    path = "/api/v1/namespaces/default/pods/p/status"
+    asyncio.run(rig.cluster.patch(path, msgspec.json.encode({"metadata": metadata})))
+
+
+def test_a_pod_changed_since_filter_is_read_again_and_bound() -> None:
+    rig = Rig()
+    rig.filter("n")
+    touch(rig)
+    rig.bind()
+    assert rig.paths() == ["POST binding", "GET p", "POST binding"]
+    first, second = (binding["metadata"]["resourceVersion"] for binding in rig.bindings())
+    assert int(first) < int(second)
+    assert (rig.state(), rig.free("n")) == (ClaimState.BOUND, {1})
+
+
+def test_a_pod_that_changes_again_and_again_is_refused() -> None:
+    rig = Rig()
+    rig.filter("n")
+    rig.transport.posts.extend([Fault(CONFLICT), Fault(CONFLICT)])
+    touch(rig)
+    assert rig.fail() == "the API server refused to bind default/p to n: 409 Conflict: already assigned"
+    assert rig.paths() == ["POST binding", "GET p", "POST binding", "GET p"]
+    assert (rig.state(), rig.free("n")) == (None, {0, 1})
+
+
+def test_a_pod_that_asks_for_something_else_by_now_is_not_bound() -> None:
+    rig = Rig()
+    rig.filter("n")
+    touch(rig, **{MEMORY_TOTAL: "8Gi"})
+    assert rig.fail() == "pod default/p asks for something else than what was decided on"
+    assert (len(rig.bindings()), rig.state(), rig.free("n")) == (1, None, {0, 1})
+
+
+def test_a_pod_offered_without_a_version_is_read_before_it_is_bound() -> None:
+    rig = Rig()
+    rig.filter("n")
+    rig.fence.forget("u")
+    rig.bind()
+    assert rig.paths() == ["GET p", "POST binding"]
+    assert rig.bindings()[0]["metadata"]["resourceVersion"] == "3"
+
+
+def test_a_pod_without_gpus_is_bound_without_a_fence() -> None:
+    rig = Rig(pod_manifest("p", uid="u"))
+    rig.filter()
+    touch(rig)
+    rig.fence.shut(lambda: "b leads")
+    rig.bind(fault="b leads")
+    assert "resourceVersion" not in rig.bindings()[0]["metadata"]
+
+
+def test_a_late_binding_cannot_take_effect_once_a_successor_has_marked_the_pod() -> None:
+    """Paused between check and write for longer than the term; then the retry is refused by the check."""
+    rig = Rig()
+    rig.filter("n")
+
+    class Paused(FaultyTransport):
+        async def post(self, path: str, body: bytes) -> bytes:
+            await rig.cluster.patch(
+                "/api/v1/namespaces/default/pods/p/status",
+                msgspec.json.encode({"metadata": {"annotations": {"kerf.dev/epoch": "of the successor"}}}),
+            )
+            rig.fence.shut(lambda: "b leads")
+            return await super().post(path, body)
+
+    transport = Paused(rig.cluster)
+    rig.binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence)
+    assert rig.fail() == "standby: b leads"
+    assert [verb for verb, _, _ in transport.calls] == ["POST", "GET"]
+    assert "nodeName" not in rig.cluster.pod("default", "p")["spec"]
+    assert (rig.state(), rig.free("n")) == (None, {0, 1})
+
+
+def test_a_pod_marked_by_another_leader_is_not_bound_though_the_term_is_not_over() -> None:
+    """A kube-scheduler that ends releases its lease: the sidecar learns of it some moments later."""
+    rig = Rig()
+    rig.fence = Fence(rig.clock, "kerf.dev/epoch-kerf")
+    rig.fence.take_over("", lambda: float("inf"), str)
+    rig.fence.open("1-aa")
+    rig.binder = Binder(rig.transport, rig.ledger, rig.placer, rig.events, rig.clock, rig.fence)
+    rig.filter("n")
+    touch(rig, **{"kerf.dev/epoch-kerf": "2-bb"})
+    assert rig.fail() == "pod default/p belongs to another leader by now"
+    assert (len(rig.bindings()), rig.state(), rig.free("n")) == (1, None, {0, 1})
+
+
 # Kerf itself refuses.
 
 
@@ -433,7 +529,7 @@ def test_what_is_free_instead_is_taken() -> None:
 def test_a_gpu_pod_is_not_bound_from_a_mirror_that_cannot_be_trusted() -> None:
     rig = Rig()
     rig.filter("n")
-    sentence = rig.fail(mirror_fault="pods were last current 300 s ago")
+    sentence = rig.fail(fault="pods were last current 300 s ago")
     assert sentence == "Kerf can't tell which GPUs are free: pods were last current 300 s ago"
     assert (rig.bindings(), rig.state(), rig.free("n")) == ([], None, {0, 1})
 
@@ -504,7 +600,7 @@ def slow(scenario: Callable[[Rig, SlowTransport, "asyncio.Task[None]"], Awaitabl
 
     async def run() -> None:
         transport = SlowTransport(rig.cluster)
-        binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock)
+        binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence)
         rig.binder = binder
         first = asyncio.create_task(binder.bind(rig.identity, "n", ""))
         await transport.asked.wait()

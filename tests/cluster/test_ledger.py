@@ -575,7 +575,7 @@ class LedgerHistory(RuleBasedStateMachine):
     def what_is_remembered_is_what_is(self) -> None:
         cluster = self.ledger.snapshot(self.model.now)
         for request in (GpuRequest(2), GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=20000)):
-            remembered = self.memo.evaluate(cluster, request, POLICIES["bestfit"])
+            remembered = self.memo.evaluate(cluster, request, POLICIES["bestfit"]).evaluation
             plain = evaluate(cluster, request, POLICIES["bestfit"], np.arange(cluster.num_nodes))
             assert remembered.score.tolist() == plain.score.tolist()
             assert remembered.available.tolist() == plain.available.tolist()

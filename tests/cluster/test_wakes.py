@@ -12,7 +12,7 @@ from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
 from extender.cluster.wakes import WOKEN, Waker
 from extender.core.requests import GpuRequest, PodRequest
-from tests.cluster.builders import Clock, FaultyTransport, node_object, pod_manifest, pod_object, until
+from tests.cluster.builders import Clock, FaultyTransport, node_object, open_fence, pod_manifest, pod_object, until
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Rig:
         self.ledger = Ledger(reservation_ttl_s=30.0)
         self.ledger.upsert_node(node_object("n", 2))
         placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
-        self.waker = Waker(self.transport, self.ledger, placer, self.clock)
+        self.waker = Waker(self.transport, self.ledger, placer, self.clock, open_fence())
 
     def reject(self, name: str = "p", gpus: int = 1, priority: int = 0) -> None:
         """Filter found no node for a pod that exists."""
@@ -170,4 +170,4 @@ def test_rounds_run_in_the_background_until_the_stop() -> None:
 
 
 def test_to_stop_what_never_started_is_nothing() -> None:
-    asyncio.run(Waker(MemoryCluster(), Rig().ledger, None, Clock()).stop())  # type: ignore[arg-type]
+    asyncio.run(Waker(MemoryCluster(), Rig().ledger, None, Clock(), open_fence()).stop())  # type: ignore[arg-type]

@@ -139,30 +139,34 @@ class ControlPlane:
         name: str = "scheduler",
         replace: Mapping[str, str] | None = None,
         extender_url: str | None = None,
+        leader_election: Mapping[str, Any] | None = None,
+        hostname: str = "",
     ) -> Process:
         """Start kube-scheduler from a KubeSchedulerConfiguration (text or file); return when it is ready.
 
-        Only clientConnection.kubeconfig and leaderElection.leaderElect are set, and the extenders' urlPrefix where
-        `extender_url` is given; `replace` maps pieces of the text to others before it is parsed. The process serves
-        /metrics at its `url` without authorization.
+        Only clientConnection.kubeconfig and leaderElection are set (none unless given), and the extenders' urlPrefix
+        where `extender_url` is given; `replace` maps pieces of the text to others before it is parsed. With a
+        `hostname` it runs as on a host of that name, where `own_hostname` allows. The process serves /metrics at its
+        `url` without authorization.
         """
         text = config.read_text() if isinstance(config, Path) else config
         for old, new in (replace or {}).items():
             text = text.replace(old, new)
         settings = yaml.safe_load(text)
         settings.setdefault("clientConnection", {})["kubeconfig"] = str(self.kubeconfig("scheduler"))
-        settings.setdefault("leaderElection", {})["leaderElect"] = False
+        settings["leaderElection"] = {"leaderElect": bool(leader_election), **(leader_election or {})}
         if extender_url is not None:
             for extender in settings.get("extenders", []):
                 extender["urlPrefix"] = extender_url
         path = self.directory / f"{name}.yaml"
         path.write_text(yaml.safe_dump(settings))
-        return processes.retry_taken_port(lambda: self._start_scheduler(name, path))
+        return processes.retry_taken_port(lambda: self._start_scheduler(name, path, hostname))
 
-    def _start_scheduler(self, name: str, config: Path) -> Process:
+    def _start_scheduler(self, name: str, config: Path, hostname: str) -> Process:
         port = processes.free_port()
         certificates = self.directory / "certificates" / name
         command: list[str | Path] = [
+            *(processes.own_hostname(hostname) if hostname else ()),
             *(self.binaries.kube_scheduler, f"--config={config}", f"--cert-dir={certificates}"),
             *("--bind-address=127.0.0.1", f"--secure-port={port}", "--authentication-skip-lookup"),
             "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics",

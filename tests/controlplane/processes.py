@@ -45,6 +45,10 @@ class Process:
     def pid(self) -> int:
         return self._popen.pid
 
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        self._popen.send_signal(number)
+
     @property
     def running(self) -> bool:
         return self._popen.poll() is None
@@ -77,6 +81,17 @@ def start_process(
             launcher, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env and dict(env)
         )
     return Process(name, popen, log, url)
+
+
+def own_hostname(hostname: str) -> tuple[str, ...]:
+    """A command that runs the command after it under another host's name; none where namespaces are not allowed."""
+    unshare = ("unshare", "--uts", *(() if os.geteuid() == 0 else ("--map-root-user",)))
+    command = (*unshare, "sh", "-c", 'hostname "$0" && exec "$@"', hostname)
+    try:
+        allowed = subprocess.run((*command, "true"), capture_output=True, check=False).returncode == 0
+    except OSError:
+        allowed = False
+    return command if allowed else ()
 
 
 def stop_processes(processes: Sequence[Process], grace_s: float = 1.0) -> None:

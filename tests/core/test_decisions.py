@@ -15,6 +15,7 @@ from extender.core.decisions import (
     near_best,
     ranked,
 )
+from extender.core.fits import fit
 from extender.core.nodes import NO_GPUS, GpuUnit
 from extender.core.policies import POLICIES
 from extender.core.reasons import Reason
@@ -196,7 +197,10 @@ def test_what_is_remembered_is_what_evaluate_gives(changes: list[tuple], max_cla
         if kind == "ask":
             request, policy = REQUESTS[values[0]], POLICIES[values[1]]
             cluster = arrays.snapshot()
-            remembered = memo.evaluate(cluster, request, policy)
+            known = memo.evaluate(cluster, request, policy)
+            remembered, checked = known.evaluation, fit(cluster, request, all_rows(cluster))
+            assert known.room.tolist() == checked.room.tolist()
+            assert known.shares.tolist() == checked.shares.tolist()
             plain = evaluate(cluster, request, policy, all_rows(cluster))
             assert remembered.reason.tolist() == plain.reason.tolist()
             assert remembered.available.tolist() == plain.available.tolist()

@@ -30,7 +30,14 @@ Manifest = dict[str, Any]
 class KerfProcess:
     """`kerf serve` as its user starts it."""
 
-    def __init__(self, plane: ControlPlane, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        name: str,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        ready_path: str = "/readyz",
+    ) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         port = self.url.rpartition(":")[2]
         credentials = [] if env else ["--kubeconfig", str(plane.kubeconfig("kerf"))]
@@ -38,7 +45,7 @@ class KerfProcess:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
         self.log = plane.directory / f"{name}.log"
         self.process: Process = start_process(name, command, self.log, self.url, environment | dict(env or {}))
-        self.process.wait_ready(lambda: answers(f"{self.url}/readyz"))
+        self.process.wait_ready(lambda: answers(self.url + ready_path))
 
     def get(self, path: str) -> Any:
         """JSON, or text where it is none."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import gpu_node, pod
@@ -95,9 +96,12 @@ def test_what_is_installed_schedules(plane: ControlPlane, installed: str, tmp_pa
     assert (scheduler["command"], scheduler["args"]) == (["kube-scheduler"], ["--config=/etc/kerf/scheduler.yaml"])
 
     with ExitStack() as running:
-        process = KerfProcess(plane, "kerf", "--config", str(tmp_path / "kerf.yaml"))
+        # As a sidecar: synced before kube-scheduler starts, deciding once that one leads.
+        process = KerfProcess(plane, "kerf", "--config", str(tmp_path / "kerf.yaml"), ready_path="/syncz")
         running.callback(process.stop)
-        running.callback(plane.start_scheduler(tmp_path / "scheduler.yaml", extender_url=process.url).stop)
+        config = tmp_path / "scheduler.yaml"
+        election = yaml.safe_load(config.read_text())["leaderElection"]
+        running.callback(plane.start_scheduler(config, extender_url=process.url, leader_election=election).stop)
         cluster = KerfCluster(plane, process)
         cluster.add_nodes(gpu_node("node", gpus=2))
         cluster.create(pod("trains", gpus=2, scheduler_name="kerf-scheduler"))

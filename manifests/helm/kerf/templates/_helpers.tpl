@@ -27,7 +27,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "kerf.config" -}}
 {{- $config := deepCopy .Values.config }}
 {{- $server := dict "port" 8888 "host" (ternary "127.0.0.1" "0.0.0.0" (eq .Values.mode "scheduler")) }}
-{{- $config := mergeOverwrite (dict "server" $server) $config }}
+{{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
+{{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
+{{- $config := mergeOverwrite (dict "server" $server "leader_election" $election) $config }}
 {{- toYaml $config }}
 {{- end }}
 
@@ -90,12 +92,13 @@ ports:
     containerPort: 8888
 {{- end }}
 startupProbe:
-  {{- include "kerf.probe" (ternary "/readyz" "/healthz" (eq .Values.mode "scheduler")) | nindent 2 }}
+  {{- include "kerf.probe" (ternary "/syncz" "/healthz" (eq .Values.mode "scheduler")) | nindent 2 }}
   periodSeconds: 1
   timeoutSeconds: 5
   failureThreshold: 120
 readinessProbe:
-  {{- include "kerf.probe" "/readyz" | nindent 2 }}
+  # Beside a kube-scheduler a standby is as it should be; behind a Service only the leader may be called.
+  {{- include "kerf.probe" (ternary "/syncz" "/readyz" (eq .Values.mode "scheduler")) | nindent 2 }}
   periodSeconds: {{ ternary 10 1 (eq .Values.mode "scheduler") }}
   timeoutSeconds: 5
   failureThreshold: {{ ternary 3 1 (eq .Values.mode "scheduler") }}

@@ -1,0 +1,186 @@
+"""Taking over: what a process does between winning an election and its first decision.
+
+1. Every unbound pod that asks for GPUs gets an annotation with the new epoch. Whatever a predecessor is still about to
+   write on it carries an older resourceVersion and is refused from then on; what it wrote before is on the pod.
+2. The bound pods are listed afresh: a watch may lag behind what the predecessor has written.
+
+The same happens at the start of a process without election, since the process before it may have been killed with
+Bindings on their way. The patches go to `pods/status`, so that no right to change a pod's spec is needed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from extender.cluster import objects
+from extender.cluster.fences import Fence
+from extender.cluster.leases import Election
+from extender.cluster.mirrors import PODS_PATH, Mirror
+from extender.cluster.placements import PodIdentity
+from extender.cluster.pods import read_pod_request
+from extender.cluster.transports import ApiError, ClusterError, Transport
+from extender.core.requests import RequestError
+
+logger = logging.getLogger(__name__)
+
+EPOCH: Final = "kerf.dev/epoch"
+UNBOUND_PODS: Final = "spec.nodeName=,status.phase=Pending"
+
+_NUM_WRITERS: Final = 32
+_RETRY_S: Final = 0.2
+
+_list_decoder = msgspec.json.Decoder(objects.ObjectList[objects.Pod])
+
+
+def epoch_key(lease: str = "") -> str:
+    """The annotation by which the leaders of a lease mark pods; without a lease, that of a process without rivals."""
+    return f"{EPOCH}-{lease}" if lease else EPOCH
+
+
+class Leadership:
+    """Opens the fence while this process leads, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        election: Election,
+        fence: Fence,
+        mirror: Mirror,
+        clock: Callable[[], float],
+        *,
+        key: str = EPOCH,
+        page_size: int = 500,
+    ) -> None:
+        self._transport = transport
+        self._election = election
+        self._fence = fence
+        self._mirror = mirror
+        self._clock = clock
+        self._key = key
+        self._page_size = page_size
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.num_terms = 0
+        """How often this process has taken over."""
+        self.num_marked = 0
+        """Unbound pods marked in all take-overs."""
+
+    def start(self) -> None:
+        """Begin to mirror, and take part in the election, in the running event loop."""
+        if self._election.contested:
+            self._mirror.start()  # warm before it is needed; without election it has to begin after the marks
+        self._fence.shut(self._election.standing)
+        self._tasks = [
+            asyncio.create_task(self._election.run(), name="election"),
+            asyncio.create_task(self._lead(), name="leadership"),
+        ]
+
+    async def stop(self) -> None:
+        """Shut the fence and let others lead."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fence.shut(lambda: "shutting down")
+        await self._election.resign()
+
+    async def _lead(self) -> None:
+        while True:
+            term = self._election.term
+            if not term:
+                self._fence.shut(self._election.standing)
+                await self._election.change()
+                continue
+            taking_over = asyncio.create_task(self._take_over(term), name="take-over")
+            try:
+                await self._election.change()
+            finally:
+                self._fence.shut(self._election.standing)
+                taking_over.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await taking_over
+
+    async def _take_over(self, term: str) -> None:
+        began = self._clock()
+        # Never the same twice: a patch that changes nothing would not change the resourceVersion.
+        epoch = f"{term}.{secrets.token_hex(4)}"
+        told = "taking over from the leader before" if self._election.contested else "pods are not synced yet"
+        progress, num_marked = told, 0
+        self._fence.take_over(progress, self._election.deadline, self._election.standing)
+        while True:
+            try:
+                num_marked = await self._mark(epoch)
+                await self._catch_up()
+                break
+            except (ClusterError, msgspec.DecodeError) as error:
+                logger.warning("pods under way were not marked, again in %.1f s: %s", _RETRY_S, error)
+                progress = f"{told}: {error}"
+            except Exception:
+                logger.exception("pods under way were not marked")
+                progress = f"{told}: see the log"
+            self._fence.take_over(progress, self._election.deadline, self._election.standing)
+            await asyncio.sleep(_RETRY_S)
+        self._fence.open(epoch)
+        self.num_terms += 1
+        if self._election.contested:
+            took_s = self._clock() - began
+            logger.info("leading as epoch %s after %.2f s, %d unbound pods marked", epoch, took_s, num_marked)
+
+    async def _catch_up(self) -> None:
+        """See to it that the mirror begins, or has begun, with a list made after this call."""
+        if self._mirror.running:
+            await self._mirror.list_pods_again()
+        else:
+            self._mirror.start()
+
+    async def _mark(self, epoch: str) -> int:
+        """Mark every unbound pod that a predecessor may be about to bind; returns how many. Raises ClusterError."""
+        body = msgspec.json.encode({"metadata": {"annotations": {self._key: epoch}}})
+        pods = iter([pod for pod in await self._unbound() if _may_be_under_way(pod)])
+        num_marked = 0
+        faults: list[ClusterError] = []
+
+        async def write() -> None:
+            nonlocal num_marked
+            for pod in pods:  # shared by all writers
+                path = PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid).path
+                try:
+                    await self._transport.patch(f"{path}/status", body)
+                    num_marked += 1
+                except ClusterError as error:
+                    if not isinstance(error, ApiError) or error.status != 404:  # gone: nothing can be bound
+                        faults.append(error)
+                        return
+
+        await asyncio.gather(*(write() for _ in range(_NUM_WRITERS)))
+        self.num_marked += num_marked
+        if faults:
+            raise faults[0]
+        return num_marked
+
+    async def _unbound(self) -> list[objects.Pod]:
+        """Pods without a node. No resourceVersion is named: the API server answers with nothing older than now."""
+        query = {"fieldSelector": UNBOUND_PODS, "limit": str(self._page_size)}
+        found: list[objects.Pod] = []
+        while True:
+            page = _list_decoder.decode(await self._transport.get(PODS_PATH, query))
+            found += page.items or ()
+            if not page.metadata.continue_:
+                return found
+            query["continue"] = page.metadata.continue_
+
+
+def _may_be_under_way(pod: objects.Pod) -> bool:
+    """Whether a Binding with GPUs may be on its way.
+
+    Not for a pod with scheduling gates: the API server refuses to bind it, and to open a gate changes the pod.
+    """
+    if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp or pod.spec.scheduling_gates:
+        return False
+    try:
+        return read_pod_request(pod).gpus is not None
+    except RequestError:
+        return True  # another version of Kerf may have understood it

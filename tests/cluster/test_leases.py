@@ -1,0 +1,269 @@
+"""Leader election: at no moment are two processes certain that they lead."""
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.cluster.leases import FollowedLease, HeldLease, LeaseName, LeaseTimes, Unelected
+from extender.cluster.memory import MemoryCluster
+from extender.cluster.transports import ApiError, UnreachableError
+from tests.cluster.builders import Clock
+
+LEASE = LeaseName("kube-system", "kerf")
+TIMES = LeaseTimes(duration_s=2, renew_deadline_s=1.5, retry_s=0.5)
+
+
+class Server(MemoryCluster):
+    """An API server that can be cut off, and loses answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reachable = True
+        self.answers_lost = False
+        self.latency_s = 0.0
+        self.clock = Clock()
+
+    async def get(self, path: str, query: Any = None) -> bytes:
+        self._cut()
+        return await super().get(path, query)
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        self._cut()
+        return self._answer(await super().post(path, body))
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        self._cut()
+        return self._answer(await super().patch(path, body))
+
+    def _cut(self) -> None:
+        self.clock.now += self.latency_s
+        if not self.reachable:
+            raise UnreachableError("refused")
+
+    def _answer(self, body: bytes) -> bytes:
+        self.clock.now += self.latency_s
+        if self.answers_lost:
+            raise UnreachableError("reset")
+        return body
+
+    def spec(self) -> dict[str, Any]:
+        """The lease as it is."""
+        spec: dict[str, Any] = msgspec.json.decode(asyncio.run(MemoryCluster.get(self, LEASE.path)))["spec"]
+        return spec
+
+    def write(self, holder: str, duration_s: int = 15) -> None:
+        """What a kube-scheduler does to renew."""
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": duration_s}
+        try:
+            lease = msgspec.json.decode(asyncio.run(MemoryCluster.get(self, LEASE.path)))
+            body = {"metadata": {"resourceVersion": lease["metadata"]["resourceVersion"]}, "spec": spec}
+            asyncio.run(MemoryCluster.patch(self, LEASE.path, msgspec.json.encode(body)))
+        except ApiError:
+            body = {"metadata": {"name": LEASE.name}, "spec": spec}
+            asyncio.run(MemoryCluster.post(self, LEASE.collection, msgspec.json.encode(body)))
+
+
+def held(server: Server, identity: str) -> HeldLease:
+    return HeldLease(server, LEASE, identity, TIMES, server.clock)
+
+
+def look(election: HeldLease | FollowedLease) -> None:
+    """One attempt, as `run` makes them."""
+    try:
+        asyncio.run(election._attempt())
+    except (ApiError, UnreachableError) as error:
+        election._last_error = str(error)
+
+
+def certain(election: HeldLease | FollowedLease, clock: Clock) -> bool:
+    return clock() < election.deadline()
+
+
+def test_the_first_creates_the_lease_and_the_second_stands_by() -> None:
+    server = Server()
+    first, second = held(server, "a"), held(server, "b")
+    look(first)
+    look(second)
+    assert (bool(first.term), second.term) == (True, "")
+    assert certain(first, server.clock)
+    assert not certain(second, server.clock)
+    spec = server.spec()
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("a", 2, 0)
+    assert second.standing() == "lease kube-system/kerf is held by a"
+
+
+def test_a_renewal_is_one_call_and_prolongs_the_term() -> None:
+    server = Server()
+    first = held(server, "a")
+    look(first)
+    term, acquired = first.term, server.spec()["acquireTime"]
+    server.clock.now += 1.0
+    look(first)
+    assert (first.term, server.spec()["acquireTime"], server.spec()["leaseTransitions"]) == (term, acquired, 0)
+    assert first.deadline() == server.clock() + TIMES.renew_deadline_s
+
+
+def test_a_lease_is_taken_when_no_renewal_was_seen_for_its_duration() -> None:
+    server = Server()
+    first, second = held(server, "a"), held(server, "b")
+    look(first)
+    look(second)
+    server.clock.now += 1.99
+    look(second)
+    assert not second.term
+    assert not certain(first, server.clock)  # 1.5 s were over before
+    server.clock.now += 0.01
+    look(second)
+    assert second.term
+    assert (server.spec()["holderIdentity"], server.spec()["leaseTransitions"]) == ("b", 1)
+    look(first)
+    assert not first.term
+    assert first.standing() == "lease kube-system/kerf is held by b"
+
+
+def test_time_counts_from_before_the_renewal_was_asked_for() -> None:
+    server = Server()
+    first = held(server, "a")
+    server.latency_s = 0.4
+    look(first)  # asked at 0.4 after a GET that found nothing; created at 0.8, answered at 1.2
+    assert first.deadline() == pytest.approx(1000.4 + 1.5)
+
+
+def test_a_holder_that_is_cut_off_is_not_certain_any_more() -> None:
+    server = Server()
+    first = held(server, "a")
+    look(first)
+    server.reachable = False
+    server.clock.now += 1.5
+    look(first)
+    assert not certain(first, server.clock)
+    assert first.standing() == "lease kube-system/kerf was not renewed in time: refused"
+    server.reachable = True
+    term = first.term
+    look(first)
+    assert certain(first, server.clock)
+    assert first.term == term, "nobody has led meanwhile"
+
+
+def test_a_lease_acquired_without_an_answer_is_found_to_be_held() -> None:
+    server = Server()
+    first = held(server, "a")
+    server.answers_lost = True
+    look(first)
+    assert not first.term
+    server.answers_lost = False
+    look(first)
+    assert certain(first, server.clock)
+    assert server.spec()["leaseTransitions"] == 0
+
+
+def test_a_released_lease_is_taken_at_once() -> None:
+    server = Server()
+    first, second = held(server, "a"), held(server, "b")
+    look(first)
+    look(second)
+    asyncio.run(first.resign())
+    assert (first.term, certain(first, server.clock), server.spec()["holderIdentity"]) == ("", False, "")
+    look(second)
+    assert certain(second, server.clock)
+    assert server.spec()["leaseTransitions"] == 1
+
+
+def test_a_standby_releases_nothing() -> None:
+    server = Server()
+    first, second = held(server, "a"), held(server, "b")
+    look(first)
+    look(second)
+    asyncio.run(second.resign())
+    assert server.spec()["holderIdentity"] == "a"
+
+
+def test_a_standby_tries_at_the_very_moment_the_lease_runs_out() -> None:
+    server = Server()
+    first, second = held(server, "a"), held(server, "b")
+    look(first)
+    look(second)
+    server.clock.now += 1.9
+    assert second._pause_s() == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_never_are_two_certain_whatever_happens(seed: int) -> None:
+    """Random steps of three replicas on one clock: attempts, cuts, lost answers, pauses."""
+    rng = random.Random(seed)
+    server = Server()
+    replicas = [held(server, name) for name in "abc"]
+    terms: set[tuple[str, str]] = set()
+    for _ in range(400):
+        server.clock.now += rng.choice([0.0, 0.05, 0.3, 0.3, 1.0, 3.0])
+        server.reachable = rng.random() > 0.1
+        server.answers_lost = rng.random() < 0.1
+        server.latency_s = rng.choice([0.0, 0.0, 0.2])
+        look(rng.choice(replicas))
+        leading = [replica for replica in replicas if certain(replica, server.clock)]
+        assert len(leading) <= 1
+        terms |= {(replica.term, replica._identity) for replica in leading}
+    assert len({term for term, _ in terms}) == len(terms), "a term has one holder"
+    assert len(terms) > 3, "the test is to see changes"
+
+
+# A kube-scheduler's lease.
+
+
+def followed(server: Server, scheduler: str = "host") -> FollowedLease:
+    return FollowedLease(server, LEASE, scheduler, TIMES, server.clock)
+
+
+@pytest.mark.parametrize(
+    ("holder", "mine"), [("host_1f6e", True), ("host", True), ("host2_1f6e", False), ("other_1f6e", False), ("", False)]
+)
+def test_a_sidecar_leads_while_its_scheduler_holds_the_lease(holder: str, mine: bool) -> None:
+    server = Server()
+    sidecar = followed(server)
+    look(sidecar)
+    assert sidecar.standing() == "lease kube-system/kerf is held by nobody"
+    asked = server.clock()
+    server.clock.now += 0.5
+    server.write(holder)
+    look(sidecar)
+    assert certain(sidecar, server.clock) is mine
+    assert sidecar.term == (holder if mine else "")
+    if mine:
+        assert sidecar.deadline() == asked + 15, "it was renewed after the look before"
+
+
+def test_a_sidecar_that_starts_late_waits_for_a_renewal() -> None:
+    server = Server()
+    server.write("host_1")
+    sidecar = followed(server)
+    look(sidecar)
+    look(sidecar)
+    assert not certain(sidecar, server.clock), "how old the lease is, nobody knows"
+    server.write("host_1")
+    look(sidecar)
+    assert certain(sidecar, server.clock)
+
+
+def test_a_sidecar_ends_with_its_scheduler() -> None:
+    server = Server()
+    sidecar = followed(server)
+    look(sidecar)
+    server.write("host_1")
+    look(sidecar)
+    server.clock.now += 15.1
+    look(sidecar)
+    assert not certain(sidecar, server.clock), "not renewed"
+    server.write("other_1")
+    look(sidecar)
+    assert sidecar.term == ""
+    server.write("host_2")
+    look(sidecar)
+    assert sidecar.term == "host_2", "a restarted scheduler begins another term"
+
+
+def test_without_election_the_only_process_leads() -> None:
+    election = Unelected()
+    assert (bool(election.term), election.deadline()) == (True, float("inf"))

@@ -1,0 +1,206 @@
+"""Taking over: late Bindings of the leader before fail, and what it has written is known."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from extender.cluster.fences import Fence, FencedError
+from extender.cluster.leases import Election, HeldLease, LeaseName, LeaseTimes, Unelected
+from extender.cluster.ledger import Ledger
+from extender.cluster.memory import Manifest, MemoryCluster
+from extender.cluster.mirrors import Mirror
+from extender.cluster.takeovers import Leadership, epoch_key
+from extender.cluster.transports import ApiError, Query, UnreachableError
+from tests.cluster.builders import Clock, node_manifest, pod_manifest, until
+
+LEASE = LeaseName("kube-system", "kerf")
+KEY = epoch_key("kerf")
+
+
+class Server(MemoryCluster):
+    """Refuses patches of pods while told to; its watches may lie dead."""
+
+    def __init__(self, *objects: Manifest) -> None:
+        super().__init__([node_manifest("n", 2), *objects])
+        self.refuses = False
+        self.heard = asyncio.Event()
+        self.heard.set()
+        self.marks: list[str] = []
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        if path.endswith("/status"):
+            if self.refuses:
+                raise UnreachableError("refused")
+            self.marks.append(path.split("/")[-2])
+        return await super().patch(path, body)
+
+    async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
+        async for lines in super().watch(path, query):
+            await self.heard.wait()
+            yield lines
+
+
+class Replica:
+    """What a process has of leadership."""
+
+    def __init__(self, server: Server, election: Election | None = None) -> None:
+        self.clock = Clock()
+        self.ledger = Ledger(reservation_ttl_s=30.0)
+        self.fence = Fence(self.clock, KEY if election else "")
+        self.mirror = Mirror(server, self.ledger, self.clock, max_age_s=100.0)
+        self.election = election or Unelected()
+        key = KEY if election else epoch_key()
+        self.leadership = Leadership(server, self.election, self.fence, self.mirror, self.clock, key=key)
+
+    async def leads(self) -> None:
+        await until(lambda: not self.fence.fault() and not self.mirror.fault())
+
+    def free(self) -> int:
+        return int(self.ledger.snapshot(self.clock()).gpu_free_milli.sum()) // 1000
+
+
+def held(server: Server, clock: Callable[[], float], identity: str = "a") -> HeldLease:
+    return HeldLease(server, LEASE, identity, LeaseTimes(2, 1.5, 0.005), clock)
+
+
+@asynccontextmanager
+async def running(replica: Replica) -> AsyncIterator[None]:
+    replica.leadership.start()
+    try:
+        yield
+    finally:
+        await replica.leadership.stop()
+        await replica.mirror.stop()
+
+
+def run(replica: Replica, scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with running(replica):
+            await scenario()
+
+    asyncio.run(main())
+
+
+def test_only_pods_that_may_be_bound_with_gpus_are_marked() -> None:
+    gated = pod_manifest("gated", 1)
+    gated["spec"]["schedulingGates"] = [{"name": "wait"}]
+    server = Server(
+        pod_manifest("asks", 1),
+        pod_manifest("unreadable", "-1"),
+        pod_manifest("plain"),
+        pod_manifest("bound", 1, node="n", assigned="0"),
+        pod_manifest("leaving", 1, terminating=True),
+        pod_manifest("failed", 1, phase="Failed"),
+        gated,
+    )
+    replica = Replica(server)
+    run(replica, replica.leads)
+    assert sorted(server.marks) == ["asks", "unreadable"]
+    assert epoch_key() in server.pod("default", "asks")["metadata"]["annotations"]
+
+
+def test_a_late_binding_of_the_process_before_fails() -> None:
+    server = Server(pod_manifest("p", 1, uid="u"))
+    version = server.pod("default", "p")["metadata"]["resourceVersion"]
+    metadata = {"name": "p", "uid": "u", "resourceVersion": version}
+    late = msgspec.json.encode({"metadata": metadata, "target": {"name": "n"}})
+    replica = Replica(server)
+
+    async def scenario() -> None:
+        await replica.leads()
+        with pytest.raises(ApiError, match="409"):
+            await server.post("/api/v1/namespaces/default/pods/p/binding", late)
+
+    run(replica, scenario)
+    assert "nodeName" not in server.pod("default", "p")["spec"]
+
+
+def test_two_take_overs_never_write_the_same_mark() -> None:
+    server = Server(pod_manifest("p", 1, uid="u"))
+    marks = set()
+    for _ in range(2):
+        replica = Replica(server)
+        run(replica, replica.leads)
+        marks.add(server.pod("default", "p")["metadata"]["annotations"][epoch_key()])
+    assert len(marks) == 2, "a patch that changes nothing would not change the resourceVersion"
+
+
+def test_nothing_is_decided_before_every_pod_is_marked() -> None:
+    server = Server(pod_manifest("p", 1, uid="u"))
+    server.refuses = True
+    replica = Replica(server)
+
+    async def scenario() -> None:
+        await until(lambda: "refused" in replica.fence.fault())
+        assert replica.fence.fault() == "pods are not synced yet: refused"
+        assert replica.fence.standby() == ""
+        with pytest.raises(FencedError):
+            replica.fence.enter()
+        server.refuses = False
+        await replica.leads()
+
+    run(replica, scenario)
+
+
+def test_a_new_leader_lists_what_its_watch_has_not_told_yet() -> None:
+    """The watch of a standby lies dead while the leader before it binds a pod, and dies."""
+    server = Server(pod_manifest("p", 1, uid="u"))
+    clock = Clock()
+    replica = Replica(server, held(server, clock))
+    replica.clock = clock
+
+    async def scenario() -> None:
+        other = held(server, clock, "other")
+        await other._attempt()
+        async with running(replica):
+            await until(lambda: not replica.mirror.fault() and "held by other" in replica.fence.standby())
+            server.heard.clear()
+            server.apply(pod_manifest("p", 1, uid="u", node="n", assigned="0"))
+            await asyncio.sleep(0.01)
+            assert replica.free() == 2
+            assert server.marks == [], "a standby writes nothing"
+            clock.now += 3  # no renewal
+            await until(lambda: replica.fence._epoch)
+            assert replica.free() == 1
+            server.heard.set()
+
+    replica.fence._clock = clock
+    asyncio.run(scenario())
+
+
+def test_the_fence_shuts_when_the_lease_is_lost_and_opens_in_a_new_epoch() -> None:
+    server = Server(pod_manifest("p", 1, uid="u"))
+    clock = Clock()
+    replica = Replica(server, held(server, clock))
+    replica.fence._clock = clock
+
+    async def scenario() -> None:
+        async with running(replica):
+            await replica.leads()
+            first = replica.fence.enter()
+            lease = msgspec.json.decode(await server.get(LEASE.path))
+            change = {"metadata": lease["metadata"], "spec": {"holderIdentity": "b", "leaseDurationSeconds": 2}}
+            await server.patch(LEASE.path, msgspec.json.encode(change))
+            await until(lambda: "held by b" in replica.fence.standby())
+            with pytest.raises(FencedError, match="held by b"):
+                replica.fence.check(first)
+            clock.now += 2.1
+            await replica.leads()
+            with pytest.raises(FencedError, match="another process has led meanwhile"):
+                replica.fence.check(first)
+            replica.fence.check(replica.fence.enter())
+
+    asyncio.run(scenario())
+    assert len(server.marks) == 2
+    assert replica.leadership.num_terms == 2
+
+
+def test_at_a_stop_the_lease_is_released() -> None:
+    server = Server()
+    replica = Replica(server, held(server, Clock()))
+    run(replica, replica.leads)
+    assert msgspec.json.decode(asyncio.run(server.get(LEASE.path)))["spec"]["holderIdentity"] == ""
+    assert replica.fence.standby() == "standby: shutting down"
