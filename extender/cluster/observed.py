@@ -24,6 +24,16 @@ class SampleTimes:
     """How long after its placement a pod's load may not show in samples."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A pod whose load may not show in samples yet."""
+
+    at: float
+    """Monotonic time."""
+    slots: tuple[int, ...]
+    load: float
+
+
 class ObservedArrays:
     """Samples of N rows with G slots, in arrays that are replaced and never changed."""
 
@@ -31,7 +41,8 @@ class ObservedArrays:
         self._times = times
         self._raw: Gauges = np.full((NUM_GAUGES, num_rows, num_slots), np.nan, np.float32)
         self._sampled_at = np.full(num_rows, -np.inf)
-        self._placed: dict[int, list[tuple[float, tuple[int, ...], float]]] = {}
+        self._placed: dict[int, dict[str, _Placed]] = {}  # by row and UID
+        self._row_of: dict[str, int] = {}
         self._outdated: npt.NDArray[np.bool_] = np.zeros((num_rows, num_slots), np.bool_)
         self.current = Observations(
             version=0,
@@ -72,7 +83,8 @@ class ObservedArrays:
 
     def forget(self, row: int) -> None:
         """A row is another node's from now on."""
-        self._placed.pop(row, None)
+        for uid in self._placed.pop(row, {}):
+            del self._row_of[uid]
         self._outdated = self._outdated.copy()
         self._outdated[row] = False
         if self._sampled_at[row] == -np.inf and not self.current.expected_load[row].any():
@@ -118,12 +130,17 @@ class ObservedArrays:
             self.current = replace(before, sampled_at=self._sampled_at)
         return rows
 
-    def expect(self, row: int, slots: tuple[int, ...], load: float, now: float) -> None:
-        """A pod was placed on a row's GPUs (all of them, a little each, when it is not known which)."""
-        self._placed.setdefault(row, []).append((now, slots, load))
-        expected = self.current.expected_load.copy()
-        expected[row] = self._expected_of(row)
-        self._publish(self.current.value, self.current.state, expected)
+    def expect(self, uid: str, row: int, slots: tuple[int, ...], load: float, now: float) -> Rows:
+        """A pod was placed on a row's GPUs (all of them, a little each, when it is not known which); what was expected
+        of it before is forgotten. Returns the rows that changed."""
+        before = self._drop(uid)
+        self._placed.setdefault(row, {})[uid] = _Placed(now, slots, load)
+        self._row_of[uid] = row
+        return self._expect_again({row} | before)
+
+    def expect_no_more(self, uid: str) -> Rows:
+        """A pod will not come where it was placed. Returns the rows that changed."""
+        return self._expect_again(self._drop(uid))
 
     def given_back(self, row: int, slots: tuple[int, ...]) -> None:
         """GPUs of a row have become freer: what their samples say of memory is of before."""
@@ -131,27 +148,45 @@ class ObservedArrays:
         self._outdated[row, list(slots)] = True
         self.current = replace(self.current, version=self.current.version + 1, outdated=self._outdated)
 
+    def _drop(self, uid: str) -> set[int]:
+        """Forget a pod; returns its row, where it had one."""
+        row = self._row_of.pop(uid, None)
+        if row is None:
+            return set()
+        del self._placed[row][uid]
+        return {row}
+
     def _expected(self, now: float) -> npt.NDArray[np.float32]:
         """(N, G) what is still expected: until samples come that were taken a while after the placement."""
         warm, late = self._times.warmup_s, self._times.warmup_s + self._times.fresh_s
-        for row in list(self._placed):
-            shown_by = self._sampled_at[row] - warm
-            kept = [item for item in self._placed[row] if item[0] > shown_by and item[0] > now - late]
-            if kept:
-                self._placed[row] = kept
+        expected = np.zeros(self.shape, np.float32)
+        for row, on_row in list(self._placed.items()):
+            since = max(self._sampled_at[row] - warm, now - late)
+            for uid in [uid for uid, placed in on_row.items() if placed.at <= since]:
+                self._drop(uid)
+            if on_row:
+                expected[row] = self._expected_of(row)
             else:
                 del self._placed[row]
-        expected = np.zeros(self.shape, np.float32)
-        for row in self._placed:
-            expected[row] = self._expected_of(row)
         return expected
 
     def _expected_of(self, row: int) -> npt.NDArray[np.float32]:
         expected = np.zeros(self.shape[1], np.float32)
-        for _, slots, load in self._placed[row]:
-            expected[list(slots) if slots else slice(None)] += load if slots else load / max(self.shape[1], 1)
+        for placed in self._placed[row].values():
+            slots = [slot for slot in placed.slots if slot < self.shape[1]]
+            expected[slots if slots else slice(None)] += placed.load / (1 if slots else self.shape[1])
         result: npt.NDArray[np.float32] = np.minimum(expected, np.float32(1))
         return result
+
+    def _expect_again(self, rows: set[int]) -> Rows:
+        changed = np.array(sorted(rows), np.intp)
+        if rows:
+            expected = self.current.expected_load.copy()
+            for row in rows:
+                expected[row] = self._expected_of(row)
+            expected.flags.writeable = False
+            self.current = replace(self.current, version=self.current.version + 1, expected_load=expected)
+        return changed
 
     def _publish(self, value: Gauges, state: npt.NDArray[np.int8], expected_load: npt.NDArray[np.float32]) -> None:
         for array in (value, state, expected_load, self._sampled_at):

@@ -204,7 +204,7 @@ class Placer:
 
         None when that does not pay or does not lead to a node: then `place` has to decide.
         """
-        self._ledger.release(pod.uid)
+        self._give_back(pod.uid)
         cluster = self.snapshot()
         num_known = len(cluster.row_of)
         fewest = max(_FEW_NAMES, int(num_known * _SMALLEST_SAMPLE_FRAC))
@@ -219,7 +219,7 @@ class Placer:
         self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates | Sequence[str]
     ) -> Placement:
         """Decide among the named nodes; gives back what the pod had reserved."""
-        self._ledger.release(pod.uid)
+        self._give_back(pod.uid)
         cluster = self.snapshot()
         rows, unknown = self._look_up(cluster, candidates)
         decision = decide(cluster, request, policy, rows, self._memo)
@@ -267,8 +267,15 @@ class Placer:
             return
         decision = placement.decision
         load = self._load_of(placement.pod.owner) * decision.milli / WHOLE_MILLI
-        observed.expect(row, decision.gpus, load, self._clock())
-        self._ledger.arrays.touch(np.array([row]))
+        self._ledger.arrays.touch(observed.expect(placement.pod.uid, row, decision.gpus, load, self._clock()))
+
+    def _give_back(self, uid: str) -> None:
+        """Give back what a pod has reserved, and expect no load of it."""
+        self._ledger.release(uid)
+        observed = self._ledger.arrays.observed
+        claim = self._ledger.claim(uid)
+        if observed is not None and claim is None:
+            self._ledger.arrays.touch(observed.expect_no_more(uid))
 
     def reserved(self, uid: str, node: str) -> Assignment | None:
         """What was reserved for a pod on a node, if it still stands: it was checked when it was decided."""
@@ -276,7 +283,7 @@ class Placer:
 
     def release(self, uid: str) -> None:
         """Give back what a pod has reserved."""
-        self._ledger.release(uid)
+        self._give_back(uid)
 
     def last(self, namespace: str, name: str) -> Placement | None:
         """The newest decision about a pod that is still kept."""

@@ -24,10 +24,12 @@ from extender.cluster.wakes import Waker
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics
 from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
-from extender.service.telemetries import TelemetryCollector, observe
+from extender.service.telemetries import TelemetryCollector, observe, policies_of, rules_of
 from extender.service.verbs import Verbs
 from extender.telemetry.observers import Observer
+from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
+from extender.telemetry.unmanaged import UnmanagedWatch
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Service:
     placer: Placer
     verbs: Verbs
     metrics: Metrics
+    owners: OwnerUsage
     observer: Observer | None = None
     """None when telemetry is off."""
     draining: bool = field(default=False)
@@ -73,16 +76,24 @@ def create_app(
         model_aliases=settings.models.aliases,
     )
     observer = observe(settings.telemetry, transport, ledger, clock, feed)
+    owners = OwnerUsage()
     mirror = Mirror(
         transport,
         ledger,
         clock,
         max_age_s=settings.cluster.max_age_s,
         page_size=settings.cluster.page_size,
-        listeners=[observer] if observer else [],
+        listeners=[observer, owners] if observer else [],
     )
     events = EventRecorder(transport, clock)
-    placer = Placer(ledger, default_policy=settings.decisions.policy, clock=clock, wall_clock=time.time)
+    placer = Placer(
+        ledger,
+        default_policy=settings.decisions.policy,
+        clock=clock,
+        wall_clock=time.time,
+        policies=policies_of(settings),
+        load_of=owners.expected_load,
+    )
     lease = settings.leader_election.lease_name
     fence = Fence(clock, epoch_key(lease) if lease else "")
     leadership = Leadership(
@@ -100,7 +111,9 @@ def create_app(
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
     metrics.registry.register(LeadershipCollector(fence, leadership))
     if observer is not None:
-        metrics.registry.register(TelemetryCollector(observer))
+        unmanaged = UnmanagedWatch(ledger, events, rules_of(settings.telemetry), clock)
+        observer.on_pods, observer.on_refresh = owners.add, unmanaged.check
+        metrics.registry.register(TelemetryCollector(observer, unmanaged))
     verbs = Verbs(
         placer,
         binder,
@@ -111,7 +124,7 @@ def create_app(
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
-    service = Service(settings, mirror, fence, placer, verbs, metrics, observer)
+    service = Service(settings, mirror, fence, placer, verbs, metrics, owners, observer)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -162,7 +162,7 @@ def _install_operation(app: FastAPI, service: Service) -> None:
     @app.get("/telemetry", tags=["operation"])
     async def telemetry() -> JSONResponse:
         """Where samples of GPUs come from, how old they are, and which nodes they were matched to."""
-        return JSONResponse(describe(service.observer))
+        return JSONResponse(describe(service.observer, service.owners))
 
     @app.get("/version", tags=["operation"])
     async def version() -> dict[str, str]:

@@ -12,13 +12,19 @@ from prometheus_client.registry import Collector
 from extender.cluster.ledger import Ledger
 from extender.cluster.observed import SampleTimes
 from extender.cluster.transports import Transport
+from extender.core.genius import GeniusWeights
+from extender.core.live import LiveWeights
 from extender.core.observations import SampleState
-from extender.service.settings import TelemetrySettings
+from extender.core.occupancies import ObservedRules
+from extender.core.policies import POLICIES, Policy, observing
+from extender.service.settings import Settings, TelemetrySettings
 from extender.telemetry.discovery import find_exporters, find_prometheus
 from extender.telemetry.observers import Finders, Observer, State, Wanted
+from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.processes import ReaderProcess
 from extender.telemetry.prometheus import Access
 from extender.telemetry.readings import Feed
+from extender.telemetry.unmanaged import UnmanagedWatch
 
 
 def observe(
@@ -57,7 +63,22 @@ def wanted_of(settings: TelemetrySettings) -> Wanted:
     )
 
 
-def describe(observer: Observer | None) -> dict[str, Any]:
+def rules_of(settings: TelemetrySettings) -> ObservedRules:
+    """How fit counts what is observed."""
+    return ObservedRules(
+        settings.counts_memory, settings.min_unmanaged_mib, settings.faulty == "exclude", frozenset(settings.xids)
+    )
+
+
+def policies_of(settings: Settings) -> dict[str, Policy]:
+    """All policies, those that observe with the weights and rules of the settings."""
+    live = LiveWeights(**settings.live.model_dump())
+    genius = GeniusWeights(**settings.genius.model_dump())
+    observing_ones = observing(live, genius, rules_of(settings.telemetry))
+    return POLICIES | {policy.name: policy for policy in observing_ones}
+
+
+def describe(observer: Observer | None, owners: OwnerUsage) -> dict[str, Any]:
     """Telemetry as it is now, as JSON: numbers that are not finite are null."""
     if observer is None:
         return {"state": State.OFF}
@@ -76,15 +97,21 @@ def describe(observer: Observer | None) -> dict[str, Any]:
         "refreshes": status.num_refreshes,
         "failures": status.num_failures,
         "foldSeconds": round(status.fold_s, 4),
+        "owners": {owner: _finite(msgspec.to_builtins(usage)) for owner, usage in owners.all().items()},
         **msgspec.to_builtins(status.report),
     }
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 
 class TelemetryCollector(Collector):
     """Gauges of telemetry, worked out at scrape time."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, unmanaged: UnmanagedWatch) -> None:
         self._observer = observer
+        self._unmanaged = unmanaged
 
     def collect(self) -> Iterator[Metric]:
         """The gauges now."""
@@ -103,6 +130,9 @@ class TelemetryCollector(Collector):
         yield _gauge("kerf_telemetry_gpus_matched", "GPUs whose samples were matched.", status.num_gpus_matched)
         yield _gauge("kerf_telemetry_hosts_unmatched", "Hosts whose samples are no node's.", len(status.unmatched))
         yield _gauge("kerf_telemetry_clock_skew_seconds", "How far the source's clock is ahead.", status.report.skew_s)
+        yield _gauge("kerf_unmanaged_gpus", "GPUs used by processes of no known pod.", self._unmanaged.num_gpus)
+        yield _gauge("kerf_unmanaged_mib", "Memory that they use.", self._unmanaged.total_mib)
+        yield _gauge("kerf_faulty_gpus", "GPUs whose samples tell of a fault.", self._unmanaged.num_faulty)
         yield _gauge("kerf_telemetry_reader_rss_mib", "Most memory of the reading process.", status.report.rss_mib)
 
 

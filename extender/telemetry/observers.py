@@ -118,11 +118,12 @@ class Observer:
         self._looked_for_exporters_at = float("-inf")
         self._told: tuple[str, float] = "", float("-inf")
         self._task: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
         self.status = Status()
         self.on_pods: Callable[[Mapping[tuple[str, str], tuple[float, float]]], None] = lambda pods: None
         """Called with the samples of pods of each refresh."""
         self.on_refresh: Callable[[], None] = lambda: None
-        """Called after each change of what is observed."""
+        """Called after each round."""
 
     def start(self) -> None:
         """Begin to observe, in the running event loop."""
@@ -173,6 +174,8 @@ class Observer:
         while True:
             try:
                 await self.round()
+                await asyncio.sleep(0)
+                self.on_refresh()
             except Exception as error:
                 logger.exception("a round of telemetry failed")
                 self.status.state, self.status.fault = State.DEGRADED, f"a round of telemetry failed: {error}"
@@ -180,6 +183,10 @@ class Observer:
 
     async def round(self) -> None:
         """Read once, fold, and let what is old age."""
+        async with self._one_at_a_time:
+            await self._round()
+
+    async def _round(self) -> None:
         status = self.status
         try:
             command = await self._command()
@@ -249,10 +256,7 @@ class Observer:
     def _age(self) -> None:
         observed = self._ledger.arrays.observed
         if observed is not None:
-            rows = observed.age(self._clock())
-            self._ledger.arrays.touch(rows)
-            if len(rows):
-                self.on_refresh()
+            self._ledger.arrays.touch(observed.age(self._clock()))
 
     # Folding
 
@@ -269,7 +273,6 @@ class Observer:
             raw, sampled_at = await self._fill(observed, reading, match)
             if arrays.inventory_version == version and arrays.observed is observed and raw.shape[1:] == observed.shape:
                 arrays.touch(observed.commit(raw, sampled_at, self._clock()))
-                self.on_refresh()
                 self.status.fold_s = self._clock() - began
                 return True
         logger.info("nodes came and went while samples were folded; the next refresh has them")

@@ -222,7 +222,7 @@ def test_expected_load_counts_until_samples_show_it() -> None:
     observed = world.ledger.arrays.observed
     assert observed is not None
     row = world.cluster.row_of["a"]
-    observed.expect(row, (1,), 0.8, world.clock.now)
+    observed.expect("pod", row, (1,), 0.8, world.clock.now)
     world.ledger.arrays.touch(np.array([row]))
     assert world.observed.expected_load[row].tolist() == pytest.approx([0, 0.8])
     world.clock.now += 30
@@ -232,7 +232,7 @@ def test_expected_load_counts_until_samples_show_it() -> None:
     world.round(a=[0.0, 0.6], b=[0.0, 0.0])
     assert world.observed.expected_load[row].tolist() == [0, 0]
     # Without samples it is forgotten in the end, too.
-    observed.expect(row, (), 0.8, world.clock.now)
+    observed.expect("pod", row, (), 0.8, world.clock.now)
     assert observed.current.expected_load[row].tolist() == pytest.approx([0.4, 0.4])
     world.feed.fault = SourceError("gone")
     world.clock.now += TIMES.warmup_s + TIMES.fresh_s + 1
