@@ -1,6 +1,7 @@
 """The writer's side of the cluster arrays: grown and changed in place here, copied into immutable snapshots."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -112,6 +113,36 @@ class ClusterArrays:
 
         More than there is is all of it. Memory held of a GPU whose memory is not known is all of the GPU.
         """
+        free = self._free(row, held, untracked_units, mig_held)
+        if self._observed is not None:
+            self._tell_given_back(row, free["gpu_free_mib"])
+        changed = [self._write(row, name, values) for name, values in free.items()]
+        if any(changed):
+            self._touch(row, _Moves.GPUS)
+
+    def _tell_given_back(self, row: int, free_mib: int | list[int]) -> None:
+        """Let observations know of GPUs of which more is free than before."""
+        freer = np.flatnonzero(self._arrays["gpu_free_mib"][row] < free_mib).tolist()
+        observed = self.observed
+        if freer and observed is not None:
+            observed.given_back(row, tuple(freer))
+
+    def alone(
+        self,
+        row: int,
+        held: Mapping[int, tuple[int, int]],
+        untracked_units: int,
+        mig_held: Iterable[tuple[str, int]] = (),
+    ) -> Cluster:
+        """The cluster of one of the nodes alone, with other holders than it has."""
+        free = self._free(row, held, untracked_units, mig_held)
+        arrays = {name: np.array([values], _FIELDS[name].dtype) for name, values in free.items()}
+        return replace(self.snapshot().only(row), **arrays)  # type: ignore[arg-type]
+
+    def _free(
+        self, row: int, held: Mapping[int, tuple[int, int]], untracked_units: int, mig_held: Iterable[tuple[str, int]]
+    ) -> dict[str, int | list[int]]:
+        """What such holders leave of a node, by the name of the array."""
         offer = self._offers[row]
         width = self._shape["gpu"]
         milli, mib = [0] * width, [0] * width
@@ -122,13 +153,11 @@ class ClusterArrays:
             unmeasured = held_mib and not gpu.memory_mib
             milli[index] = 0 if unmeasured else max(WHOLE_MILLI - held_milli, 0)
             mib[index] = max(gpu.memory_mib - held_mib, 0)
-        if self._observed is not None and row < self._observed.shape[0]:
-            before = self._arrays["gpu_free_mib"][row].tolist()
-            if freer := tuple(index for index, free in enumerate(mib) if free > before[index]):
-                self._observed.resize(len(self._names), width)
-                self._observed.given_back(row, freer)
-        changed = self._write(row, "gpu_free_milli", milli) | self._write(row, "gpu_free_mib", mib)
-        changed |= self._write(row, "untracked_units", min(untracked_units, _MAX_UNTRACKED))
+        result: dict[str, int | list[int]] = {
+            "gpu_free_milli": milli,
+            "gpu_free_mib": mib,
+            "untracked_units": min(untracked_units, _MAX_UNTRACKED),
+        }
         if offer.mig:
             free = [0] * self._shape["mig"]
             for profile, count in offer.mig:
@@ -136,9 +165,8 @@ class ClusterArrays:
             for profile, count in mig_held:
                 if profile in self._mig_idx:
                     free[self._mig_idx[profile]] = max(free[self._mig_idx[profile]] - count, 0)
-            changed |= self._write(row, "mig_free", free)
-        if changed:
-            self._touch(row, _Moves.GPUS)
+            result["mig_free"] = free
+        return result
 
     def set_compute(self, row: int, cpu_free_milli: int, memory_free_mib: int) -> None:
         """Write a node's CPU and main memory that no pod has requested."""

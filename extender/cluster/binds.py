@@ -7,14 +7,17 @@ resourceVersion is a precondition too, which is what the fence between two leade
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from extender import __version__
 from extender.cluster import objects
+from extender.cluster.contracts.readers import Plugin, assigned_gpus, handover
 from extender.cluster.events import EventRecorder
 from extender.cluster.fences import Fence, FencedError
 from extender.cluster.ledger import ClaimState, Ledger
+from extender.cluster.locks import LockError, NodeLocks
 from extender.cluster.placements import Assignment, Placer, PodIdentity
 from extender.cluster.pods import (
     ASSIGNED_BY,
@@ -31,6 +34,8 @@ from extender.core.reasons import Reason, sentence
 from extender.core.requests import GpuRequest, PodRequest, RequestError
 
 logger = logging.getLogger(__name__)
+
+_OWN_PREFIX: Final = "kerf.dev/"
 
 _pod_decoder = msgspec.json.Decoder(objects.Pod)
 
@@ -54,6 +59,7 @@ class Binder:
         events: EventRecorder,
         clock: Callable[[], float],
         fence: Fence,
+        wall_clock: Callable[[], float],
     ) -> None:
         self._transport = transport
         self._ledger = ledger
@@ -61,6 +67,8 @@ class Binder:
         self._events = events
         self._fence = fence
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._locks = NodeLocks(transport, clock, wall_clock)
 
     async def bind(self, pod: PodIdentity, node: str, fault: str) -> None:
         """Bind a pod, with the very GPUs it gets. Raises BindError; nothing stays reserved for a pod not bound.
@@ -84,7 +92,7 @@ class Binder:
         claim = self._ledger.begin_binding(pod.uid, node, assignment.holding, self._clock())
         outcome: ClaimState | None = ClaimState.UNDECIDED  # while nobody knows: cancellation and surprises included
         try:
-            await self._write_fenced(pod, request, node, _annotations(assignment), epoch)
+            await self._hand_over(pod, request, assignment, epoch)
             outcome = ClaimState.BOUND
         except _UndecidedError:
             raise
@@ -96,6 +104,30 @@ class Binder:
         self._placer.forget(pod.uid)
         self._fence.forget(pod.uid)
         self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=_sentence(assignment))
+
+    async def _hand_over(self, pod: PodIdentity, request: PodRequest, assignment: Assignment, epoch: str) -> None:
+        """Write the Binding in the way of the node's device plugin. Raises BindError, _UndecidedError."""
+        node, annotations = assignment.node, _annotations(assignment)
+        plugin = self._ledger.plugin_on(node)
+        if plugin is Plugin.NATIVE or not assignment.gpus:
+            await self._write_fenced(pod, request, node, annotations, epoch)
+            return
+        gpus = assigned_gpus(self._ledger.offer_of(node), assignment.holding)
+        try:
+            found = await self._get(pod)
+            handed = handover(plugin, found, gpus, node, self._wall_clock())
+            if handed.locks_node:
+                await self._locks.take(node, pod.namespace, pod.name)
+        except (ClusterError, msgspec.DecodeError, RequestError, LockError) as error:
+            raise BindError(f"pod {pod.key}: {error}") from error
+        try:
+            await self._write_fenced(pod, request, node, {**handed.annotations, **annotations}, epoch)
+        except _UndecidedError:
+            raise  # if it takes effect yet, the lock is needed; if not, the next one takes it over
+        except BindError:
+            if handed.locks_node:
+                await self._locks.release(node, pod.namespace, pod.name)
+            raise
 
     def _check(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, node: str) -> Assignment | None:
         """What a pod gets on the one node now, None when it is bound there already. Raises BindError."""
@@ -221,7 +253,9 @@ class Binder:
         except (ClusterError, msgspec.DecodeError) as error:
             raise _UndecidedError(f"binding {pod.key} to {node}: {cause}; its outcome is unknown: {error}") from cause
         bound_to = found.spec.node_name
-        written = (found.metadata.annotations or {}).items() >= annotations.items()
+        # A device plugin changes its own annotations as soon as it sees them: Kerf's tell whose Binding it was.
+        own = {key: value for key, value in annotations.items() if key.startswith(_OWN_PREFIX)}
+        written = (found.metadata.annotations or {}).items() >= own.items()
         if bound_to == node and written:
             return None
         if bound_to:

@@ -6,18 +6,20 @@ as long as the pod exists.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from extender.cluster import objects
 from extender.cluster.arrays import ClusterArrays
+from extender.cluster.contracts.native import read_given
+from extender.cluster.contracts.readers import Plugin, read_plugin
 from extender.cluster.contracts.readings import NodeReading
-from extender.cluster.holdings import Holding
+from extender.cluster.holdings import Holding, Part
 from extender.cluster.inventories import read_capacity, read_offer
 from extender.cluster.pods import read_compute, read_holding
 from extender.core.clusters import WHOLE_MILLI, Cluster
-from extender.core.nodes import GpuUnit, NodeOffer
+from extender.core.nodes import NO_GPUS, GpuUnit, NodeOffer
 
 
 class ClaimState(Enum):
@@ -43,6 +45,8 @@ class Claim:
     state: ClaimState
     since: float
     """Monotonic time of the last change of state."""
+    pod: str = ""
+    """`namespace/name`, once the watch has told of it."""
 
     @property
     def units(self) -> int:
@@ -85,6 +89,8 @@ class Ledger:
         self._passing: deque[tuple[float, Claim]] = deque()  # claims with a TTL and when it may end, in that order
         self._seen_pods: set[str] = set()
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
+        self._plugins: dict[str, Plugin] = {}  # by node
+        self._given: dict[str, dict[str, tuple[str, ...]]] = {}  # by node: UUIDs the kubelet gave, by pod
         self._capacity: dict[str, _Compute] = {}  # by node
         self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
         self._requested_on: dict[str, _Compute] = {}  # by node; whole numbers, so that the sums can't drift
@@ -102,6 +108,15 @@ class Ledger:
         """What is held for a pod."""
         return self._claims.get(uid)
 
+    def without(self, node: str, uids: Collection[str], now: float) -> Cluster | None:
+        """A node alone, as it would be if these pods were gone; None when it is not known."""
+        self._expire(now)
+        row = self._arrays.row_of.get(node)
+        if row is None:
+            return None
+        occupancy = self._occupancy(row, node, uids)
+        return self._arrays.alone(row, occupancy.held, occupancy.untracked, occupancy.mig)
+
     def num_claims(self, state: ClaimState) -> int:
         """How many claims are in a state."""
         return sum(claim.state is state for claim in self._claims.values())
@@ -116,6 +131,15 @@ class Ledger:
         """Nodes on which more is held than they have, or the same GPU by two."""
         return len(self._crowded & self._arrays.row_of.keys())
 
+    def plugin_on(self, node: str) -> Plugin:
+        """Whose contract a node's device plugin follows."""
+        return self._plugins.get(node, Plugin.NATIVE)
+
+    def offer_of(self, node: str) -> NodeOffer:
+        """What a node offers; nothing where it is not known."""
+        row = self._arrays.row_of.get(node)
+        return NO_GPUS if row is None else self._arrays.offer(row)
+
     # What the watch tells
 
     def upsert_node(self, node: objects.Node) -> tuple[str, ...]:
@@ -124,23 +148,31 @@ class Ledger:
         name = node.metadata.name
         row = self._arrays.row_of.get(name)
         self._capacity[name] = _Compute(*read_capacity(node))
+        self._plugins[name] = read_plugin(node)
+        given, faults = read_given(node.metadata.annotations or {})
+        moved = given != self._given.get(name, {})
+        self._given[name] = given
         if row is not None and self._arrays.offer(row) == offer:
+            if moved:
+                self._write_row(name)
             self._write_compute(name)
-            return ()  # most events are heartbeats
+            return faults if moved else ()  # most events are heartbeats
         for claim in list(self._claims_on.get(name, {}).values()):
             if claim.state is ClaimState.RESERVED:
                 self._drop(claim.uid)  # decided on what the node offered before
         self._arrays.set_node(name, offer)
         self._write_row(name)
         self._write_compute(name)
-        self.num_unreadable += bool(offer.warnings)
-        return offer.warnings
+        warnings = (*offer.warnings, *faults)
+        self.num_unreadable += bool(warnings)
+        return warnings
 
     def remove_node(self, name: str) -> None:
         """A node is gone. Claims on it stay, in case it comes back."""
         if name in self._arrays.row_of:
             self._arrays.remove_node(name)
-            self._capacity.pop(name, None)
+            for facts in (self._capacity, self._plugins, self._given):
+                facts.pop(name, None)
 
     def node_names(self) -> list[str]:
         """The nodes known."""
@@ -162,10 +194,14 @@ class Ledger:
         known = self._claims.get(uid)
         if known is not None and known.holds(node, holding):
             known.state, known.since = ClaimState.BOUND, now
+            if not known.pod:
+                known.pod = pod.key
+                if known.pod in self._given.get(node, ()):
+                    self._write_row(node)
             return ()
         self._drop(uid)
         if holding:
-            self._add(Claim(uid, node, holding, ClaimState.BOUND, now))
+            self._add(Claim(uid, node, holding, ClaimState.BOUND, now, pod.key))
         self.num_unreadable += bool(fault)
         return (fault,) if fault else ()
 
@@ -298,19 +334,28 @@ class Ledger:
         row = self._arrays.row_of.get(node)
         if row is None:
             return
-        offer = self._arrays.offer(row)
-        occupancy = _Occupancy(offer)
-        holdings = [claim.holding for claim in self._claims_on.get(node, {}).values()]
-        for holding in holdings:
-            occupancy.add_shares(holding)
-        for holding in holdings:
-            occupancy.add_whole(holding)
-        occupancy.settle()
+        occupancy = self._occupancy(row, node)
         if occupancy.crowded:
             self._crowded.add(node)
         else:
             self._crowded.discard(node)
         self._arrays.set_held(row, occupancy.held, occupancy.untracked, occupancy.mig)
+
+    def _occupancy(self, row: int, node: str, without: Collection[str] = ()) -> "_Occupancy":
+        """What the claims on a node come to, those of some pods left out."""
+        occupancy = _Occupancy(self._arrays.offer(row))
+        given = self._given.get(node, {})
+        holdings = [
+            occupancy.as_given(claim.holding, given[claim.pod]) if claim.pod in given else claim.holding
+            for claim in self._claims_on.get(node, {}).values()
+            if claim.uid not in without
+        ]
+        for holding in holdings:
+            occupancy.add_shares(holding)
+        for holding in holdings:
+            occupancy.add_whole(holding)
+        occupancy.settle()
+        return occupancy
 
 
 class _Occupancy:
@@ -322,17 +367,25 @@ class _Occupancy:
         self._indexed = offer.unit in (GpuUnit.WHOLE, GpuUnit.PART)
         self.held: dict[int, tuple[int, int]] = {}
         """(milli, MiB) by index, more than the GPU has where it is booked over its capacity."""
+        self._holders: dict[int, int] = {}  # shares of each GPU
         self.untracked = offer.withheld_units
         self.mig: list[tuple[str, int]] = []
         self.crowded = False
         """Whether the claims don't all have room, or GPUs of their own."""
+
+    def as_given(self, holding: Holding, uuids: tuple[str, ...]) -> Holding:
+        """A pod's whole GPUs as the kubelet really gave them, where that can be true; else what was assigned."""
+        plain = self._offer.unit is GpuUnit.WHOLE and all(part.whole for part in holding.parts)
+        if not plain or len(uuids) != holding.units or not all(uuid in self._index_of for uuid in uuids):
+            return holding
+        return Holding(holding.units, tuple(Part(self._index_of[uuid], uuid=uuid) for uuid in uuids))
 
     def add_shares(self, holding: Holding) -> None:
         """Book the parts of GPUs, and count what is of unknown index."""
         self.mig += holding.mig
         self.untracked += holding.units - len(holding.parts)
         for part in holding.parts:
-            if part.whole:
+            if self._is_whole(part):
                 continue
             gpu = self._find(part.gpu, part.uuid)
             if gpu is None:
@@ -341,11 +394,12 @@ class _Occupancy:
                 continue
             milli, mib = self.held.get(gpu, (0, 0))
             self.held[gpu] = milli + part.milli, mib + part.mib
+            self._holders[gpu] = self._holders.get(gpu, 0) + 1
 
     def add_whole(self, holding: Holding) -> None:
         """Book whole GPUs; one that is not there, or that somebody has something of, counts by number."""
         for part in holding.parts:
-            if not part.whole:
+            if not self._is_whole(part):
                 continue
             gpu = self._find(part.gpu, part.uuid)
             if gpu is None or gpu in self.held:
@@ -363,11 +417,21 @@ class _Occupancy:
             self.held = {gpu: (WHOLE_MILLI, gpus[gpu].memory_mib) for gpu in self.held}
         for gpu, (milli, mib) in self.held.items():
             self.crowded = self.crowded or milli > WHOLE_MILLI or mib > gpus[gpu].memory_mib
+        for gpu, num_holders in self._holders.items():
+            if 0 < gpus[gpu].max_holders <= num_holders:
+                self.crowded = self.crowded or num_holders > gpus[gpu].max_holders
+                milli, mib = self.held[gpu]
+                self.held[gpu] = max(milli, WHOLE_MILLI), max(mib, gpus[gpu].memory_mib)  # its plugin has no more
         installed = dict(self._offer.mig)
         used: dict[str, int] = {}
         for profile, count in self.mig:
             used[profile] = used.get(profile, 0) + count
         self.crowded = self.crowded or any(count > installed.get(profile, 0) for profile, count in used.items())
+
+    def _is_whole(self, part: Part) -> bool:
+        """Whether nobody else may have anything of its GPU. A share of memory alone is one only where a plugin sees to
+        it: elsewhere a request by memory is given a whole GPU."""
+        return part.whole or (part.milli == 0 and self._offer.unit is not GpuUnit.PART)
 
     def _find(self, gpu: int, uuid: str) -> int | None:
         """Which GPU of the node it is, None when that can't be told."""

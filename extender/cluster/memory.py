@@ -18,6 +18,7 @@ from extender.cluster.transports import ApiError, Query
 
 _POD: Final = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?:/(?P<part>binding|status))?")
 _LEASES: Final = re.compile(r"/apis/coordination\.k8s\.io/v1/namespaces/[^/]+/leases")
+_NODE: Final = re.compile(r"/api/v1/nodes/(?P<name>[^/]+)(?P<status>/status)?")
 _EVENTS: Final = re.compile(r"/api/v1/namespaces/[^/]+/events")
 
 Manifest = dict[str, Any]
@@ -57,6 +58,13 @@ class MemoryCluster:
         except KeyError:
             raise ApiError(404, "NotFound", f'pods "{name}" not found') from None
 
+    def node(self, name: str) -> Manifest:
+        """A node as it is. Raises ApiError 404."""
+        try:
+            return self._objects[NODES_PATH]["", name]
+        except KeyError:
+            raise ApiError(404, "NotFound", f'nodes "{name}" not found') from None
+
     async def start(self) -> None:
         """Nothing to prepare."""
 
@@ -72,6 +80,8 @@ class MemoryCluster:
         match = _POD.fullmatch(path)
         if match and not match["part"]:
             return msgspec.json.encode(self.pod(match["namespace"], match["name"]))
+        if match := _NODE.fullmatch(path):
+            return msgspec.json.encode(self.node(match["name"]))
         raise ApiError(404, "NotFound", f"nothing at {path}")
 
     async def post(self, path: str, body: bytes) -> bytes:
@@ -88,6 +98,8 @@ class MemoryCluster:
         raise ApiError(404, "NotFound", f"nothing at {path}")
 
     async def patch(self, path: str, body: bytes) -> bytes:
+        if match := _NODE.fullmatch(path):
+            return self._patch_node(self.node(match["name"]), msgspec.json.decode(body, type=Manifest)["metadata"])
         if path in self._leases:
             return self._patch_lease(self._leases[path], msgspec.json.decode(body, type=Manifest))
         match = _POD.fullmatch(path)
@@ -114,6 +126,16 @@ class MemoryCluster:
                 yield lines
         finally:
             self._watchers[path].discard(queue)
+
+    def _patch_node(self, node: Manifest, asked: Manifest) -> bytes:
+        """A merge patch of a node's annotations."""
+        metadata = node["metadata"]
+        if asked.get("resourceVersion") not in (None, metadata["resourceVersion"]):
+            raise ApiError(409, "Conflict", "the object has been modified")
+        annotations = {**metadata.get("annotations", {}), **asked.get("annotations", {})}
+        metadata["annotations"] = {key: value for key, value in annotations.items() if value is not None}
+        self._publish(NODES_PATH, "MODIFIED", node)
+        return msgspec.json.encode(node)
 
     def _bind(self, pod: Manifest, binding: Manifest) -> None:
         """What `setPodNodeAndMetadata` of the API server does."""

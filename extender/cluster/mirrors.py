@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from extender.cluster import objects
 from extender.cluster.ledger import Ledger
 from extender.cluster.reflectors import Reflector, ReflectorTimes
+from extender.cluster.tenants import Tenants
 from extender.cluster.transports import Transport
 
 logger = logging.getLogger(__name__)
@@ -29,13 +30,15 @@ class Listener(Protocol):
 
 
 class _Nodes:
-    def __init__(self, ledger: Ledger, listeners: Sequence[Listener]) -> None:
+    def __init__(self, ledger: Ledger, tenants: Tenants, listeners: Sequence[Listener]) -> None:
         self._ledger = ledger
+        self._tenants = tenants
         self._listeners = listeners
         self._names: dict[str, str] = {}  # by uid
 
     def upsert(self, item: objects.Node) -> None:
         self._names[item.metadata.uid] = item.metadata.name
+        self._tenants.upsert_node(item)
         for warning in self._ledger.upsert_node(item):
             logger.warning("node %s: %s", item.metadata.name, warning)
         for listener in self._listeners:
@@ -43,22 +46,30 @@ class _Nodes:
 
     def remove(self, item: objects.Node) -> None:
         self._names.pop(item.metadata.uid, None)
-        self._ledger.remove_node(item.metadata.name)
+        self._remove(item.metadata.name)
 
     def keep(self, items: set[str], list_began: float) -> None:
         for uid in self._names.keys() - items:
             name = self._names.pop(uid)
             if name not in self._names.values():  # deleted and created again under the same name
-                self._ledger.remove_node(name)
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        self._ledger.remove_node(name)
+        self._tenants.remove_node(name)
 
 
 class _Pods:
-    def __init__(self, ledger: Ledger, clock: Callable[[], float], listeners: Sequence[Listener]) -> None:
+    def __init__(
+        self, ledger: Ledger, tenants: Tenants, clock: Callable[[], float], listeners: Sequence[Listener]
+    ) -> None:
         self._ledger = ledger
+        self._tenants = tenants
         self._clock = clock
         self._listeners = listeners
 
     def upsert(self, item: objects.Pod) -> None:
+        self._tenants.upsert_pod(item)
         for warning in self._ledger.upsert_pod(item, self._clock()):
             logger.warning("pod %s: %s", item.key, warning)
         for listener in self._listeners:
@@ -66,9 +77,11 @@ class _Pods:
 
     def remove(self, item: objects.Pod) -> None:
         self._ledger.remove_pod(item.metadata.uid)
+        self._tenants.remove_pod(item.metadata.uid)
 
     def keep(self, items: set[str], list_began: float) -> None:
         self._ledger.keep_pods(items, list_began)
+        self._tenants.keep_pods(items)
 
 
 class Mirror:
@@ -86,15 +99,23 @@ class Mirror:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self._max_age_s = max_age_s
+        self.tenants = Tenants()
+        """Who lives on which node."""
         self._reflectors: dict[str, Reflector[Any]] = {
             "nodes": Reflector(
-                transport, NODES_PATH, objects.Node, _Nodes(ledger, listeners), clock, page_size=page_size, times=times
+                transport,
+                NODES_PATH,
+                objects.Node,
+                _Nodes(ledger, self.tenants, listeners),
+                clock,
+                page_size=page_size,
+                times=times,
             ),
             "pods": Reflector(
                 transport,
                 PODS_PATH,
                 objects.Pod,
-                _Pods(ledger, clock, listeners),
+                _Pods(ledger, self.tenants, clock, listeners),
                 clock,
                 field_selector=HOLDING_PODS,
                 page_size=page_size,

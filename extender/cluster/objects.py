@@ -18,6 +18,7 @@ class Object(msgspec.Struct, gc=False):
 class OwnerReference(Object):
     kind: str = ""
     name: str = ""
+    uid: str = ""
     controller: bool = False
 
 
@@ -44,6 +45,7 @@ class Container(Object, rename="camel"):
 
 class NodeAffinity(Object):
     preferred: list[Any] | None = msgspec.field(name="preferredDuringSchedulingIgnoredDuringExecution", default=None)
+    required: Any = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
 class Affinity(Object, rename="camel"):
@@ -64,11 +66,15 @@ class PodSpec(Object, rename="camel"):
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
     scheduling_gates: list[Any] | None = None
+    priority: int | None = None
+    resources: Resources | None = None
+    """At pod level: CPU, memory and huge pages, instead of the containers' sum."""
 
 
 class PodStatus(Object, rename="camel"):
     phase: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
+    start_time: str | None = None
 
 
 class Pod(Object):
@@ -92,9 +98,34 @@ class NodeAddress(Object):
     address: str = ""
 
 
+class Port(Object, rename="camel"):
+    host_port: int | None = None
+
+
+class DemandingContainer(Object):
+    ports: list[Port] | None = None
+
+
+class Demands(Object, rename="camel"):
+    """What else than resources a pod's spec may want of a node; read only where it matters."""
+
+    containers: list[DemandingContainer] | None = None
+    init_containers: list[DemandingContainer] | None = None
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
+    volumes: list[dict[str, Any]] | None = None
+    host_network: bool | None = None
+    resource_claims: list[Any] | None = None
+
+
+class DemandingPod(Object):
+    spec: Demands = msgspec.field(default_factory=Demands)
+
+
 class NodeStatus(Object):
     allocatable: Quantities | None = None
     addresses: list[NodeAddress] | None = None
+    capacity: Quantities | None = None
 
 
 class Node(Object):

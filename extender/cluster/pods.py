@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 from typing import Final
-
-import re2
 
 from extender.cluster import objects
 from extender.cluster.contracts import HOLDING_READERS, REQUEST_READERS
 from extender.cluster.contracts.readings import UnreadableError
 from extender.cluster.holdings import Holding, Part
+from extender.cluster.patterns import compile_pattern
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.nodes import GPU_RESOURCE, MAX_MEMORY_MIB, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.core.quantities import MIB, parse_quantity
@@ -25,6 +25,7 @@ from extender.core.requests import (
     mig_devices,
     read_request,
     resource_units,
+    total_request,
 )
 
 ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
@@ -42,28 +43,6 @@ ASSIGNED_BY: Final = "kerf.dev/assigned-by"
 _RESOURCES: Final = (GPU_RESOURCE, SHARED_GPU_RESOURCE)
 _MAX_INDEX_CHARS: Final = 512
 _MAX_UUID_CHARS: Final = 8192
-
-
-def _quiet_options() -> re2.Options:
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = 1 << 20
-    return options
-
-
-_RE2_OPTIONS: Final = _quiet_options()
-
-
-def compile_pattern(text: str) -> "re2._Regexp":
-    """A pod author's pattern, by RE2: linear time whatever the pattern, and the syntax of Go, which Genius uses.
-
-    Raises ValueError when it is none.
-    """
-    try:
-        return re2.compile(text, _RE2_OPTIONS)
-    except re2.error as error:
-        fault = error.args[0] if error.args else "unreadable"
-        raise ValueError(fault.decode(errors="replace") if isinstance(fault, bytes) else str(fault)) from None
 
 
 def read_pod_request(pod: objects.Pod) -> PodRequest:
@@ -148,9 +127,11 @@ def _parts(annotations: Mapping[str, str], gpus: tuple[int, ...], request: GpuRe
         uuids = [""] * len(gpus)
     milli, mib = WHOLE_MILLI, 0
     if request and (request.milli or request.shares_by_memory) and annotations.get(ASSIGNED_SHARE):
-        # Annotations can be edited later: what was asked is held at least.
+        # Whoever may write a pod may write these too: what was asked is held at least.
         milli = max(_number(annotations, ASSIGNED_SHARE, WHOLE_MILLI), request.milli)
         mib = max(_number(annotations, ASSIGNED_MEMORY, MAX_MEMORY_MIB), request.memory_each_mib)
+        if milli and not request.milli:
+            raise UnreadableError(f'{ASSIGNED_SHARE}: "{milli}" was not asked for')
     return tuple(Part(gpu, milli, mib, uuid) for gpu, uuid in zip(gpus, uuids, strict=True))
 
 
@@ -216,6 +197,23 @@ def parse_gpus(text: str) -> tuple[int, ...]:
 def format_gpus(gpus: tuple[int, ...]) -> str:
     """An assignment as its annotation has it."""
     return ",".join(map(str, gpus))
+
+
+def requested(spec: objects.PodSpec, resource: str) -> Fraction | int:
+    """A pod's request of one resource of any kind, as kube-scheduler counts it. Raises RequestError."""
+    overhead = spec.overhead or {}
+    of_pod = (spec.resources and spec.resources.requests) or {}
+    if resource in of_pod:
+        return total_request(resource, [Container(of_pod)], (), overhead)
+    containers, init_containers = (
+        [Container(_requests(item.resources), sidecar=item.restart_policy == "Always") for item in items or ()]
+        for items in (spec.containers, spec.init_containers)
+    )
+    return total_request(resource, containers, init_containers, overhead)
+
+
+def _requests(resources: objects.Resources | None) -> Resources:
+    return {} if resources is None else {**(resources.limits or {}), **(resources.requests or {})}
 
 
 def _units(spec: objects.PodSpec) -> tuple[int, AskedUnit, tuple[tuple[str, int], ...]]:

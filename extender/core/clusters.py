@@ -1,7 +1,7 @@
 """The state of a cluster as arrays: one immutable snapshot, read once by a decision."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -94,6 +94,23 @@ class Cluster:
         if len(rows) == len(array) and is_every_row(rows):
             return array
         return array.take(rows, axis=0)
+
+    def only(self, row: int) -> "Cluster":
+        """The cluster of one of the nodes alone, as row 0; by its bookings, unobserved."""
+        name, uuids = self.node_names[row], self.gpu_uuids[row]
+        values: dict[str, Any] = {
+            field.name: value[row : row + 1]
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), np.ndarray)
+        }
+        values |= {
+            "row_of": {name: 0},
+            "node_names": (name,),
+            "gpu_uuids": (uuids,),
+            "gpu_at": {uuid: (0, index) for index, uuid in enumerate(uuids) if uuid},
+            "observed": None,
+        }
+        return replace(self, **values)
 
 
 def is_every_row(rows: Rows) -> bool:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among, crossed_groups
-from extender.core.fits import Fit, fit
+from extender.core.fits import Fit, fit, share_mib
 from extender.core.nodes import GpuUnit
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies import Policy
@@ -218,7 +218,9 @@ def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, known
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     shared = request.milli or (request.shares_by_memory and cluster.unit[best] == GpuUnit.PART)
-    milli, mib = (request.milli, request.memory_each_mib) if shared else (WHOLE_MILLI, 0)
+    milli, mib = WHOLE_MILLI, 0
+    if shared:
+        milli, mib = request.milli, int(share_mib(request, cluster.gpu_memory_mib[best, list(gpus)]).max(initial=0))
     crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
     return replace(plain, best=best, gpus=gpus, milli=milli, mib=mib, crosses=crosses)
 

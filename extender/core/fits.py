@@ -27,6 +27,7 @@ _ACCEPTED_UNITS: Final = {
     AskedUnit.GPU: _accepts(GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU, GpuUnit.PART),
     AskedUnit.WHOLE: _accepts(GpuUnit.WHOLE, GpuUnit.PART),
     AskedUnit.SHARED: _accepts(GpuUnit.REPLICA),
+    AskedUnit.PART: _accepts(GpuUnit.PART),
 }
 """For each way of asking for GPUs, where it can be had."""
 _INDEXED_UNITS: Final = _accepts(GpuUnit.WHOLE, GpuUnit.PART)
@@ -49,6 +50,8 @@ class Fit:
     usable ones."""
     room: Mask
     """(R, G) GPUs that have room for the request, each by itself."""
+    idle: Mask
+    """(R, G) GPUs that nobody is known to hold anything of."""
     free_units: Longs
     """(R,) units free on the node, whatever their model and memory."""
     taken_units: Longs
@@ -115,7 +118,7 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
         ]
     else:
         if shares.any():
-            shared_room, busy = _share_room(request, shares, of_size, free_milli, free_mib)
+            shared_room, busy = _share_room(request, shares, of_size, memory, free_milli, free_mib)
             failures += busy
             room = np.where(shares[:, None], shared_room, room)
             idle_with_room = np.maximum((shared_room & idle).sum(axis=1) - untracked, 0)
@@ -128,7 +131,7 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
         reason[failed] = code
         if number is not numbers:
             numbers = np.where(failed, number, numbers)
-    return Fit(reason, numbers, room, free_units, taken, shares)
+    return Fit(reason, numbers, room, idle, free_units, taken, shares)
 
 
 def accepted(request: GpuRequest) -> Mask:
@@ -166,17 +169,24 @@ def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:
 
 
 def _share_room(
-    request: GpuRequest, shares: Mask, of_size: Mask, free_milli: Ints, free_mib: Ints
+    request: GpuRequest, shares: Mask, of_size: Mask, memory: Ints, free_milli: Ints, free_mib: Ints
 ) -> tuple[Mask, list[_Failure]]:
     """(R, G) GPUs that have room for a share, and where there are too few for want of compute or of memory."""
     milli, needed = max(request.milli, 1), max(request.count, 1)  # a GPU without any compute left serves nobody
     enough = of_size & (free_milli >= milli)
     most_milli = _nth_largest(np.where(of_size, free_milli, 0), needed)
     most_mib = _nth_largest(np.where(enough, free_mib, 0), needed)
-    return enough & (free_mib >= request.memory_each_mib), [
+    roomy = enough & (free_mib >= share_mib(request, memory))
+    return roomy, [
         (shares & (most_milli < milli), Reason.COMPUTE_BUSY, most_milli),
-        (shares & (most_mib < request.memory_each_mib), Reason.MEMORY_BUSY, most_mib),
+        (shares & (roomy.sum(axis=1) < needed), Reason.MEMORY_BUSY, most_mib),
     ]
+
+
+def share_mib(request: GpuRequest, memory_mib: Ints) -> Ints:
+    """Memory that a share takes of GPUs of so much memory, in the same shape."""
+    mib: Ints = np.maximum(request.memory_each_mib, memory_mib * request.memory_each_percent // 100)
+    return mib
 
 
 def _nth_largest(values: Ints, nth: int) -> Longs:
@@ -208,9 +218,9 @@ def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     for failed, code, number in reversed(failures):
         reason[failed] = code
         available = np.where(failed, number, available)
-    room = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)
+    none = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)
     taken = np.full(len(rows), request.count, dtype=np.int64)
-    return Fit(reason, available, room, free_units, taken, np.zeros(len(rows), np.bool_))
+    return Fit(reason, available, none, none, free_units, taken, np.zeros(len(rows), np.bool_))
 
 
 def _most_memory_mib(

@@ -55,6 +55,8 @@ class Gpu:
     """NUMA node, -1 when unknown."""
     link: int = -1
     """Group of GPUs joined by fast links (NVLink), -1 when unknown."""
+    max_holders: int = 0
+    """Among how many the node's plugin shares it at most, 0 for no bound."""
 
 
 @dataclass(frozen=True, slots=True)

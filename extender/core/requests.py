@@ -59,6 +59,8 @@ class AskedUnit(IntEnum):
     """Time slices, `nvidia.com/gpu.shared`."""
     MIG = 4
     """MIG devices, `nvidia.com/mig-<profile>`."""
+    PART = 5
+    """GPUs or parts of them, asked by resources of a plugin that hands out parts: only its nodes will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,14 @@ class GpuRequest:
     uuids_exclude: frozenset[str] = frozenset()
     mig: tuple[tuple[str, int], ...] = ()
     """MIG devices asked, by profile."""
+    memory_each_percent: int = 0
+    """Memory of each GPU in percent of what it has, for a share whose memory is asked so."""
 
     @property
     def shares_by_memory(self) -> bool:
         """Whether it is a share where the node's plugin hands out parts of GPUs, and asks whole GPUs elsewhere."""
-        return self.milli == 0 and self.memory_each_mib > 0 and self.memory_total_mib == 0 and not self.mig
+        asks_memory = self.memory_each_mib > 0 or self.memory_each_percent > 0
+        return self.milli == 0 and asks_memory and self.memory_total_mib == 0 and not self.mig
 
     def __str__(self) -> str:
         """The request in words: "2 GPUs of model a100 with 40 GiB"."""
@@ -104,6 +109,8 @@ class GpuRequest:
             words += f" not of UUID {_any_of(self.uuids_exclude)}"
         if self.memory_each_mib:
             words += f" with {format_mib(self.memory_each_mib)}"
+        if self.memory_each_percent:
+            words += f" with {self.memory_each_percent} % of its memory"
         if self.memory_total_mib:
             words += f" with {format_mib(self.memory_total_mib)} in total"
         return words

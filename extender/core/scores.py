@@ -6,7 +6,7 @@ A score sees only each row's own state, so that its value can be remembered unti
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Mask, Rows
-from extender.core.fits import Fit
+from extender.core.fits import Fit, share_mib
 from extender.core.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB
 from extender.core.requests import GpuRequest
 
@@ -26,8 +26,7 @@ def best_fit(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Flo
     if not fit.shares.any():
         return score
     left = _free_fraction(cluster, request, rows) - _asked_fraction(cluster, request, rows)  # (R, G)
-    idle = cluster.taken(cluster.gpu_idle, rows)
-    least_left = np.where(fit.room, left + idle, 2.0).min(axis=1, initial=2.0)  # 0..1 where shared, 1..2 where idle
+    least_left = np.where(fit.room, left + fit.idle, 2.0).min(axis=1, initial=2.0)  # 0..1 where shared, 1..2 where idle
     # A fraction is a whole number of thousandths, or of MiB; free units are at most MAX_GPUS_PER_NODE.
     shared = -(least_left + fit.free_units / (MAX_GPUS_PER_NODE * 2 * _LARGEST_MIB))
     return np.where(fit.shares, shared, score - MAX_GPUS_PER_NODE)
@@ -68,7 +67,7 @@ def _asked_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats
     memory = cluster.taken(cluster.gpu_memory_mib, rows)
     if request.milli:
         return np.full(memory.shape, request.milli / WHOLE_MILLI)
-    asked: Floats = request.memory_each_mib / np.maximum(memory, 1)
+    asked: Floats = share_mib(request, memory) / np.maximum(memory, 1)
     return asked
 
 

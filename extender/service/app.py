@@ -18,6 +18,7 @@ from extender.cluster.leases import Election, FollowedLease, HeldLease, LeaseNam
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer
+from extender.cluster.preemptions import Preemptor
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
@@ -105,7 +106,7 @@ def create_app(
         key=epoch_key(lease),
         page_size=settings.cluster.page_size,
     )
-    binder = Binder(transport, ledger, placer, events, clock, fence)
+    binder = Binder(transport, ledger, placer, events, clock, fence, time.time)
     waker = Waker(transport, ledger, placer, clock, fence)
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
@@ -121,6 +122,7 @@ def create_app(
         mirror,
         fence,
         metrics,
+        Preemptor(ledger, mirror.tenants, clock=clock, wall_clock=time.time),
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )

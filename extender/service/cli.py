@@ -2,23 +2,48 @@
 
 import importlib
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import yaml
 from rich.console import Console
+from typer.core import TyperGroup
 
 from extender import __version__
+from extender.service.plan_command import plan
 from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
 
+COMMANDS = "kerf.commands"
+"""Entry points: commands of other parts of the product, each a `typer.Typer`."""
+
+
+class _Commands(TyperGroup):
+    """The commands below, and those that entry points add: their parts are imported when they are asked for."""
+
+    # Typer's own names and, since it may or may not bring its own copy of click, no types of that.
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *sorted(entry_points(group=COMMANDS).names)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = entry_points(group=COMMANDS, name=cmd_name)
+        if not found:
+            return super().get_command(ctx, cmd_name)
+        command = typer.main.get_command(found[cmd_name].load())
+        command.name = cmd_name
+        return command
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Kerf: a kube-scheduler extender that stops GPU clusters from wasting GPUs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 config_app = typer.Typer(help="Look at settings, or check them.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.command()(plan)
 
 _errors = Console(stderr=True)
 
@@ -121,15 +146,25 @@ def config_check(config: ConfigOption = None, settings: SetOption = None) -> Non
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def bench(context: typer.Context) -> None:
     """Measure Kerf beside a plain kube-scheduler and a bare echo (needs a source checkout)."""
+    _run_from_checkout("bench", context)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def chaos(context: typer.Context) -> None:
+    """Break Kerf and a real control plane in every way, and check what it promises (needs a source checkout)."""
+    _run_from_checkout("chaos", context)
+
+
+def _run_from_checkout(name: str, context: typer.Context) -> None:
     try:
-        commands = importlib.import_module("tests.bench.commands")
+        commands = importlib.import_module(f"tests.{name}.commands")
     except ModuleNotFoundError as error:
         _complain(
-            f"kerf bench drives a real control plane that is built from tests/ of a source checkout ({error}); "
-            "run it there, as .venv/bin/kerf bench"
+            f"kerf {name} drives a real control plane that is built from tests/ of a source checkout ({error}); "
+            f"run it there, as .venv/bin/kerf {name}"
         )
         raise typer.Exit(2) from None
-    commands.app(context.args, prog_name="kerf bench")
+    commands.app(context.args, prog_name=f"kerf {name}")
 
 
 def main() -> None:

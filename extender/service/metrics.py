@@ -37,6 +37,15 @@ class Metrics:
         self.bad_requests = Counter(
             "kerf_bad_requests", "Pods whose request can't be understood.", registry=self.registry
         )
+        self.preemptions = Counter(
+            "kerf_preemption_candidates",
+            "Nodes proposed for evictions, by verdict.",
+            ["verdict"],
+            registry=self.registry,
+        )
+        self.spared_victims = Counter(
+            "kerf_spared_victims", "Proposed victims that were not needed.", registry=self.registry
+        )
         self.binds = Counter("kerf_binds", "Pods bound.", registry=self.registry)
         self.failed_binds = Counter("kerf_failed_binds", "Bindings that failed.", registry=self.registry)
 

@@ -28,6 +28,14 @@ _JSON: Final = "application/json"
 _SCHEMAS: Final = "#/components/schemas/"
 
 
+_FAULTS: Final = {
+    "400": "The request can't be understood.",
+    "413": "The body is too large.",
+    "503": "The mirror of the cluster is not fit for use.",
+}
+_FAULT_STATUSES: Final = {"HostPriorityList": ("400", "413", "503"), "PreemptionResult": ("400", "413")}
+"""Of the verbs whose answers have no field for a fault."""
+
 _Reply = tuple[int, bytes]
 """Status and body."""
 
@@ -72,13 +80,19 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
         except UnavailableError as error:
             return 503, _fault(error)
 
+    async def preempt(body: bytes) -> _Reply:
+        try:
+            return 200, verbs.preempt(body)
+        except wire.WireError as error:
+            return 400, _fault(error)
+
     async def bind(body: bytes) -> _Reply:
         return 200, await verbs.bind(body)
 
     def filter_too_large(error: BodyTooLargeError) -> _Reply:
         return 200, wire.encode(wire.FilterResult(error=str(error)))
 
-    def prioritize_too_large(error: BodyTooLargeError) -> _Reply:
+    def refuse_too_large(error: BodyTooLargeError) -> _Reply:
         return 413, _fault(error)
 
     def bind_too_large(error: BodyTooLargeError) -> _Reply:
@@ -86,7 +100,8 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
 
     return {
         "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
-        "/prioritize": VerbEndpoint("prioritize", prioritize, prioritize_too_large, service),
+        "/prioritize": VerbEndpoint("prioritize", prioritize, refuse_too_large, service),
+        "/preempt": VerbEndpoint("preempt", preempt, refuse_too_large, service),
         "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
     }
 
@@ -211,13 +226,8 @@ def _operation(summary: str, request: str, answer: str) -> dict[str, Any]:
         return {_JSON: {"schema": {"$ref": _SCHEMAS + name}}}
 
     responses = {"200": {"description": "The answer.", "content": content(answer)}}
-    if answer == "HostPriorityList":
-        for status, description in (
-            ("400", "The request can't be understood."),
-            ("413", "The body is too large."),
-            ("503", "The mirror of the cluster is not fit for use."),
-        ):
-            responses[status] = {"description": description, "content": content("Fault")}
+    for status in _FAULT_STATUSES.get(answer, ()):
+        responses[status] = {"description": _FAULTS[status], "content": content("Fault")}
     return {
         "post": {
             "tags": ["kube-scheduler"],
@@ -231,17 +241,21 @@ def _operation(summary: str, request: str, answer: str) -> dict[str, Any]:
 def _describe_wire(app: FastAPI) -> None:
     """Put the verbs and their types into the OpenAPI description."""
     _, components = msgspec.json.schema_components(
-        (wire.ExtenderArgs, wire.FilterResult, wire.HostPriority, wire.ExtenderBindingArgs, wire.BindResult),
+        (
+            *(wire.ExtenderArgs, wire.FilterResult, wire.HostPriority, wire.ExtenderBindingArgs, wire.BindResult),
+            *(wire.ExtenderPreemptionArgs, wire.PreemptionResult),
+        ),
         ref_template=_SCHEMAS + "{name}",
     )
     # What msgspec can't know: answers always have all their keys, and which parts of a request have to be there.
-    for name in ("FilterResult", "BindResult", "ExtenderBindingArgs"):
+    for name in ("FilterResult", "PreemptionResult", "BindResult", "ExtenderBindingArgs"):
         components[name]["required"] = list(components[name]["properties"])
     for value in components["ExtenderBindingArgs"]["properties"].values():
         del value["default"]
         value["minLength"] = 1
-    components["ExtenderArgs"]["required"] = ["Pod"]
-    components["ExtenderArgs"]["properties"]["Pod"] = {"$ref": _SCHEMAS + "Pod"}
+    for name in ("ExtenderArgs", "ExtenderPreemptionArgs"):
+        components[name]["required"] = ["Pod"]
+        components[name]["properties"]["Pod"] = {"$ref": _SCHEMAS + "Pod"}
     components["HostPriorityList"] = {"type": "array", "items": {"$ref": _SCHEMAS + "HostPriority"}}
     components["Fault"] = {"type": "object", "properties": {"Error": {"type": "string"}}, "required": ["Error"]}
     verbs = {
@@ -254,6 +268,11 @@ def _describe_wire(app: FastAPI) -> None:
             "How good each candidate node is, 0 to 10. The protocol has no field for a fault: those get a status.",
             "ExtenderArgs",
             "HostPriorityList",
+        ),
+        "/preempt": _operation(
+            "Which evictions would make room for a pod, and which of them it needs. In doubt none.",
+            "ExtenderPreemptionArgs",
+            "PreemptionResult",
         ),
         "/bind": _operation(
             "Bind a pod to a node, with its GPUs. A fault is a sentence in Error, always with status 200.",

@@ -13,15 +13,18 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from extender.cluster import objects
 from extender.cluster.binds import Binder, BindError
 from extender.cluster.fences import Fence
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.pods import has_soft_preferences, owner_of, read_pod_request
+from extender.cluster.preemptions import Preemptor
 from extender.cluster.wakes import Waker
 from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
 from extender.core.policies import Policy
+from extender.core.preemptions import Candidate
 from extender.core.requests import PodRequest, RequestError
 from extender.service import wire
 from extender.service.explanations import RejectionLog, failures
@@ -32,6 +35,7 @@ logger = logging.getLogger(__name__)
 _MAX_NAMES_WITH_REASONS: Final = 100
 """Up to so many candidates, filter names the reason of each that fails even though others fit. Beyond that reasons
 travel only when nothing fits, which is when kube-scheduler reads them."""
+_MAX_IN_LOG: Final = 20
 
 
 class Mode(StrEnum):
@@ -48,7 +52,7 @@ class UnavailableError(Exception):
 class Verbs:
     """The verbs on one cluster."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the verbs are wired to
         self,
         placer: Placer,
         binder: Binder,
@@ -56,6 +60,7 @@ class Verbs:
         mirror: Mirror,
         fence: Fence,
         metrics: Metrics,
+        preemptor: Preemptor,
         *,
         mode: Mode,
         near_best_nodes: int,
@@ -66,6 +71,7 @@ class Verbs:
         self._mirror = mirror
         self._fence = fence
         self._metrics = metrics
+        self._preemptor = preemptor
         self._mode = mode
         self._near_best_nodes = near_best_nodes
         self._rejections = RejectionLog()
@@ -109,6 +115,37 @@ class Verbs:
         self._waker.placed(pod.uid)
         self._metrics.binds.inc()
         return wire.encode(wire.BindResult())
+
+    def preempt(self, body: bytes) -> bytes:
+        """Answer preempt: nobody is evicted on a guess, so in doubt no node is left. Raises WireError."""
+        asked = wire.read_preemption_args(body)
+        candidates = [
+            self._preemptor.candidate(asked.pod, proposal.node, proposal.uids, proposal.num_pdb_violations)
+            for proposal in asked.proposals
+        ]
+        key = asked.pod.key
+        try:
+            _check_names(asked.pod)
+            request = read_pod_request(asked.pod)
+            if request.gpus is not None:
+                self._policy(request)
+                chosen = self._preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)
+                self._log_preemption(key, candidates, chosen)
+                candidates = chosen
+        except (RequestError, UnavailableError) as error:
+            logger.warning("pod %s evicts nobody: %s", key, error)
+            self._metrics.preemptions.labels("refused").inc(len(candidates))
+            candidates = []
+        return wire.encode(wire.PreemptionResult({candidate.node: _meta(candidate) for candidate in candidates}))
+
+    def _log_preemption(self, key: str, proposed: list[Candidate], chosen: list[Candidate]) -> None:
+        num_proposed = {candidate.node: len(candidate.victims) for candidate in proposed}
+        spared = sum(num_proposed[candidate.node] - len(candidate.victims) for candidate in chosen)
+        self._metrics.preemptions.labels("kept").inc(len(chosen))
+        self._metrics.preemptions.labels("dropped").inc(len(proposed) - len(chosen))
+        self._metrics.spared_victims.inc(spared)
+        nodes = ", ".join(f"{candidate.node} ({len(candidate.victims)} pods)" for candidate in chosen[:_MAX_IN_LOG])
+        logger.info("pod %s may evict on %d of %d nodes: %s", key, len(chosen), len(proposed), nodes or "none")
 
     def _filter(self, asked: wire.Asked) -> wire.FilterResult:
         try:
@@ -195,12 +232,22 @@ class Verbs:
 
 def _read_pod(asked: wire.Asked) -> tuple[PodIdentity, PodRequest]:
     """Who asks, and for what. Raises WireError, RequestError."""
+    _check_names(asked.pod)
     metadata = asked.pod.metadata
+    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata))
+    return pod, read_pod_request(asked.pod)
+
+
+def _check_names(pod: objects.Pod) -> None:
+    metadata = pod.metadata
     for key, name in (("Pod.metadata.namespace", metadata.namespace), ("Pod.metadata.name", metadata.name)):
         if name:
             wire.check_name(key, name)
-    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata))
-    return pod, read_pod_request(asked.pod)
+
+
+def _meta(candidate: Candidate) -> wire.MetaVictims:
+    pods = [wire.MetaPod(victim.uid) for victim in candidate.victims]
+    return wire.MetaVictims(pods, candidate.num_pdb_violations)
 
 
 def _named(asked: wire.Asked) -> wire.NodeNames | list[str]:

@@ -4,7 +4,7 @@ The Go types carry no JSON tags: keys are written `NodeNames`, and Go reads them
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
@@ -145,6 +145,63 @@ class PriorityEncoder:
         return b"[" + text[:-1] + b"]"
 
 
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Pods that kube-scheduler would evict from a node."""
+
+    node: str
+    uids: tuple[str, ...]
+    """Each once."""
+    num_pdb_violations: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPreemption:
+    """A request of preempt: a pod, and on each node those that would have to go for it."""
+
+    pod: objects.Pod
+    demands: objects.Demands
+    proposals: list[Proposal]
+
+
+Violations = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""How many victims' disruption budgets an eviction would break."""
+
+
+class MetaPod(msgspec.Struct, gc=False):
+    """A pod by its UID alone."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct, gc=False):
+    """The victims on one node."""
+
+    pods: list[MetaPod] = msgspec.field(name="Pods", default_factory=list)
+    num_pdb_violations: Violations = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class Victims(msgspec.Struct, gc=False):
+    """The victims on one node as whole pods, where kube-scheduler sends whole objects."""
+
+    pods: list[objects.Pod] = msgspec.field(name="Pods", default_factory=list)
+    num_pdb_violations: Violations = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class ExtenderPreemptionArgs(msgspec.Struct, gc=False):
+    """Body of preempt, as it is on the wire."""
+
+    pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
+    victims: dict[str, Victims] | None = msgspec.field(name="NodeNameToVictims", default=None)
+    meta_victims: dict[str, MetaVictims] | None = msgspec.field(name="NodeNameToMetaVictims", default=None)
+
+
+class PreemptionResult(msgspec.Struct, gc=False):
+    """Answer of preempt: the nodes left and who has to go there; always in this form, whatever was asked in."""
+
+    meta_victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default_factory=dict)
+
+
 class BindResult(msgspec.Struct, gc=False):
     """Answer of bind; an empty error means bound."""
 
@@ -160,6 +217,11 @@ _args_decoder: Final = msgspec.json.Decoder(ExtenderArgs)
 _binding_decoder: Final = msgspec.json.Decoder(ExtenderBindingArgs)
 _raw_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _node_decoder: Final = msgspec.json.Decoder(objects.Node)
+_raw_list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_violations_decoder: Final = msgspec.json.Decoder(Violations | None)
+_text_decoder: Final = msgspec.json.Decoder(str)
+_pod_decoder: Final = msgspec.json.Decoder(objects.Pod)
+_demands_decoder: Final = msgspec.json.Decoder(objects.DemandingPod)
 _encoder: Final = msgspec.json.Encoder()
 
 # Besides its own error, msgspec lets through those of text that is no UTF-8 and of nesting that is too deep.
@@ -192,13 +254,52 @@ def read_binding_args(body: bytes) -> ExtenderBindingArgs:
     return args
 
 
+def read_preemption_args(body: bytes) -> AskedPreemption:
+    """The body of preempt, in either form; the one by UIDs goes first where both came. Raises WireError."""
+    outer = _any_case(_decode(_raw_decoder, body), ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims"))
+    raw_pod = outer.get("Pod", _NULL)
+    if raw_pod == _NULL:
+        raise WireError("the request has no Pod")
+    by_uid = _proposals(outer.get("NodeNameToMetaVictims", _NULL), _uid_of_meta)
+    by_pod = _proposals(outer.get("NodeNameToVictims", _NULL), _uid_of_pod)
+    proposals = by_uid if by_uid is not None else by_pod or []
+    demands = _decode(_demands_decoder, raw_pod).spec
+    return AskedPreemption(_decode(_pod_decoder, raw_pod), demands, proposals)
+
+
+def _proposals(raw: msgspec.Raw, uid_of: Callable[[msgspec.Raw], str]) -> list[Proposal] | None:
+    """Victims by node, None when there is no such map. Raises WireError."""
+    if raw == _NULL:
+        return None
+    result: list[Proposal] = []
+    for node, raw_victims in _decode(_raw_decoder, raw).items():
+        victims = (
+            {} if raw_victims == _NULL else _any_case(_decode(_raw_decoder, raw_victims), ("Pods", "NumPDBViolations"))
+        )
+        num_violations = _decode(_violations_decoder, victims.get("NumPDBViolations", _NULL)) or 0
+        uids = [uid_of(pod) for pod in _decode(_raw_list_decoder, victims.get("Pods", _NULL)) or ()]
+        if not all(uids):
+            raise WireError(f"a victim on node {node[:80]!r} has no UID")
+        result.append(Proposal(node, tuple(dict.fromkeys(uids)), num_violations))
+    return result
+
+
+def _uid_of_meta(raw: msgspec.Raw) -> str:
+    uid = _any_case(_decode(_raw_decoder, raw), ("UID",)).get("UID")
+    return "" if uid is None else _decode(_text_decoder, uid)
+
+
+def _uid_of_pod(raw: msgspec.Raw) -> str:
+    return _decode(_pod_decoder, raw).metadata.uid
+
+
 def check_name(key: str, name: str) -> None:
     """Raise WireError unless a name is one that Kubernetes takes: names become parts of the API server's paths."""
     if not _NAME.fullmatch(name):
         raise WireError(f"{key}: {name[:80]!r} is no name of a Kubernetes object")
 
 
-def _decode(decoder: msgspec.json.Decoder[ArgsT], body: bytes) -> ArgsT:
+def _decode(decoder: msgspec.json.Decoder[ArgsT], body: bytes | msgspec.Raw) -> ArgsT:
     try:
         return decoder.decode(body)
     except _UNREADABLE as error:
@@ -206,10 +307,12 @@ def _decode(decoder: msgspec.json.Decoder[ArgsT], body: bytes) -> ArgsT:
 
 
 def _with_exact_keys(body: bytes, kind: type[ExtenderArgs] | type[ExtenderBindingArgs]) -> bytes:
-    """The same object with its keys in the case of the Go types; of keys that differ in case only, the last counts."""
-    exact = {field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(kind)}
-    try:
-        raw = _raw_decoder.decode(body)
-    except _UNREADABLE as error:
-        raise WireError(f"the request can't be read: {error}") from None
-    return _encoder.encode({exact.get(key.lower(), key): value for key, value in raw.items()})
+    """The same object with its keys in the case of the Go types."""
+    names = [field.encode_name for field in msgspec.structs.fields(kind)]
+    return _encoder.encode(_any_case(_decode(_raw_decoder, body), names))
+
+
+def _any_case(raw: dict[str, msgspec.Raw], names: Sequence[str]) -> dict[str, msgspec.Raw]:
+    """An object with these keys in the case of the Go types; of keys that differ in case only, the last counts."""
+    exact = {name.lower(): name for name in names}
+    return {exact.get(key.lower(), key): value for key, value in raw.items()}

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.bench import calls, reports, schedulers, starts
+from tests.bench import calls, ledgers, planners, reports, schedulers, starts
 from tests.bench.servers import BenchError
 from tests.controlplane import ApiError, BuildError, ProcessError
 
@@ -66,6 +66,22 @@ def time_calls(
     _publish(report, [reports.calls_table(report)], json)
 
 
+@app.command(name="planners")
+def compare_planners(
+    pods: Annotated[int, typer.Option(min=1, help="Pods of the batch that all planners get.")] = 200,
+    nodes: Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")] = 500,
+    many_pods: Annotated[int, typer.Option(min=1, help="Pods of the batch that only greedy gets.")] = 10_000,
+    many_nodes: Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")] = 5000,
+    repetitions: RepetitionsOption = 3,
+    json: JsonOption = None,
+) -> None:
+    """Quality and time of the planners on the same batches."""
+    plan = planners.Plan(pods, nodes, many_pods, many_nodes, repetitions)
+    with _progress(plan.num_steps) as tell:
+        report = planners.measure(plan, tell)
+    _publish(report, [reports.planners_table(report)], json)
+
+
 @app.command()
 def start(
     nodes: NodesOption = 5000,
@@ -80,6 +96,21 @@ def start(
     _publish(report, [reports.start_table(report)], json)
 
 
+@app.command()
+def ledger(
+    nodes: NodesOption = 5000,
+    pods: Annotated[int, typer.Option(min=1, help="Running pods with shares of GPUs.")] = 20000,
+    events: Annotated[int, typer.Option(min=10, help="Events of the watch.")] = 20000,
+    requests: Annotated[int, typer.Option(min=2, help="Calls of filter on each cluster.")] = 1000,
+    json: JsonOption = None,
+) -> None:
+    """Time of one watch event, and of filter with device choice beside filter that counts."""
+    plan = ledgers.Plan(nodes, pods, events, requests)
+    with _progress(plan.num_steps) as tell:
+        report = ledgers.measure(plan, tell)
+    _publish(report, [reports.ledger_table(report)], json)
+
+
 @app.command(name="all")
 def measure_all(
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that all works, no figures.")] = False,
@@ -87,14 +118,21 @@ def measure_all(
 ) -> None:
     """Everything, kube-scheduler in modest sizes: what `make bench` runs."""
     time_calls_plan, start_plan, scheduler_plans = _quick_plans() if quick else _plans()
-    num_steps = time_calls_plan.num_steps + start_plan.num_steps + sum(plan.num_steps for plan in scheduler_plans)
+    ledger_plan = ledgers.Plan(nodes=100, pods=400, events=100, requests=20) if quick else ledgers.Plan()
+    num_steps = ledger_plan.num_steps + time_calls_plan.num_steps + start_plan.num_steps
+    num_steps += sum(plan.num_steps for plan in scheduler_plans)
     with _progress(num_steps) as tell:
         report: reports.Report = {
+            "ledger": ledgers.measure(ledger_plan, tell),
             "calls": calls.measure(time_calls_plan, tell),
             "start": starts.measure(start_plan, tell),
             "scheduler": [schedulers.measure(plan, tell) for plan in scheduler_plans],
         }
-    tables = [reports.calls_table(report["calls"]), reports.start_table(report["start"])]
+    tables = [
+        reports.ledger_table(report["ledger"]),
+        reports.calls_table(report["calls"]),
+        reports.start_table(report["start"]),
+    ]
     _publish(report, tables + [reports.scheduler_table(part) for part in report["scheduler"]], json)
 
 

@@ -93,6 +93,20 @@ def calls_table(report: Report) -> Table:
     return table
 
 
+def ledger_table(report: Report) -> Table:
+    """What keeping account of every GPU costs."""
+    table = _table(f"Ledger: {report['nodes']} nodes, {report['pods']} pods with shares", "what", "p50", "p99")
+    rows = [("one watch event, us", report["event_us"])]
+    rows += [
+        ("filter with device choice, ms", report["filter_ms"]["devices"]),
+        ("filter that counts, ms", report["filter_ms"]["counted"]),
+    ]
+    for what, times in rows:
+        table.add_row(what, f"{times['p50']:.2f}", f"{times['p99']:.2f}")
+    table.add_row("ratio", f"{report['filter_ratio']:.2f}", "")
+    return table
+
+
 def start_table(report: Report) -> Table:
     """Start-up time and memory."""
     table = _table(
@@ -104,6 +118,27 @@ def start_table(report: Report) -> Table:
     for number, run in enumerate(report["runs"], 1):
         table.add_row(str(number), *(f"{run[key]:.1f}" for key in keys))
     table.add_row("median", *(f"{report[key]:.1f}" for key in keys), style="bold")
+    return table
+
+
+def planners_table(report: Report) -> Table:
+    """What each planner made of the same batches."""
+    table = _table(
+        "Planners: medians over seeds; worth counts each pod 1 to 2 by its priority",
+        "batch",
+        *("planner", "CPU, s", "placed", "worth", "GPUs given", "fragments"),
+    )
+    for result in report["results"]:
+        if "refused" in result:
+            table.add_row(result["batch"], result["planner"], "refused", *"----")
+            continue
+        table.add_row(
+            result["batch"],
+            result["planner"],
+            f"{result['seconds']:.3f}",
+            f"{result['placed']:g} of {result['pods']:g}",
+            *(f"{result[key]:g}" for key in ("worth", "gpus", "fragments")),
+        )
     return table
 
 

@@ -75,9 +75,25 @@ def test_start_reports_time_and_memory(tmp_path: Path) -> None:
     assert report["gpu_pods"] == 30
 
 
+def test_ledger_reports_events_and_filter(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "ledger", "--nodes=40", "--pods=100", "--events=50", "--requests=10")
+    assert 0 < report["event_us"]["p50"] <= report["event_us"]["p99"]
+    assert report["filter_ms"].keys() == {"devices", "counted"}
+    assert report["filter_ratio"] > 0
+
+
 def test_all_prints_every_table(tmp_path: Path) -> None:
     result = bench(tmp_path, "all", "--quick", "--json", "-")
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout).keys() == {"calls", "start", "scheduler"}
-    for title in ("Milliseconds per call", "Start of Kerf", "Pods per second"):
+    assert json.loads(result.stdout).keys() == {"ledger", "calls", "start", "scheduler"}
+    for title in ("Ledger", "Milliseconds per call", "Start of Kerf", "Pods per second"):
         assert title in result.stderr
+
+
+def test_planners_compares_them(tmp_path: Path) -> None:
+    sizes = ("--pods=20", "--nodes=10", "--many-pods=30", "--many-nodes=10")
+    report = report_of(tmp_path, "planners", *sizes, "--repetitions=1")
+    demo = {result["planner"]: result for result in report["results"] if result["batch"].startswith("demo")}
+    assert demo.keys() == {"greedy", "genetic", "q-learning", "exact", "genetic, cold"}
+    assert all(result["placed"] <= 19 for result in demo.values())
+    assert demo["exact"]["worth"] >= demo["genetic"]["worth"] >= demo["greedy"]["worth"]

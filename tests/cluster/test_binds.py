@@ -41,7 +41,9 @@ class Rig:
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
         self.events = EventRecorder(self.transport)
         self.fence = open_fence()
-        self.binder = Binder(self.transport, self.ledger, self.placer, self.events, self.clock, self.fence)
+        self.binder = Binder(
+            self.transport, self.ledger, self.placer, self.events, self.clock, self.fence, lambda: 1_800_000_000.0
+        )
         self.cluster.apply(pod or pod_manifest("p", 1, uid="u"))
         self.identity = PodIdentity("default", "p", "u")
         self.sync()
@@ -478,7 +480,7 @@ def test_a_late_binding_cannot_take_effect_once_a_successor_has_marked_the_pod()
             return await super().post(path, body)
 
     transport = Paused(rig.cluster)
-    rig.binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence)
+    rig.binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
     assert rig.fail() == "standby: b leads"
     assert [verb for verb, _, _ in transport.calls] == ["POST", "GET"]
     assert "nodeName" not in rig.cluster.pod("default", "p")["spec"]
@@ -491,7 +493,7 @@ def test_a_pod_marked_by_another_leader_is_not_bound_though_the_term_is_not_over
     rig.fence = Fence(rig.clock, "kerf.dev/epoch-kerf")
     rig.fence.take_over("", lambda: float("inf"), str)
     rig.fence.open("1-aa")
-    rig.binder = Binder(rig.transport, rig.ledger, rig.placer, rig.events, rig.clock, rig.fence)
+    rig.binder = Binder(rig.transport, rig.ledger, rig.placer, rig.events, rig.clock, rig.fence, rig.clock)
     rig.filter("n")
     touch(rig, **{"kerf.dev/epoch-kerf": "2-bb"})
     assert rig.fail() == "pod default/p belongs to another leader by now"
@@ -600,7 +602,7 @@ def slow(scenario: Callable[[Rig, SlowTransport, "asyncio.Task[None]"], Awaitabl
 
     async def run() -> None:
         transport = SlowTransport(rig.cluster)
-        binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence)
+        binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
         rig.binder = binder
         first = asyncio.create_task(binder.bind(rig.identity, "n", ""))
         await transport.asked.wait()

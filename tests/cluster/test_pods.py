@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from extender.cluster import objects
 from extender.cluster.holdings import Holding, whole_gpus
+from extender.cluster.patterns import compile_pattern
 from extender.cluster.pods import (
     ASSIGNED_GPUS,
-    compile_pattern,
     format_gpus,
     has_soft_preferences,
     parse_gpus,

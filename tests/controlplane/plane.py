@@ -35,6 +35,7 @@ class ControlPlane:
         self._users = USERS | dict(users or {})
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
         self._processes: list[Process] = []
+        self._commands: dict[str, tuple[Sequence[str | Path], str, Path | None]] = {}
         self._api: Api | None = None
 
     def __enter__(self) -> Self:
@@ -83,6 +84,16 @@ class ControlPlane:
             self._api = None
         for folder in ("etcd", "certificates"):
             shutil.rmtree(self.directory / folder, ignore_errors=True)
+
+    def kill(self, name: str) -> None:
+        """kill -9 of a server or scheduler; its data stay."""
+        process = next(process for process in self._processes if process.name == name)
+        self._processes.remove(process)
+        process.kill()
+
+    def revive(self, name: str) -> Process:
+        """Start what was killed as it was; return when it is ready."""
+        return self._launch(name, *self._commands[name])
 
     def request(
         self, method: str, path: str, body: object | None = None, content_type: str = "application/json"
@@ -216,6 +227,7 @@ class ControlPlane:
 
     def _launch(self, name: str, command: Sequence[str | Path], url: str, certificate: Path | None = None) -> Process:
         """Start a server and wait until its /readyz says yes."""
+        self._commands[name] = command, url, certificate
         process = processes.start_process(name, command, self.directory / f"{name}.log", url)
         self._processes.append(process)
         try:

@@ -45,10 +45,6 @@ class Process:
     def pid(self) -> int:
         return self._popen.pid
 
-    def signal(self, number: int) -> None:
-        """Send a signal."""
-        self._popen.send_signal(number)
-
     @property
     def running(self) -> bool:
         return self._popen.poll() is None
@@ -65,6 +61,15 @@ class Process:
                 return
         state = f"not ready after {timeout_s:g} s" if self.running else f"ended with {self._popen.returncode}"
         raise ProcessError(f"{self.name} {state}; end of {self.log}:\n{self.tail()}")
+
+    def signal(self, number: int) -> None:
+        """Send a signal; to one that has ended, none."""
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, stopped or not; return when it is gone."""
+        self._popen.kill()
+        self._popen.wait()
 
     def stop(self, grace_s: float = 1.0) -> None:
         """End it: SIGTERM, then SIGKILL after the grace."""

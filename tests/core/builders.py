@@ -1,12 +1,12 @@
 """Small clusters for tests, written node by node."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from extender.cluster.arrays import ClusterArrays
-from extender.cluster.pods import compile_pattern
+from extender.cluster.patterns import compile_pattern
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.models import ModelPattern, describe_model
 from extender.core.nodes import Gpu, GpuUnit, NodeOffer
@@ -20,12 +20,20 @@ class NodeState:
 
     offer: NodeOffer
     held: frozenset[int] = frozenset()
+    used: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """(milli, MiB) of GPUs that are shared."""
     untracked: int = 0
     """Units of unknown index that somebody holds, the withheld ones not counted."""
 
     @property
     def all_untracked(self) -> int:
         return self.untracked + self.offer.withheld_units
+
+    @property
+    def idle(self) -> set[int]:
+        """GPUs that may be given whole, those of unknown holders included."""
+        healthy = {index for index, gpu in enumerate(self.offer.gpus) if gpu.healthy}
+        return healthy - self.held - self.used.keys()
 
 
 def node(
@@ -35,13 +43,25 @@ def node(
     unit: GpuUnit = GpuUnit.WHOLE,
     units_per_gpu: int = 1,
     withheld: int = 0,
+    used: Mapping[int, tuple[int, int]] | None = None,
+    broken: Iterable[int] = (),
+    links: Sequence[int] = (),
+    numas: Sequence[int] = (),
+    uuids: Sequence[str] = (),
+    mig: Mapping[str, int] | None = None,
 ) -> NodeState:
     """A node of GPUs given as (product, MiB)."""
-    described = tuple(Gpu(describe_model(product, ALIASES), memory_mib) for product, memory_mib in gpus)
+    count = len(gpus)
+    columns = zip(gpus, uuids or [""] * count, numas or [-1] * count, links or [-1] * count, strict=True)
+    described = tuple(
+        Gpu(describe_model(product, ALIASES), memory_mib, uuid, index not in broken, numa, link)
+        for index, ((product, memory_mib), uuid, numa, link) in enumerate(columns)
+    )
+    profiles = tuple(sorted((mig or {}).items()))
     if not gpus:
-        return NodeState(NodeOffer())
-    offer = NodeOffer(described, unit, units_per_gpu, len(gpus) * units_per_gpu - withheld)
-    return NodeState(offer, frozenset(held), untracked)
+        return NodeState(NodeOffer(mig=profiles))
+    units = sum(gpu.healthy for gpu in described) * units_per_gpu - withheld
+    return NodeState(NodeOffer(described, unit, units_per_gpu, units, profiles), frozenset(held), used or {}, untracked)
 
 
 def wholly(offer: NodeOffer, held: Iterable[int]) -> dict[int, tuple[int, int]]:
@@ -54,7 +74,7 @@ def arrays_of(nodes: Mapping[str, NodeState]) -> ClusterArrays:
     arrays = ClusterArrays()
     for name, state in nodes.items():
         row = arrays.set_node(name, state.offer)
-        arrays.set_held(row, wholly(state.offer, state.held), state.all_untracked)
+        arrays.set_held(row, wholly(state.offer, state.held) | dict(state.used), state.all_untracked)
     return arrays
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.devices import choose_gpus
+from extender.core.devices import choose_gpus, crossed_groups
 from extender.core.nodes import GpuUnit
 from extender.core.requests import AskedUnit, GpuRequest
 from tests.core.builders import NodeState, cluster_of, node, pattern
@@ -54,10 +54,118 @@ A100, A100_40, T4 = ("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 
             (),
             id="slices are the device plugin's to pick",
         ),
+        pytest.param(
+            node(mig={"1g.5gb": 2}), GpuRequest(1, AskedUnit.MIG, mig=(("1g.5gb", 1),)), (), id="MIG devices as well"
+        ),
+        pytest.param(node(T4, T4, used={0: (1, 1)}), GpuRequest(1), (1,), id="whole where nobody has a share"),
+        pytest.param(
+            node(T4, A100, uuids=["GPU-a", "GPU-b"]), GpuRequest(1, uuids=frozenset({"GPU-b"})), (1,), id="of the UUID"
+        ),
+        pytest.param(node(*[T4] * 4, links=[0, 0, 1, 1], held=[0]), GpuRequest(2), (2, 3), id="one link group"),
+        pytest.param(
+            node(*[T4] * 4, links=[0, 0, 1, 1]), GpuRequest(3), (0, 1, 2), id="more than a group: the lowest indices"
+        ),
+        pytest.param(
+            node(*[T4] * 6, links=[0, 0, 1, 1, 2, 2], numas=[0, 0, 1, 1, 1, 1], held=[0]),
+            GpuRequest(3),
+            (2, 3, 4),
+            id="no link group has three: one NUMA node has",
+        ),
+        pytest.param(
+            node(*[T4] * 4, links=[0, 0, 1, 1], held=[3]),
+            GpuRequest(1),
+            (2,),
+            id="the pair stays for those who need it",
+        ),
+        pytest.param(
+            node(A100, A100, T4, T4, links=[0, 0, 1, 1], held=[2]), GpuRequest(2), (0, 1), id="together before smaller"
+        ),
+        pytest.param(
+            node(T4, T4, T4, used={1: (300, 0), 2: (500, 0)}),
+            GpuRequest(1, AskedUnit.WHOLE, milli=400),
+            (2,),
+            id="share: the GPU it fills best, 500 - 400 before 700 - 400 and an idle one",
+        ),
+        pytest.param(
+            node(T4, T4, used={0: (600, 0)}),
+            GpuRequest(1, AskedUnit.WHOLE, milli=500),
+            (1,),
+            id="share: an idle one where it must be",
+        ),
+        pytest.param(
+            node(A100, T4), GpuRequest(1, AskedUnit.WHOLE, 1000, milli=500), (1,), id="share: the smaller of idle ones"
+        ),
+        pytest.param(
+            node(T4, T4, unit=GpuUnit.PART, used={0: (0, 1000), 1: (0, 9000)}),
+            GpuRequest(1, memory_each_mib=4000),
+            (1,),
+            id="share of memory: 15360 - 9000 - 4000 is less than 15360 - 1000 - 4000",
+        ),
+        pytest.param(
+            node(T4, T4, T4, used={0: (500, 0)}),
+            GpuRequest(2, AskedUnit.WHOLE, milli=500),
+            (0, 1),
+            id="a share of each",
+        ),
     ],
 )
 def test_choice(state: NodeState, request_: GpuRequest, gpus: tuple[int, ...] | None) -> None:
     assert choose_gpus(cluster_of({"n": state}), 0, request_) == gpus
+
+
+def test_spread_puts_a_share_on_the_emptiest_gpu() -> None:
+    cluster = cluster_of({"n": node(T4, T4, T4, used={0: (500, 0), 1: (100, 0)}, untracked=1)})
+    share = GpuRequest(1, AskedUnit.WHOLE, milli=400)
+    # GPU 2 may be the one that somebody of unknown index holds.
+    assert choose_gpus(cluster, 0, share, spreads=True) == (1,)
+    cluster = cluster_of({"n": node(T4, T4, T4, used={0: (500, 0), 1: (100, 0)})})
+    assert choose_gpus(cluster, 0, share, spreads=True) == (2,)
+
+
+@pytest.mark.parametrize(
+    ("links", "numas", "gpus", "crosses"),
+    [
+        pytest.param([0, 0, 1, 1], [0, 0, 1, 1], [0, 1], "", id="together"),
+        pytest.param([0, 0, 1, 1], [0, 0, 0, 0], [1, 2], "link", id="two link groups of one NUMA node"),
+        pytest.param([0, 0, 1, 1], [0, 0, 1, 1], [1, 2], "numa", id="two NUMA nodes"),
+        pytest.param([], [], [0, 3], "", id="nothing known"),
+    ],
+)
+def test_what_is_crossed_is_told(links: list[int], numas: list[int], gpus: list[int], crosses: str) -> None:
+    cluster = cluster_of({"n": node(*[T4] * 4, links=links, numas=numas)})
+    assert crossed_groups(cluster, 0, gpus) == crosses
+
+
+GROUPS = st.lists(st.integers(-1, 2), min_size=8, max_size=8)
+
+
+@given(GROUPS, st.sets(st.integers(0, 7)), st.integers(2, 4))
+def test_one_group_is_taken_whenever_one_can_give_them(links: list[int], held: set[int], count: int) -> None:
+    chosen = choose_gpus(cluster_of({"n": node(*[T4] * 8, links=links, held=held)}), 0, GpuRequest(count))
+    free_in = [sum(link == group and gpu not in held for gpu, link in enumerate(links)) for group in range(3)]
+    if chosen is not None and max(free_in) >= count:
+        assert len({links[gpu] for gpu in chosen}) == 1
+        assert links[chosen[0]] >= 0
+
+
+USED = st.dictionaries(st.integers(0, 3), st.tuples(st.integers(0, 1000), st.integers(1, 4000)))
+
+
+@given(USED, st.integers(1, 999), st.integers(0, 4000))
+def test_a_share_leaves_as_little_as_can_be(used: dict[int, tuple[int, int]], milli: int, mib: int) -> None:
+    """Against every GPU: a partly used one if any has room, and none that would be filled better."""
+    state = node(*[("Tesla-T4", 4000)] * 4, used=used)
+    left = {
+        gpu: (gpu not in used, 1000 - used.get(gpu, (0, 0))[0] - milli, 4000 - used.get(gpu, (0, 0))[1] - mib)
+        for gpu in range(4)
+    }
+    room = {gpu: left_over for gpu, left_over in left.items() if min(left_over[1:]) >= 0}
+    chosen = choose_gpus(cluster_of({"n": state}), 0, GpuRequest(1, AskedUnit.WHOLE, mib, milli=milli))
+    if not room:
+        assert chosen is None
+    else:
+        assert chosen is not None
+        assert room[chosen[0]] == min(room.values())
 
 
 @given(

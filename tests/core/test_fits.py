@@ -1,7 +1,7 @@
 """The vectorised fit against a slow oracle that tries every case."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -57,10 +57,14 @@ class Counts:
     """A node's units, counted one by one."""
 
     installed: int = 0
+    healthy: int = 0
+    of_uuid: int = 0
     of_model: int = 0
     sizes: list[int] = field(default_factory=list)
     """MiB of each unit of the model and size asked."""
     free_sizes: list[int] = field(default_factory=list)
+    of_size: list[int] = field(default_factory=list)
+    """Indices of the GPUs of the model and size asked."""
 
 
 def count_units(state: NodeState, request: GpuRequest) -> Counts:
@@ -69,13 +73,20 @@ def count_units(state: NodeState, request: GpuRequest) -> Counts:
         for _ in range(state.offer.units_per_gpu):
             counts.installed += 1
             memory = gpu.memory_mib // state.offer.units_per_gpu
+            if not gpu.healthy:
+                continue
+            counts.healthy += 1
+            if (request.uuids and gpu.uuid not in request.uuids) or gpu.uuid in request.uuids_exclude:
+                continue
+            counts.of_uuid += 1
             if not accepts(request, gpu.model):
                 continue
             counts.of_model += 1
             if memory < request.memory_each_mib:
                 continue
             counts.sizes.append(memory)
-            if index not in state.held:
+            counts.of_size.append(index)
+            if index in state.idle:
                 counts.free_sizes.append(memory)
     return counts
 
@@ -83,7 +94,7 @@ def count_units(state: NodeState, request: GpuRequest) -> Counts:
 REFUSED_UNITS = {
     AskedUnit.GPU: [GpuUnit.REPLICA],
     AskedUnit.WHOLE: [GpuUnit.REPLICA, GpuUnit.REPLICA_AS_GPU],
-    AskedUnit.SHARED: [GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU],
+    AskedUnit.SHARED: [GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU, GpuUnit.PART],
 }
 
 
@@ -95,13 +106,21 @@ def slow_fit(state: NodeState, request: GpuRequest) -> tuple[Reason, int, int]:
         return Reason.NO_GPUS, 0, 0
     if state.offer.unit in REFUSED_UNITS[request.unit]:
         return Reason.NOT_THIS_KIND, counts.installed, 0
+    if request.milli and request.unit is AskedUnit.GPU and state.offer.unit is not GpuUnit.PART:
+        return Reason.NOT_THIS_KIND, counts.installed, 0
+    if (request.uuids or request.uuids_exclude) and state.offer.unit not in (GpuUnit.WHOLE, GpuUnit.PART):
+        return Reason.NOT_THIS_KIND, counts.installed, 0
     for reason, number in (
         (Reason.TOO_FEW_INSTALLED, counts.installed),
+        (Reason.UNHEALTHY, counts.healthy),
+        (Reason.WRONG_UUID, counts.of_uuid),
         (Reason.WRONG_MODEL, counts.of_model),
         (Reason.TOO_SMALL, len(counts.sizes)),
     ):
         if number < needed:
             return reason, number, 0
+    if gives_shares(state, request):
+        return slow_share_fit(state, request, counts.of_size)
     installed_mib, _ = most_memory(counts.sizes, 0, request)
     if installed_mib < request.memory_total_mib:
         return Reason.TOTAL_TOO_SMALL, installed_mib, 0
@@ -114,9 +133,48 @@ def slow_fit(state: NodeState, request: GpuRequest) -> tuple[Reason, int, int]:
     return Reason.FITS, free, taken
 
 
+def gives_shares(state: NodeState, request: GpuRequest) -> bool:
+    by_memory = state.offer.unit is GpuUnit.PART and request.memory_each_mib > 0 and not request.memory_total_mib
+    return request.milli > 0 or by_memory
+
+
+def free_of(state: NodeState, index: int) -> tuple[int, int]:
+    """Free (milli, MiB) of one GPU."""
+    memory = state.offer.gpus[index].memory_mib
+    if index in state.held:
+        return 0, 0
+    milli, mib = state.used.get(index, (0, 0))
+    return (0 if mib and not memory else max(1000 - milli, 0)), max(memory - mib, 0)
+
+
+def slow_share_fit(state: NodeState, request: GpuRequest, gpus: Sequence[int]) -> tuple[Reason, int, int]:
+    """The same for shares: each on one GPU, whole or partly used."""
+
+    def of_that_rank(values: Sequence[int]) -> int:
+        return sorted(values, reverse=True)[request.count - 1] if len(values) >= request.count else 0
+
+    milli = max(request.milli, 1)
+    most_milli = of_that_rank([free_of(state, index)[0] for index in gpus])
+    if most_milli < milli:
+        return Reason.COMPUTE_BUSY, most_milli, 0
+    enough = [index for index in gpus if free_of(state, index)[0] >= milli]
+    most_mib = of_that_rank([free_of(state, index)[1] for index in enough])
+    if most_mib < request.memory_each_mib:
+        return Reason.MEMORY_BUSY, most_mib, 0
+    room = [index for index in enough if free_of(state, index)[1] >= request.memory_each_mib]
+    idle = [index for index in room if index in state.idle]
+    # Each unit of unknown index may hold one of the idle GPUs, and those with room first.
+    available = len(room) - len(idle) + max(len(idle) - state.all_untracked, 0)
+    return (Reason.FITS if available >= request.count else Reason.BUSY), available, request.count
+
+
 # Random clusters and requests; sizes of a few GiB, so that sums meet thresholds often.
 
 GPUS = st.tuples(st.sampled_from([A100[0], T4[0], A100_40[0], ""]), st.sampled_from([0, 1000, 2000, 3000, 4000]))
+
+
+MILLI = st.sampled_from([0, 1, 300, 500, 999, 1000, 1500])
+UUIDS = ["GPU-a", "GPU-b", "GPU-c", "", ""]
 
 
 @st.composite
@@ -124,19 +182,26 @@ def node_states(draw: st.DrawFn) -> NodeState:
     gpus = draw(st.lists(GPUS, max_size=5))
     if not gpus:
         return node()
-    unit = draw(st.sampled_from([GpuUnit.WHOLE, GpuUnit.WHOLE, GpuUnit.REPLICA, GpuUnit.REPLICA_AS_GPU]))
+    unit = draw(st.sampled_from([GpuUnit.WHOLE, GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.REPLICA, GpuUnit.REPLICA_AS_GPU]))
+    indexed = unit in (GpuUnit.WHOLE, GpuUnit.PART)
     held = draw(st.sets(st.integers(0, len(gpus) - 1)))
-    per_gpu = 1 if unit is GpuUnit.WHOLE else draw(st.integers(2, 3)) if len(gpus) <= 2 else 2
-    if unit is not GpuUnit.WHOLE:
+    used = draw(st.dictionaries(st.integers(0, len(gpus) - 1), st.tuples(MILLI, st.sampled_from([1, 500, 2000, 5000]))))
+    broken = draw(st.sets(st.integers(0, len(gpus) - 1), max_size=1))
+    per_gpu = 1 if indexed else draw(st.integers(2, 3)) if len(gpus) <= 2 else 2
+    if not indexed:
         gpus = gpus[:3]
-        held = set()
+        held, used = set(), {}
+    healthy = len(gpus) - len([index for index in broken if index < len(gpus)])
     return node(
         *gpus,
         held=held,
+        used={gpu: amounts for gpu, amounts in used.items() if gpu not in held | broken},
+        broken=broken,
+        uuids=draw(st.permutations(UUIDS))[: len(gpus)],
         untracked=draw(st.sampled_from([0, 0, 1, 2, 7])),
         unit=unit,
         units_per_gpu=per_gpu,
-        withheld=draw(st.sampled_from([0, 0, 1])),
+        withheld=draw(st.sampled_from([0, 0, 1])) if healthy else 0,
     )
 
 
@@ -145,19 +210,32 @@ PATTERNS = st.sampled_from([None, None, pattern("a100"), pattern("t4"), pattern(
 
 @st.composite
 def requests(draw: st.DrawFn) -> GpuRequest:
-    total = draw(st.sampled_from([0, 0, 1, 1000, 2500, 4000, 6000, 9000]))
+    unit = draw(st.sampled_from([AskedUnit.GPU, AskedUnit.WHOLE, AskedUnit.SHARED]))
+    milli = 0 if unit is AskedUnit.SHARED else draw(st.sampled_from([0, 0, 1, 500, 700]))
+    total = 0 if milli else draw(st.sampled_from([0, 0, 1, 1000, 2500, 4000, 6000, 9000]))
     return GpuRequest(
         draw(st.integers(0 if total else 1, 5)),
-        draw(st.sampled_from([AskedUnit.GPU, AskedUnit.WHOLE, AskedUnit.SHARED])),
+        unit,
         draw(st.sampled_from([0, 0, 1, 500, 1000, 1500, 3000])),
         total,
         draw(PATTERNS),
         draw(PATTERNS),
+        milli,
+        draw(st.sampled_from([frozenset(), frozenset(), frozenset({"GPU-a", "GPU-c"}), frozenset({"GPU-x"})])),
+        draw(st.sampled_from([frozenset(), frozenset(), frozenset({"GPU-b"})])),
     )
 
 
+def own_uuids(number: int, state: NodeState) -> NodeState:
+    """UUIDs are a node's own: all but the first node's get its number."""
+    gpus = tuple(
+        replace(gpu, uuid=f"{gpu.uuid}{number}" if number and gpu.uuid else gpu.uuid) for gpu in state.offer.gpus
+    )
+    return replace(state, offer=replace(state.offer, gpus=gpus))
+
+
 CLUSTERS = st.lists(node_states(), min_size=1, max_size=6).map(
-    lambda states: {f"n{number}": state for number, state in enumerate(states)}
+    lambda states: {f"n{number}": own_uuids(number, state) for number, state in enumerate(states)}
 )
 
 
@@ -169,7 +247,7 @@ def test_fit_is_what_the_oracle_says(states: dict[str, NodeState], request: GpuR
     for row, state in enumerate(states.values()):
         reason, available, taken = slow_fit(state, request)
         assert (Reason(checked.reason[row]), checked.available[row]) == (reason, available)
-        free_units = (len(state.offer.gpus) - len(state.held)) * state.offer.units_per_gpu - state.all_untracked
+        free_units = len(state.idle) * state.offer.units_per_gpu - state.all_untracked
         assert checked.free_units[row] == max(free_units, 0)
         if reason is Reason.FITS:
             assert checked.taken_units[row] == taken
@@ -185,13 +263,23 @@ def test_whenever_it_fits_the_gpus_chosen_satisfy_everything(states: dict[str, N
         if not checked.fits[row]:
             continue
         chosen = choose_gpus(cluster, row, request)
-        if state.offer.unit is not GpuUnit.WHOLE:
+        if state.offer.unit not in (GpuUnit.WHOLE, GpuUnit.PART):
             assert chosen == ()
             continue
         assert chosen is not None
         assert len(set(chosen)) == len(chosen) == (request.count or len(chosen)) > 0
         gpus = [state.offer.gpus[index] for index in chosen]
-        assert not state.held & set(chosen)
+        if gives_shares(state, request):
+            for index in chosen:
+                free_milli, free_mib = free_of(state, index)
+                assert free_milli >= max(request.milli, 1)
+                assert free_mib >= request.memory_each_mib
+            assert len(state.idle - set(chosen)) >= min(state.all_untracked, len(state.idle))
+        else:
+            assert set(chosen) <= state.idle
+        assert all(gpu.healthy for gpu in gpus)
+        assert all(not request.uuids or gpu.uuid in request.uuids for gpu in gpus)
+        assert all(gpu.uuid not in request.uuids_exclude for gpu in gpus)
         assert all(accepts(request, gpu.model) for gpu in gpus)
         assert all(gpu.memory_mib >= request.memory_each_mib for gpu in gpus)
         assert sum(gpu.memory_mib for gpu in gpus) >= request.memory_total_mib
@@ -291,6 +379,89 @@ MIXED = node(A100, A100_40, T4, T4)
         pytest.param(node(T4, T4, untracked=1), GpuRequest(2), Reason.BUSY, 1, id="unknown index: 2 - 1"),
         pytest.param(node(T4, T4, withheld=1), GpuRequest(2), Reason.BUSY, 1, id="unhealthy: 2 - 1"),
         pytest.param(node(T4, untracked=5), GpuRequest(1), Reason.BUSY, 0, id="never below zero"),
+        pytest.param(node(T4, T4, broken=[1]), GpuRequest(2), Reason.UNHEALTHY, 1, id="broken ones are not offered"),
+        pytest.param(
+            node(T4, T4, uuids=["GPU-a", "GPU-b"], held=[1]),
+            GpuRequest(1, uuids=frozenset({"GPU-b"})),
+            Reason.BUSY,
+            0,
+            id="the GPU of that UUID is held",
+        ),
+        pytest.param(
+            node(T4, T4, uuids=["GPU-a", "GPU-b"]),
+            GpuRequest(2, uuids_exclude=frozenset({"GPU-b"})),
+            Reason.WRONG_UUID,
+            1,
+            id="one of two is excluded",
+        ),
+        pytest.param(node(T4, T4, used={0: (1, 0)}), GpuRequest(2), Reason.BUSY, 1, id="a shared GPU is not whole"),
+        pytest.param(node(T4, T4, used={0: (0, 1)}), GpuRequest(2), Reason.BUSY, 1, id="nor with a share of memory"),
+        pytest.param(
+            node(T4, T4, used={0: (600, 0), 1: (500, 0)}),
+            GpuRequest(1, AskedUnit.WHOLE, milli=501),
+            Reason.COMPUTE_BUSY,
+            500,
+            id="one share on one GPU: 400 + 500 free do not make 501 (A6)",
+        ),
+        pytest.param(
+            node(T4, T4, used={0: (600, 15000), 1: (500, 15000)}),
+            GpuRequest(1, AskedUnit.WHOLE, 361, milli=400),
+            Reason.MEMORY_BUSY,
+            360,
+            id="memory of one GPU: 15360 - 15000",
+        ),
+        pytest.param(
+            node(T4, T4, held=[0], used={1: (500, 15000)}),
+            GpuRequest(1, AskedUnit.WHOLE, 360, milli=500),
+            Reason.FITS,
+            1,
+            id="exactly what is left",
+        ),
+        pytest.param(
+            node(T4, T4, untracked=2), GpuRequest(1, AskedUnit.WHOLE, milli=1), Reason.BUSY, 0, id="anybody's GPUs"
+        ),
+        pytest.param(
+            node(T4, T4, T4, used={0: (500, 0)}, untracked=2),
+            GpuRequest(2, AskedUnit.WHOLE, milli=500),
+            Reason.BUSY,
+            1,
+            id="shared with us, so not with the two of unknown index",
+        ),
+        pytest.param(
+            node(T4, used={0: (500, 8192)}, unit=GpuUnit.PART),
+            GpuRequest(1, memory_each_mib=4096),
+            Reason.FITS,
+            1,
+            id="by memory a share where the plugin shares",
+        ),
+        pytest.param(
+            node(T4, used={0: (500, 8192)}),
+            GpuRequest(1, memory_each_mib=4096),
+            Reason.BUSY,
+            0,
+            id="by memory a whole GPU elsewhere",
+        ),
+        pytest.param(
+            node(T4), GpuRequest(1, milli=500), Reason.NOT_THIS_KIND, 1, id="this plugin gives whole GPUs for it"
+        ),
+        pytest.param(node(T4, unit=GpuUnit.PART), GpuRequest(1, milli=500), Reason.FITS, 1, id="this one shares"),
+        pytest.param(
+            node(mig={"1g.5gb": 7}), GpuRequest(2, AskedUnit.MIG, mig=(("1g.5gb", 2),)), Reason.FITS, 7, id="MIG"
+        ),
+        pytest.param(
+            node(mig={"1g.5gb": 7}),
+            GpuRequest(1, AskedUnit.MIG, mig=(("2g.10gb", 1),)),
+            Reason.TOO_FEW_INSTALLED,
+            0,
+            id="another MIG profile",
+        ),
+        pytest.param(
+            node(mig={"1g.5gb": 1, "2g.10gb": 1}),
+            GpuRequest(3, AskedUnit.MIG, mig=(("1g.5gb", 1), ("2g.10gb", 2))),
+            Reason.TOO_FEW_INSTALLED,
+            1,
+            id="every MIG profile asked must fit",
+        ),
         pytest.param(
             node(T4, T4, unit=GpuUnit.REPLICA, units_per_gpu=4),
             GpuRequest(8, AskedUnit.SHARED),
@@ -343,7 +514,8 @@ def test_fit(state: NodeState, request_: GpuRequest, reason: Reason, available: 
     cluster = cluster_of({"n": state})
     checked = fit(cluster, request_, all_rows(cluster))
     assert (Reason(checked.reason[0]), checked.available[0]) == (reason, available)
-    assert slow_fit(state, request_)[:2] == (reason, available) or request_.count > 100
+    if not request_.mig and request_.count <= 100:
+        assert slow_fit(state, request_)[:2] == (reason, available)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.pods import compile_pattern
+from extender.cluster.patterns import compile_pattern
 from extender.core.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE
 from extender.core.requests import (
     COUNT,
@@ -22,12 +22,16 @@ from extender.core.requests import (
     MODEL,
     MODEL_EXCLUDE,
     POLICY,
+    SHARE,
+    UUID,
+    UUID_EXCLUDE,
     AskedUnit,
     Container,
     GpuRequest,
     PodRequest,
     RequestError,
     Resources,
+    mig_devices,
     read_request,
     resource_units,
     total_request,
@@ -230,12 +234,56 @@ A100 = pattern("a100")
             id="both models",
         ),
         pytest.param(1, {MODEL: "größe"}, {}, GpuRequest(1, include=pattern("größe")), id="a pattern beyond ASCII"),
+        pytest.param(0, {SHARE: "500"}, {}, GpuRequest(1, AskedUnit.WHOLE, milli=500), id="a share of one GPU (A6)"),
+        pytest.param(0, {SHARE: "1"}, {}, GpuRequest(1, AskedUnit.WHOLE, milli=1), id="the smallest share"),
+        pytest.param(0, {SHARE: "1000"}, {}, GpuRequest(1, AskedUnit.WHOLE), id="all of a GPU is a whole one"),
+        pytest.param(1, {SHARE: "500"}, {}, GpuRequest(1, milli=500), id="a share in the name of a GPU"),
+        pytest.param(
+            0, {SHARE: "500", COUNT: "2"}, {}, GpuRequest(2, AskedUnit.WHOLE, milli=500), id="a share of each of two"
+        ),
+        pytest.param(
+            0, {SHARE: "500", MEMORY_EACH: "4Gi"}, {}, GpuRequest(1, AskedUnit.WHOLE, 4096, milli=500), id="with memory"
+        ),
+        pytest.param(
+            0,
+            {UUID: "GPU-a, GPU-b", UUID_EXCLUDE: "GPU-c"},
+            {},
+            GpuRequest(1, AskedUnit.WHOLE, uuids=frozenset({"GPU-a", "GPU-b"}), uuids_exclude=frozenset({"GPU-c"})),
+            id="UUIDs",
+        ),
     ],
 )
 def test_request(
     units: int, annotations: Mapping[str, str], labels: Mapping[str, str], request_: GpuRequest | None
 ) -> None:
     assert read(annotations, labels, units=units).gpus == request_
+
+
+def test_mig_devices_are_asked_by_profile() -> None:
+    asked = {"nvidia.com/mig-2g.10gb": "1", "nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-7g.40gb": "0"}
+    mig = mig_devices([Container(asked)], [Container({"nvidia.com/mig-1g.5gb": "3"})], {})
+    assert mig == (("1g.5gb", 3), ("2g.10gb", 1))
+    request = read_request(0, AskedUnit.GPU, {}, {}, compile_pattern, mig).gpus
+    assert request == GpuRequest(4, AskedUnit.MIG, mig=mig)
+    assert str(request) == "3 x mig-1g.5gb and 1 x mig-2g.10gb"
+
+
+@pytest.mark.parametrize(
+    ("units", "annotations", "sentence"),
+    [
+        pytest.param(1, {}, "together with 1 GPUs of another resource is not understood", id="GPUs as well"),
+        pytest.param(0, {MODEL: "a100"}, "says all about the device", id="conditions"),
+        pytest.param(0, {COUNT: "3"}, "disagrees with the 2 GPUs", id="another number"),
+    ],
+)
+def test_mig_devices_have_no_other_conditions(units: int, annotations: dict[str, str], sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence):
+        read_request(units, AskedUnit.GPU, annotations, {}, compile_pattern, (("1g.5gb", 2),))
+
+
+def test_a_time_slice_has_no_share() -> None:
+    with pytest.raises(RequestError, match=r"time slices have no size"):
+        read({SHARE: "500"}, units=1, unit=AskedUnit.SHARED)
 
 
 def test_shares_keep_their_unit() -> None:
@@ -365,6 +413,38 @@ RIGHT_MODEL = 'write a regular expression on the model\'s name such as "a100|h10
             f'{GENIUS_PRIORITY}: "{"9" * 63}" is not a number; write a whole number such as "10"',
             id="absurd priority",
         ),
+        *(
+            pytest.param(
+                0,
+                {SHARE: text},
+                {},
+                f'{SHARE}: "{text}" is no share; write thousandths of a GPU such as "500", from 1 to 1000',
+                id=f"share {text}",
+            )
+            for text in ("0", "1001", "0.5", "50%", "-1", "½", "５００", "9999999")
+        ),
+        pytest.param(
+            0,
+            {SHARE: "500", MEMORY_TOTAL: "8Gi"},
+            {},
+            f'{SHARE}: "500" is of one GPU, and memory in total is of several; use {MEMORY_EACH} with it',
+            id="a share with memory in total",
+        ),
+        pytest.param(
+            0,
+            {UUID: "GPU-a,,"},
+            {},
+            f'{UUID}: "GPU-a,," is no list of UUIDs; '
+            'write UUIDs with commas between them such as "GPU-8dcd427f,GPU-f2a1"',
+            id="UUIDs",
+        ),
+        pytest.param(
+            0,
+            {UUID_EXCLUDE: "G" * 4097},
+            {},
+            f'{UUID_EXCLUDE}: "{"G" * 77}..." is longer than 4096 characters; write the UUIDs of a few GPUs',
+            id="huge UUIDs",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_understood_names_key_value_and_what_would_be_right(
@@ -375,7 +455,7 @@ def test_a_request_that_cannot_be_understood_names_key_value_and_what_would_be_r
     assert str(raised.value) == sentence
 
 
-ANNOTATION_KEYS = [COUNT, MEMORY_EACH, MEMORY_TOTAL, MODEL, MODEL_EXCLUDE, POLICY]
+ANNOTATION_KEYS = [COUNT, SHARE, UUID, UUID_EXCLUDE, MEMORY_EACH, MEMORY_TOTAL, MODEL, MODEL_EXCLUDE, POLICY]
 LABEL_KEYS = [GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, GENIUS_MODEL, GENIUS_PRIORITY]
 VALUES = st.text(max_size=10) | st.sampled_from(["0", "1", "2", "4k", "1e3", "500m", "16Gi", "a100", "(", "-1"])
 
@@ -410,6 +490,13 @@ def test_any_annotations_and_labels_give_a_request_or_a_sentence(
         ),
         pytest.param(GpuRequest(3, AskedUnit.SHARED), "3 GPU replicas", id="shares"),
         pytest.param(GpuRequest(1, AskedUnit.SHARED), "1 GPU replica", id="one share"),
+        pytest.param(GpuRequest(1, memory_each_mib=4096, milli=500), "500 milli of a GPU with 4 GiB", id="a part"),
+        pytest.param(GpuRequest(2, milli=500), "500 milli of each of 2 GPUs", id="a part of each of two"),
+        pytest.param(
+            GpuRequest(1, uuids=frozenset({"b", "a"}), uuids_exclude=frozenset({"c"})),
+            "1 GPU of UUID a or 1 more not of UUID c",
+            id="UUIDs",
+        ),
         pytest.param(
             GpuRequest(2, AskedUnit.GPU, 1024, 4096, A100, pattern("pcie")),
             "2 GPUs of model a100 not of model pcie with 1 GiB with 4 GiB in total",

@@ -27,6 +27,7 @@ def scores(score: Score, states: Mapping[str, NodeState], request: GpuRequest = 
 
 TWO_ONE_USED, EIGHT_FOUR_USED = node(*[T4] * 2, held=[0]), node(*[T4] * 8, held=[0, 1, 2, 3])
 # Memory breaks ties: a GPU of m MiB adds m / 2**22, since none has more than 2**21.
+NODE_TIE = 1 / (64 * 2**22)
 T4_TIE, A100_TIE, NONE_TIE = 15360 / 2**22, 81920 / 2**22, 0.5
 
 
@@ -88,6 +89,34 @@ T4_TIE, A100_TIE, NONE_TIE = 15360 / 2**22, 81920 / 2**22, 0.5
             [(3 + 2) / 8],
             id="binpack: in slices",
         ),
+        pytest.param(
+            best_fit,
+            {"a": node(T4, used={0: (500, 0)}), "b": node(T4, T4, used={0: (600, 0)}), "c": node(T4)},
+            GpuRequest(1, AskedUnit.WHOLE, milli=400),
+            [-(0.5 - 0.4), -(0.4 - 0.4 + 1 * NODE_TIE), -(1 - 0.4 + 1 + 1 * NODE_TIE)],
+            id="best fit of a share: the GPU with least left; an idle one, + 1, last; free GPUs break ties",
+        ),
+        pytest.param(
+            best_fit,
+            {"a": node(T4, used={0: (0, 7680)}, unit=GpuUnit.PART), "b": node(T4)},
+            GpuRequest(1, memory_each_mib=3840),
+            [-(0.5 - 0.25), -(0 + T4_TIE) - 64],
+            id="best fit by memory: 7680 / 15360 free, 3840 / 15360 asked; whole GPUs after all shares",
+        ),
+        pytest.param(
+            binpack,
+            {"a": node(T4, T4, used={0: (500, 0)}), "b": node(T4, T4)},
+            GpuRequest(1, AskedUnit.WHOLE, milli=500),
+            [(0.5 + 0.5) / 2, 0.5 / 2],
+            id="binpack of a share: compute in use afterwards",
+        ),
+        pytest.param(
+            binpack,
+            {"a": node(T4, T4, used={0: (0, 7680)}, unit=GpuUnit.PART)},
+            GpuRequest(1, memory_each_mib=3840),
+            [(0.5 + 0.25) / 2],
+            id="binpack by memory: memory in use afterwards",
+        ),
         pytest.param(binpack, {"a": node()}, ONE, [1 - (0 - 1) / 1], id="binpack: no GPUs, still finite"),
         pytest.param(
             spread,
@@ -99,7 +128,7 @@ T4_TIE, A100_TIE, NONE_TIE = 15360 / 2**22, 81920 / 2**22, 0.5
     ],
 )
 def test_score(score: Score, states: Mapping[str, NodeState], request_: GpuRequest, values: list[float]) -> None:
-    assert scores(score, states, request_) == values
+    assert scores(score, states, request_) == pytest.approx(values, rel=0, abs=1e-12)
 
 
 FREE_COUNTS = st.lists(st.tuples(st.integers(1, 16), st.integers(0, 16)), min_size=1, max_size=8)

@@ -11,7 +11,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 
 @pytest.mark.parametrize(
-    ("file", "mode"), [("decisive.yaml", "decisive"), ("scores.yaml", "scores"), ("second-scheduler.yaml", "decisive")]
+    ("file", "mode"),
+    [
+        ("decisive.yaml", "decisive"),
+        ("scores.yaml", "scores"),
+        ("second-scheduler.yaml", "decisive"),
+        ("hami.yaml", "decisive"),
+    ],
 )
 def test_file_places_gpu_and_cpu_pods(clusters: Clusters, file: str, mode: str) -> None:
     config = SCHEDULER_CONFIG / file

@@ -7,6 +7,7 @@ from typing import Any
 Manifest = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 SHARED_GPU = "nvidia.com/gpu.shared"
 _GFD = {
     "a100": ("NVIDIA-A100-SXM4-80GB", "81920"),
@@ -116,6 +117,22 @@ def binding_args(pod: Manifest, node_name: str) -> bytes:
             "Node": node_name,
         }
     ).encode()
+
+
+def preemption_args(pod: Manifest, victims: Mapping[str, Sequence[str]], violations: int = 0) -> bytes:
+    """Body of preempt by UIDs, as it is sent with `nodeCacheCapable: true`."""
+    proposals = {
+        name: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations} for name, uids in victims.items()
+    }
+    return json.dumps({"Pod": sent(pod), "NodeNameToVictims": None, "NodeNameToMetaVictims": proposals}).encode()
+
+
+def whole_preemption_args(pod: Manifest, victims: Mapping[str, Sequence[Manifest]], violations: int = 0) -> bytes:
+    """Body of preempt by whole pods, as it is sent with `nodeCacheCapable: false`."""
+    proposals = {
+        name: {"Pods": list(map(sent, pods)), "NumPDBViolations": violations} for name, pods in victims.items()
+    }
+    return json.dumps({"Pod": sent(pod), "NodeNameToVictims": proposals, "NodeNameToMetaVictims": None}).encode()
 
 
 CLUSTER: Sequence[Manifest] = (

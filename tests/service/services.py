@@ -71,6 +71,14 @@ class Kerf:
         self.settle()
         return str(answer["Error"])
 
+    def preempt(self, pod: Manifest, victims: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """The victims' UIDs by node that /preempt answers."""
+        answer = self.post("/preempt", bodies.preemption_args(pod, victims)).json()
+        assert answer.keys() == {"NodeNameToMetaVictims"}
+        return {
+            name: [pod["UID"] for pod in victims["Pods"]] for name, victims in answer["NodeNameToMetaVictims"].items()
+        }
+
     def create(self, pod: Manifest) -> Manifest:
         """Put a pending pod into the cluster."""
         self.cluster.apply(pod)
@@ -119,6 +127,10 @@ class Kerf:
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Let something run in the service's loop until it ends."""
         self._runner.run(work)
+
+    def stop_mirror(self) -> None:
+        """Hear nothing of the cluster any more."""
+        self._runner.run(self.service.mirror.stop())
 
     def settle(self) -> None:
         """Let background work, such as the watch, catch up."""

@@ -28,6 +28,10 @@ REQUESTS = {
     "many": json.loads(bodies.args(ASKING, [*(f"unknown-{number}" for number in range(300)), "t4-0"])),
     "memory": json.loads(bodies.args(pod("total", annotations={"kerf.dev/gpu-memory-total": "100Gi"}), ["a100-0"])),
 }
+PREEMPTIONS = {
+    "UIDs": json.loads(bodies.preemption_args(ASKING, {"t4-0": ["uid-of-a", "uid-of-b"], "a100-0": [], "unknown": []})),
+    "pods": json.loads(bodies.whole_preemption_args(ASKING, {"t4-0": [pod("a", 1, node_name="t4-0")], "a100-0": []})),
+}
 BINDING = json.loads(bodies.binding_args(ASKING, "t4-0"))
 
 # What may stand in some place of a request instead of what belongs there.
@@ -82,17 +86,23 @@ def check(kerf: Kerf, verb: str, body: bytes) -> None:
     """One request, and what has to hold whatever it is."""
     kerf.clock.now += 1000  # longer than the TTL
     answer = kerf.post(f"/{verb}", body)
-    assert answer.status in ({200, 400} if verb == "prioritize" else {200})
+    assert answer.status in ({200, 400} if verb in ("prioritize", "preempt") else {200})
     decoded = answer.json()
     if answer.status == 400:
         assert decoded.keys() == {"Error"}
         assert decoded["Error"]
     elif verb == "prioritize":
         assert all(line.keys() == {"Host", "Score"} and 0 <= line["Score"] <= 10 for line in decoded)
+    elif verb == "preempt":
+        assert decoded.keys() == {"NodeNameToMetaVictims"}
+        for victims in decoded["NodeNameToMetaVictims"].values():
+            assert victims.keys() == {"Pods", "NumPDBViolations"}
+            assert all(victim["UID"] for victim in victims["Pods"])
+            assert victims["NumPDBViolations"] >= 0
     reserved = kerf.num_reservations
     assert reserved <= 1
     if reserved:
-        assert verb != "bind"
+        assert verb not in ("bind", "preempt")
         assert json.loads(body.decode(errors="replace"))["Pod"]["metadata"]["uid"]
         assert is_placed(verb, answer)
 
@@ -105,14 +115,14 @@ def is_placed(verb: str, answer: Answer) -> bool:
     return not decoded["Error"] and bool(decoded["NodeNames"] or (decoded["Nodes"] or {}).get("items"))
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 @EXAMPLES
 @given(body=st.binary(max_size=200))
 def test_any_bytes(kerf: Kerf, verb: str, body: bytes) -> None:
     check(kerf, verb, body)
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 @EXAMPLES
 @given(body=VALUES.map(json.dumps).map(str.encode))
 def test_any_json(kerf: Kerf, verb: str, body: bytes) -> None:
@@ -131,6 +141,13 @@ def test_any_request_that_is_nearly_right(kerf: Kerf, verb: str, valid: dict[str
 @given(body=mutated(BINDING))
 def test_any_binding_that_is_nearly_right(kerf: Kerf, body: bytes) -> None:
     check(kerf, "bind", body)
+
+
+@pytest.mark.parametrize("valid", PREEMPTIONS.values(), ids=PREEMPTIONS.keys())
+@EXAMPLES
+@given(data=st.data())
+def test_any_preemption_that_is_nearly_right(kerf: Kerf, valid: dict[str, Any], data: st.DataObject) -> None:
+    check(kerf, "preempt", data.draw(mutated(valid)))
 
 
 @EXAMPLES

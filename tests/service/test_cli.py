@@ -38,7 +38,7 @@ def kerf_process(
 def test_help_names_the_commands() -> None:
     result = kerf("--help")
     assert result.exit_code == 0
-    for command in ("serve", "demo", "version", "config", "bench"):
+    for command in ("serve", "demo", "version", "config", "bench", "chaos"):
         assert f" {command} " in result.stdout
 
 

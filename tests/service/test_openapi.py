@@ -31,6 +31,9 @@ def description() -> schemathesis.BaseSchema:
         # Of a form that is right: a pod that asks for "two" GPUs is rejected nevertheless.
         pytest.param("POST /prioritize", VALID, (positive_data_acceptance,), id="prioritize, valid"),
         pytest.param("POST /prioritize", INVALID, (), id="prioritize, invalid"),
+        # As valid a form has a victim that is a pod without a UID.
+        pytest.param("POST /preempt", VALID, (positive_data_acceptance,), id="preempt, valid"),
+        pytest.param("POST /preempt", INVALID, (), id="preempt, invalid"),
         pytest.param("POST /bind", VALID, (), id="bind, valid"),
         pytest.param("POST /bind", INVALID, (negative_data_rejection,), id="bind, invalid: a sentence in Error"),
         pytest.param("GET /healthz", VALID, (), id="healthz"),
@@ -63,6 +66,7 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
     assert statuses == {
         "/filter": {"200"},
         "/prioritize": {"200", "400", "413", "503"},
+        "/preempt": {"200", "400", "413"},
         "/bind": {"200"},
         "/healthz": {"200"},
         "/readyz": {"200", "503"},
@@ -82,4 +86,6 @@ def test_answers_are_described_with_all_their_keys(description: schemathesis.Bas
     assert schemas["BindResult"]["required"] == ["Error"]
     assert schemas["HostPriority"]["required"] == ["Host", "Score"]
     assert schemas["ExtenderArgs"]["required"] == ["Pod"]
+    assert schemas["ExtenderPreemptionArgs"]["required"] == ["Pod"]
+    assert schemas["PreemptionResult"]["required"] == ["NodeNameToMetaVictims"]
     assert schemas["ExtenderBindingArgs"]["required"] == ["PodName", "PodNamespace", "PodUID", "Node"]

@@ -175,3 +175,16 @@ def test_real_requests_are_understood() -> None:
         assert scores == {name: 10 if name == chosen else 9 for name in names}
         assert kerf.post("/bind", samples["bind"]).json() == {"Error": ""}
         assert kerf.gpus_of(manifest) == "0,1"
+
+
+@needs_reference
+def test_a_real_request_of_preempt_is_understood() -> None:
+    sample = (REFERENCE / "samples/preempt.json").read_bytes()
+    proposals = json.loads(sample)["NodeNameToMetaVictims"]
+    holders = []
+    for number, (name, victims) in enumerate(proposals.items()):
+        manifest = pod(f"holder-{number}", 2, node_name=name)
+        manifest["metadata"]["uid"] = victims["Pods"][0]["UID"]
+        holders.append(manifest)
+    with running([*holders, *(node(name, 2) for name in proposals)]) as kerf:
+        assert kerf.post("/preempt", sample).json()["NodeNameToMetaVictims"] == proposals

@@ -8,8 +8,16 @@ at plain resources, and after Kerf's own annotations.
 
 from typing import Final
 
+from extender.cluster.contracts.readers import (
+    gpushare_holding,
+    gpushare_offer,
+    gpushare_request,
+    hami_holding,
+    hami_offer,
+    hami_request,
+)
 from extender.cluster.contracts.readings import ReadHolding, ReadOffer, ReadRequest
 
-OFFER_READERS: Final[tuple[ReadOffer, ...]] = ()
-HOLDING_READERS: Final[tuple[ReadHolding, ...]] = ()
-REQUEST_READERS: Final[tuple[ReadRequest, ...]] = ()
+OFFER_READERS: Final[tuple[ReadOffer, ...]] = (hami_offer, gpushare_offer)
+HOLDING_READERS: Final[tuple[ReadHolding, ...]] = (hami_holding, gpushare_holding)
+REQUEST_READERS: Final[tuple[ReadRequest, ...]] = (hami_request, gpushare_request)

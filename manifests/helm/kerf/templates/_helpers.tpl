@@ -55,6 +55,8 @@ extenders:
     prioritizeVerb: prioritize
     weight: 1
     bindVerb: bind
+    # Evictions that would not free the very GPUs a pod needs are struck out.
+    preemptVerb: preempt
     # Names travel, not whole nodes: Kerf watches the nodes itself.
     nodeCacheCapable: true
     httpTimeout: 5s

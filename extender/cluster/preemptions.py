@@ -1,0 +1,82 @@
+"""Preemption on the mirrored cluster: which of kube-scheduler's proposals would really make room for a pod."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from extender.cluster import objects
+from extender.cluster.holdings import Holding, Part
+from extender.cluster.ledger import Ledger
+from extender.cluster.tenants import Tenants, asks_resources_alone, repels_pods
+from extender.core.clusters import WHOLE_MILLI, Cluster
+from extender.core.fits import fit
+from extender.core.preemptions import Candidate, Victim, least_lost, needed
+from extender.core.requests import GpuRequest
+
+_FIRST_ROW: Final = np.zeros(1, np.intp)
+
+
+class Preemptor:
+    """Judges proposals; evicts nobody itself, and holds nothing."""
+
+    def __init__(
+        self, ledger: Ledger, tenants: Tenants, *, clock: Callable[[], float], wall_clock: Callable[[], float]
+    ) -> None:
+        self._ledger = ledger
+        self._tenants = tenants
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    def candidate(self, pod: objects.Pod, node: str, uids: Iterable[str], num_pdb_violations: int) -> Candidate:
+        """A proposal with what Kerf knows of the victims. One it has not heard of counts as the most worthy."""
+        now = self._wall_clock()
+        tenants = self._tenants.on(node)
+        alone = self._ledger.without(node, (), self._clock())
+        victims: list[Victim] = []
+        for uid in uids:
+            claim, tenant = self._ledger.claim(uid), tenants.get(uid)
+            gpus = _num_gpus(alone, claim.holding) if alone and claim and claim.node == node else 0.0
+            if tenant is None:
+                victims.append(Victim(uid, (pod.spec.priority or 0) - 1, gpus))
+            else:
+                victims.append(Victim(uid, tenant.priority, gpus, gpus * tenant.ran_s(now), tenant.leaving))
+        return Candidate(node, tuple(victims), num_pdb_violations)
+
+    def choose(
+        self, pod: objects.Pod, demands: objects.Demands, request: GpuRequest, candidates: Sequence[Candidate]
+    ) -> list[Candidate]:
+        """The candidates that make the pod fit and lose least, each with the victims that it needs."""
+        spares = asks_resources_alone(demands)
+        left = [self._needed(pod, request, candidate, spares=spares) for candidate in candidates]
+        return least_lost([candidate for candidate in left if candidate is not None])
+
+    def _needed(self, pod: objects.Pod, request: GpuRequest, candidate: Candidate, *, spares: bool) -> Candidate | None:
+        node, now = candidate.node, self._clock()
+        tenants = self._tenants.on(node)
+        proposed = [tenants.get(victim.uid) for victim in candidate.victims]
+        spares = spares and all(tenant is not None and not repels_pods(tenant.spec) for tenant in proposed)
+
+        def gpus_fit(evicted: frozenset[str]) -> bool:
+            # The pod's own reservation, if any is left, is no obstacle to it.
+            cluster = self._ledger.without(node, evicted | {pod.metadata.uid}, now)
+            return cluster is not None and bool(fit(cluster, request, _FIRST_ROW).fits[0])
+
+        def all_fits(evicted: frozenset[str]) -> bool:
+            return spares and self._tenants.have_room(node, pod.spec, evicted)
+
+        return needed(candidate, gpus_fit, all_fits)
+
+
+def _num_gpus(node: Cluster, holding: Holding) -> float:
+    """How many GPUs of a node somebody holds: a share counts with its larger part of compute or memory, a time slice
+    with its part of a GPU, a MIG device as one.
+    """
+    memory_mib = node.gpu_memory_mib[0].tolist()
+
+    def of(part: Part) -> float:
+        known = 0 <= part.gpu < len(memory_mib) and memory_mib[part.gpu]
+        return 1.0 if part.whole else max(part.milli / WHOLE_MILLI, part.mib / memory_mib[part.gpu] if known else 0.0)
+
+    unknown = (holding.units - len(holding.parts)) / int(node.units_per_gpu[0])
+    return sum(map(of, holding.parts)) + unknown + sum(count for _, count in holding.mig)

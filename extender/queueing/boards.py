@@ -1,0 +1,230 @@
+"""A working copy of a cluster on which a plan is tried: pods are put on it and taken off again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask
+from extender.core.decisions import Evaluation, Memo
+from extender.core.devices import choose_gpus
+from extender.core.nodes import GpuUnit
+from extender.core.policies import POLICIES, Policy
+from extender.core.reasons import Reason, sentence
+from extender.queueing.plans import Plan, PlanPod, Quality, View
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A pod that was put on a node, and what it books there."""
+
+    position: int
+    row: int
+    gpus: tuple[int, ...] = ()
+    milli: int = WHOLE_MILLI
+    """Compute of each GPU."""
+    mib: int = 0
+    """Memory of each GPU; all of it where all compute is booked."""
+    unknown: int = 0
+    """Units whose index nobody knows."""
+    mig: tuple[tuple[str, int], ...] = ()
+
+
+_DEFAULT_POLICY: Final = "bestfit"
+
+
+class Board:
+    """Nodes as a plan would leave them. Fit, scores and the choice of GPUs are those of a live decision."""
+
+    def __init__(self, view: View, pods: Sequence[PlanPod], default_policy: str = _DEFAULT_POLICY) -> None:
+        self.view = view
+        self.pods = pods
+        self._default_policy = default_policy
+        cluster = view.cluster
+        self._cpu = view.cpu_free_milli.copy()
+        self._memory = view.memory_free_mib.copy()
+        self._cluster = replace(
+            cluster,
+            row_version=cluster.row_version.copy(),
+            gpu_free_milli=cluster.gpu_free_milli.copy(),
+            gpu_free_mib=cluster.gpu_free_mib.copy(),
+            untracked_units=cluster.untracked_units.copy(),
+            mig_free=cluster.mig_free.copy(),
+            cpu_free_milli=self._cpu,
+            memory_free_mib=self._memory,
+        )
+        self._slots = view.pods_free.copy()
+        self._exists = np.array([bool(name) for name in cluster.node_names], dtype=np.bool_)
+        self._has_gpus = cluster.unit != GpuUnit.NONE
+        self._memo = Memo(max_classes=256)
+        self._steps: list[_Step] = []
+
+    @property
+    def num_steps(self) -> int:
+        """How many pods were put on it: what `undo` goes back to."""
+        return len(self._steps)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The GPUs as they would be. Its arrays go on changing."""
+        return self._cluster
+
+    def fits(self, position: int, allowed: Mask | None = None) -> Mask:
+        """(N,) the nodes with room for a pod now, of the allowed ones."""
+        pod = self.pods[position]
+        room: Mask = (
+            (self._cpu >= pod.cpu_milli)
+            & (self._memory >= pod.memory_mib)
+            & (self._slots > 0)
+            & self._exists
+            & self.view.allowed[pod.kind]
+        )
+        if allowed is not None:
+            room &= allowed
+        if pod.gpus is not None:
+            room &= self._evaluation(pod).fits
+        return room
+
+    def best_row(self, position: int, allowed: Mask | None = None) -> int | None:
+        """The node that ranks highest for a pod, of the allowed ones; None when none has room."""
+        pod = self.pods[position]
+        room = self.fits(position, allowed)
+        score = self._evaluation(pod).score if pod.gpus is not None else self._plain_score(pod)
+        score = np.where(room, score, -np.inf)
+        best = score.max(initial=-np.inf)
+        if best == -np.inf:
+            return None
+        tied = np.flatnonzero(score == best)
+        return int(tied[np.argmin(self._cluster.tie_rank[tied])])
+
+    def has_room(self, position: int, row: int) -> bool:
+        """Whether one node has room for a pod now."""
+        pod = self.pods[position]
+        return bool(
+            self._cpu[row] >= pod.cpu_milli
+            and self._memory[row] >= pod.memory_mib
+            and self._slots[row] > 0
+            and self._exists[row]
+            and self.view.allowed[pod.kind, row]
+            and (pod.gpus is None or self._evaluation(pod).fits[row])
+        )
+
+    def put(self, position: int, row: int) -> tuple[int, ...]:
+        """Put a pod on a node that has room for it; returns the indices of its GPUs."""
+        pod = self.pods[position]
+        request = pod.gpus
+        step = _Step(position, row)
+        if request is not None:
+            gpus = choose_gpus(self._cluster, row, request, spreads=self._policy(pod).spreads)
+            if gpus is None:
+                raise AssertionError(f"fit and device choice disagree on {request} at row {row}")
+            if request.mig:
+                step = _Step(position, row, mig=request.mig)
+            elif not gpus:
+                step = _Step(position, row, unknown=request.count)
+            elif request.milli or (request.shares_by_memory and self._cluster.unit[row] == GpuUnit.PART):
+                step = _Step(position, row, gpus, request.milli, request.memory_each_mib)
+            else:
+                step = _Step(position, row, gpus)
+        self._change(step, -1)
+        self._steps.append(step)
+        return step.gpus
+
+    def undo(self, num_steps: int) -> None:
+        """Take pods off again, back to so many steps."""
+        while len(self._steps) > num_steps:
+            self._change(self._steps.pop(), 1)
+
+    def plan(self, planner: str) -> Plan:
+        """What was put on the board, as a plan."""
+        rows = [-1] * len(self.pods)
+        gpus: list[tuple[int, ...]] = [()] * len(self.pods)
+        for step in self._steps:
+            rows[step.position], gpus[step.position] = step.row, step.gpus
+        unassigned = {position: self.why_not(position) for position, row in enumerate(rows) if row < 0}
+        version = self.view.cluster.version
+        return Plan(planner, version, tuple(self.pods), tuple(rows), tuple(gpus), unassigned)
+
+    def why_not(self, position: int) -> str:
+        """Why a pod that was not put on the board gets no node."""
+        pod, view = self.pods[position], self.view
+        may = view.allowed[pod.kind] & self._exists
+        if not may.any():
+            return "no node matches its selector and tolerations"
+        plain = (view.cpu_allocatable_milli >= pod.cpu_milli) & (view.memory_allocatable_mib >= pod.memory_mib)
+        if not (may & plain).any():
+            return f"needs {pod.cpu_milli / 1000:g} CPU and {pod.memory_mib} MiB, no node has that much"
+        if pod.gpus is not None:
+            evaluation = self._evaluation(pod)
+            codes, numbers = evaluation.reason[may], evaluation.available[may]
+            if (codes != Reason.FITS).all():
+                nearest = codes.max()  # the later a check fails, the closer it was
+                return sentence(Reason(int(nearest)), pod.gpus, int(numbers[codes == nearest].max()))
+        if self.fits(position).any():
+            return f"its gang {pod.gang} does not fit as a whole" if pod.gang else "left out by the planner"
+        return f"needs {pod.cpu_milli / 1000:g} CPU and {pod.memory_mib} MiB, no node has that much free"
+
+    def quality(self, weights: Floats) -> Quality:
+        """How good what was put on the board is; `weights` (P,) tell what each pod is worth."""
+        cluster = self._cluster
+        capacity = (cluster.gpu_model >= 0).sum(axis=1) * cluster.units_per_gpu
+        free = free_units(cluster)
+        cut = (free > 0) & (free < capacity)
+        return Quality(
+            placed=len(self._steps),
+            placed_priority=float(sum(weights[step.position] for step in self._steps)),
+            gpus=sum(len(step.gpus) + step.unknown for step in self._steps),
+            nodes=len({step.row for step in self._steps}),
+            fragments=float(free[cut].sum() / max(capacity.sum(), 1)),
+        )
+
+    def _evaluation(self, pod: PlanPod) -> Evaluation:
+        if pod.gpus is None:
+            raise ValueError(f"{pod.key} asks for no GPU")
+        return self._memo.evaluate(self._cluster, pod.gpus, self._policy(pod)).evaluation
+
+    def _policy(self, pod: PlanPod) -> Policy:
+        return POLICIES[pod.policy or self._default_policy]
+
+    def _plain_score(self, pod: PlanPod) -> Floats:
+        """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory."""
+        view = self.view
+        left = (self._cpu - pod.cpu_milli) / np.maximum(view.cpu_allocatable_milli, 1)
+        left = left + (self._memory - pod.memory_mib) / np.maximum(view.memory_allocatable_mib, 1)
+        score: Floats = -left - 4.0 * self._has_gpus
+        return score
+
+    def _change(self, step: _Step, sign: int) -> None:
+        pod, row, cluster = self.pods[step.position], step.row, self._cluster
+        self._cpu[row] += sign * pod.cpu_milli
+        self._memory[row] += sign * pod.memory_mib
+        self._slots[row] += sign
+        if pod.gpus is not None:
+            gpus = list(step.gpus)
+            cluster.gpu_free_milli[row, gpus] += sign * step.milli
+            whole = step.milli == WHOLE_MILLI
+            cluster.gpu_free_mib[row, gpus] += sign * (cluster.gpu_memory_mib[row, gpus] if whole else step.mib)
+            cluster.untracked_units[row] -= sign * step.unknown
+            for profile, count in step.mig:
+                cluster.mig_free[row, cluster.mig_profiles.index(profile)] += sign * count
+        # CPU and memory alone move no fit, but policies may weigh them.
+        self._cluster = replace(cluster, version=cluster.version + 1)
+        cluster.row_version[row] = self._cluster.version
+
+
+def free_units(cluster: Cluster) -> Longs:
+    """(N,) GPU units that are wholly free."""
+    units: Longs = cluster.gpu_idle.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units
+    return units.clip(min=0)
+
+
+def board_of(view: View, plan: Plan) -> Board:
+    """The board as a plan leaves it. Raises ValueError when the plan does not fit: it was not made on this view."""
+    board = Board(view, plan.pods)
+    for position, row in enumerate(plan.rows):
+        if row >= 0:
+            if not board.has_room(position, row):
+                raise ValueError(f"{plan.pods[position].key} has no room at row {row}")
+            board.put(position, row)
+    return board

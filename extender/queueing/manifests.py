@@ -1,0 +1,102 @@
+"""What the queue reads of pods and nodes beyond what placing them takes."""
+
+from typing import Any, Final
+
+import msgspec
+
+from extender.cluster import objects
+
+GATE: Final = "kerf.dev/queue"
+"""Scheduling gate of pods that wait in the queue."""
+
+
+class Gate(objects.Object):
+    name: str = ""
+
+
+class Toleration(objects.Object):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Expression(objects.Object):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class Term(objects.Object, rename="camel"):
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
+
+
+class NodeSelector(objects.Object, rename="camel"):
+    node_selector_terms: list[Term] | None = None
+
+
+class NodeAffinity(objects.NodeAffinity):
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class Affinity(objects.Affinity):
+    node_affinity: NodeAffinity | None = msgspec.field(name="nodeAffinity", default=None)
+
+
+class Container(objects.Container):
+    image: str = ""
+
+
+class PodSpec(objects.PodSpec, rename="camel"):
+    containers: list[Container] | None = None  # type: ignore[assignment]
+    affinity: Affinity | None = None
+    scheduling_gates: list[Gate] | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: list[Toleration] | None = None
+    priority: int | None = None
+    scheduler_name: str = ""
+
+
+class PodStatus(objects.PodStatus, rename="camel"):
+    nominated_node_name: str = ""
+
+
+class Metadata(objects.Metadata, rename="camel"):
+    creation_timestamp: str = ""
+
+
+class Pod(objects.Pod):
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def gated(self) -> bool:
+        """Whether it waits in Kerf's queue."""
+        return any(gate.name == GATE for gate in self.spec.scheduling_gates or ())
+
+
+class Taint(objects.Object):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(objects.Object):
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
+class Node(objects.Node):
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+
+
+def decode_pod(manifest: dict[str, Any]) -> Pod:
+    """A pod from a manifest. Raises msgspec.ValidationError, which names the place."""
+    return msgspec.convert(manifest, Pod)
+
+
+def decode_node(manifest: dict[str, Any]) -> Node:
+    """A node from a manifest. Raises msgspec.ValidationError, which names the place."""
+    return msgspec.convert(manifest, Node)

@@ -1,0 +1,131 @@
+"""Tabular Q-learning (MLTaskScheduler's other planner, row M4): for a handful of nodes and pods.
+
+State: which pod is where. Action: one more pod onto a node. Reward: over all nodes, int(10 * CPU) + int(10 * memory) +
+int(10 * images), the first two as the part of the node in use, the last as the part of its pods that share an image;
+30 more when all are placed; -99 for an action over capacity, which ends the episode and has no value after it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from extender.core.clusters import Floats, Longs, Mask, Rows
+from extender.queueing.planners.problems import CPU, MEMORY, Problem, problem_of, realise
+from extender.queueing.plans import Plan, PlanError, PlanPod, View
+
+MAX_ACTIONS = 512
+"""Pods times nodes; a table over more is never filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """How to learn; the defaults are MLTaskScheduler's."""
+
+    alpha: float = 0.3
+    gamma: float = 0.9
+    epsilon: float = 0.25
+    episodes: int = 1000
+    all_placed: float = 30.0
+    over_capacity: float = -99.0
+
+
+DEFAULTS = Parameters()
+
+
+def make(view: View, pods: Sequence[PlanPod], seed: int = 0) -> Plan:
+    """The plan with the default parameters. Raises PlanError for gangs, and when the batch is too large for a table."""
+    return learn(view, pods, seed, DEFAULTS)
+
+
+def learn(view: View, pods: Sequence[PlanPod], seed: int, parameters: Parameters) -> Plan:
+    """The best placement of all episodes and of the learned table itself, by pods placed, then by reward."""
+    num_actions = len(pods) * view.num_nodes
+    if num_actions > MAX_ACTIONS:
+        raise PlanError(
+            f"q-learning takes up to {MAX_ACTIONS} pods x nodes, these are {len(pods)} x {view.num_nodes}; "
+            "use greedy or genetic"
+        )
+    if any(pod.gang for pod in pods):
+        raise PlanError("q-learning does not know gangs; use greedy or genetic")
+    if not num_actions:
+        return realise(view, pods, [-1] * len(pods), "q-learning")
+    episode = _Episodes(view, pods, problem_of(view, pods), seed, parameters)
+    best = episode.run(learning=False)
+    for _ in range(parameters.episodes):
+        best = max(best, episode.run(learning=True), key=_merit)
+    best = max(best, episode.run(learning=False), key=_merit)
+    return realise(view, pods, best[1].tolist(), "q-learning")
+
+
+_Outcome = tuple[float, Rows]
+"""Reward of the last state, and (P,) where each pod went, -1 for nowhere."""
+
+
+def _merit(outcome: _Outcome) -> tuple[int, float]:
+    return int((outcome[1] >= 0).sum()), outcome[0]
+
+
+class _Episodes:
+    """A table of values by state, and walks through it."""
+
+    def __init__(
+        self, view: View, pods: Sequence[PlanPod], problem: Problem, seed: int, parameters: Parameters
+    ) -> None:
+        self._problem = problem
+        self._parameters = parameters
+        self._rng = np.random.default_rng(seed)
+        self._table: dict[bytes, Floats] = {}
+        self._may: Mask = problem.eligible[problem.class_of]  # (P, N)
+        self._hopeless = ~self._may.any(axis=1)
+        images = {pod.image: number for number, pod in enumerate(pods) if pod.image}
+        self._image = np.array([images.get(pod.image, -1) for pod in pods])
+        self._allocatable: Longs = np.stack([view.cpu_allocatable_milli, view.memory_allocatable_mib], axis=1)
+
+    def run(self, learning: bool) -> _Outcome:
+        """One episode: by chance now and then while learning, else along the best values within capacity."""
+        problem, parameters = self._problem, self._parameters
+        P, N = self._may.shape
+        where = np.full(P, -1, np.intp)
+        free = problem.free.copy()
+        reward = 0.0
+        for _ in range(P):
+            open_pods = (where < 0) & ~self._hopeless
+            if not open_pods.any():
+                break
+            fits = (free[None, :, :] >= problem.demand[:, None, :]).all(axis=2) & self._may & open_pods[:, None]
+            values = self._values(where)
+            allowed = np.broadcast_to(open_pods[:, None], (P, N)) if learning else fits
+            if not fits.any():
+                break  # whatever comes next is over capacity: nothing is learned from it that a plan needs
+            action = self._choose(values, allowed.ravel(), explore=learning)
+            pod, node = divmod(action, N)
+            if not fits[pod, node]:
+                values[action] += parameters.alpha * (parameters.over_capacity - values[action])
+                break
+            where[pod] = node
+            free[node] -= problem.demand[pod]
+            done = not ((where < 0) & ~self._hopeless).any()
+            reward = self._reward(where, free) + (parameters.all_placed if done else 0.0)
+            if learning:
+                after = 0.0 if done else float(self._values(where).max())
+                values[action] += parameters.alpha * (reward + parameters.gamma * after - values[action])
+        return reward, where
+
+    def _values(self, where: Rows) -> Floats:
+        """(P * N,) of a state, the table's own."""
+        return self._table.setdefault(where.tobytes(), np.zeros(self._may.size))
+
+    def _choose(self, values: Floats, allowed: Mask, explore: bool) -> int:
+        if explore and self._rng.random() < self._parameters.epsilon:
+            return int(self._rng.choice(np.flatnonzero(allowed)))
+        return int(np.argmax(np.where(allowed, values, -np.inf)))
+
+    def _reward(self, where: Rows, free: Longs) -> float:
+        used = 1 - free[:, [CPU, MEMORY]] / np.maximum(self._allocatable, 1)  # (N, 2)
+        total = float(np.floor(10 * used + 1e-9).sum())
+        for node in set(where[where >= 0].tolist()):
+            images = self._image[(where == node) & (self._image >= 0)]
+            if len(images):
+                total += int(10 * (1 - len(set(images.tolist())) / len(images)))
+        return total

@@ -1,0 +1,127 @@
+"""A batch of pods, the cluster it is to be placed on, and the plan that says where each pod goes.
+
+Axis letters beside those of the core: P pods of a batch, K kinds of node restriction, D domains of a topology.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import Cluster, Floats, Ints, Longs, Mask
+from extender.core.requests import GpuRequest
+
+ANYWHERE: Final = 0
+"""Kind of a pod that says nothing about nodes."""
+
+
+class PlanError(ValueError):
+    """A batch that a planner does not take; says why, and what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPod:
+    """What a planner has to know of a pod."""
+
+    key: str
+    """`namespace/name`, or whatever else tells the pods of a batch apart."""
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpus: GpuRequest | None = None
+    policy: str = ""
+    """Name of the policy that ranks nodes for it, "" for the deployment's."""
+    priority: int = 0
+    gang: str = ""
+    """Pods of one gang are placed all or none; "" for a pod on its own."""
+    topology: str = ""
+    """Label key: all pods of the gang must be on nodes with one value of it; "" for anywhere."""
+    kind: int = ANYWHERE
+    """Row of `View.allowed`."""
+    image: str = ""
+    """Image that its node has to have or to fetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The cluster that a batch is planned on: the arrays that decisions use, and what a plan needs besides."""
+
+    cluster: Cluster
+    cpu_allocatable_milli: Longs
+    """(N,)"""
+    memory_allocatable_mib: Longs
+    """(N,)"""
+    cpu_free_milli: Longs
+    """(N,) what bound pods and the reserve leave."""
+    memory_free_mib: Longs
+    """(N,)"""
+    pods_free: Longs
+    """(N,) how many more pods the kubelet takes."""
+    allowed: Mask
+    """(K, N) nodes on which pods of each kind may run, by selector, taints and cordon; row 0 for any pod."""
+    domains: Mapping[str, Ints] = field(default_factory=dict)
+    """By label key: (N,) number of the node's domain, -1 where it has none."""
+
+    @property
+    def num_nodes(self) -> int:
+        """N, rows without a node included."""
+        return self.cluster.num_nodes
+
+    def domain(self, topology: str) -> Ints:
+        """(N,) number of each node's domain by a label key, -1 where it has none."""
+        found = self.domains.get(topology)
+        return np.full(self.num_nodes, -1, np.int32) if found is None else found
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where each pod of a batch goes."""
+
+    planner: str
+    version: int
+    """Version of the cluster it was made on."""
+    pods: tuple[PlanPod, ...]
+    """P pods, in the order of the batch."""
+    rows: tuple[int, ...]
+    """(P,) the node of each, -1 for none."""
+    gpus: tuple[tuple[int, ...], ...]
+    """(P,) indices of the GPUs that were counted on."""
+    unassigned: Mapping[int, str]
+    """Why, by the position of each pod that gets no node."""
+
+    @property
+    def num_placed(self) -> int:
+        """Pods that get a node."""
+        return len(self.pods) - len(self.unassigned)
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How good a plan is, in figures that planners are compared by."""
+
+    placed: int
+    placed_priority: float
+    """Sum over placed pods of 1 + priority / highest priority."""
+    gpus: int
+    """GPU units given to pods."""
+    nodes: int
+    """Nodes that pods of the plan use."""
+    fragments: float
+    """Part of all GPU units that are free on nodes where others are in use: 0 when no node is cut."""
+
+
+def units_of(pods: Sequence[PlanPod]) -> list[list[int]]:
+    """Positions of pods that are placed all or none, in the order of the first of each."""
+    units: dict[str | int, list[int]] = {}
+    for position, pod in enumerate(pods):
+        units.setdefault(pod.gang or position, []).append(position)
+    return list(units.values())
+
+
+def priority_weights(pods: Sequence[PlanPod]) -> Floats:
+    """(P,) 1 for the lowest priority of the batch, up to 2 for the highest."""
+    priority = np.array([pod.priority for pod in pods], dtype=np.float64)
+    if not len(priority):
+        return priority
+    lowest, span = priority.min(), np.ptp(priority)
+    return 1 + (priority - lowest) / span if span else np.ones(len(pods))

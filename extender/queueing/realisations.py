@@ -1,0 +1,88 @@
+"""Carrying out a plan: a pod's node is nominated, then its scheduling gate is opened.
+
+kube-scheduler looks at the nominated node alone, with all its plugins and extenders, and takes it if they agree: its
+verdict is final. A gate can't be closed again: a nomination that no longer fits leaves the pod to the normal cycle.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from extender.cluster.placements import PodIdentity
+from extender.cluster.transports import ApiError, Transport
+from extender.queueing.manifests import GATE, Pod
+
+PLANNED_NODE: Final = "kerf.dev/planned-node"
+"""Node that was nominated when the gate was opened, "" where none was."""
+PLANNED_BY: Final = "kerf.dev/planned-by"
+"""Name of the planner, or why the gate was opened without one."""
+SKIPPED: Final = "kerf.dev/skipped"
+"""Why a pod in the queue is left there for now."""
+SKIPPED_COUNT: Final = "kerf.dev/skipped-count"
+"""How often it was."""
+
+_pod_decoder: Final = msgspec.json.Decoder(Pod)
+_CONFLICT: Final = 409
+_INVALID: Final = 422
+_GONE: Final = 404
+
+
+class Realiser:
+    """Writes to pods that wait. Raises ClusterError; a pod that is gone, or another one by now, is left alone."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def place(self, pod: Pod, node: str, planner: str) -> bool:
+        """Nominate a node and open the gate; whether the pod is still there."""
+        return await self.nominate(pod, node) and await self.open(pod, node, planner)
+
+    async def nominate(self, pod: Pod, node: str) -> bool:
+        """Write the node that kube-scheduler is to look at first; whether the pod is still there."""
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node or None}}
+        return await self._patch(f"{_path(pod)}/status", body)
+
+    async def open(self, pod: Pod, node: str, planner: str) -> bool:
+        """Take Kerf's gate off, and write why; whether the pod is still there."""
+        annotations = {PLANNED_NODE: node, PLANNED_BY: planner, SKIPPED: None, SKIPPED_COUNT: None}
+        try:
+            return await self._patch(_path(pod), self._opened(pod, annotations))
+        except ApiError as error:
+            if error.status != _INVALID:
+                raise
+        # Somebody else's gate has gone meanwhile, and putting it back is forbidden.
+        pod = _pod_decoder.decode(await self._transport.get(_path(pod)))
+        return await self._patch(_path(pod), self._opened(pod, annotations))
+
+    async def note(self, pod: Pod, reason: str, count: int) -> bool:
+        """Write on a waiting pod why it waits; whether it is still there. By its status, as all but opening."""
+        annotations = {SKIPPED: reason, SKIPPED_COUNT: str(count)}
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}}
+        return await self._patch(f"{_path(pod)}/status", body)
+
+    async def create(self, manifest: dict[str, Any]) -> Pod:
+        """Create a pod from its manifest, gated."""
+        spec = dict(manifest.get("spec") or {})
+        gates = [gate for gate in spec.get("schedulingGates") or () if gate.get("name") != GATE]
+        gated = {**manifest, "spec": {**spec, "schedulingGates": [*gates, {"name": GATE}]}}
+        namespace = (manifest.get("metadata") or {}).get("namespace") or "default"
+        created = await self._transport.post(f"/api/v1/namespaces/{namespace}/pods", msgspec.json.encode(gated))
+        return _pod_decoder.decode(created)
+
+    def _opened(self, pod: Pod, annotations: dict[str, str | None]) -> dict[str, Any]:
+        others = [{"name": gate.name} for gate in pod.spec.scheduling_gates or () if gate.name != GATE]
+        metadata = {"uid": pod.metadata.uid, "annotations": annotations}
+        return {"metadata": metadata, "spec": {"schedulingGates": others or None}}
+
+    async def _patch(self, path: str, body: dict[str, Any]) -> bool:
+        try:
+            await self._transport.patch(path, msgspec.json.encode(body))
+        except ApiError as error:
+            if error.status in (_GONE, _CONFLICT):
+                return False
+            raise
+        return True
+
+
+def _path(pod: Pod) -> str:
+    return PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid).path

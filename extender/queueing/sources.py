@@ -1,0 +1,157 @@
+"""Where a one-off plan gets its nodes and pods from: manifests in files, or an API server."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from extender.cluster import objects
+from extender.cluster.ledger import Ledger
+from extender.cluster.mirrors import NODES_PATH, PODS_PATH
+from extender.cluster.transports import Transport
+from extender.core.requests import RequestError
+from extender.queueing.batches import asked_of, plan_pod, view_of
+from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
+from extender.queueing.plans import Plan, PlanPod, View
+from extender.queueing.restrictions import Kinds
+
+ObjectT = TypeVar("ObjectT", Node, Pod)
+
+_PAGE = "500"
+
+
+class SourceError(ValueError):
+    """Manifests that can't be planned with; `faults` has one sentence for each."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = list(faults)
+
+
+@dataclass
+class Source:
+    """What there is: nodes, pods that run, pods that wait for a node."""
+
+    nodes: list[Node] = field(default_factory=list)
+    bound: list[Pod] = field(default_factory=list)
+    waiting: list[Pod] = field(default_factory=list)
+    manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Waiting pods of files as they are written there, by `namespace/name`."""
+
+    def add(self, pods: Iterable[Pod]) -> None:
+        """Sort pods into those that run, those that wait, and those that are of no account."""
+        for pod in pods:
+            if pod.spec.node_name:
+                self.bound.append(pod)
+            elif not pod.finished and not pod.metadata.deletion_timestamp:
+                self.waiting.append(pod)
+
+
+def read_files(paths: Iterable[Path]) -> Source:
+    """Nodes and pods of YAML or JSON files, lists of them included. Raises SourceError with every fault."""
+    source, faults = Source(), []
+    for path in paths:
+        try:
+            documents = list(yaml.safe_load_all(path.read_text()))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            faults.append(f"{path}: {error}")
+            continue
+        for number, manifest in enumerate(documents, 1):
+            faults += [f"{path}, document {number}: {fault}" for fault in _take(source, manifest)]
+    if faults:
+        raise SourceError(faults)
+    return source
+
+
+async def read_cluster(transport: Transport) -> Source:
+    """Nodes and pods of an API server. Raises ClusterError, msgspec.DecodeError."""
+    source = Source(nodes=await _list(transport, NODES_PATH, Node))
+    source.add(await _list(transport, PODS_PATH, Pod))
+    return source
+
+
+def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], dict[str, str]]:
+    """The view, the pods by priority and age, and the faults of pods that can't be planned, by key."""
+    ledger = Ledger(reservation_ttl_s=0.0)
+    for node in source.nodes:
+        ledger.upsert_node(node)
+    for pod in source.bound:
+        ledger.upsert_pod(pod, 0.0)
+    kinds = Kinds()
+    pods: list[tuple[Pod, PlanPod]] = []
+    faults: dict[str, str] = {}
+    for pod in source.waiting:
+        try:
+            pods.append((pod, plan_pod(pod, kinds)))
+        except RequestError as error:
+            faults[pod.key] = str(error)
+    pods.sort(key=lambda pair: (-pair[1].priority, pair[0].metadata.creation_timestamp, pair[1].key))
+    batch = [planned for _, planned in pods]
+    topologies = {pod.topology for pod in batch if pod.topology}
+    view = view_of(
+        ledger.snapshot(0.0),
+        source.nodes,
+        kinds,
+        num_pods=Counter(pod.spec.node_name for pod in source.bound if pod.spec.node_name and not pod.finished),
+        reserve_frac=reserve_frac,
+        topologies=topologies,
+    )
+    return view, batch, faults
+
+
+def node_of(view: View, plan: Plan) -> dict[str, str]:
+    """Name of the node of each placed pod, by the pod's key."""
+    names = view.cluster.node_names
+    return {pod.key: names[row] for pod, row in zip(plan.pods, plan.rows, strict=True) if row >= 0}
+
+
+def _take(source: Source, manifest: Any) -> list[str]:
+    """Add what a document holds; returns faults."""
+    if manifest is None:
+        return []
+    if not isinstance(manifest, dict):
+        return [f"a Kubernetes object is expected, not {type(manifest).__name__}"]
+    kind = manifest.get("kind")
+    if isinstance(kind, str) and kind.endswith("List"):
+        items = manifest.get("items") or []
+        default = kind.removesuffix("List")
+        return [
+            f"item {number}: {fault}"
+            for number, item in enumerate(items, 1)
+            for fault in _take(source, {"kind": default, **item} if isinstance(item, dict) else item)
+        ]
+    try:
+        if kind == "Node":
+            source.nodes.append(decode_node(manifest))
+        elif kind == "Pod":
+            pod = decode_pod(manifest)
+            pod.metadata.namespace = pod.metadata.namespace or "default"
+            pod.metadata.uid = pod.metadata.uid or pod.key
+            if not pod.metadata.name:
+                return ["metadata.name: a pod needs a name"]
+            asked_of(pod)
+            source.add([pod])
+            source.manifests[pod.key] = manifest
+        else:
+            return [f"kind {kind!r} can't be planned; write nodes and pods"]
+    except (msgspec.ValidationError, RequestError) as error:
+        return [str(error)]
+    return []
+
+
+async def _list(transport: Transport, path: str, kind: type[ObjectT]) -> list[ObjectT]:
+    decoder: msgspec.json.Decoder[objects.ObjectList[ObjectT]] = msgspec.json.Decoder(
+        objects.ObjectList[kind]  # type: ignore[valid-type]
+    )
+    query = {"limit": _PAGE}
+    items: list[ObjectT] = []
+    while True:
+        page = decoder.decode(await transport.get(path, query))
+        items += page.items or ()
+        if not page.metadata.continue_:
+            return items
+        query["continue"] = page.metadata.continue_

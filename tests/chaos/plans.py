@@ -1,0 +1,260 @@
+"""What happens in a run, drawn from its seed: nodes, pods, and faults with their times. Equal seeds, equal plans."""
+
+import random
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+WINDOW_S = 4.0
+"""Pods come and faults begin in this time."""
+
+_NUM_PODS = (225, 250)
+_RESTART_PROBABILITY = 0.15
+
+
+class Kind(StrEnum):
+    """What can go wrong."""
+
+    KILL_FILTER_ANSWERED = "kill-filter-answered"
+    """kill -9 once filter has answered, with a reservation made and nothing else."""
+    KILL_BIND_CALLED = "kill-bind-called"
+    """kill -9 as kube-scheduler asks to bind."""
+    KILL_BINDING_ASKED = "kill-binding-asked"
+    """kill -9 as the Binding leaves; it is written all the same, soon or late."""
+    KILL_BINDING_LOST = "kill-binding-lost"
+    """kill -9 as the Binding leaves; it never arrives."""
+    KILL_BINDING_WRITTEN = "kill-binding-written"
+    """kill -9 when the Binding is written and Kerf has not heard of it."""
+    KILL_BINDING_ANSWERED = "kill-binding-answered"
+    """kill -9 when Kerf hears that the Binding is written."""
+    KILL_BIND_ANSWERED = "kill-bind-answered"
+    """kill -9 when bind is answered."""
+    PAUSE = "pause"
+    """SIGSTOP, wherever it is, and SIGCONT."""
+    PAUSE_IN_BIND = "pause-in-bind"
+    """SIGSTOP as the Binding leaves; it arrives before or after the SIGCONT, past time-outs."""
+    LATE_BINDING = "late-binding"
+    """A Binding that arrives when Kerf has given up waiting for it."""
+    LATENCY = "latency"
+    """Every answer of the API server is slow for a while."""
+    RESET_BEFORE_WRITE = "reset-before-write"
+    RESET_AFTER_WRITE = "reset-after-write"
+    """The connection ends after the API server has done what was asked: the outcome is unknown."""
+    ERROR_AFTER_WRITE = "error-after-write"
+    """500 although it was done."""
+    CONFLICT = "conflict"
+    """409 to a write that was not done."""
+    GONE = "gone"
+    """410 to a list or watch."""
+    THROTTLED = "throttled"
+    """429."""
+    SERVER_ERROR = "server-error"
+    """500, nothing done."""
+    WATCH_CUT = "watch-cut"
+    WATCH_STALE = "watch-stale"
+    """Watches stay open and say nothing for a while, then all at once."""
+    WATCH_GONE = "watch-gone"
+    """410 inside an open watch."""
+    UNREACHABLE = "api-server-unreachable"
+    """Kerf alone can't reach the API server: a partition."""
+    API_SERVER_RESTART = "api-server-restart"
+    ETCD_RESTART = "etcd-restart"
+    NODE_DELETED = "node-deleted"
+    NODE_SHRUNK = "node-shrunk"
+    POD_DELETED = "pod-deleted"
+    POD_RECREATED = "pod-recreated"
+    """Deleted, and created again at once under the same name."""
+    POD_TERMINATING = "pod-terminating"
+    """Deleted with a grace period: holds its GPUs until it is gone."""
+    TWO_SCHEDULERS = "two-schedulers"
+    """A scheduler's filter was answered while another scheduler's pod was between filter and bind."""
+
+
+KILLS = tuple(kind for kind in Kind if kind.startswith("kill-"))
+"""kill -9 between two steps of a bind."""
+OBJECTS = (Kind.NODE_DELETED, Kind.NODE_SHRUNK, Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_TERMINATING)
+"""Faults that the API server's objects suffer."""
+RESTARTS = {Kind.API_SERVER_RESTART: "kube-apiserver", Kind.ETCD_RESTART: "etcd"}
+"""Faults of the control plane, with the process that they end."""
+APART = frozenset((*OBJECTS, *RESTARTS, Kind.LATENCY, Kind.UNREACHABLE))
+"""Faults that do not wait for something to happen to."""
+_FOR_GOOD = (Kind.POD_DELETED, Kind.POD_TERMINATING)
+
+_LASTING_S = {
+    Kind.PAUSE: (0.2, 4.0),
+    Kind.PAUSE_IN_BIND: (0.5, 4.0),
+    Kind.LATE_BINDING: (2.2, 5.0),
+    Kind.KILL_BINDING_ASKED: (0.0, 0.0),
+    Kind.LATENCY: (0.3, 1.5),
+    Kind.WATCH_STALE: (0.5, 3.0),
+    Kind.UNREACHABLE: (0.2, 3.0),
+    Kind.API_SERVER_RESTART: (0.0, 2.0),
+    Kind.ETCD_RESTART: (0.0, 2.0),
+}
+"""How long a fault lasts that is no single moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. It takes effect at `at_s` or, where it needs something to happen to, with the next such thing."""
+
+    kind: Kind
+    at_s: float
+    """Seconds since the storm began."""
+    for_s: float = 0.0
+    """How long it lasts; of a node, 0: for good."""
+    late: bool = False
+    """PAUSE_IN_BIND: the Binding arrives after Kerf goes on, not before."""
+    target: str = ""
+    """Name of the node or pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """A node of equal GPUs."""
+
+    name: str
+    gpus: int
+    product: str
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """A pod and when it comes."""
+
+    name: str
+    at_s: float
+    scheduler: int
+    """Which of the two schedulers it is for."""
+    gpus: int
+    by_resource: bool = False
+    """By `nvidia.com/gpu`; else by annotation, where Kerf alone stands against over-commitment."""
+    milli: int = 0
+    """Of the compute of one GPU, a share of it; 0: whole GPUs."""
+    memory_mib: int = 0
+    """Memory that each of its GPUs must have, or that its share takes; 0: any."""
+    model: str = ""
+    node: str = ""
+    """Where it runs from the beginning, placed by nobody's scheduler."""
+
+    @property
+    def size(self) -> float:
+        """GPUs that it takes."""
+        return self.milli / 1000 or self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole run."""
+
+    seed: int
+    nodes: tuple[NodePlan, ...]
+    pods: tuple[PodPlan, ...]
+    late_pods: tuple[PodPlan, ...]
+    """Those that come when all faults are over."""
+    faults: tuple[Fault, ...]
+
+    @property
+    def load_frac(self) -> float:
+        """GPUs asked for over GPUs installed, of the pods that nobody deletes for good."""
+        deleted = {fault.target for fault in self.faults if fault.kind in _FOR_GOOD}
+        asked = sum(pod.size for pod in (*self.pods, *self.late_pods) if pod.name not in deleted)
+        return asked / sum(node.gpus for node in self.nodes)
+
+    @property
+    def ends_s(self) -> float:
+        """When the last fault is over, seconds since the storm began."""
+        return max([WINDOW_S, *(fault.at_s + fault.for_s for fault in self.faults)])
+
+
+_PRODUCTS = (("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 40960), ("Tesla-V100-SXM2-16GB", 16384))
+_SIZES = ((1, 60), (2, 24), (4, 11), (8, 5))
+_DRAWN = {
+    # Weights: bindings with an unknown outcome are what most often goes wrong.
+    **{Kind.PAUSE: 3, Kind.PAUSE_IN_BIND: 3, Kind.LATE_BINDING: 3, Kind.LATENCY: 3},
+    **{Kind.RESET_BEFORE_WRITE: 2, Kind.RESET_AFTER_WRITE: 5, Kind.ERROR_AFTER_WRITE: 3},
+    **{Kind.CONFLICT: 3, Kind.GONE: 2, Kind.THROTTLED: 3, Kind.SERVER_ERROR: 3},
+    **{Kind.WATCH_CUT: 3, Kind.WATCH_STALE: 4, Kind.WATCH_GONE: 3, Kind.UNREACHABLE: 3},
+}
+
+
+def draw(seed: int) -> Plan:
+    """The run of a seed."""
+    rng = random.Random(seed)
+    two_schedulers = rng.random() < 0.6
+    pods = _pods(rng, two_schedulers)
+    late_pods = tuple(_pod(rng, f"late-{number}", 1, two_schedulers) for number in range(8))
+    pod_faults = _pod_faults(rng, pods)
+    deleted = {fault.target for fault in pod_faults if fault.kind in _FOR_GOOD}
+    nodes = _nodes(rng, sum(pod.size for pod in (*pods, *late_pods) if pod.name not in deleted))
+    foreign = [
+        PodPlan(f"foreign-{number}", 0.0, 0, rng.randint(1, 2), by_resource=True, node=node.name)
+        for number, node in enumerate(rng.sample(nodes, rng.randint(0, 4)))
+    ]
+    faults = [_fault(rng, kind) for kind in rng.choices(list(_DRAWN), list(_DRAWN.values()), k=rng.randint(4, 8))]
+    faults += [_fault(rng, kind) for kind in rng.choices(list(KILLS), k=rng.choice((0, 1, 1, 2)))]
+    if rng.random() < _RESTART_PROBABILITY:
+        faults.append(_fault(rng, rng.choice(list(RESTARTS))))
+    faults += pod_faults + _node_faults(rng, nodes)
+    return Plan(
+        seed, tuple(nodes), tuple(foreign + pods), late_pods, tuple(sorted(faults, key=lambda fault: fault.at_s))
+    )
+
+
+def _fault(rng: random.Random, kind: Kind) -> Fault:
+    low, high = _LASTING_S.get(kind, (0.0, 0.0))
+    at_s = rng.uniform(0.2, WINDOW_S)
+    return Fault(kind, round(at_s, 3), round(rng.uniform(low, high), 3), late=rng.random() < 0.5)
+
+
+def _pods(rng: random.Random, two_schedulers: bool) -> list[PodPlan]:
+    sizes, weights = zip(*_SIZES, strict=True)
+    wanted = rng.choices(sizes, weights, k=rng.randint(*_NUM_PODS))
+    return [_pod(rng, f"pod-{number:03d}", gpus, two_schedulers) for number, gpus in enumerate(wanted)]
+
+
+def _pod(rng: random.Random, name: str, gpus: int, two_schedulers: bool) -> PodPlan:
+    picky = rng.random()
+    planned = PodPlan(
+        name,
+        at_s=round(rng.uniform(0.0, WINDOW_S * 0.9), 3),
+        scheduler=rng.randint(0, 1) if two_schedulers else 0,
+        gpus=gpus,
+        model=rng.choice(("a100", "v100")) if picky > 0.9 else "",
+    )
+    if gpus == 1 and rng.random() < 0.4:
+        return replace(planned, milli=rng.choice((200, 300, 500, 700)), memory_mib=rng.choice((0, 4096, 12288)))
+    memory_mib = rng.choice((16384, 40960, 81920)) if picky < 0.2 else 0
+    return replace(planned, by_resource=rng.random() < 0.5, memory_mib=memory_mib)
+
+
+def _nodes(rng: random.Random, asked: float) -> list[NodePlan]:
+    """As many as make a load of 80 % and more."""
+    capacity = asked / rng.uniform(0.85, 1.15)
+    nodes: list[NodePlan] = []
+    while sum(node.gpus for node in nodes) < capacity:
+        product, memory_mib = rng.choice(_PRODUCTS)
+        nodes.append(NodePlan(f"node-{len(nodes):02d}", rng.choice((8, 8, 4)), product, memory_mib))
+    return nodes
+
+
+def _node_faults(rng: random.Random, nodes: list[NodePlan]) -> list[Fault]:
+    kinds = rng.choices((Kind.NODE_DELETED, Kind.NODE_SHRUNK), k=rng.randint(0, 2))
+    faults = []
+    for kind, node in zip(kinds, rng.sample(nodes, len(kinds)), strict=True):
+        for_s = 0.0 if rng.random() < 0.33 else rng.uniform(0.1, 2.0)
+        faults.append(Fault(kind, round(rng.uniform(0.2, WINDOW_S), 3), round(for_s, 3), target=node.name))
+    return faults
+
+
+def _pod_faults(rng: random.Random, pods: list[PodPlan]) -> list[Fault]:
+    """Pods deleted at every moment: before, during and after their binding."""
+    kinds = (Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_TERMINATING)
+    faults = []
+    for pod in rng.sample(pods, rng.randint(8, 24)):
+        kind = rng.choices(kinds, (1, 4, 2))[0]
+        soon = rng.random() < 0.6  # about when it is being bound
+        at_s = pod.at_s + rng.uniform(0.0, 0.15) if soon else rng.uniform(pod.at_s, WINDOW_S + 0.5)
+        for_s = rng.uniform(0.2, 2.0) if kind is Kind.POD_TERMINATING else 0.0
+        faults.append(Fault(kind, round(at_s, 3), round(for_s, 3), target=pod.name))
+    return faults

@@ -1,0 +1,140 @@
+"""The checker finds planted violations of every kind, and none where there are none."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.chaos import checker
+from tests.controlplane.objects import gpu_node, pod
+
+Manifest = dict[str, Any]
+SCHEDULERS = ("default-scheduler",)
+NODE = gpu_node("n", gpus=2, memory_mib=40960)
+
+
+def bound(name: str, gpus: str = "", count: int = 1, node: str = "n", **annotations: str) -> Manifest:
+    """A pod on a node with what was written on it."""
+    written = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    if gpus:
+        written["kerf.dev/assigned-gpus"] = gpus
+    found = pod(name, count, annotations=written, nodeName=node)
+    found["metadata"]["uid"] = f"uid of {name}"
+    return found | {"status": {"phase": "Running"}}
+
+
+def share(name: str, gpu: str, milli: int, mib: int) -> Manifest:
+    """A pod that shares a GPU."""
+    asked = {"gpu_share": str(milli), "gpu_memory_each": f"{mib}Mi"}
+    return bound(name, gpu, 0, **asked, assigned_share=str(milli), assigned_memory_mib=str(mib))
+
+
+def pending(name: str, count: int = 1, reason: str = "no room", **annotations: str) -> Manifest:
+    """A pod without a node."""
+    written = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": reason}
+    return pod(name, count, annotations=written) | {"status": {"conditions": [condition] if reason else []}}
+
+
+def promises(found: list[checker.Violation]) -> list[str]:
+    return [violation.promise for violation in found]
+
+
+@pytest.mark.parametrize(
+    ("pods", "promise"),
+    [
+        ([bound("a", "0"), bound("b", "0")], "one exclusive holder"),
+        ([bound("a", "0"), share("b", "0", 100, 10)], "one exclusive holder"),
+        ([share("a", "1", 600, 10), share("b", "1", 401, 10)], "compute <= capacity"),
+        ([share("a", "1", 100, 40000), share("b", "1", 100, 961)], "memory <= capacity"),
+        ([bound("a", "2")], "only GPUs that exist"),
+        ([bound("a", "0"), bound("b", count=2)], "GPUs held <= GPUs installed"),
+        ([share("a", "0", 100, 10), share("b", "1", 100, 10), bound("c")], "GPUs held <= GPUs installed"),
+    ],
+)
+def test_an_overbooked_gpu_is_found(pods: list[Manifest], promise: str) -> None:
+    assert promises(checker.overbooked([NODE], pods)) == [promise]
+
+
+def test_a_full_node_is_not_overbooked() -> None:
+    full = [share("a", "0", 600, 20480), share("b", "0", 400, 20480), bound("c", "1")]
+    assert checker.overbooked([NODE], full) == []
+    assert checker.overbooked([NODE], [bound("a", "0,1", count=2)]) == []
+    finished = bound("done", "1") | {"status": {"phase": "Succeeded"}}
+    assert checker.overbooked([NODE], [finished, bound("a", "1")]) == []
+    assert checker.overbooked([NODE], [bound("a", "0", node="gone"), bound("b", "0")]) == []
+
+
+def test_terminating_pods_still_hold() -> None:
+    leaving = bound("leaving", "0")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert promises(checker.overbooked([NODE], [leaving, bound("a", "0")])) == ["one exclusive holder"]
+
+
+@pytest.mark.parametrize(
+    ("placed", "promise"),
+    [
+        (bound("a"), "as many GPUs as asked"),
+        (bound("a", "0", count=2), "as many GPUs as asked"),
+        (bound("a", "0", count=0, gpu_share="500"), "the share asked"),
+        (bound("a", "0", gpu_model="v100"), "the model asked"),
+        (bound("a", "0", gpu_memory_each="80Gi"), "the memory asked"),
+    ],
+)
+def test_a_misplaced_pod_is_found(placed: Manifest, promise: str) -> None:
+    assert promises(checker.misplaced([NODE], [placed], SCHEDULERS)) == [promise]
+
+
+def test_what_was_asked_is_not_misplaced() -> None:
+    right = bound("a", "0,1", count=2, gpu_model="a100", gpu_memory_each="40Gi")
+    foreign = bound("foreign")
+    foreign["spec"]["schedulerName"] = "nobody"
+    assert checker.misplaced([NODE], [right, foreign, share("b", "0", 500, 100)], SCHEDULERS) == []
+
+
+def test_a_pod_that_came_to_a_shrunken_node_is_found() -> None:
+    shrunk = gpu_node("n", gpus=2)
+    shrunk["status"]["allocatable"]["nvidia.com/gpu"] = "1"
+    before = [bound("a", "0")]
+    both = [*before, bound("b", "1")]
+    assert promises(checker.bound_beyond(before, [shrunk], both)) == ["GPUs held <= GPUs offered"]
+    assert checker.bound_beyond(both, [shrunk], both) == []
+    assert checker.bound_beyond(before, [NODE], both) == []
+
+
+def test_a_lost_pod_is_found() -> None:
+    assert promises(checker.lost(["a", "b"], [bound("a", "0")])) == ["no pod is lost"]
+    assert checker.lost(["a"], [bound("a", "0"), bound("unexpected", "1")]) == []
+
+
+def test_a_pod_without_node_and_reason_is_found() -> None:
+    assert promises(checker.unexplained([pending("a", reason="")])) == ["bound, or pending with a reason"]
+    assert checker.unexplained([pending("a"), bound("b", "0")]) == []
+
+
+@pytest.mark.parametrize(
+    ("waiting", "holding", "found"),
+    [
+        (pending("a"), [bound("b", "0")], True),
+        (pending("a", 2), [bound("b", "0")], False),
+        (pending("a"), [bound("b", count=2)], False),
+        (pending("a", gpu_memory_each="80Gi"), [], False),
+        (pending("a", gpu_model="v100"), [], False),
+        (pending("a", 0, gpu_share="400", gpu_memory_each="1Gi"), [share("b", "0", 600, 10), bound("c", "1")], True),
+        (pending("a", 0, gpu_share="401", gpu_memory_each="1Gi"), [share("b", "0", 600, 10), bound("c", "1")], False),
+        (pending("a", 0, gpu_share="400", gpu_memory_each="40Gi"), [share("b", "0", 600, 1), bound("c", "1")], False),
+        (pending("a", 0, gpu_share="900"), [bound("b", "0")], True),
+        (pending("a", 0), [], False),
+    ],
+)
+def test_a_pending_pod_that_fits_is_found(waiting: Manifest, holding: list[Mapping[str, Any]], found: bool) -> None:
+    expected = ["placed after the faults end"] if found else []
+    assert promises(checker.stranded([NODE], [waiting, *holding])) == expected
+
+
+def test_deleted_and_cordoned_nodes_and_leaving_pods_offer_and_want_nothing() -> None:
+    cordoned = gpu_node("n", gpus=2) | {"spec": {"unschedulable": True}}
+    assert checker.stranded([cordoned], [pending("a")]) == []
+    leaving = pending("a")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert checker.stranded([NODE], [leaving]) == []

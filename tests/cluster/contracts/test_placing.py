@@ -1,0 +1,400 @@
+"""Pods of HAMi and gpushare through filter and bind, with their plugins' side played, beside pods that are there."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.cluster import objects
+from extender.cluster.binds import Binder, BindError
+from extender.cluster.contracts import gpushare, hami, hami_nodes, native
+from extender.cluster.events import EventRecorder
+from extender.cluster.ledger import Ledger
+from extender.cluster.memory import Manifest, MemoryCluster
+from extender.cluster.mirrors import NODES_PATH, PODS_PATH
+from extender.cluster.placements import Placement, Placer, PodIdentity
+from extender.cluster.pods import ASSIGNED_GPUS, read_pod_request
+from extender.core.reasons import Reason
+from extender.core.requests import RequestError
+from tests.cluster.builders import Clock, FaultyTransport, node_manifest, open_fence, pod_manifest
+from tests.cluster.contracts.plugins import LOCK, PluginNode, gpushare_allocate, hami_allocate, plugin_pod
+
+NOW = 1795241852.0
+A, B = "GPU-aaaaaaaa", "GPU-bbbbbbbb"
+
+
+def hami_node(
+    name: str, *gpus: tuple[str, int], count: int = 10, annotations: dict[str, str] | None = None
+) -> Manifest:
+    """A node that HAMi's plugin of v2.10 has registered: UUIDs and MiB."""
+    register = [
+        {"id": uuid, "index": index, "count": count, "devmem": mib, "devcore": 100, "type": "NVIDIA-Tesla T4"}
+        | {"numa": 0, "mode": "hami-core", "health": True}
+        for index, (uuid, mib) in enumerate(gpus)
+    ]
+    manifest = node_manifest(name)
+    manifest["metadata"]["annotations"] = {hami_nodes.REGISTER: msgspec.json.encode(register).decode()}
+    manifest["status"]["allocatable"]["nvidia.com/gpu"] = str(len(gpus) * count)
+    return manifest
+
+
+def gpushare_node(name: str, count: int, gib: int) -> Manifest:
+    """A node of gpushare's plugin."""
+    manifest = node_manifest(name)
+    resources = {gpushare.MEMORY_RESOURCE: str(count * gib), gpushare.COUNT_RESOURCE: str(count)}
+    manifest["status"] = {"allocatable": {"cpu": "64", **resources}, "capacity": resources}
+    return manifest
+
+
+def asking(name: str, resources: dict[str, str], **options: Any) -> Manifest:
+    """A pod with one container that asks for these."""
+    manifest = pod_manifest(name, **options)
+    manifest["spec"]["containers"] = [{"name": "main", "resources": {"limits": resources, "requests": resources}}]
+    return manifest
+
+
+def sharing(name: str, mib: int, cores: int = 0, **options: Any) -> Manifest:
+    """A pod that asks HAMi for a part of a GPU."""
+    cores_asked = {"nvidia.com/gpucores": str(cores)} if cores else {}
+    return asking(name, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(mib), **cores_asked}, **options)
+
+
+class Rig:
+    """Kerf's filter and bind on a cluster in memory."""
+
+    def __init__(self, *manifests: Manifest) -> None:
+        self.clock = Clock()
+        self.cluster = MemoryCluster(manifests)
+        self.transport = FaultyTransport(self.cluster)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new Kerf, which knows what the API server knows."""
+        self.ledger = Ledger(reservation_ttl_s=30.0)
+        self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
+        self.binder = Binder(
+            self.transport,
+            self.ledger,
+            self.placer,
+            EventRecorder(self.transport),
+            self.clock,
+            open_fence(),
+            lambda: NOW,
+        )
+        self.warnings: list[str] = []
+        self.sync()
+
+    def sync(self) -> None:
+        """What the watch would tell."""
+        for item in msgspec.json.decode(asyncio.run(self.cluster.get(NODES_PATH)))["items"]:
+            self.warnings += self.ledger.upsert_node(msgspec.convert(item, objects.Node))
+        for item in msgspec.json.decode(asyncio.run(self.cluster.get(PODS_PATH)))["items"]:
+            self.warnings += self.ledger.upsert_pod(msgspec.convert(item, objects.Pod), self.clock())
+
+    def filter(self, manifest: Manifest) -> Placement:
+        """A pod comes, and filter decides over all nodes."""
+        self.cluster.apply(manifest)
+        pod = msgspec.convert(manifest, objects.Pod)
+        identity = PodIdentity("default", pod.metadata.name, pod.metadata.uid)
+        request = read_pod_request(pod)
+        self.placer.remember(identity, request)
+        assert request.gpus is not None
+        names = sorted(self.ledger.node_names())
+        placement = self.placer.place(identity, request.gpus, self.placer.policy_of(request), names)
+        self.placer.reserve(placement)
+        return placement
+
+    def run(self, manifest: Manifest) -> Manifest:
+        """A pod comes and is bound where filter says; what the API server has of it then."""
+        placement = self.filter(manifest)
+        assert placement.node is not None, [Reason(code).name for code in placement.decision.evaluation.reason]
+        asyncio.run(self.binder.bind(placement.pod, placement.node, ""))
+        self.sync()
+        return self.cluster.pod("default", manifest["metadata"]["name"])
+
+    def refused(self, manifest: Manifest) -> set[Reason]:
+        """Why a pod fits nowhere."""
+        placement = self.filter(manifest)
+        assert placement.node is None
+        return {Reason(code) for code in placement.decision.evaluation.reason}
+
+    def free_mib(self, node: str) -> list[int]:
+        """Memory that nobody has booked, by GPU."""
+        cluster = self.ledger.snapshot(self.clock())
+        mib: list[int] = cluster.gpu_free_mib[cluster.row_of[node]].tolist()
+        return mib
+
+    def free_milli(self, node: str) -> list[int]:
+        """Compute that nobody has booked, by GPU."""
+        cluster = self.ledger.snapshot(self.clock())
+        milli: list[int] = cluster.gpu_free_milli[cluster.row_of[node]].tolist()
+        return milli
+
+    def untracked(self, node: str) -> int:
+        """GPUs of unknown index that are taken."""
+        cluster = self.ledger.snapshot(self.clock())
+        return int(cluster.untracked_units[cluster.row_of[node]])
+
+    def plugin_node(self, name: str) -> PluginNode:
+        """A node as its plugin sees it; what the plugin writes is written to the API server."""
+        node = self.cluster.node(name)
+        annotations = node["metadata"].setdefault("annotations", {})
+        pods = []
+        for pod in msgspec.json.decode(asyncio.run(self.cluster.get(PODS_PATH)))["items"]:
+            if pod["spec"].get("nodeName") == name:
+                seen = plugin_pod(
+                    pod["metadata"]["name"],
+                    {},
+                    containers=[
+                        {"name": "main", "limits": pod["spec"]["containers"][0]["resources"].get("limits", {})}
+                    ],
+                )
+                seen["annotations"] = self.cluster.pod("default", seen["name"])["metadata"]["annotations"]
+                pods.append(seen)
+        return PluginNode(name, annotations, pods)
+
+
+def test_a_hami_pod_gets_its_part_and_the_plugin_serves_just_that() -> None:
+    rig = Rig(hami_node("n1", (A, 15360), (B, 15360)))
+
+    first = rig.run(sharing("a", 4000, 30))
+
+    annotations = first["metadata"]["annotations"]
+    assert annotations[ASSIGNED_GPUS] == "0"
+    assert annotations[hami.TO_ALLOCATE] == annotations[hami.ALLOCATED] == f"{A},NVIDIA,4000,30:;"
+    assert rig.cluster.node("n1")["metadata"]["annotations"][LOCK].endswith(",default,a")
+    environment = hami_allocate(rig.plugin_node("n1"), 1)
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == A
+    assert environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4000m"
+    assert LOCK not in rig.cluster.node("n1")["metadata"]["annotations"]
+    assert rig.cluster.pod("default", "a")["metadata"]["annotations"][hami.BIND_PHASE] == "success"
+
+    second = rig.run(sharing("b", 11000))  # best fit: on the same GPU
+    assert second["metadata"]["annotations"][hami.ALLOCATED] == f"{A},NVIDIA,11000,0:;"
+    assert rig.free_mib("n1") == [15360 - 4000 - 11000, 15360]
+    assert rig.free_milli("n1") == [700, 1000]
+
+
+def test_no_gpu_is_booked_over_its_memory() -> None:
+    rig = Rig(hami_node("n1", (A, 15360)))
+    for index in range(3):
+        rig.run(sharing(f"p{index}", 5000))
+        hami_allocate(rig.plugin_node("n1"), 1)
+
+    assert rig.refused(sharing("p3", 5000)) == {Reason.MEMORY_BUSY}
+    assert rig.free_mib("n1") == [360]
+    rig.restart()
+    assert rig.free_mib("n1") == [360]
+
+
+def test_a_plugin_that_shares_a_gpu_among_two_is_not_sent_a_third() -> None:
+    rig = Rig(hami_node("n1", (A, 15360), count=2))
+    for name in ("a", "b"):
+        rig.run(sharing(name, 1000))
+        hami_allocate(rig.plugin_node("n1"), 1)
+
+    assert rig.refused(sharing("c", 1000)) == {Reason.COMPUTE_BUSY}
+
+
+def test_a_part_in_percent_is_of_the_very_gpu() -> None:
+    rig = Rig(hami_node("n1", (A, 15360)))
+    asked = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "33", "nvidia.com/gpucores": "20"}
+
+    bound = rig.run(asking("a", asked))
+
+    assert bound["metadata"]["annotations"][hami.ALLOCATED] == f"{A},NVIDIA,5068,20:;"
+    assert rig.free_mib("n1") == [15360 - 5068]
+
+
+def test_whole_gpus_on_hamis_nodes_are_alone_on_them() -> None:
+    rig = Rig(hami_node("n1", (A, 15360), (B, 15360)))
+    rig.run(sharing("a", 1000))
+    hami_allocate(rig.plugin_node("n1"), 1)
+
+    bound = rig.run(pod_manifest("b", 1))
+
+    assert bound["metadata"]["annotations"][hami.ALLOCATED] == f"{B},NVIDIA,15360,100:;"
+    assert rig.refused(pod_manifest("c", 1)) == {Reason.BUSY}
+
+
+def test_kerfs_own_annotations_ask_for_parts_on_hamis_nodes() -> None:
+    rig = Rig(hami_node("n1", (A, 15360)))
+    share = {"kerf.dev/gpu-share": "500", "kerf.dev/gpu-memory-each": "4Gi"}
+
+    bound = rig.run(pod_manifest("a", 1, annotations=share))
+
+    assert bound["metadata"]["annotations"][hami.ALLOCATED] == f"{A},NVIDIA,4096,50:;"
+    assert (rig.free_mib("n1"), rig.free_milli("n1")) == ([15360 - 4096], [500])
+
+
+def test_hamis_choice_of_types_and_uuids_is_kept() -> None:
+    rig = Rig(hami_node("n1", (A, 15360), (B, 15360)))
+
+    bound = rig.run(sharing("a", 1000, annotations={hami.USE_UUID: B}))
+    assert bound["metadata"]["annotations"][ASSIGNED_GPUS] == "1"
+    hami_allocate(rig.plugin_node("n1"), 1)
+    bound = rig.run(pod_manifest("b", 1, annotations={hami.NO_USE_UUID: B, hami.USE_TYPE: "a100,tesla t4"}))
+    assert bound["metadata"]["annotations"][ASSIGNED_GPUS] == "0"
+    assert rig.refused(sharing("c", 1000, annotations={hami.USE_TYPE: "A100"})) == {Reason.WRONG_MODEL}
+    with pytest.raises(RequestError, match="vgpu-mode"):
+        rig.filter(sharing("d", 1000, annotations={hami.MODE: "mig"}))
+
+
+def test_parts_are_only_had_where_a_plugin_hands_them_out() -> None:
+    rig = Rig(node_manifest("n0", 4), hami_node("n1", (A, 15360)))
+
+    assert rig.filter(sharing("a", 4000)).node == "n1"
+    rig = Rig(node_manifest("n0", 4))
+    assert rig.refused(sharing("a", 4000)) == {Reason.NOT_THIS_KIND}
+
+
+def test_a_pod_that_waits_for_the_lock_too_long_is_not_bound() -> None:
+    rig = Rig(hami_node("n1", (A, 15360)))
+    rig.run(sharing("a", 1000))
+    pod = rig.cluster.pod("default", "a")
+    pod["status"]["phase"] = "Pending"  # the plugin has not served it yet
+
+    placement = rig.filter(sharing("b", 1000))
+    rig.binder._locks._wait_s = 0.05
+    with pytest.raises(BindError, match="is locked for pod default/a"):
+        asyncio.run(rig.binder.bind(placement.pod, "n1", ""))
+
+    assert rig.free_mib("n1") == [14360]
+    assert "nodeName" not in rig.cluster.pod("default", "b")["spec"]
+
+
+def test_a_refused_binding_lets_the_lock_go() -> None:
+    rig = Rig(hami_node("n1", (A, 15360)))
+    placement = rig.filter(sharing("a", 1000))
+    rig.cluster.pod("default", "a")["spec"]["nodeName"] = "elsewhere"  # somebody else was faster
+
+    with pytest.raises(BindError, match="elsewhere"):
+        asyncio.run(rig.binder.bind(placement.pod, "n1", ""))
+
+    assert LOCK not in rig.cluster.node("n1")["metadata"]["annotations"]
+
+
+def test_gpushare_pods_share_gpus_by_memory_and_the_plugin_serves_just_that() -> None:
+    rig = Rig(gpushare_node("n1", 2, 15))
+
+    bound = [
+        rig.run(asking(name, {gpushare.MEMORY_RESOURCE: str(gib)})) for name, gib in (("a", 8), ("b", 8), ("c", 7))
+    ]
+
+    assert [pod["metadata"]["annotations"][gpushare.INDEX] for pod in bound] == ["0", "1", "0"]
+    assert bound[0]["metadata"]["annotations"][gpushare.GPU_MEMORY] == "15"
+    assert rig.free_mib("n1") == [0, 7 * 1024]
+    assert gpushare_allocate(rig.plugin_node("n1"), 7, 2)["pod"] == "c"
+    assert rig.cluster.pod("default", "c")["metadata"]["annotations"][gpushare.ASSIGNED] == "true"
+    assert rig.refused(asking("d", {gpushare.MEMORY_RESOURCE: "8"})) == {Reason.MEMORY_BUSY}
+
+
+def test_pods_that_others_have_placed_are_counted() -> None:
+    placed_by_hami = {
+        hami.ALLOCATED: f"{A},NVIDIA,4000,50:;",
+        hami.TO_ALLOCATE: ";",
+        hami.BIND_PHASE: "success",
+        hami.ASSIGNED_NODE: "n1",
+    }
+    placed_by_gpushare = {gpushare.INDEX: "1", gpushare.POD_MEMORY: "5", gpushare.ASSIGNED: "true"}
+    rig = Rig(
+        hami_node("n1", (A, 15360), (B, 15360)),
+        gpushare_node("n2", 2, 15),
+        sharing("a", 4000, 50, node="n1", annotations=placed_by_hami),
+        asking("b", {gpushare.MEMORY_RESOURCE: "5"}, node="n2", annotations=placed_by_gpushare),
+    )
+
+    assert (rig.free_mib("n1"), rig.free_milli("n1")) == ([11360, 15360], [500, 1000])
+    assert rig.free_mib("n2") == [15 * 1024, 10 * 1024]
+    assert not rig.warnings
+
+
+def test_what_can_not_be_read_is_taken() -> None:
+    rig = Rig(
+        hami_node("n1", (A, 15360), (B, 15360)),
+        gpushare_node("n2", 2, 15),
+        sharing("a", 4000, node="n1", annotations={hami.ALLOCATED: f"{A},NVIDIA,40"}),
+        asking("b", {gpushare.MEMORY_RESOURCE: "5"}, node="n2", annotations={gpushare.INDEX: "zero"}),
+        sharing("c", 4000, node="n1"),  # placed by a scheduler that knows nothing of HAMi
+    )
+
+    assert rig.untracked("n1") == 2
+    assert rig.untracked("n2") == 1
+    assert len(rig.warnings) >= 2
+    rig.cluster.delete(gpushare_node("n2", 2, 15))  # kube-scheduler offers no node without `nvidia.com/gpu`
+    rig.restart()
+    assert rig.refused(sharing("d", 100)) == {Reason.BUSY}
+
+
+def test_a_node_whose_register_can_not_be_read_offers_nothing() -> None:
+    node = hami_node("n1", (A, 15360))
+    node["metadata"]["annotations"][hami_nodes.REGISTER] = '[{"id":'
+    rig = Rig(node)
+
+    assert rig.warnings
+    assert rig.filter(sharing("a", 100)).node is None
+    assert rig.filter(pod_manifest("b", 1)).node is None
+
+
+def test_what_the_kubelet_really_gave_beats_what_was_assigned() -> None:
+    gpus = [{"index": 0, "uuid": A, "memory_mib": 15360}, {"index": 1, "uuid": B, "memory_mib": 15360}]
+    node = node_manifest("n1", 2)
+    node["metadata"]["annotations"] = {"kerf.dev/gpus": msgspec.json.encode(gpus).decode()}
+    rig = Rig(node)
+    assert rig.run(pod_manifest("a", 1))["metadata"]["annotations"][ASSIGNED_GPUS] == "0"
+    assert rig.free_milli("n1") == [0, 1000]
+
+    node["metadata"]["annotations"][native.GIVEN] = msgspec.json.encode({"default/a": [B]}).decode()
+    rig.cluster.apply(node)
+    rig.sync()
+    assert rig.free_milli("n1") == [1000, 0]
+    rig.restart()
+    assert rig.free_milli("n1") == [1000, 0]
+
+    node["metadata"]["annotations"][native.GIVEN] = '{"default/a": ["GPU-of-another-node"]}'
+    rig.cluster.apply(node)
+    rig.sync()
+    assert rig.free_milli("n1") == [0, 1000]
+
+
+def test_what_the_kubelet_gave_tells_the_gpu_of_a_pod_that_nobody_assigned() -> None:
+    gpus = [{"index": 0, "uuid": A, "memory_mib": 15360}, {"index": 1, "uuid": B, "memory_mib": 15360}]
+    node = node_manifest("n1", 2)
+    node["metadata"]["annotations"] = {
+        "kerf.dev/gpus": msgspec.json.encode(gpus).decode(),
+        native.GIVEN: msgspec.json.encode({"default/a": [B]}).decode(),
+    }
+    rig = Rig(node, pod_manifest("a", 1, node="n1"))
+
+    assert (rig.free_milli("n1"), rig.untracked("n1")) == ([1000, 0], 0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(100, 16000), st.integers(0, 100), st.booleans()),
+        max_size=12,
+    )
+)
+def test_no_sequence_of_pods_books_a_gpu_over_its_capacity(asked: list[tuple[int, int, bool]]) -> None:
+    rig = Rig(hami_node("n1", (A, 15360), (B, 8192), count=4))
+    placed: dict[str, list[tuple[int, int]]] = {A: [], B: []}
+    for index, (mib, cores, whole) in enumerate(asked):
+        manifest = pod_manifest(f"p{index}", 1) if whole else sharing(f"p{index}", mib, cores)
+        placement = rig.filter(manifest)
+        if placement.node is None:
+            continue
+        asyncio.run(rig.binder.bind(placement.pod, placement.node, ""))
+        rig.sync()
+        hami_allocate(rig.plugin_node("n1"), 1)
+        text = rig.cluster.pod("default", f"p{index}")["metadata"]["annotations"][hami.ALLOCATED]
+        uuid, _, taken_mib, taken_cores = text.removesuffix(":;").split(",")
+        placed[uuid].append((int(taken_mib), int(taken_cores)))
+
+    for uuid, capacity in ((A, 15360), (B, 8192)):
+        assert sum(mib for mib, _ in placed[uuid]) <= capacity
+        assert sum(cores for _, cores in placed[uuid]) <= 100
+        assert len(placed[uuid]) <= 4
+        assert len(placed[uuid]) == 1 or all(cores < 100 for _, cores in placed[uuid])

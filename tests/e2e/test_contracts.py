@@ -1,0 +1,246 @@
+"""Pods of HAMi and gpushare placed through a real kube-scheduler, with their device plugins' side played."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.cluster.contracts.plugins import (
+    LOCK,
+    AllocationError,
+    PluginNode,
+    gpushare_allocate,
+    hami_allocate,
+    hami_decode,
+)
+from tests.controlplane.objects import cpu_node, pod
+from tests.controlplane.processes import wait_until
+from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, Manifest, assigned_gpus
+from tests.e2e.fixtures import Clusters
+
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+
+HAMI_SHARES = 10
+MERGE_PATCH = "application/merge-patch+json"
+
+
+@pytest.fixture
+def cluster(clusters: Clusters) -> KerfCluster:
+    """An empty cluster in which Kerf has the place of HAMi's scheduler."""
+    return clusters.open(SCHEDULER_CONFIG / "hami.yaml")
+
+
+def hami_node(name: str, gpus: Mapping[str, int]) -> Manifest:
+    """A node that HAMi's plugin has registered: MiB of each GPU by UUID."""
+    register = [
+        {"id": uuid, "index": index, "count": HAMI_SHARES, "devmem": mib, "devcore": 100}
+        | {"type": "NVIDIA-Tesla T4", "numa": 0, "mode": "hami-core", "health": True}
+        for index, (uuid, mib) in enumerate(gpus.items())
+    ]
+    node = cpu_node(name, allocatable={"nvidia.com/gpu": str(len(gpus) * HAMI_SHARES)})
+    node["metadata"]["annotations"] = {"hami.io/node-nvidia-register": json.dumps(register)}
+    return node
+
+
+def gpushare_node(name: str, count: int, gib: int) -> Manifest:
+    """A node of gpushare's plugin."""
+    return cpu_node(name, allocatable={"aliyun.com/gpu-mem": str(count * gib), "aliyun.com/gpu-count": str(count)})
+
+
+def asking(name: str, resources: Mapping[str, str], **options: Any) -> Manifest:
+    """A pod whose container has these limits."""
+    manifest = pod(name, **options)
+    manifest["spec"]["containers"][0]["resources"]["limits"] = dict(resources)
+    return manifest
+
+
+def sharing(name: str, mib: int, cores: int = 0, **options: Any) -> Manifest:
+    """A pod that asks HAMi for a part of a GPU."""
+    return asking(
+        name, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(mib), "nvidia.com/gpucores": str(cores)}, **options
+    )
+
+
+class Kubelet:
+    """A node's kubelet with one of the device plugins: admits the pods that are bound to the node, one by one."""
+
+    def __init__(self, cluster: KerfCluster, node: str) -> None:
+        self._cluster = cluster
+        self._node = node
+        self.served: dict[str, dict[str, str]] = {}
+        """What containers were given, by pod."""
+        self.faults: list[str] = []
+
+    def admit(self) -> None:
+        """Admit all pods that are there and not admitted yet."""
+        for found in self._cluster.pods():
+            name = found["metadata"]["name"]
+            ours = found["spec"].get("nodeName") == self._node and found["status"]["phase"] == "Pending"
+            if ours and name not in self.served:
+                self._allocate(name, found["spec"]["containers"][0]["resources"].get("limits", {}))
+
+    def _allocate(self, name: str, limits: Mapping[str, str]) -> None:
+        view = self._view()
+        before = json.dumps([view.annotations, [seen["annotations"] for seen in view.pods]])
+        try:
+            if "aliyun.com/gpu-mem" in limits:
+                given = gpushare_allocate(view, int(limits["aliyun.com/gpu-mem"]), 64)
+            else:
+                given = hami_allocate(view, int(limits["nvidia.com/gpu"]))
+        except AllocationError as error:
+            self.faults.append(f"{name}: {error}")
+            return
+        old_node, old_pods = json.loads(before)
+        self.served[name] = given
+        for seen, old in zip(view.pods, old_pods, strict=True):
+            self._patch(f"namespaces/default/pods/{seen['name']}", old, seen["annotations"])
+        self._patch(f"nodes/{self._node}", old_node, view.annotations)
+        self._cluster.set_phase(name, "Running")
+
+    def _view(self) -> PluginNode:
+        node = self._cluster.plane.request("GET", f"/api/v1/nodes/{self._node}")
+        view = PluginNode(self._node, node["metadata"].get("annotations", {}))
+        for found in self._cluster.pods():
+            if found["spec"].get("nodeName") == self._node:
+                containers = [
+                    {"name": container["name"], "limits": container["resources"].get("limits", {})}
+                    for container in found["spec"]["containers"]
+                ]
+                view.pods.append(
+                    {
+                        "namespace": "default",
+                        "name": found["metadata"]["name"],
+                        "annotations": found["metadata"].get("annotations", {}),
+                        "containers": containers,
+                        "init_containers": [],
+                        "phase": found["status"]["phase"],
+                    }
+                )
+        return view
+
+    def _patch(self, path: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+        changes = {key: new.get(key) for key in {*old, *new} if old.get(key) != new.get(key)}
+        if changes:
+            body = {"metadata": {"annotations": changes}}
+            self._cluster.plane.request("PATCH", f"/api/v1/{path}", body, MERGE_PATCH)
+
+
+@contextmanager
+def kubelet_on(cluster: KerfCluster, node: str) -> Iterator[Kubelet]:
+    """A kubelet that admits pods for as long as the test runs."""
+    kubelet = Kubelet(cluster, node)
+    stopping = threading.Event()
+    crashes: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while not stopping.wait(0.05):
+                kubelet.admit()
+        except BaseException as error:  # told to the test
+            crashes.append(error)
+
+    thread = threading.Thread(target=run, name=f"kubelet of {node}")
+    thread.start()
+    try:
+        yield kubelet
+    finally:
+        stopping.set()
+        thread.join()
+    assert not crashes, crashes
+    assert not kubelet.faults
+
+
+def hami_booked(pods: list[Manifest]) -> dict[str, tuple[int, int]]:
+    """MiB and percent of the compute that is given away of each GPU, by HAMi's annotations alone."""
+    booked: dict[str, tuple[int, int]] = {}
+    for found in pods:
+        text = found["metadata"].get("annotations", {}).get("hami.io/vgpu-devices-allocated", "")
+        if not found["spec"].get("nodeName"):
+            continue
+        for devices in hami_decode(text):
+            for uuid, _, mib, cores in devices:
+                booked_mib, booked_cores = booked.get(uuid, (0, 0))
+                booked[uuid] = booked_mib + mib, booked_cores + cores
+    return booked
+
+
+def bound_names(cluster: KerfCluster) -> set[str]:
+    """Pods that have a node."""
+    return {found["metadata"]["name"] for found in cluster.pods() if found["spec"].get("nodeName")}
+
+
+def test_hami_pods_are_bound_one_by_one_and_served_as_decided(cluster: KerfCluster) -> None:
+    gpus = {"GPU-0": 15360, "GPU-1": 15360}
+    cluster.add_nodes(hami_node("node", gpus), cpu_node("plain"))
+    with kubelet_on(cluster, "node") as kubelet:
+        for number in range(7):
+            scheduler = "hami-scheduler" if number % 2 else "default-scheduler"  # HAMi's webhook writes the first
+            cluster.create(sharing(f"p{number}", 5000, 25, scheduler_name=scheduler))
+        wait_until(
+            lambda: len(kubelet.served) == 6, 3 * WITHIN_S, "six pods run: three on each GPU"
+        )  # 3 x 5000 <= 15360
+
+        left = ({f"p{number}" for number in range(7)} - kubelet.served.keys()).pop()
+        cluster.pending(left, "360 MiB of one GPU free")
+        for name, environment in kubelet.served.items():
+            found = cluster.pod(name)["metadata"]["annotations"]
+            assert environment["NVIDIA_VISIBLE_DEVICES"] == f"GPU-{found['kerf.dev/assigned-gpus']}"
+            assert environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == "5000m"
+            assert environment["CUDA_DEVICE_SM_LIMIT"] == "25"
+            assert found["hami.io/bind-phase"] == "success"
+        assert hami_booked(cluster.pods()) == dict.fromkeys(gpus, (15000, 75))
+
+        cluster.delete_pod("p0" if left != "p0" else "p1")
+        wait_until(lambda: left in kubelet.served, WITHIN_S, "the pod that was left runs in the place of another")
+    node = cluster.plane.request("GET", "/api/v1/nodes/node")
+    assert LOCK not in node["metadata"]["annotations"]
+
+
+def test_gpushare_pods_are_served_as_decided(cluster: KerfCluster) -> None:
+    cluster.add_nodes(gpushare_node("node", 2, 15), hami_node("other", {"GPU-0": 15360}))
+    with kubelet_on(cluster, "node") as kubelet:
+        for name, gib in (("a", 8), ("b", 8), ("c", 7), ("d", 7)):
+            cluster.create(asking(name, {"aliyun.com/gpu-mem": str(gib)}))
+        wait_until(lambda: len(kubelet.served) == 4, WITHIN_S, "all four pods run: 8 + 7 GiB on each GPU")
+        used = {"0": 0, "1": 0}
+        for name in kubelet.served:
+            found = cluster.pod(name)["metadata"]["annotations"]
+            assert found["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+            assert found["ALIYUN_COM_GPU_MEM_IDX"] == found["kerf.dev/assigned-gpus"]
+            used[found["ALIYUN_COM_GPU_MEM_IDX"]] += int(found["ALIYUN_COM_GPU_MEM_POD"])
+        assert used == {"0": 15, "1": 15}
+
+
+def test_old_pods_of_every_kind_are_counted(cluster: KerfCluster) -> None:
+    """A cluster that HAMi, gpushare and a scheduler without any extender have filled: no GPU is given away twice."""
+    cluster.add_nodes(hami_node("hami", {"GPU-0": 15360, "GPU-1": 15360}), gpushare_node("gpushare", 2, 15))
+    placed = {"hami.io/vgpu-node": "hami", "hami.io/bind-phase": "success", "hami.io/bind-time": "1795241852"}
+    written = {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,10000,40:;", "hami.io/vgpu-devices-to-allocate": ";"}
+    shared = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "10", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    for old in (
+        sharing("by-hami", 10000, 40, nodeName="hami", annotations={**placed, **written}),
+        sharing("by-nobody", 2000, nodeName="hami"),
+        asking("by-gpushare", {"aliyun.com/gpu-mem": "10"}, nodeName="gpushare", annotations=shared),
+    ):
+        cluster.create(old)
+        cluster.set_phase(old["metadata"]["name"], "Running")
+
+    with kubelet_on(cluster, "hami") as hami, kubelet_on(cluster, "gpushare") as gpushare:
+        # Of "by-nobody" only the number is known: GPU-1 is taken, and only GPU-0 has something left.
+        cluster.create(sharing("fits", 5000, 30))
+        assert assigned_gpus(cluster.bound("fits")) == [0]
+        cluster.create(sharing("too-much", 1000))
+        cluster.pending("too-much", "best here: 0 free")
+        for name, gib in (("g0", 15), ("g1", 5)):
+            cluster.create(asking(name, {"aliyun.com/gpu-mem": str(gib)}))
+        wait_until(lambda: len(hami.served) == 1, WITHIN_S, "HAMi's pod runs")
+        wait_until(lambda: len(gpushare.served) == 2, WITHIN_S, "gpushare's pods run")
+        assert hami_booked(cluster.pods()) == {"GPU-0": (15000, 70)}
+        assert [assigned_gpus(cluster.pod(name)) for name in ("g0", "g1")] == [[0], [1]]
+
+        cluster.delete_pod("by-nobody")
+        assert assigned_gpus(cluster.bound("too-much")) == [1]
+        assert "too-much" in bound_names(cluster)
