@@ -275,6 +275,21 @@ class Ledger:
         if outcome is ClaimState.UNDECIDED:
             self._passing.append((now + self._ttl_s, claim))
 
+    def hold_as_read(self, pod: objects.Pod, now: float) -> None:
+        """Hold what a pod says that was read and has a node, until the watch tells of it or the TTL ends.
+
+        Takes the place of what was held for it so far: nothing of it may be given away in between.
+        """
+        known, node = self._claims.get(pod.metadata.uid), pod.spec.node_name
+        if not node or (known is not None and known.state is ClaimState.BOUND):
+            return
+        self._drop(pod.metadata.uid)
+        holding, _ = read_holding(pod)
+        if holding:
+            claim = Claim(pod.metadata.uid, node, holding, ClaimState.UNDECIDED, now)
+            self._add(claim)
+            self._passing.append((now + self._ttl_s, claim))
+
     # Inside
 
     def _settled(self, uid: str) -> bool:
