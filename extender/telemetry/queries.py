@@ -11,8 +11,6 @@ from extender.telemetry.aliases import ALIASES, Alias
 from extender.telemetry.prometheus import any_of
 from extender.telemetry.series import HOST_LABELS, LABELS
 
-_AGED_BY: Final = (Gauge.LOAD, Gauge.MEMORY_USED)
-"""All series of a target are scraped at one time, so the age of these is the age of all."""
 _LEAST: Final = frozenset({Gauge.MEMORY_FREE})
 """Of several series of one GPU the least is the careful answer; of all other gauges the most."""
 
@@ -41,12 +39,10 @@ def samples(alias: Alias, labels: Sequence[str]) -> str:
     return f"{reduce} by ({', '.join(labels)}) ({alias.name})"
 
 
-def sample_times(aliases: Iterable[Alias], labels: Sequence[str]) -> str:
-    """Unix time of each node's oldest sample."""
-    aliases = list(aliases)
-    telling = [alias.name for alias in aliases if alias.gauge in _AGED_BY] or [alias.name for alias in aliases]
+def sample_times(alias: Alias, labels: Sequence[str]) -> str:
+    """Unix time of each node's oldest sample of one name: all series of a target are scraped at one time."""
     by = [label for label in labels if label in HOST_LABELS or label == "instance"]
-    return f"min by ({', '.join(by)}) (timestamp({any_of(telling)}))"
+    return f"min by ({', '.join(by)}) (timestamp({alias.name}))"
 
 
 def pod_usage(alias: Alias, present: Iterable[str]) -> str:

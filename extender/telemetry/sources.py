@@ -119,11 +119,15 @@ class PrometheusSource:
         return samples
 
     def _ages(self, aliases: Sequence[Alias], kept: Sequence[str]) -> Floats:
-        times = self._prometheus.series(queries.sample_times(aliases, kept))
-        found = [(self._table.host(item.metric), item.value[0] - to_float(item.value[1])) for item in times]
+        """(H,) ages, by one name after another until every host has one; memory, which all exporters tell, first."""
         age_s = np.full(len(self._table.hosts), np.nan)
-        for host, age in found:
-            age_s[host] = age
+        for alias in sorted(aliases, key=lambda alias: alias.gauge is not Gauge.MEMORY_USED):
+            if not np.isnan(age_s).any():
+                break
+            for item in self._prometheus.series(queries.sample_times(alias, kept)):
+                host = self._table.host(item.metric)
+                if host < len(age_s) and np.isnan(age_s[host]):
+                    age_s[host] = item.value[0] - to_float(item.value[1])
         return age_s
 
     def _pods(self, aliases: Sequence[Alias]) -> dict[tuple[str, str], tuple[float, float]]:

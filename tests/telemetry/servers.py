@@ -39,6 +39,7 @@ def serving(answer: Answer) -> Iterator[Server]:
                 return
             status, body = page
             self.send_response(status)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
