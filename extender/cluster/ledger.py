@@ -126,6 +126,11 @@ class Ledger:
         return sum(claim.state is state for claim in self._claims.values())
 
     @property
+    def arrays(self) -> ClusterArrays:
+        """The arrays that snapshots are taken of, for observations to be written into."""
+        return self._arrays
+
+    @property
     def num_crowded(self) -> int:
         """Nodes on which more is held than they have, or the same GPU by two."""
         return len(self._crowded & self._arrays.row_of.keys())

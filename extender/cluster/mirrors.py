@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from extender.cluster import objects
 from extender.cluster.ledger import Ledger
@@ -23,10 +23,21 @@ HOLDING_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Only pods that hold something: what filter is asked about comes with the request, and finished pods hold nothing."""
 
 
+class Listener(Protocol):
+    """Somebody besides the ledger who wants to hear of objects."""
+
+    def node_changed(self, node: objects.Node) -> None:
+        """A node was added or changed."""
+
+    def pod_changed(self, pod: objects.Pod) -> None:
+        """A pod with a node was added or changed."""
+
+
 class _Nodes:
-    def __init__(self, ledger: Ledger, tenants: Tenants) -> None:
+    def __init__(self, ledger: Ledger, tenants: Tenants, listeners: Sequence[Listener]) -> None:
         self._ledger = ledger
         self._tenants = tenants
+        self._listeners = listeners
         self._names: dict[str, str] = {}  # by uid
 
     def upsert(self, item: objects.Node) -> None:
@@ -34,6 +45,8 @@ class _Nodes:
         self._tenants.upsert_node(item)
         for warning in self._ledger.upsert_node(item):
             logger.warning("node %s: %s", item.metadata.name, warning)
+        for listener in self._listeners:
+            listener.node_changed(item)
 
     def remove(self, item: objects.Node) -> None:
         self._names.pop(item.metadata.uid, None)
@@ -51,15 +64,20 @@ class _Nodes:
 
 
 class _Pods:
-    def __init__(self, ledger: Ledger, tenants: Tenants, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: Ledger, tenants: Tenants, clock: Callable[[], float], listeners: Sequence[Listener]
+    ) -> None:
         self._ledger = ledger
         self._tenants = tenants
         self._clock = clock
+        self._listeners = listeners
 
     def upsert(self, item: objects.Pod) -> None:
         self._tenants.upsert_pod(item)
         for warning in self._ledger.upsert_pod(item, self._clock()):
             logger.warning("pod %s: %s", item.key, warning)
+        for listener in self._listeners:
+            listener.pod_changed(item)
 
     def remove(self, item: objects.Pod) -> None:
         self._ledger.remove_pod(item.metadata.uid)
@@ -110,6 +128,7 @@ class Mirror:
         max_age_s: float,
         page_size: int = 500,
         times: ReflectorTimes | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._max_age_s = max_age_s
         self.tenants = Tenants()
@@ -119,7 +138,7 @@ class Mirror:
                 transport,
                 NODES_PATH,
                 objects.Node,
-                _Nodes(ledger, self.tenants),
+                _Nodes(ledger, self.tenants, listeners),
                 clock,
                 page_size=page_size,
                 times=times,
@@ -128,7 +147,7 @@ class Mirror:
                 transport,
                 PODS_PATH,
                 objects.Pod,
-                _Pods(ledger, self.tenants, clock),
+                _Pods(ledger, self.tenants, clock, listeners),
                 clock,
                 field_selector=HOLDING_PODS,
                 page_size=page_size,

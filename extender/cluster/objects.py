@@ -15,6 +15,13 @@ class Object(msgspec.Struct, gc=False):
     """Base of all: unknown fields are skipped, missing ones have defaults."""
 
 
+class OwnerReference(Object):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
 class Metadata(Object, rename="camel"):
     name: str = ""
     namespace: str = ""
@@ -23,6 +30,7 @@ class Metadata(Object, rename="camel"):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] | None = None
 
 
 class Resources(Object):
@@ -73,6 +81,7 @@ class PodSpec(Object, rename="camel"):
 
 class PodStatus(Object, rename="camel"):
     phase: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
     start_time: str | None = None
     resource_claim_statuses: list[PodClaim] | None = None
 
@@ -91,6 +100,11 @@ class Pod(Object):
     def finished(self) -> bool:
         """Whether its containers have ended for good, so that its GPUs are free. Terminating is not finished."""
         return self.status.phase in ("Succeeded", "Failed")
+
+
+class NodeAddress(Object):
+    type: str = ""
+    address: str = ""
 
 
 class Port(Object, rename="camel"):
@@ -119,6 +133,7 @@ class DemandingPod(Object):
 
 class NodeStatus(Object):
     allocatable: Quantities | None = None
+    addresses: list[NodeAddress] | None = None
     capacity: Quantities | None = None
 
 

@@ -1,5 +1,6 @@
 """What a pod object means to Kerf: its request, what it holds, and how its assignment is written."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -259,3 +260,15 @@ def _gpus_of(quantities: Mapping[str, str | int | float] | None) -> dict[str, st
     return {
         name: value for name, value in quantities.items() if name in _RESOURCES or name.startswith(MIG_RESOURCE_PREFIX)
     }
+
+
+_GENERATED_SUFFIX: Final = re.compile(r"-[0-9a-z]*[0-9][0-9a-z]*$")
+"""What controllers append to a name: a ReplicaSet's hash, a run's number or time."""
+
+
+def owner_of(metadata: objects.Metadata) -> str:
+    """The controller whose pods are alike: `namespace/Kind/name`, without a generated suffix; the pod's own name where
+    nobody controls it."""
+    controllers = [owner for owner in metadata.owner_references or () if owner.controller]
+    kind, name = (controllers[0].kind, controllers[0].name) if controllers else ("Pod", metadata.name)
+    return f"{metadata.namespace}/{kind}/{_GENERATED_SUFFIX.sub('', name)}"

@@ -29,6 +29,7 @@ class Reason(IntEnum):
     MEMORY_BUSY = 11
     BUSY = 12
     TOTAL_BUSY = 13
+    OCCUPIED = 14
 
 
 RESOLVABLE: Final = frozenset({Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY})
@@ -63,6 +64,8 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
             return f"needs {request}, best here: {available} milli of one GPU free"
         case Reason.MEMORY_BUSY:
             return f"needs {request}, best here: {format_mib(available)} of one GPU free"
+        case Reason.OCCUPIED:
+            return f"needs {request}, free by its bookings but in use by processes of no known pod, or faulty"
         case Reason.TOTAL_TOO_SMALL:
             return f"needs {request}, best here: {format_mib(available)} installed"
         case Reason.TOTAL_BUSY:

@@ -63,16 +63,8 @@ class PodStatus(objects.PodStatus, rename="camel"):
     start_time: str = ""
 
 
-class OwnerReference(objects.Object):
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
 class Metadata(objects.Metadata, rename="camel"):
     creation_timestamp: str = ""
-    owner_references: list[OwnerReference] | None = None
 
 
 class Pod(objects.Pod):

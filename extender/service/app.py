@@ -4,9 +4,10 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fastapi import FastAPI
 
@@ -27,7 +28,12 @@ from extender.queueing.quotas import Quotas
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, QueueCollector
 from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
+from extender.service.telemetries import TelemetryCollector, observe, policies_of, rules_of
 from extender.service.verbs import Verbs
+from extender.telemetry.observers import Observer
+from extender.telemetry.owners import OwnerUsage
+from extender.telemetry.readings import Feed
+from extender.telemetry.unmanaged import UnmanagedWatch
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +48,9 @@ class Service:
     placer: Placer
     verbs: Verbs
     metrics: Metrics
+    owners: OwnerUsage
+    observer: Observer | None = None
+    """None when telemetry is off."""
     draining: bool = field(default=False)
     """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
 
@@ -49,19 +58,46 @@ class Service:
         """Why the service is not ready, "" when it is."""
         return "shutting down" if self.draining else self.fence.fault() or self.mirror.fault()
 
+    def degraded(self) -> list[str]:
+        """What works less well than it should, while the service is ready all the same."""
+        fault = self.observer.fault() if self.observer else ""
+        return [f"telemetry: {fault}"] if fault else []
 
-def create_app(settings: Settings, transport: Transport, clock: Callable[[], float] = time.monotonic) -> KerfApp:
-    """The service on an API server, or on what stands in for one. Nothing runs before the app's lifespan begins."""
+
+def create_app(
+    settings: Settings,
+    transport: Transport,
+    clock: Callable[[], float] = time.monotonic,
+    feed: Feed | None = None,
+) -> KerfApp:
+    """The service on an API server, or on what stands in for one. Nothing runs before the app's lifespan begins.
+
+    `feed` is where telemetry comes from, a reading process when none is given.
+    """
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
         memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         model_aliases=settings.models.aliases,
     )
+    observer = observe(settings.telemetry, transport, ledger, clock, feed)
+    owners = OwnerUsage()
     mirror = Mirror(
-        transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=settings.cluster.page_size
+        transport,
+        ledger,
+        clock,
+        max_age_s=settings.cluster.max_age_s,
+        page_size=settings.cluster.page_size,
+        listeners=[observer, owners] if observer else [],
     )
     events = EventRecorder(transport, clock)
-    placer = Placer(ledger, default_policy=settings.decisions.policy, clock=clock, wall_clock=time.time)
+    placer = Placer(
+        ledger,
+        default_policy=settings.decisions.policy,
+        clock=clock,
+        wall_clock=time.time,
+        policies=policies_of(settings),
+        load_of=owners.expected_load,
+    )
     lease = settings.leader_election.lease_name
     fence = Fence(clock, epoch_key(lease) if lease else "")
     leadership = Leadership(
@@ -81,6 +117,10 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
     metrics.registry.register(LeadershipCollector(fence, leadership))
     if queue is not None:
         metrics.registry.register(QueueCollector(queue))
+    if observer is not None:
+        unmanaged = UnmanagedWatch(ledger, events, rules_of(settings.telemetry), clock)
+        observer.on_pods, observer.on_refresh = owners.add, unmanaged.check
+        metrics.registry.register(TelemetryCollector(observer, unmanaged))
     verbs = Verbs(
         placer,
         binder,
@@ -92,38 +132,45 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
-    service = Service(settings, mirror, fence, placer, verbs, metrics)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await transport.start()
-        leadership.start()
-        events.start()
-        waker.start()
-        binder.settler.start()
-        if queue is not None:
-            queue.start()
-        try:
-            yield
-        finally:
-            if queue is not None:
-                await queue.stop()
-            await binder.settler.stop()
-            await waker.stop()
-            await leadership.stop()  # every call is answered: nothing is decided any more
-            await events.stop()
-            await mirror.stop()
-            await transport.close()
+    parts: tuple[_Part | None, ...] = (events, leadership, waker, binder.settler, queue, observer)
+    service = Service(settings, mirror, fence, placer, verbs, metrics, owners, observer)
 
     app = KerfApp(
         title="Kerf",
         summary="A kube-scheduler extender that stops GPU clusters from wasting GPUs.",
         version=__version__,
-        lifespan=lifespan,
+        lifespan=_lifespan(transport, mirror, [part for part in parts if part is not None]),
     )
     app.state.service = service
     install_routes(app, service)
     return app
+
+
+class _Part(Protocol):
+    """What works in the background."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def _lifespan(
+    transport: Transport, mirror: Mirror, parts: Sequence[_Part]
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Starts the parts in order, and stops them in reverse: leadership ends before events and the mirror do."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            await transport.start()
+            stack.push_async_callback(transport.close)
+            stack.push_async_callback(mirror.stop)  # whoever leads has started it
+            for part in parts:
+                part.start()
+                stack.push_async_callback(part.stop)
+            yield
+
+    return lifespan
 
 
 def _queue(

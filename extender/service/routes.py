@@ -19,6 +19,7 @@ from extender.core.requests import RequestError
 from extender.service import admissions, gates, wire
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
+from extender.service.telemetries import describe
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
@@ -200,12 +201,17 @@ def _install_operation(app: FastAPI, service: Service) -> None:
     @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready, with the reason."}})
     async def readyz() -> JSONResponse:
         """Ready where this replica leads, once nodes and pods are synced, for as long as they are current."""
-        return _status(service.fault())
+        return _status(service.fault(), service.degraded())
 
     @app.get("/syncz", tags=["operation"], responses={503: {"description": "Not synced, with the reason."}})
     async def syncz() -> JSONResponse:
         """Synced: ready to decide, or to take over. What a sidecar's kube-scheduler has to wait for."""
         return _status(service.mirror.fault())
+
+    @app.get("/telemetry", tags=["operation"])
+    async def telemetry() -> JSONResponse:
+        """Where samples of GPUs come from, how old they are, and which nodes they were matched to."""
+        return JSONResponse(describe(service.observer, service.owners))
 
     @app.get("/version", tags=["operation"])
     async def version() -> dict[str, str]:
@@ -236,8 +242,11 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         return JSONResponse(explain(placement))
 
 
-def _status(fault: str) -> JSONResponse:
-    return JSONResponse({"status": fault or "ok"}, status_code=503 if fault else 200)
+def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:
+    body: dict[str, Any] = {"status": fault or "ok"}
+    if degraded:
+        body["degraded"] = degraded
+    return JSONResponse(body, status_code=503 if fault else 200)
 
 
 def _fault(error: Exception) -> bytes:

@@ -18,7 +18,7 @@ from extender.cluster.binds import Binder, BindError
 from extender.cluster.fences import Fence
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer, PodIdentity
-from extender.cluster.pods import has_soft_preferences, read_pod_request
+from extender.cluster.pods import has_soft_preferences, owner_of, read_pod_request
 from extender.cluster.preemptions import Preemptor
 from extender.cluster.wakes import Waker
 from extender.core.decisions import MAX_LEVEL, levels, near_best
@@ -235,7 +235,8 @@ def _read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodReques
     """Who asks, and for what. Raises WireError, RequestError."""
     _check_names(asked.pod)
     metadata = asked.pod.metadata
-    return PodIdentity(metadata.namespace, metadata.name, metadata.uid), placer.read_request(asked.pod)
+    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata))
+    return pod, placer.read_request(asked.pod)
 
 
 def _check_names(pod: objects.Pod) -> None:
