@@ -310,20 +310,22 @@ class Ledger:
             return
         claim.state, claim.since = outcome, now
 
-    def hold_as_read(self, pod: objects.Pod, now: float) -> None:
-        """Hold what a pod says that was read and has a node, until the watch tells of it or the TTL ends.
+    def hold_as_read(self, pod: objects.Pod, now: float) -> Claim | None:
+        """Hold what a pod says that was read and has a node, UNDECIDED until the watch or a second look tells.
 
-        Takes the place of what was held for it so far: nothing of it may be given away in between.
+        Takes the place of what was held for it so far: nothing of it may be given away in between. None when it holds
+        nothing, or the watch has told already.
         """
         known, node = self._claims.get(pod.metadata.uid), pod.spec.node_name
         if not node or (known is not None and known.state is ClaimState.BOUND):
-            return
+            return None
         self._drop(pod.metadata.uid)
         holding, _ = read_holding(pod)
-        if holding:
-            claim = Claim(pod.metadata.uid, node, holding, ClaimState.UNDECIDED, now)
-            self._add(claim)
-            self._passing.append((now + self._ttl_s, claim))
+        if not holding:
+            return None
+        claim = Claim(pod.metadata.uid, node, holding, ClaimState.UNDECIDED, now)
+        self._add(claim)
+        return claim
 
     # Inside
 
