@@ -89,8 +89,8 @@ class Verbs:
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error."""
         asked = wire.read_args(body)
-        self._check_leading()
         pod, request = _read_pod(self._placer, asked)
+        self._check_leading()
         if request.gpus is None:
             return wire.encode(self._keep_off_gpus(asked.candidates()))
         policy = self._policy(request)
@@ -125,8 +125,8 @@ class Verbs:
         ]
         key = asked.pod.key
         try:
-            self._check_leading()
             _check_names(asked.pod)
+            self._check_leading()
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
                 self._policy(request)
