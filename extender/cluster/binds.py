@@ -29,6 +29,7 @@ from extender.cluster.pods import (
     format_gpus,
     read_pod_request,
 )
+from extender.cluster.settlements import Settler
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.reasons import Reason, sentence
 from extender.core.requests import GpuRequest, PodRequest, RequestError
@@ -45,7 +46,7 @@ class BindError(Exception):
 
 
 class _UndecidedError(BindError):
-    """A Binding may yet take effect: what it holds must not be given away until its reservation ends."""
+    """A Binding may yet take effect: what it holds must not be given away until that is settled."""
 
 
 class Binder:
@@ -60,12 +61,14 @@ class Binder:
         clock: Callable[[], float],
         fence: Fence,
         wall_clock: Callable[[], float],
+        settler: Settler,
     ) -> None:
         self._transport = transport
         self._ledger = ledger
         self._placer = placer
         self._events = events
         self._fence = fence
+        self._settler = settler
         self._clock = clock
         self._wall_clock = wall_clock
         self._locks = NodeLocks(transport, clock, wall_clock)
@@ -101,6 +104,8 @@ class Binder:
             raise
         finally:
             self._ledger.end_binding(claim, outcome, self._clock())
+            if outcome is ClaimState.UNDECIDED:
+                self._settler.undecided(pod, claim)
         self._placer.forget(pod.uid)
         self._fence.forget(pod.uid)
         self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=_sentence(assignment))

@@ -30,7 +30,7 @@ class ClaimState(Enum):
     BINDING = auto()
     """The API server is being asked: ends with its answer."""
     UNDECIDED = auto()
-    """Asked, with no answer: may take effect yet, so it is given away only after the TTL."""
+    """Asked, with no answer: may take effect yet, however late, so it ends only when that is settled."""
     BOUND = auto()
     """The pod has its node: ends with the pod."""
 
@@ -86,7 +86,7 @@ class Ledger:
         self._arrays = ClusterArrays()
         self._claims: dict[str, Claim] = {}
         self._claims_on: dict[str, dict[str, Claim]] = {}
-        self._passing: deque[tuple[float, Claim]] = deque()  # claims with a TTL and when it may end, in that order
+        self._passing: deque[tuple[float, Claim]] = deque()  # reservations and when they may end, in that order
         self._seen_pods: set[str] = set()
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
         self._plugins: dict[str, Plugin] = {}  # by node
@@ -267,8 +267,15 @@ class Ledger:
             self._drop(claim.uid)
             return
         claim.state, claim.since = outcome, now
-        if outcome is ClaimState.UNDECIDED:
-            self._passing.append((now + self._ttl_s, claim))
+
+    def settle(self, claim: Claim, *, bound: bool, now: float) -> None:
+        """It is known what became of an undecided Binding; does nothing when the watch has told meanwhile."""
+        if self._claims.get(claim.uid) is not claim or claim.state is not ClaimState.UNDECIDED:
+            return
+        if bound:
+            claim.state, claim.since = ClaimState.BOUND, now  # the watch tells the rest
+        else:
+            self._drop(claim.uid)
 
     # Inside
 
@@ -279,8 +286,8 @@ class Ledger:
     def _expire(self, now: float) -> None:
         while self._passing and self._passing[0][0] <= now:
             _, claim = self._passing.popleft()
-            passing = claim.state in (ClaimState.RESERVED, ClaimState.UNDECIDED)
-            if self._claims.get(claim.uid) is claim and passing and claim.since + self._ttl_s <= now:
+            reserved = self._claims.get(claim.uid) is claim and claim.state is ClaimState.RESERVED
+            if reserved and claim.since + self._ttl_s <= now:
                 self._drop(claim.uid)
 
     def _add(self, claim: Claim) -> None:

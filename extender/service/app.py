@@ -19,6 +19,7 @@ from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer
 from extender.cluster.preemptions import Preemptor
+from extender.cluster.settlements import Settler
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
@@ -71,7 +72,8 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         key=epoch_key(lease),
         page_size=settings.cluster.page_size,
     )
-    binder = Binder(transport, ledger, placer, events, clock, fence, time.time)
+    settler = Settler(transport, ledger, clock)
+    binder = Binder(transport, ledger, placer, events, clock, fence, time.time, settler)
     waker = Waker(transport, ledger, placer, clock, fence)
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
@@ -95,9 +97,11 @@ def create_app(settings: Settings, transport: Transport, clock: Callable[[], flo
         leadership.start()
         events.start()
         waker.start()
+        settler.start()
         try:
             yield
         finally:
+            await settler.stop()
             await waker.stop()
             await leadership.stop()  # every call is answered: nothing is decided any more
             await events.stop()

@@ -81,9 +81,9 @@ _FOR_GOOD = (Kind.POD_DELETED, Kind.POD_TERMINATING)
 
 _LASTING_S = {
     Kind.PAUSE: (0.2, 4.0),
-    Kind.PAUSE_IN_BIND: (0.5, 4.0),
-    Kind.LATE_BINDING: (2.2, 5.0),
-    Kind.KILL_BINDING_ASKED: (0.0, 0.0),
+    Kind.PAUSE_IN_BIND: (0.5, 8.0),
+    Kind.LATE_BINDING: (2.2, 9.0),
+    Kind.KILL_BINDING_ASKED: (0.0, 4.0),
     Kind.LATENCY: (0.3, 1.5),
     Kind.WATCH_STALE: (0.5, 3.0),
     Kind.UNREACHABLE: (0.2, 3.0),

@@ -17,7 +17,8 @@ from extender.cluster.memory import Manifest, MemoryCluster
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.pods import ASSIGNED_BY, ASSIGNED_GPUS, ASSIGNED_MODEL, read_pod_request
-from extender.cluster.transports import ApiError, ClusterError, UnreachableError
+from extender.cluster.settlements import Settler
+from extender.cluster.transports import ApiError, ClusterError, Transport, UnreachableError
 from extender.core.nodes import SHARED_GPU_RESOURCE
 from extender.core.requests import MEMORY_TOTAL, POLICY
 from tests.cluster.builders import Clock, Fault, FaultyTransport, node_manifest, open_fence, pod_manifest
@@ -41,12 +42,18 @@ class Rig:
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
         self.events = EventRecorder(self.transport)
         self.fence = open_fence()
-        self.binder = Binder(
-            self.transport, self.ledger, self.placer, self.events, self.clock, self.fence, lambda: 1_800_000_000.0
-        )
+        self.settler = Settler(self.transport, self.ledger, self.clock)
+        self.wall_clock = lambda: 1_800_000_000.0
+        self.binder = self.binder_on(self.transport)
         self.cluster.apply(pod or pod_manifest("p", 1, uid="u"))
         self.identity = PodIdentity("default", "p", "u")
         self.sync()
+
+    def binder_on(self, transport: Transport) -> Binder:
+        """A binder on this state."""
+        return Binder(
+            transport, self.ledger, self.placer, self.events, self.clock, self.fence, self.wall_clock, self.settler
+        )
 
     def sync(self) -> None:
         """What the watch would tell."""
@@ -333,8 +340,12 @@ def test_a_failed_binding(post: Fault, get: Fault | None, sentence: str, state: 
     assert rig.fail() == sentence
     assert rig.state() is state
     assert rig.free("n") == ({1} if state else {0, 1})
-    rig.clock.now += TTL_S
-    assert rig.free("n") == {0, 1}, "what nobody knows is held for the TTL and no longer"
+    rig.clock.now += 10 * TTL_S
+    assert rig.free("n") == ({1} if state else {0, 1}), "what nobody knows is held however long"
+    rig.transport.gets.clear()
+    asyncio.run(rig.settler.settle_round())
+    bound = "nodeName" in rig.cluster.pod("default", "p")["spec"] and state is not None
+    assert (rig.state(), rig.free("n")) == ((ClaimState.BOUND, {1}) if bound else (None, {0, 1})), "settled"
     assert rig.cluster.events == []
 
 
@@ -480,7 +491,7 @@ def test_a_late_binding_cannot_take_effect_once_a_successor_has_marked_the_pod()
             return await super().post(path, body)
 
     transport = Paused(rig.cluster)
-    rig.binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
+    rig.binder = rig.binder_on(transport)
     assert rig.fail() == "standby: b leads"
     assert [verb for verb, _, _ in transport.calls] == ["POST", "GET"]
     assert "nodeName" not in rig.cluster.pod("default", "p")["spec"]
@@ -493,7 +504,7 @@ def test_a_pod_marked_by_another_leader_is_not_bound_though_the_term_is_not_over
     rig.fence = Fence(rig.clock, "kerf.dev/epoch-kerf")
     rig.fence.take_over("", lambda: float("inf"), str)
     rig.fence.open("1-aa")
-    rig.binder = Binder(rig.transport, rig.ledger, rig.placer, rig.events, rig.clock, rig.fence, rig.clock)
+    rig.binder = rig.binder_on(rig.transport)
     rig.filter("n")
     touch(rig, **{"kerf.dev/epoch-kerf": "2-bb"})
     assert rig.fail() == "pod default/p belongs to another leader by now"
@@ -602,7 +613,7 @@ def slow(scenario: Callable[[Rig, SlowTransport, "asyncio.Task[None]"], Awaitabl
 
     async def run() -> None:
         transport = SlowTransport(rig.cluster)
-        binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
+        binder = rig.binder_on(transport)
         rig.binder = binder
         first = asyncio.create_task(binder.bind(rig.identity, "n", ""))
         await transport.asked.wait()

@@ -87,7 +87,7 @@ def test_slices_are_reserved_by_number() -> None:
     [
         pytest.param(ClaimState.BOUND, {1}, {1}, id="bound: held as long as the pod"),
         pytest.param(None, set(), set(), id="refused: free at once"),
-        pytest.param(ClaimState.UNDECIDED, {1}, set(), id="nobody knows: held for the TTL"),
+        pytest.param(ClaimState.UNDECIDED, {1}, {1}, id="nobody knows: held until it is settled"),
     ],
 )
 def test_a_binding_ends_with_its_answer(outcome: ClaimState | None, held: set[int], held_after_ttl: set[int]) -> None:
@@ -385,7 +385,7 @@ class Model:
 
     def forget_expired(self) -> None:
         for uid, held in list(self.held.items()):
-            if held.state in (ClaimState.RESERVED, ClaimState.UNDECIDED) and held.since + TTL_S <= self.now:
+            if held.state is ClaimState.RESERVED and held.since + TTL_S <= self.now:
                 del self.held[uid]
 
     def settled(self, uid: str) -> bool:
@@ -408,6 +408,7 @@ class LedgerHistory(RuleBasedStateMachine):
     """Any history of nodes, pods, reservations and bindings, beside the slow model of it."""
 
     bindings = Bundle("bindings")
+    undecided = Bundle("undecided")
 
     def __init__(self) -> None:
         super().__init__()
@@ -481,16 +482,31 @@ class LedgerHistory(RuleBasedStateMachine):
         held.state = ClaimState.BINDING
         return claim, held
 
-    @rule(binding=consumes(bindings), outcome=st.sampled_from([ClaimState.BOUND, ClaimState.UNDECIDED, None]))
-    def end_binding(self, binding: tuple[Claim, Held], outcome: ClaimState | None) -> None:
+    @rule(
+        target=undecided,
+        binding=consumes(bindings),
+        outcome=st.sampled_from([ClaimState.BOUND, ClaimState.UNDECIDED, None]),
+    )
+    def end_binding(self, binding: tuple[Claim, Held], outcome: ClaimState | None) -> object:
         claim, held = binding
         self.ledger.end_binding(claim, outcome, self.model.now)
-        if self.model.held.get(claim.uid) is not held:
+        if self.model.held.get(claim.uid) is held:
+            if outcome is None:
+                del self.model.held[claim.uid]
+            else:
+                held.state, held.since = outcome, self.model.now
+        return binding if outcome is ClaimState.UNDECIDED else multiple()
+
+    @rule(binding=consumes(undecided), bound=st.booleans())
+    def settle(self, binding: tuple[Claim, Held], bound: bool) -> None:
+        claim, held = binding
+        self.ledger.settle(claim, bound=bound, now=self.model.now)
+        if self.model.held.get(claim.uid) is not held or held.state is not ClaimState.UNDECIDED:
             return
-        if outcome is None:
-            del self.model.held[claim.uid]
+        if bound:
+            held.state, held.since = ClaimState.BOUND, self.model.now
         else:
-            held.state, held.since = outcome, self.model.now
+            del self.model.held[claim.uid]
 
     @rule(uid=UIDS)
     def tell_of_own_pod(self, uid: str) -> None:
