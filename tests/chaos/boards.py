@@ -27,6 +27,8 @@ class Board:
         """Faults that really took effect."""
         self.replicas: list[Process] = []
         """Kerf's processes."""
+        self.leader = 0
+        """The replica that schedulers are led to."""
         self.stopped: set[int] = set()
         """Replicas that a SIGSTOP holds."""
 

@@ -67,6 +67,8 @@ class Kind(StrEnum):
     """Deleted with a grace period: holds its GPUs until it is gone."""
     TWO_SCHEDULERS = "two-schedulers"
     """A scheduler's filter was answered while another scheduler's pod was between filter and bind."""
+    FAILOVER = "failover"
+    """Of two replicas the other one began to lead."""
 
 
 KILLS = tuple(kind for kind in Kind if kind.startswith("kill-"))
@@ -148,6 +150,8 @@ class Plan:
     """A whole run."""
 
     seed: int
+    replicas: int
+    """Of Kerf: one, or two that elect their leader."""
     nodes: tuple[NodePlan, ...]
     pods: tuple[PodPlan, ...]
     late_pods: tuple[PodPlan, ...]
@@ -181,6 +185,7 @@ _DRAWN = {
 def draw(seed: int) -> Plan:
     """The run of a seed."""
     rng = random.Random(seed)
+    replicas = 2 if rng.random() < 0.4 else 1
     two_schedulers = rng.random() < 0.6
     pods = _pods(rng, two_schedulers)
     late_pods = tuple(_pod(rng, f"late-{number}", 1, two_schedulers) for number in range(8))
@@ -196,9 +201,8 @@ def draw(seed: int) -> Plan:
     if rng.random() < _RESTART_PROBABILITY:
         faults.append(_fault(rng, rng.choice(list(RESTARTS))))
     faults += pod_faults + _node_faults(rng, nodes)
-    return Plan(
-        seed, tuple(nodes), tuple(foreign + pods), late_pods, tuple(sorted(faults, key=lambda fault: fault.at_s))
-    )
+    faults.sort(key=lambda fault: fault.at_s)
+    return Plan(seed, replicas, tuple(nodes), tuple(foreign + pods), late_pods, tuple(faults))
 
 
 def _fault(rng: random.Random, kind: Kind) -> Fault:

@@ -91,7 +91,7 @@ class ApiProxy:
                 self._board.record_once(fault)
                 self._cut()
             if self._board.replicas and (fault := self._board.take(Kind.PAUSE)):
-                self._board.pause(fault, self._replica)
+                self._board.pause(fault, self._board.leader)
 
     def _cut(self) -> None:
         for watch in list(self._watches):
