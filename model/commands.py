@@ -5,12 +5,17 @@ import json as json_format
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from model.delays import Run
+    from model.jobs import JobList
+    from model.queues import Failures
 
 simulate_app = typer.Typer(
     help="Offer a trace to a simulated cluster, under the rules that the service decides by.",
@@ -41,6 +46,14 @@ def _errors() -> Console:
 TracesOption = Annotated[
     Path, typer.Option("--traces", envvar="KERF_TRACES", help="Folder of traces in the layout of openb.")
 ]
+PolicyOption = Annotated[str, typer.Option(help="fgd, bestfit, binpack, spread, round-robin, random, kube-default.")]
+OrderOption = Annotated[str | None, typer.Option(help="fifo (default), kerf, oracle-sjf, oracle-area.")]
+LoadOption = Annotated[
+    float | None, typer.Option(min=0.001, max=1000, help="GPU work submitted, by capacity; default 0.9, pods 1.0.")
+]
+RoundOption = Annotated[float | None, typer.Option(min=0, help="Seconds between scheduling rounds; default: none.")]
+MtbfOption = Annotated[float | None, typer.Option(min=0.001, help="Mean hours between failures of a node.")]
+RepairOption = Annotated[float, typer.Option(min=0.001, help="Mean hours until a failed node is back.")]
 JsonOption = Annotated[str | None, typer.Option("--json", help="File for the figures; - is standard output.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of everything random.")]
 
@@ -51,32 +64,130 @@ def simulate() -> None:
 
 
 @simulate_app.command()
-def openb(
+def openb(  # noqa: PLR0913, PLR0917 - options of a command
     traces: TracesOption,
     trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
-    policy: Annotated[str, typer.Option(help="fgd, bestfit, binpack, spread, round-robin, random, ...")] = "fgd",
+    policy: PolicyOption = "fgd",
     seed: SeedOption = 42,
+    departures: Annotated[bool, typer.Option("--departures", help="Pods leave after their own durations.")] = False,
+    load: LoadOption = None,
+    order: OrderOption = None,
+    round_s: RoundOption = None,
+    mtbf_hours: MtbfOption = None,
+    repair_hours: RepairOption = 4.0,
     engine: Annotated[str, typer.Option(help="compiled, or numpy: the same results, slower.")] = "compiled",
     json: JsonOption = None,
 ) -> None:
-    """GPU allocation of a policy when the pods of a trace arrive one after the other and none departs."""
+    """GPU allocation of a policy as the pods of a trace arrive; none departs, or all do (--departures)."""
     with _telling_faults():
         from model.baselines import baseline
-        from model.measures import measures
-        from model.replays import Engine, replay
         from model.traces import read_nodes, read_pods
-        from model.workloads import workload
 
         rule = baseline(policy)
         directory = _folder(traces)
         pod_list, node_list = read_pods(directory, trace), read_nodes(directory)
-        offered = workload(directory, trace, seed, node_list, pod_list)
-        report = {
-            **{"trace": trace, "seed": seed, "policy": policy, "engine": engine},
-            **{"nodes": len(node_list.names), "gpus": offered.num_gpus},
-            **measures(offered, replay(offered, rule, seed, Engine(engine))),
+        report: dict[str, Any] = {
+            **{"trace": trace, "seed": seed, "policy": policy},
+            **{"nodes": len(node_list.names), "gpus": int(node_list.num_gpus.sum())},
         }
-    _publish(report, [_summary(report)], json)
+        if departures:
+            from model import delays
+            from model.departures import churn, simulate_churn
+
+            path = directory / f"openb_pod_list_{trace}.csv"
+            offered = churn(path, node_list, pod_list, load or 1.0, seed)
+            run = simulate_churn(
+                offered, rule, order or "fifo", seed, _failures(mtbf_hours, repair_hours), round_s or 0.0
+            )
+            _tell_time(run)
+            report |= {"departures": True, "load": load or 1.0, "order": order or "fifo", "round_s": round_s or 0.0}
+            report |= {"pods": len(offered.groups) - offered.num_before, "pods_before": offered.num_before}
+            report |= {"left_out": {"pods": offered.left_out}}
+            report |= {"time_factor": round(offered.time_factor, 6), **delays.measures(run)}
+        else:
+            from model.measures import measures
+            from model.replays import Engine, replay
+            from model.workloads import workload
+
+            if load or order or round_s or mtbf_hours:
+                raise ValueError("--load, --order, --round-s and --mtbf-hours need --departures")
+            arrivals = workload(directory, trace, seed, node_list, pod_list)
+            report |= {"engine": engine, **measures(arrivals, replay(arrivals, rule, seed, Engine(engine)))}
+    _publish(report, [_summary(report, f"{policy} on {trace}, seed {seed}")], json)
+
+
+@simulate_app.command()
+def jobs(  # noqa: PLR0913, PLR0917 - options of a command
+    jobs: Annotated[
+        Path | None, typer.Option(help="CSV file of timestamp, duration, num_gpus, cluster; .csv.gz too.")
+    ] = None,
+    generate: Annotated[int | None, typer.Option(min=1, help="Instead of a file: so many drawn jobs.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the cluster; default: by --load.")] = None,
+    policy: PolicyOption = "bestfit",
+    order: OrderOption = None,
+    load: LoadOption = None,
+    seed: SeedOption = 42,
+    round_s: RoundOption = None,
+    mtbf_hours: MtbfOption = None,
+    repair_hours: RepairOption = 4.0,
+    json: JsonOption = None,
+) -> None:
+    """Queueing delay and completion time of jobs that come, wait for GPUs, run and go."""
+    with _telling_faults():
+        from model import delays
+        from model.baselines import baseline
+        from model.jobs import GPUS_PER_NODE, drawn_jobs, nodes_for_load, read_jobs
+
+        rule = baseline(policy)
+        if (jobs is None) == (generate is None):
+            raise ValueError("give either --jobs FILE or --generate NUMBER")
+        listed = read_jobs(jobs) if jobs is not None else drawn_jobs(generate or 0, seed)
+        num_gpus = gpus or nodes_for_load(listed, load or 0.9) * GPUS_PER_NODE
+        fitting = listed.select(listed.num_gpus <= num_gpus)
+        too_large = listed.select(listed.num_gpus > num_gpus)
+        if not fitting.cluster:
+            raise ValueError(f"every job asks for more than the {num_gpus} GPUs of the cluster")
+        run = delays.simulate_jobs(
+            fitting,
+            num_gpus,
+            rule,
+            order or "fifo",
+            seed,
+            failures=_failures(mtbf_hours, repair_hours),
+            round_s=round_s or 0.0,
+        )
+        _tell_time(run)
+        offered = float(listed.gpu_s.sum()) / max(listed.span_s * num_gpus, 1e-9)
+        report: dict[str, Any] = {
+            **{"policy": policy, "order": order or "fifo", "seed": seed, "round_s": round_s or 0.0},
+            **{"gpus": num_gpus, "nodes": -(-num_gpus // GPUS_PER_NODE), "load": round(offered, 6)},
+            **{"jobs": len(fitting.cluster), "left_out": _left_out(too_large)},
+            **delays.measures(run),
+            "fairness": delays.fairness(run, fitting.cluster),
+        }
+    if too_large.cluster:
+        _errors().print(f"left out: {len(too_large.cluster)} jobs of more than {num_gpus} GPUs")
+    _publish(report, [_summary(report, f"{len(fitting.cluster)} jobs, order {order or 'fifo'}, {policy}")], json)
+
+
+def _tell_time(run: "Run") -> None:
+    """On standard error: equal seeds give equal figures, and this is none."""
+    events = 2 * len(run.submitted_s)
+    _errors().print(f"simulated in {run.seconds:.1f} s, {events / max(run.seconds, 1e-9):,.0f} events a second")
+
+
+def _left_out(too_large: "JobList") -> dict[str, Any]:
+    return {
+        "jobs": len(too_large.cluster),
+        "gpu_hours": round(float(too_large.gpu_s.sum()) / 3600, 3),
+        "because": "they ask for more GPUs than the cluster has",
+    }
+
+
+def _failures(mtbf_hours: float | None, repair_hours: float) -> "Failures | None":
+    from model.queues import Failures
+
+    return Failures(mtbf_hours * 3600, repair_hours * 3600) if mtbf_hours else None
 
 
 @verify_app.callback()
@@ -133,13 +244,13 @@ def _folder(traces: Path) -> Path:
     return inner if not (traces / NODE_LIST).exists() and (inner / NODE_LIST).exists() else traces
 
 
-def _summary(report: dict[str, Any]) -> Table:
+def _summary(report: dict[str, Any], title: str) -> Table:
     """Numbers and texts of a report, one a line."""
-    table = Table(show_header=False, title=f"{report['policy']} on {report['trace']}, seed {report['seed']}")
+    table = Table(show_header=False, title=title)
     for key, value in report.items():
         if isinstance(value, int | float | str):
             table.add_row(key, f"{value:,}" if isinstance(value, int) else str(value))
-        elif isinstance(value, dict) and not any(isinstance(part, list) for part in value.values()):
+        elif isinstance(value, dict) and not any(isinstance(part, list | dict) for part in value.values()):
             for name, part in value.items():
                 table.add_row(f"{key} {name}", str(part))
     return table

@@ -264,6 +264,7 @@ class Binder:
         if bound_to == node and written:
             return None
         if bound_to:
+            self._ledger.hold_as_read(found, self._clock())
             raise BindError(f"pod {pod.key} is bound to node {bound_to} by somebody else") from cause
         if conflict:
             return found
@@ -289,5 +290,7 @@ def _sentence(assignment: Assignment) -> str:
     """The assignment in words, for the event."""
     gpus = assignment.gpus
     what = f"GPU{'s' if len(gpus) > 1 else ''} {format_gpus(gpus)}" if gpus else assignment.request
+    if assignment.shared:
+        what = f"{assignment.request}: {what}"
     of_models = f" ({assignment.models})" if assignment.models else ""
     return f"Assigned {what}{of_models} of node {assignment.node} by policy {assignment.policy}"

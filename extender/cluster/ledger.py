@@ -31,6 +31,8 @@ class ClaimState(Enum):
     """The API server is being asked: ends with its answer."""
     UNDECIDED = auto()
     """Asked, with no answer: may take effect yet, however late, so it ends only when that is settled."""
+    READ = auto()
+    """Bound by somebody else, as was read: ends when the watch tells, or with its TTL."""
     BOUND = auto()
     """The pod has its node: ends with the pod."""
 
@@ -86,7 +88,7 @@ class Ledger:
         self._arrays = ClusterArrays()
         self._claims: dict[str, Claim] = {}
         self._claims_on: dict[str, dict[str, Claim]] = {}
-        self._passing: deque[tuple[float, Claim]] = deque()  # reservations and when they may end, in that order
+        self._passing: deque[tuple[float, Claim]] = deque()  # claims with a TTL and when it may end, in that order
         self._seen_pods: set[str] = set()
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
         self._plugins: dict[str, Plugin] = {}  # by node
@@ -277,6 +279,21 @@ class Ledger:
         else:
             self._drop(claim.uid)
 
+    def hold_as_read(self, pod: objects.Pod, now: float) -> None:
+        """Hold what a pod says that was read and has a node, until the watch tells of it or the TTL ends.
+
+        Takes the place of what was held for it so far: nothing of it may be given away in between.
+        """
+        known, node = self._claims.get(pod.metadata.uid), pod.spec.node_name
+        if not node or (known is not None and known.state is ClaimState.BOUND):
+            return
+        self._drop(pod.metadata.uid)
+        holding, _ = read_holding(pod)
+        if holding:
+            claim = Claim(pod.metadata.uid, node, holding, ClaimState.READ, now)
+            self._add(claim)
+            self._passing.append((now + self._ttl_s, claim))
+
     # Inside
 
     def _settled(self, uid: str) -> bool:
@@ -286,8 +303,8 @@ class Ledger:
     def _expire(self, now: float) -> None:
         while self._passing and self._passing[0][0] <= now:
             _, claim = self._passing.popleft()
-            reserved = self._claims.get(claim.uid) is claim and claim.state is ClaimState.RESERVED
-            if reserved and claim.since + self._ttl_s <= now:
+            passing = claim.state in (ClaimState.RESERVED, ClaimState.READ)
+            if self._claims.get(claim.uid) is claim and passing and claim.since + self._ttl_s <= now:
                 self._drop(claim.uid)
 
     def _add(self, claim: Claim) -> None:

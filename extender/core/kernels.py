@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core import packing
-from extender.core.clusters import Floats, Longs
+from extender.core.clusters import Floats, Longs, Mask
 from extender.core.fragments import THRESHOLDS, Mix
 from extender.core.packing import Asks, Nodes, Rank, Tie
 
@@ -157,6 +157,13 @@ def fit_node(nodes: Nodes, asks: Asks, c: int, node: int) -> bool:
             if found >= num:
                 return True
     return False
+
+
+@_compiled
+def mark_fitting(nodes: Nodes, asks: Asks, node: int, fitting: Mask) -> None:
+    """Set (C,) `fitting` for each class that a node has room for; others are left as they are."""
+    for c in range(len(fitting)):
+        fitting[c] = fitting[c] or fit_node(nodes, asks, c, node)
 
 
 @_compiled

@@ -206,13 +206,14 @@ def _complain(text: str, style: str = "") -> None:
 def _run(settings: Settings, transport: Any) -> None:
     from extender.cluster.transports import CredentialsError
     from extender.service.app import create_app
+    from extender.service.certificates import CertificateError
     from extender.service.logs import configure_logs
     from extender.service.server import run
 
     configure_logs(settings.log)
     try:
         run(create_app(settings, transport), settings)
-    except CredentialsError as error:
+    except (CredentialsError, CertificateError) as error:
         _complain(str(error), style="red")
         raise typer.Exit(1) from None
 

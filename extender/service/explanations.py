@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from extender.cluster.placements import Placement
-from extender.core.clusters import Cluster, Mask, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.reasons import RESOLVABLE, Reason, sentence
 
 logger = logging.getLogger(__name__)
@@ -89,6 +89,9 @@ def explain(placement: Placement) -> dict[str, Any]:
         "verdict": "placed" if placement.node else "rejected",
         "node": placement.node,
         "gpus": list(decision.gpus),
+        "milli": decision.milli if decision.gpus else None,
+        "memoryMiB": decision.mib if decision.milli < WHOLE_MILLI else None,
+        "crosses": decision.crosses or None,
         "reasons": dict(Counter(reason.text for reason in reasons if reason.reason is not Reason.FITS).most_common()),
         "nodes": [
             {

@@ -49,8 +49,15 @@ class WholeAnswers:
         return getattr(self._transport, name)
 
 
+CLIENT_CERTIFICATE = "client_certificate"
+"""In the state of a request that came with a certificate which the TLS context has verified."""
+
+
 class Protocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 on a transport that writes whole answers."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.getpeercert(binary_form=True) is not None:
+            self.app_state = {**self.app_state, CLIENT_CERTIFICATE: True}
         super().connection_made(WholeAnswers(transport, self.loop))  # type: ignore[arg-type]

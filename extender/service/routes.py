@@ -16,8 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from extender import __version__
 from extender.core.quantities import MIB
 from extender.core.requests import RequestError
-from extender.service import wire
+from extender.service import admissions, wire
 from extender.service.explanations import explain
+from extender.service.protocols import CLIENT_CERTIFICATE
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
     """What kube-scheduler calls, by path."""
     verbs = service.verbs
 
+    def devices() -> admissions.Devices:
+        return admissions.settled(service.settings.webhook.devices, service.placer.snapshot())
+
     async def filter(body: bytes) -> _Reply:
         return 200, verbs.filter(body)
 
@@ -85,6 +89,9 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
         except wire.WireError as error:
             return 400, _fault(error)
 
+    async def mutate(body: bytes) -> _Reply:
+        return 200, admissions.mutate(body, devices)
+
     async def bind(body: bytes) -> _Reply:
         return 200, await verbs.bind(body)
 
@@ -94,6 +101,9 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
     def refuse_too_large(error: BodyTooLargeError) -> _Reply:
         return 413, _fault(error)
 
+    def mutate_too_large(error: BodyTooLargeError) -> _Reply:
+        return 200, admissions.allow("", str(error))
+
     def bind_too_large(error: BodyTooLargeError) -> _Reply:
         return 200, wire.encode(wire.BindResult(str(error)))
 
@@ -101,6 +111,7 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
         "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
         "/prioritize": VerbEndpoint("prioritize", prioritize, refuse_too_large, service),
         "/preempt": VerbEndpoint("preempt", preempt, refuse_too_large, service),
+        "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service),
         "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
     }
 
@@ -120,9 +131,13 @@ class VerbEndpoint:
         self._service = service
         self._max_mib = service.settings.server.max_body_mib
         self._latency = service.metrics.latency.labels(verb)
+        self._needs_certificate = service.settings.server.tls_client_ca_file is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
+        if self._needs_certificate and not scope.get("state", {}).get(CLIENT_CERTIFICATE):
+            await _refuse(send)
+            return
         try:
             status, content = await self._answer(await self._body(receive))
         except BodyTooLargeError as error:
@@ -153,6 +168,18 @@ class VerbEndpoint:
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
+
+
+async def _refuse(send: Send) -> None:
+    """Answer a client that has shown no certificate; what it has sent is not read."""
+    content = wire.encode({"Error": "a client certificate is needed (setting server.tls_client_ca_file)"})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(content)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
 
 
 def _install_operation(app: FastAPI, service: Service) -> None:
@@ -235,6 +262,7 @@ def _describe_wire(app: FastAPI) -> None:
         (
             *(wire.ExtenderArgs, wire.FilterResult, wire.HostPriority, wire.ExtenderBindingArgs, wire.BindResult),
             *(wire.ExtenderPreemptionArgs, wire.PreemptionResult),
+            *(admissions.AdmissionReview, admissions.AdmissionAnswer),
         ),
         ref_template=_SCHEMAS + "{name}",
     )
@@ -264,6 +292,11 @@ def _describe_wire(app: FastAPI) -> None:
             "Which evictions would make room for a pod, and which of them it needs. In doubt none.",
             "ExtenderPreemptionArgs",
             "PreemptionResult",
+        ),
+        "/mutate": _operation(
+            "What the containers of a pod are told about its GPUs. Always allowed, a fault is a warning.",
+            "AdmissionReview",
+            "AdmissionAnswer",
         ),
         "/bind": _operation(
             "Bind a pod to a node, with its GPUs. A fault is a sentence in Error, always with status 200.",

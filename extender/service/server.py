@@ -10,6 +10,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from extender.service.certificates import Certificates
 from extender.service.protocols import Protocol
 from extender.service.settings import Settings
 
@@ -63,7 +64,8 @@ class DrainingServer(uvicorn.Server):
 
 
 def run(app: FastAPI, settings: Settings) -> None:
-    """Serve until told to stop. Raises what the app's lifespan raises, such as CredentialsError."""
+    """Serve until told to stop. Raises CertificateError, and what the app's lifespan raises, as CredentialsError."""
+    files = settings.server.certificate_files
     config = uvicorn.Config(
         app,
         host=settings.server.host,
@@ -79,4 +81,7 @@ def run(app: FastAPI, settings: Settings) -> None:
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
     )
+    config.load()
+    if files is not None:
+        config.ssl = Certificates(files).listen()
     DrainingServer(config, app, settings.server.drain_s).run()

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from extender.core.policies import POLICIES
+from extender.service.admissions import Devices
+from extender.service.certificates import CertificateFiles
 from extender.service.verbs import Mode
 
 ENV_PREFIX: Final = "KERF_"
@@ -46,6 +48,27 @@ class ServerSettings(_Section):
     """On SIGTERM /readyz fails for so long before connections close."""
     max_body_mib: int = Field(default=64, ge=1)
     """Larger request bodies are refused."""
+    tls_cert_file: Path | None = None
+    """Certificate (PEM, with its chain) to serve HTTPS with. Files that change are taken over for new connections."""
+    tls_key_file: Path | None = None
+    """Its key."""
+    tls_client_ca_file: Path | None = None
+    """CA of the clients: kube-scheduler's verbs are refused without a certificate from it, probes and metrics not."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_cert_file and tls_key_file go together")
+        if self.tls_client_ca_file is not None and self.tls_cert_file is None:
+            raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file")
+        return self
+
+    @property
+    def certificate_files(self) -> CertificateFiles | None:
+        """The files for HTTPS, None for HTTP."""
+        if self.tls_cert_file is None or self.tls_key_file is None:
+            return None
+        return CertificateFiles(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
 
 
 class ClusterSettings(_Section):
@@ -134,6 +157,13 @@ class LeaderElectionSettings(_Section):
         return self.lease if self.lease and self.mode is not ElectionMode.OFF else defaults[self.mode]
 
 
+class WebhookSettings(_Section):
+    """The webhook `/mutate`, for pods that ask for GPUs by annotation or label alone."""
+
+    devices: Devices = Devices.AUTO
+    """What containers are told: `uuids`, `indices`, or `auto`: UUIDs as long as every GPU known has one."""
+
+
 class ModelSettings(_Section):
     """GPU models."""
 
@@ -161,6 +191,7 @@ class Settings(BaseSettings):
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
+    webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
     log: LogSettings = LogSettings()
 
@@ -213,7 +244,7 @@ def describe_settings() -> str:
         lines += [f"## {section}", "", kind.__doc__ or "", "", "| setting | default | meaning |", "|---|---|---|"]
         defaults = section_field.default.model_dump(mode="json")
         for name, field in kind.model_fields.items():
-            default = str(defaults[name]) or "empty"
+            default = "empty" if defaults[name] in (None, "") else str(defaults[name])
             lines.append(f"| `{section}.{name}` | {default} | {' '.join((field.description or '').split())} |")
         lines.append("")
     return "\n".join(lines)

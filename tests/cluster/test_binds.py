@@ -1,6 +1,7 @@
 """Binding: one write with the GPUs in it, and a deliberate end for every way it can fail."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,15 +13,24 @@ from extender.cluster import objects
 from extender.cluster.binds import Binder, BindError
 from extender.cluster.events import EventRecorder
 from extender.cluster.fences import Fence
+from extender.cluster.inventories import GPUS
 from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.memory import Manifest, MemoryCluster
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.placements import Placer, PodIdentity
-from extender.cluster.pods import ASSIGNED_BY, ASSIGNED_GPUS, ASSIGNED_MODEL, read_pod_request
+from extender.cluster.pods import (
+    ASSIGNED_BY,
+    ASSIGNED_GPUS,
+    ASSIGNED_MEMORY,
+    ASSIGNED_MODEL,
+    ASSIGNED_SHARE,
+    ASSIGNED_UUIDS,
+    read_pod_request,
+)
 from extender.cluster.settlements import Settler
 from extender.cluster.transports import ApiError, ClusterError, Transport, UnreachableError
 from extender.core.nodes import SHARED_GPU_RESOURCE
-from extender.core.requests import MEMORY_TOTAL, POLICY
+from extender.core.requests import MEMORY_EACH, MEMORY_TOTAL, POLICY, SHARE, UUID
 from tests.cluster.builders import Clock, Fault, FaultyTransport, node_manifest, open_fence, pod_manifest
 
 TTL_S = 30.0
@@ -29,6 +39,12 @@ CONFLICT = ApiError(409, "Conflict", "already assigned")
 SERVER_ERROR = ApiError(500, "InternalError", "etcdserver: request timed out")
 NOT_FOUND = ApiError(404, "NotFound", 'pods "p" not found')
 FORBIDDEN = ApiError(403, "Forbidden", "no")
+
+
+def annotated_node(name: str, *uuids: str) -> Manifest:
+    """A node whose GPUs Kerf's own annotation names."""
+    gpus = [{"index": index, "uuid": uuid} for index, uuid in enumerate(uuids)]
+    return {"kind": "Node", "metadata": {"name": name, "uid": name, "annotations": {GPUS: json.dumps(gpus)}}}
 
 
 class Rig:
@@ -162,6 +178,30 @@ def test_a_bound_pod_holds_its_gpus_before_the_watch_tells() -> None:
             {ASSIGNED_GPUS: "0", ASSIGNED_BY: f"kerf/{__version__} bestfit"},
             id="no model where none is known",
         ),
+        pytest.param(
+            pod_manifest("p", uid="u", annotations={SHARE: "500", MEMORY_EACH: "4Gi"}),
+            [node_manifest("x", 2)],
+            {
+                ASSIGNED_GPUS: "0",
+                ASSIGNED_BY: f"kerf/{__version__} bestfit",
+                ASSIGNED_MODEL: "t4",
+                ASSIGNED_SHARE: "500",
+                ASSIGNED_MEMORY: "4096",
+            },
+            id="a share",
+        ),
+        pytest.param(
+            pod_manifest("p", uid="u", annotations={UUID: "GPU-b"}),
+            [annotated_node("x", "GPU-a", "GPU-b")],
+            {ASSIGNED_GPUS: "1", ASSIGNED_BY: f"kerf/{__version__} bestfit", ASSIGNED_UUIDS: "GPU-b"},
+            id="a UUID",
+        ),
+        pytest.param(
+            pod_manifest("p", 2, uid="u", resource="nvidia.com/mig-1g.5gb"),
+            [node_manifest("x", 7, resource="nvidia.com/mig-1g.5gb")],
+            {ASSIGNED_GPUS: "", ASSIGNED_BY: f"kerf/{__version__} bestfit"},
+            id="MIG devices: the device plugin picks",
+        ),
     ],
 )
 def test_annotations(pod: Manifest, nodes: list[Manifest], annotations: dict[str, str]) -> None:
@@ -186,6 +226,22 @@ def test_the_event_names_the_gpus() -> None:
     (event,) = rig.cluster.events
     assert (event["reason"], event["message"]) == ("GPUsAssigned", "Assigned GPU 0 (t4) of node n by policy bestfit")
     assert event["involvedObject"]["uid"] == "u"
+
+
+def test_a_share_is_bound_and_read_back_as_it_was_decided() -> None:
+    rig = Rig(pod_manifest("p", uid="u", annotations={SHARE: "300", MEMORY_EACH: "1Gi"}))
+    rig.filter("n")
+    reserved = rig.ledger.claim("u")
+    assert reserved is not None
+    rig.bind()
+    rig.sync()
+    assert rig.ledger.claim("u") is reserved, "what the watch tells is what was reserved"
+    cluster = rig.ledger.snapshot(rig.clock())
+    row = cluster.row_of["n"]
+    assert (cluster.gpu_free_milli[row].tolist(), cluster.gpu_free_mib[row].tolist()) == (
+        [700, 1000],
+        [15360 - 1024, 15360],
+    )
 
 
 def test_the_node_of_the_call_counts_not_the_one_decided_on() -> None:
@@ -372,7 +428,10 @@ def test_a_pod_bound_by_somebody_else(node: str, assigned: str | None) -> None:
     rig.filter("n")
     rig.cluster.apply(pod_manifest("p", 1, uid="u", node=node, assigned=assigned))
     assert rig.fail() == f"pod default/p is bound to node {node} by somebody else"
-    assert rig.state() is None
+    # Held at once, and for no longer than the TTL unless the watch tells of it.
+    assert rig.state() is ClaimState.READ
+    held = {0, 1} - {int(assigned)} if assigned else {0, 1}
+    assert (rig.free("n"), rig.free("m")) == ((held, {0, 1}) if node == "n" else ({0, 1}, held))
     rig.sync()
     assert rig.state() is ClaimState.BOUND, "the watch tells of it as of any pod"
 

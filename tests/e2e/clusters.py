@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import ssl
 import sys
 import urllib.request
 from collections.abc import Mapping
@@ -37,26 +38,29 @@ class KerfProcess:
         *arguments: str,
         env: Mapping[str, str] | None = None,
         ready_path: str = "/readyz",
+        certificate: Path | None = None,
     ) -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
+        """With a `certificate`, that of its CA, it is spoken to by HTTPS."""
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{free_port()}"
+        self._tls = ssl.create_default_context(cafile=str(certificate)) if certificate else None
         port = self.url.rpartition(":")[2]
         credentials = [] if env else ["--kubeconfig", str(plane.kubeconfig("kerf"))]
         command = [sys.executable, "-m", "extender", "serve", "--port", port, *credentials, *arguments]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
         self.log = plane.directory / f"{name}.log"
         self.process: Process = start_process(name, command, self.log, self.url, environment | dict(env or {}))
-        self.process.wait_ready(lambda: answers(self.url + ready_path))
+        self.process.wait_ready(lambda: answers(self.url + ready_path, certificate))
 
     def get(self, path: str) -> Any:
         """JSON, or text where it is none."""
-        with urllib.request.urlopen(self.url + path, timeout=10) as response:
+        with urllib.request.urlopen(self.url + path, timeout=10, context=self._tls) as response:
             content = response.read()
         return json.loads(content) if "json" in response.headers["content-type"] else content.decode()
 
     def post(self, verb: str, body: object) -> Any:
         """A call as kube-scheduler makes it."""
         request = urllib.request.Request(f"{self.url}/{verb}", json.dumps(body).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=10, context=self._tls) as response:
             return json.loads(response.read())
 
     def metric(self, name: str) -> float:

@@ -1,0 +1,108 @@
+"""The pods of a trace with their own durations, on its own nodes: a cluster that churns."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from extender.core import packing
+from model.baselines import Baseline
+from model.delays import Run, order_key
+from model.estimates import History
+from model.queues import Failures, Simulation, Tasks
+from model.traces import GPU_MILLI, NodeList, PodList, TraceError
+from model.workloads import classes_of, empty_nodes, typical_pods
+
+
+@dataclass(frozen=True)
+class Churn:
+    """A trace that repeats itself for ever, seen for one period.
+
+    J jobs: first those of earlier periods that still run when the period begins, then the trace's own.
+    """
+
+    tasks: Tasks
+    nodes: packing.Nodes
+    groups: list[tuple[str, int]]
+    """(J,) what history is kept by: models asked for, and GPU milli."""
+    num_before: int
+    """Jobs of earlier periods; nothing is told of their delays."""
+    left_out: int
+    """Pods that no empty node can take."""
+    time_factor: float
+    """What the times between submissions were multiplied by; durations stay as they are."""
+
+
+def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed: int) -> Churn:
+    """The tasks of a trace: GPU work submitted in the period is `load` of the GPU capacity over the period.
+
+    Pods of a trace run far longer than it takes to submit as many as fill a cluster. An empty cluster would not be
+    full before the last one has come: so it begins with what earlier periods left behind, each pod with the rest of
+    its duration. `seed` draws the order of these, and that of the nodes, which ties go by. Raises TraceError when
+    the trace has no times.
+    """
+    if pod_list.submitted_s is None or pod_list.duration_s is None:
+        raise TraceError(f"{path}: line 1: no creation_time and deletion_time, without which nothing departs")
+    rng = np.random.default_rng(seed)
+    model_bits = {name: bit for bit, name in enumerate(sorted(set(node_list.models) - {""}))}
+    nodes = empty_nodes(node_list, model_bits, rng.permutation(len(node_list.names)))
+    asks, pod_class = classes_of(pod_list, model_bits)
+    every = np.arange(len(nodes.cpu_milli))
+    can_run = np.array([packing.fits(nodes, asks, c, every).any() for c in range(len(asks.cpu_milli))])
+    kept = np.flatnonzero(can_run[pod_class])
+    kept = kept[np.argsort(pod_list.submitted_s[kept], kind="stable")]
+    if len(kept) == 0:
+        raise TraceError(f"{path}: no pod fits an empty node")
+    submitted, duration = pod_list.submitted_s[kept], pod_list.duration_s[kept]
+    work_s = float((pod_list.asked_milli[kept] * duration).sum()) / node_list.gpu_milli
+    span_s = float(submitted[-1] - submitted[0])
+    if span_s <= 0 or work_s <= 0:
+        raise TraceError(f"{path}: no load can be told: all pods at once, or no GPU work")
+    period_s = work_s / load
+    factor = period_s / span_s
+    submitted = (submitted - submitted[0]) * factor
+    # Of the copy submitted m periods earlier, what is left when the period begins.
+    copies = np.maximum(np.ceil((duration + submitted) / period_s).astype(np.int64) - 1, 0)
+    before = np.repeat(np.arange(len(kept)), copies)
+    age = np.concatenate([np.arange(1, count + 1) for count in copies]) * period_s - submitted[before]
+    drawn = rng.permutation(len(before))
+    before, age = before[drawn], age[drawn]
+    jobs = kept[np.concatenate([before, np.arange(len(kept))])]
+    tasks = Tasks(
+        np.concatenate([np.zeros(len(before)), submitted]),
+        np.concatenate([duration[before] - age, duration]),
+        tuple(((c, 1),) for c in pod_class[jobs].tolist()),
+        np.zeros(len(jobs), np.int64),
+        pod_list.asked_milli[jobs],
+        asks,
+        typical_pods(pod_list, model_bits),
+    )
+    groups = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
+    return Churn(tasks, nodes, groups, len(before), len(pod_list.names) - len(kept), factor)
+
+
+def simulate_churn(
+    offered: Churn, policy: Baseline, order: str, seed: int, failures: Failures | None = None, round_s: float = 0.0
+) -> Run:
+    """Run all pods to their ends."""
+    tasks = offered.tasks
+    history = History()
+
+    def ended(job: int) -> None:
+        history.ended(*offered.groups[job], float(tasks.duration_s[job]))
+
+    simulation = Simulation(
+        tasks,
+        packing.copy_of(offered.nodes),
+        policy,
+        order_key(order, tasks, offered.groups, history),
+        np.random.default_rng([seed, 2]),
+        ended,
+        failures,
+        round_s,
+    )
+    begin = time.perf_counter()
+    outcome = simulation.run()
+    capacity = float(offered.nodes.gpu_free_milli.sum()) / GPU_MILLI
+    return Run(tasks.submitted_s, tasks.duration_s, outcome, capacity, time.perf_counter() - begin, offered.num_before)
