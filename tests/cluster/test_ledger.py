@@ -188,7 +188,7 @@ def test_claims_are_counted_by_state() -> None:
     ledger.reserve("a", "n", whole_gpus(1, (0,)), 0.0)
     ledger.begin_binding("b", "n", whole_gpus(1, (1,)), 0.0)
     ledger.upsert_pod(pod_object("c", 1, node="n"), 0.0)
-    assert [ledger.num_claims(state) for state in ClaimState] == [1, 1, 0, 1]
+    assert [ledger.num_claims(state) for state in ClaimState] == [1, 1, 0, 0, 1]
 
 
 # What the watch tells.
