@@ -103,6 +103,13 @@ class Board:
         self.record(fault.kind)
         self.later(self._go_on(process, replica, fault.for_s))
 
+    def jump(self, replica: int) -> None:
+        """Set a replica's wall clock, if that is due."""
+        runs = replica < len(self.replicas) and self.replicas[replica].running
+        if runs and self.take(Kind.CLOCK_JUMP):
+            self.replicas[replica].signal(signal.SIGUSR1)
+            self.record(Kind.CLOCK_JUMP)
+
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         """What happens in this block has to be over before the run is."""

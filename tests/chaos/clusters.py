@@ -162,7 +162,7 @@ class Cluster:
     def _start_replica(self, replica: int) -> Process:
         port = self._ports[replica]
         command: list[str | Path] = [
-            *(sys.executable, "-m", "extender", "serve", "--port", str(port)),
+            *(sys.executable, "-m", "tests.chaos.jumps", "serve", "--port", str(port)),
             *("--kubeconfig", self._kubeconfigs[replica]),
             *(part for setting in _KERF_TIMES for part in ("--set", setting)),
             *(("--set", "leader_election.mode=own") if self._elects else ()),

@@ -32,6 +32,8 @@ class Kind(StrEnum):
     """SIGSTOP, wherever it is, and SIGCONT."""
     PAUSE_IN_BIND = "pause-in-bind"
     """SIGSTOP as the Binding leaves; it arrives before or after the SIGCONT, past time-outs."""
+    CLOCK_JUMP = "clock-jump"
+    """Kerf's wall clock is set an hour ahead, or back again."""
     LATE_BINDING = "late-binding"
     """A Binding that arrives when Kerf has given up waiting for it."""
     LATENCY = "latency"
@@ -175,7 +177,7 @@ _PRODUCTS = (("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 40960),
 _SIZES = ((1, 60), (2, 24), (4, 11), (8, 5))
 _DRAWN = {
     # Weights: bindings with an unknown outcome are what most often goes wrong.
-    **{Kind.PAUSE: 3, Kind.PAUSE_IN_BIND: 3, Kind.LATE_BINDING: 3, Kind.LATENCY: 3},
+    **{Kind.PAUSE: 3, Kind.PAUSE_IN_BIND: 3, Kind.LATE_BINDING: 3, Kind.LATENCY: 3, Kind.CLOCK_JUMP: 2},
     **{Kind.RESET_BEFORE_WRITE: 2, Kind.RESET_AFTER_WRITE: 5, Kind.ERROR_AFTER_WRITE: 3},
     **{Kind.CONFLICT: 3, Kind.GONE: 2, Kind.THROTTLED: 3, Kind.SERVER_ERROR: 3},
     **{Kind.WATCH_CUT: 3, Kind.WATCH_STALE: 4, Kind.WATCH_GONE: 3, Kind.UNREACHABLE: 3},

@@ -90,8 +90,10 @@ class ApiProxy:
             if self._watches and (fault := self._board.lasting(Kind.UNREACHABLE)):
                 self._board.record_once(fault)
                 self._cut()
-            if self._board.replicas and (fault := self._board.take(Kind.PAUSE)):
+            if self._watches and (fault := self._board.take(Kind.PAUSE)):
                 self._board.pause(fault, self._board.leader)
+            if self._watches:  # it runs, and is past its start
+                self._board.jump(self._replica)
 
     def _cut(self) -> None:
         for watch in list(self._watches):
