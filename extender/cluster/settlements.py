@@ -93,12 +93,19 @@ class Settler:
         body = {"metadata": {"uid": pod.uid, "annotations": {SETTLED: secrets.token_hex(4)}}}
         try:
             found = _pod_decoder.decode(await self._transport.patch(f"{pod.path}/status", msgspec.json.encode(body)))
+            bound = bool(found.spec.node_name)
         except ApiError as error:
-            if error.status not in (404, 409):
+            if not await self._is_gone(pod, error):
                 raise
-            found = None  # deleted, or another pod of that name: a Binding names the UID
-        self._ledger.settle(entry.claim, bound=found is not None and bool(found.spec.node_name), now=self._clock())
+            bound = False  # a Binding names the UID
+        self._ledger.settle(entry.claim, bound=bound, now=self._clock())
         self._close(entry)
+
+    async def _is_gone(self, pod: PodIdentity, error: ApiError) -> bool:
+        """Whether an error means that the pod was deleted; one of that name that was created since makes it a 422."""
+        if error.status != 422:
+            return error.status == 404
+        return _pod_decoder.decode(await self._transport.get(pod.path)).metadata.uid != pod.uid
 
     def _stands(self, entry: _Open) -> bool:
         claim = self._ledger.claim(entry.pod.uid)

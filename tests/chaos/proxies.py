@@ -147,8 +147,9 @@ class ApiProxy:
         if fault := board.take(Kind.ERROR_AFTER_WRITE):
             return self._untrue(fault.kind)
         if board.due(Kind.KILL_BINDING_ANSWERED):
-            await answer.prepare(request)
-            await answer.write_eof()
+            with contextlib.suppress(*hops.FAILURES):
+                await answer.prepare(request)
+                await answer.write_eof()
             board.kill(Kind.KILL_BINDING_ANSWERED, self._replica)
         return answer
 

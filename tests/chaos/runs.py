@@ -21,9 +21,9 @@ _MERGE = "application/merge-patch+json"
 _SAMPLE_S = 0.5
 _TICK_S = 0.01
 _LINGER_S = 15.0
-_STORM_WITHIN_S = 120.0
-_READY_WITHIN_S = 60.0
-_CALM_WITHIN_S = 60.0
+_STORM_WITHIN_S = 240.0
+_READY_WITHIN_S = 180.0
+_CALM_WITHIN_S = 90.0
 """How long after the last fault pods may take to find their place: kube-scheduler's own watches come back slowly
 after a restart of the API server, and machines are busy. The wait ends as soon as all is well."""
 

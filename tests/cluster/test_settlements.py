@@ -92,6 +92,12 @@ def test_nothing_is_given_back_before_the_api_server_answers() -> None:
     assert rig.settle(10.0) is None
 
 
+def test_a_refusal_of_the_change_says_nothing_of_the_binding() -> None:
+    rig = Rig()
+    rig.transport.error = ApiError(422, "Invalid", "spec: something else is not as it should be")
+    assert rig.settle() is ClaimState.UNDECIDED
+
+
 def test_what_the_watch_tells_meanwhile_counts() -> None:
     rig = Rig()
     rig.ledger.upsert_pod(pod_object("p", 1, uid="u", node="n", assigned="0"), rig.clock())
