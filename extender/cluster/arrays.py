@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Cluster
+from extender.cluster.observed import ObservedArrays, SampleTimes
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.models import GpuModel
 from extender.core.nodes import NO_GPUS, GpuUnit, NodeOffer
 
@@ -73,6 +74,9 @@ class ClusterArrays:
         self._arrays: dict[str, _Array] = {name: _empty(field, self._shape) for name, field in _FIELDS.items()}
         self._moved = set(_Moves)
         self._snapshot: Cluster | None = None
+        self._observed: ObservedArrays | None = None
+        self.inventory_version = 0
+        """Grows when a row or slot may have another meaning than before."""
 
     def offer(self, row: int) -> NodeOffer:
         """What the node of a row offers."""
@@ -85,6 +89,8 @@ class ClusterArrays:
             row = self._free_rows.pop() if self._free_rows else self._append_row()
             self.row_of[name] = row
             self._names[row] = name
+            if self._observed is not None and row < self._observed.shape[0]:
+                self._observed.forget(row)
         self._write_offer(row, offer)
         return row
 
@@ -108,9 +114,18 @@ class ClusterArrays:
         More than there is is all of it. Memory held of a GPU whose memory is not known is all of the GPU.
         """
         free = self._free(row, held, untracked_units, mig_held)
+        if self._observed is not None:
+            self._tell_given_back(row, free["gpu_free_mib"])
         changed = [self._write(row, name, values) for name, values in free.items()]
         if any(changed):
             self._touch(row, _Moves.GPUS)
+
+    def _tell_given_back(self, row: int, free_mib: int | list[int]) -> None:
+        """Let observations know of GPUs of which more is free than before."""
+        freer = np.flatnonzero(self._arrays["gpu_free_mib"][row] < free_mib).tolist()
+        observed = self.observed
+        if freer and observed is not None:
+            observed.given_back(row, tuple(freer))
 
     def alone(
         self,
@@ -159,6 +174,23 @@ class ClusterArrays:
         if self._write(row, "cpu_free_milli", cpu) | self._write(row, "memory_free_mib", memory):
             self._touch(row, _Moves.COMPUTE)
 
+    def observe(self, times: SampleTimes) -> None:
+        """Keep observations from now on."""
+        self._observed = ObservedArrays(times, len(self._names), self._shape["gpu"])
+
+    @property
+    def observed(self) -> ObservedArrays | None:
+        """Observations in the shape of the arrays now, None while nobody observes."""
+        if self._observed is not None:
+            self._observed.resize(len(self._names), self._shape["gpu"])
+        return self._observed
+
+    def touch(self, rows: Rows) -> None:
+        """Say that what is observed of some rows has changed."""
+        if len(rows):
+            self.version += 1
+            self._arrays["row_version"][rows] = self.version
+
     def snapshot(self) -> Cluster:
         """The state now, as arrays that never change again. Costs nothing when nothing moved since the last one."""
         last = self._snapshot
@@ -175,7 +207,8 @@ class ClusterArrays:
         else:
             values |= {name: getattr(last, name) for name in _DERIVED}
         self._moved.clear()
-        self._snapshot = Cluster(version=self.version, **values)
+        observed = None if self.observed is None else self.observed.current
+        self._snapshot = Cluster(version=self.version, observed=observed, **values)
         return self._snapshot
 
     def _derived(self) -> dict[str, Any]:
@@ -240,6 +273,7 @@ class ClusterArrays:
         for profile, count in offer.mig:
             self._arrays["mig_installed"][row, self._mig_idx[profile]] = min(count, _MAX_UNTRACKED)
         self._moved |= {_Moves.INVENTORY, _Moves.GPUS}
+        self.inventory_version += 1
         self._touch(row, _Moves.INVENTORY)
 
     def _fill(self, row: int, name: str, values: list[Any]) -> None:

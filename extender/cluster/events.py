@@ -54,14 +54,23 @@ class EventRecorder:
 
     def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
         """Record a normal event about a pod; returns at once."""
+        self._emit({"kind": "Pod", "namespace": namespace, "name": name, "uid": uid}, namespace, reason, message)
+
+    def emit_about_node(self, name: str, *, reason: str, message: str) -> None:
+        """Record a warning about a node; returns at once."""
+        # As kubelet does it: the node's name is its UID, and cluster-scoped objects have their events in `default`.
+        self._emit({"kind": "Node", "name": name, "uid": name}, "default", reason, message, kind="Warning")
+
+    def _emit(self, about: dict[str, str], namespace: str, reason: str, message: str, kind: str = "Normal") -> None:
+        name = about["name"]
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         suffix = f".{time.time_ns():x}"
         event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"namespace": namespace, "name": name[: _MAX_NAME_CHARS - len(suffix)] + suffix},
-            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
-            "type": "Normal",
+            "involvedObject": {"apiVersion": "v1", **about},
+            "type": kind,
             "reason": reason,
             "message": message[:1024],
             "source": {"component": _COMPONENT},

@@ -2,27 +2,42 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from extender.cluster import objects
 from extender.cluster.ledger import Ledger
 from extender.cluster.reflectors import Reflector, ReflectorTimes
 from extender.cluster.tenants import Tenants
-from extender.cluster.transports import Transport
+from extender.cluster.transports import ClusterError, Transport
 
 logger = logging.getLogger(__name__)
 
 NODES_PATH = "/api/v1/nodes"
 PODS_PATH = "/api/v1/pods"
+DRA_PATH = "/apis/resource.k8s.io/v1"
+SLICES_PATH = f"{DRA_PATH}/resourceslices"
+CLAIMS_PATH = f"{DRA_PATH}/resourceclaims"
+_ASK_AGAIN_S = 15.0
 HOLDING_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Only pods that hold something: what filter is asked about comes with the request, and finished pods hold nothing."""
 
 
+class Listener(Protocol):
+    """Somebody besides the ledger who wants to hear of objects."""
+
+    def node_changed(self, node: objects.Node) -> None:
+        """A node was added or changed."""
+
+    def pod_changed(self, pod: objects.Pod) -> None:
+        """A pod with a node was added or changed."""
+
+
 class _Nodes:
-    def __init__(self, ledger: Ledger, tenants: Tenants) -> None:
+    def __init__(self, ledger: Ledger, tenants: Tenants, listeners: Sequence[Listener]) -> None:
         self._ledger = ledger
         self._tenants = tenants
+        self._listeners = listeners
         self._names: dict[str, str] = {}  # by uid
 
     def upsert(self, item: objects.Node) -> None:
@@ -30,6 +45,8 @@ class _Nodes:
         self._tenants.upsert_node(item)
         for warning in self._ledger.upsert_node(item):
             logger.warning("node %s: %s", item.metadata.name, warning)
+        for listener in self._listeners:
+            listener.node_changed(item)
 
     def remove(self, item: objects.Node) -> None:
         self._names.pop(item.metadata.uid, None)
@@ -47,15 +64,20 @@ class _Nodes:
 
 
 class _Pods:
-    def __init__(self, ledger: Ledger, tenants: Tenants, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: Ledger, tenants: Tenants, clock: Callable[[], float], listeners: Sequence[Listener]
+    ) -> None:
         self._ledger = ledger
         self._tenants = tenants
         self._clock = clock
+        self._listeners = listeners
 
     def upsert(self, item: objects.Pod) -> None:
         self._tenants.upsert_pod(item)
         for warning in self._ledger.upsert_pod(item, self._clock()):
             logger.warning("pod %s: %s", item.key, warning)
+        for listener in self._listeners:
+            listener.pod_changed(item)
 
     def remove(self, item: objects.Pod) -> None:
         self._ledger.remove_pod(item.metadata.uid)
@@ -64,6 +86,34 @@ class _Pods:
     def keep(self, items: set[str], list_began: float) -> None:
         self._ledger.keep_pods(items, list_began)
         self._tenants.keep_pods(items)
+
+
+class _Slices:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def upsert(self, item: objects.ResourceSlice) -> None:
+        self._ledger.upsert_slice(item)
+
+    def remove(self, item: objects.ResourceSlice) -> None:
+        self._ledger.remove_slice(item.metadata.uid)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        self._ledger.keep_slices(items)
+
+
+class _Claims:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def upsert(self, item: objects.ResourceClaim) -> None:
+        self._ledger.upsert_resource_claim(item)
+
+    def remove(self, item: objects.ResourceClaim) -> None:
+        self._ledger.remove_resource_claim(item.metadata.uid)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        self._ledger.keep_resource_claims(items)
 
 
 class Mirror:
@@ -78,6 +128,7 @@ class Mirror:
         max_age_s: float,
         page_size: int = 500,
         times: ReflectorTimes | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._max_age_s = max_age_s
         self.tenants = Tenants()
@@ -87,7 +138,7 @@ class Mirror:
                 transport,
                 NODES_PATH,
                 objects.Node,
-                _Nodes(ledger, self.tenants),
+                _Nodes(ledger, self.tenants, listeners),
                 clock,
                 page_size=page_size,
                 times=times,
@@ -96,13 +147,19 @@ class Mirror:
                 transport,
                 PODS_PATH,
                 objects.Pod,
-                _Pods(ledger, self.tenants, clock),
+                _Pods(ledger, self.tenants, clock, listeners),
                 clock,
                 field_selector=HOLDING_PODS,
                 page_size=page_size,
                 times=times,
             ),
         }
+        self._transport = transport
+        # What these tell only ranks nodes: kube-scheduler allocates. They hold nothing up, and the API may be missing.
+        self._optional: tuple[Reflector[Any], ...] = (
+            Reflector(transport, SLICES_PATH, objects.ResourceSlice, _Slices(ledger), clock, page_size=page_size),
+            Reflector(transport, CLAIMS_PATH, objects.ResourceClaim, _Claims(ledger), clock, page_size=page_size),
+        )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.running = False
         """Whether it was started, and not stopped."""
@@ -112,6 +169,7 @@ class Mirror:
         self.running = True
         for name in self._reflectors:
             self._begin(name)
+        self._tasks["devices"] = asyncio.create_task(self._mirror_devices(), name="mirror devices")
 
     async def stop(self) -> None:
         """End mirroring."""
@@ -132,6 +190,21 @@ class Mirror:
 
     def _begin(self, name: str) -> None:
         self._tasks[name] = asyncio.create_task(self._reflectors[name].run(), name=f"mirror {name}")
+
+    async def _mirror_devices(self) -> None:
+        """Mirror what is allocated to ResourceClaims, from when the API server serves it."""
+        while not await self._serves_devices():  # noqa: ASYNC110 - only the API server knows when
+            await asyncio.sleep(_ASK_AGAIN_S)
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._optional:
+                group.create_task(reflector.run())
+
+    async def _serves_devices(self) -> bool:
+        try:
+            await self._transport.get(DRA_PATH)
+        except ClusterError:
+            return False
+        return True
 
     @property
     def num_lists(self) -> int:

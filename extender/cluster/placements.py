@@ -1,12 +1,13 @@
 """Placing pods: decisions on the current cluster, and the reservations that keep a burst from over-committing it."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 
+from extender.cluster import objects
 from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
@@ -21,6 +22,8 @@ _SMALLEST_SAMPLE_FRAC: Final = 1 / 14
 """Down to this part the ranking is walked from its top: kube-scheduler offers a tenth of 5,000 nodes by default.
 With one node in 14 a candidate, 64 tries miss them all once in a hundred times."""
 _MAX_TRIES: Final = 64
+DEFAULT_LOAD: Final = 0.7
+"""Load expected of a pod on each of its GPUs while nothing is known of its owner's pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class PodIdentity:
     namespace: str
     name: str
     uid: str
+    owner: str = ""
+    """What its load is predicted by: see `pods.owner_of`."""
 
     @property
     def key(self) -> str:
@@ -149,9 +154,13 @@ class Placer:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         num_kept: int = 128,
+        policies: Mapping[str, Policy] = POLICIES,
+        load_of: Callable[[str], float] = lambda owner: DEFAULT_LOAD,
     ) -> None:
         self._ledger = ledger
-        self._default_policy = POLICIES[default_policy]
+        self._policies = policies
+        self._load_of = load_of
+        self._default_policy = policies[default_policy]
         self._clock = clock
         self._wall_clock = wall_clock
         self._memo = Memo()
@@ -164,10 +173,15 @@ class Placer:
         """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
         if not request.policy:
             return self._default_policy
-        policy = POLICIES.get(request.policy)
+        policy = self._policies.get(request.policy)
         if policy is None:
-            raise RequestError(f'{POLICY}: "{request.policy[:80]}" is no policy; write one of {", ".join(POLICIES)}')
+            names = ", ".join(self._policies)
+            raise RequestError(f'{POLICY}: "{request.policy[:80]}" is no policy; write one of {names}')
         return policy
+
+    def read_request(self, pod: objects.Pod) -> PodRequest:
+        """What a pod asks for. Raises RequestError with a sentence for its author."""
+        return self._ledger.read_request(pod)
 
     def snapshot(self) -> Cluster:
         """The cluster now."""
@@ -195,7 +209,7 @@ class Placer:
 
         None when that does not pay or does not lead to a node: then `place` has to decide.
         """
-        self._ledger.release(pod.uid)
+        self._give_back(pod.uid)
         cluster = self.snapshot()
         num_known = len(cluster.row_of)
         fewest = max(_FEW_NAMES, int(num_known * _SMALLEST_SAMPLE_FRAC))
@@ -210,7 +224,7 @@ class Placer:
         self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates | Sequence[str]
     ) -> Placement:
         """Decide among the named nodes; gives back what the pod had reserved."""
-        self._ledger.release(pod.uid)
+        self._give_back(pod.uid)
         cluster = self.snapshot()
         rows, unknown = self._look_up(cluster, candidates)
         decision = decide(cluster, request, policy, rows, self._memo)
@@ -246,9 +260,27 @@ class Placer:
         if assignment is None or not uid:
             return
         self._ledger.reserve(uid, assignment.node, assignment.holding, self._clock())
+        self._expect_load(placement)
         self._assignments[uid] = assignment
         if len(self._assignments) > _MAX_REMEMBERED:
             self._assignments.popitem(last=False)
+
+    def _expect_load(self, placement: Placement) -> None:
+        """Count the pod as load on its GPUs until samples show it: otherwise a burst would run after old samples."""
+        observed, row = self._ledger.arrays.observed, placement.decision.best
+        if observed is None or row is None:
+            return
+        decision = placement.decision
+        load = self._load_of(placement.pod.owner) * decision.milli / WHOLE_MILLI
+        self._ledger.arrays.touch(observed.expect(placement.pod.uid, row, decision.gpus, load, self._clock()))
+
+    def _give_back(self, uid: str) -> None:
+        """Give back what a pod has reserved, and expect no load of it."""
+        self._ledger.release(uid)
+        observed = self._ledger.arrays.observed
+        claim = self._ledger.claim(uid)
+        if observed is not None and claim is None:
+            self._ledger.arrays.touch(observed.expect_no_more(uid))
 
     def reserved(self, uid: str, node: str) -> Assignment | None:
         """What was reserved for a pod on a node, if it still stands: it was checked when it was decided."""
@@ -256,7 +288,7 @@ class Placer:
 
     def release(self, uid: str) -> None:
         """Give back what a pod has reserved."""
-        self._ledger.release(uid)
+        self._give_back(uid)
 
     def last(self, namespace: str, name: str) -> Placement | None:
         """The newest decision about a pod that is still kept."""

@@ -1,8 +1,8 @@
-"""Settling Bindings whose answer was lost: they may take effect yet, however late, so no TTL may give their GPUs away.
+"""Bindings whose answer was lost: their GPUs are held until the pod tells, and the pod is made to tell.
 
-To change the pod settles it. A Binding carries the resourceVersion of the pod as it was before, so that one that has
-not taken effect by then is refused for ever; the answer to the change tells whether it had. The patch goes to
-`pods/status`, so that no right to change a pod's spec is needed.
+A pod without a node may get it yet: a write can stay on its way, in a proxy or in the API server, for longer than any
+time-out here. So the pod is changed, which tells at once whether it is bound, and if it is not, a Binding that carries
+an older resourceVersion never will take effect.
 """
 
 import asyncio
@@ -10,45 +10,35 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.fences import Fence
 from extender.cluster.ledger import Claim, ClaimState, Ledger
 from extender.cluster.placements import PodIdentity
 from extender.cluster.transports import ApiError, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
 
-SETTLED: Final = "kerf.dev/settled"
-"""Never the same twice: a patch that changes nothing would not change the resourceVersion."""
+SEALED: Final = "kerf.dev/sealed"
+"""Changed to make a pod's older versions unbindable; what it says means nothing."""
 
-_INTERVAL_S: Final = 0.25
-_FIRST_WAIT_S: Final = 0.25
-_MAX_WAIT_S: Final = 10.0
+_INTERVAL_S: Final = 0.5
 
 _pod_decoder = msgspec.json.Decoder(objects.Pod)
 
 
-@dataclass(slots=True)
-class _Open:
-    pod: PodIdentity
-    claim: Claim
-    due: float
-    """Monotonic time of the next attempt."""
-    wait_s: float = _FIRST_WAIT_S
-
-
 class Settler:
-    """Settles undecided Bindings in the background, from `start` to `stop`."""
+    """Finds out in the background what became of Bindings, from `start` to `stop`."""
 
-    def __init__(self, transport: Transport, ledger: Ledger, clock: Callable[[], float]) -> None:
+    def __init__(self, transport: Transport, ledger: Ledger, fence: Fence, clock: Callable[[], float]) -> None:
         self._transport = transport
         self._ledger = ledger
+        self._fence = fence
         self._clock = clock
-        self._open: dict[str, _Open] = {}
+        self._unsettled: list[tuple[PodIdentity, Claim]] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -62,22 +52,48 @@ class Settler:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    def undecided(self, pod: PodIdentity, claim: Claim) -> None:
-        """A Binding may have been written, or may be yet."""
-        self._open[pod.uid] = _Open(pod, claim, self._clock())
+    def add(self, pod: PodIdentity, claim: Claim) -> None:
+        """A Binding that may take effect yet; its claim stands until it is settled."""
+        self._unsettled.append((pod, claim))
+
+    async def seal(self, pod: PodIdentity) -> objects.Pod | None:
+        """Change a pod so that no Binding sent before can take effect any more; None when it is gone.
+
+        Raises ClusterError, DecodeError.
+        """
+        metadata = {"uid": pod.uid, "annotations": {SEALED: secrets.token_hex(4)}}
+        try:
+            answer = await self._transport.patch(f"{pod.path}/status", msgspec.json.encode({"metadata": metadata}))
+        except ApiError as error:
+            if await self._is_gone(pod, error):
+                return None
+            raise
+        return _pod_decoder.decode(answer)
+
+    async def _is_gone(self, pod: PodIdentity, error: ApiError) -> bool:
+        """Whether an error means that the pod was deleted; one of that name that was created since makes it a 422."""
+        if error.status != 422:
+            return error.status == 404
+        return _pod_decoder.decode(await self._transport.get(pod.path)).metadata.uid != pod.uid
 
     async def settle_round(self) -> None:
-        """Settle what is due; what the API server does not answer stays open."""
-        now = self._clock()
-        for entry in [entry for entry in self._open.values() if entry.due <= now]:
-            if not self._stands(entry):
-                self._close(entry)  # the watch has told
+        """Settle what can be settled now."""
+        unsettled, self._unsettled = self._unsettled, []
+        for pod, claim in unsettled:
+            if claim.state is not ClaimState.UNDECIDED or self._ledger.claim(pod.uid) is not claim:
+                continue  # the watch has told
+            if self._fence.standby():
+                # A successor seals every pod before it decides; the watch tells what was bound before.
+                self._ledger.end_binding(claim, None, self._clock())
                 continue
             try:
-                await self._settle(entry)
+                found = await self.seal(pod)
             except (ClusterError, msgspec.DecodeError) as error:
-                entry.due, entry.wait_s = self._clock() + entry.wait_s, min(2 * entry.wait_s, _MAX_WAIT_S)
-                logger.warning("whether pod %s is bound is not known yet: %s", entry.pod.key, error)
+                logger.warning("whether pod %s is bound to %s is not known yet: %s", pod.key, claim.node, error)
+                self._unsettled.append((pod, claim))
+                continue
+            bound = found is not None and found.spec.node_name == claim.node
+            self._ledger.end_binding(claim, ClaimState.BOUND if bound else None, self._clock())
 
     async def _run(self) -> None:
         while True:
@@ -86,31 +102,3 @@ class Settler:
                 await self.settle_round()
             except Exception:
                 logger.exception("a round of settling failed")
-
-    async def _settle(self, entry: _Open) -> None:
-        """Find out, and see to it that it stays so. Raises ClusterError, msgspec.DecodeError."""
-        pod = entry.pod
-        body = {"metadata": {"uid": pod.uid, "annotations": {SETTLED: secrets.token_hex(4)}}}
-        try:
-            found = _pod_decoder.decode(await self._transport.patch(f"{pod.path}/status", msgspec.json.encode(body)))
-            bound = bool(found.spec.node_name)
-        except ApiError as error:
-            if not await self._is_gone(pod, error):
-                raise
-            bound = False  # a Binding names the UID
-        self._ledger.settle(entry.claim, bound=bound, now=self._clock())
-        self._close(entry)
-
-    async def _is_gone(self, pod: PodIdentity, error: ApiError) -> bool:
-        """Whether an error means that the pod was deleted; one of that name that was created since makes it a 422."""
-        if error.status != 422:
-            return error.status == 404
-        return _pod_decoder.decode(await self._transport.get(pod.path)).metadata.uid != pod.uid
-
-    def _stands(self, entry: _Open) -> bool:
-        claim = self._ledger.claim(entry.pod.uid)
-        return claim is entry.claim and claim.state is ClaimState.UNDECIDED
-
-    def _close(self, entry: _Open) -> None:
-        if self._open.get(entry.pod.uid) is entry:
-            del self._open[entry.pod.uid]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.models import GpuModel
+from extender.core.observations import Observations
 
 Rows = npt.NDArray[np.intp]
 """R row numbers of a cluster's nodes."""
@@ -71,6 +72,8 @@ class Cluster:
     """(N,) allocatable CPU less the requests of all pods; negative where they are more."""
     memory_free_mib: Longs
     """(N,) the same of main memory."""
+    observed: Observations | None = None
+    """What the GPUs are really doing, None where nobody tells."""
 
     @property
     def num_nodes(self) -> int:
@@ -93,7 +96,7 @@ class Cluster:
         return array.take(rows, axis=0)
 
     def only(self, row: int) -> "Cluster":
-        """The cluster of one of the nodes alone, as row 0."""
+        """The cluster of one of the nodes alone, as row 0; by its bookings, unobserved."""
         name, uuids = self.node_names[row], self.gpu_uuids[row]
         values: dict[str, Any] = {
             field.name: value[row : row + 1]
@@ -105,10 +108,13 @@ class Cluster:
             "node_names": (name,),
             "gpu_uuids": (uuids,),
             "gpu_at": {uuid: (0, index) for index, uuid in enumerate(uuids) if uuid},
+            "observed": None,
         }
         return replace(self, **values)
 
 
 def is_every_row(rows: Rows) -> bool:
     """Whether R rows are 0, 1, ... R-1, as those of a whole cluster are."""
-    return len(rows) == 0 or (rows[0] == 0 and rows[-1] == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
+    if len(rows) < 2:
+        return not rows.any()
+    return bool(rows[0] == 0 and rows[-1] == len(rows) - 1 and (np.diff(rows) == 1).all())

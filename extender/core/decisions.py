@@ -1,7 +1,7 @@
 """From request to verdict: fit, score, rank, choose GPUs."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -13,8 +13,9 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Ro
 from extender.core.devices import choose_among, crossed_groups
 from extender.core.fits import Fit, fit, share_mib
 from extender.core.nodes import GpuUnit
+from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies import Policy
-from extender.core.reasons import Reason
+from extender.core.reasons import RESOLVABLE, Reason
 from extender.core.requests import GpuRequest
 
 MAX_LEVEL: Final = 10
@@ -95,41 +96,65 @@ class Known:
 
 def evaluate(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> Evaluation:
     """Fit and score of a request on R rows."""
-    return _evaluation(cluster, request, policy, rows, fit(cluster, request, rows))
+    seen = counting_observed(cluster, policy.rules)
+    return _evaluation(cluster, seen, request, policy, rows, fit(seen, request, rows))
 
 
-def _evaluation(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, checked: Fit) -> Evaluation:
-    score = np.where(checked.fits, policy.score(cluster, request, rows, checked), -np.inf)
-    return Evaluation(checked.reason, checked.available, score)
+def _evaluation(
+    cluster: Cluster, seen: Cluster, request: GpuRequest, policy: Policy, rows: Rows, checked: Fit
+) -> Evaluation:
+    """What `checked`, the fit on the cluster as the policy counts it, comes to."""
+    score = np.where(checked.fits, policy.score(seen, request, rows, checked), -np.inf)
+    reason = checked.reason
+    if seen is not cluster and (busy := np.flatnonzero(np.isin(reason, list(RESOLVABLE)))).size:
+        booked = fit(cluster, request, rows[busy])
+        reason = reason.copy()
+        reason[busy[booked.fits]] = Reason.OCCUPIED
+    return Evaluation(reason, checked.available, score)
 
 
 class Memo:
     """Evaluations remembered per class of request: only rows that changed since are computed again.
 
-    Holds for a sequence of snapshots of one cluster. Fit and scores see only a row's own state, so a remembered
-    value is the value that `evaluate` gives.
+    Holds for a sequence of snapshots of one cluster. Fit and scores see only a row's own state, and what the policy
+    says it depends on besides, so a remembered value is the value that `evaluate` gives.
     """
 
     def __init__(self, max_classes: int = 64) -> None:
         self._max_classes = max_classes
-        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Known]] = OrderedDict()
+        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Hashable, Known]] = OrderedDict()
+        self._seen: dict[ObservedRules, tuple[Cluster, Cluster]] = {}
+
+    def seen(self, cluster: Cluster, policy: Policy) -> Cluster:
+        """The cluster as the policy counts it."""
+        rules = policy.rules
+        if rules is None or cluster.observed is None:
+            return cluster
+        before = self._seen.get(rules)
+        if before is not None and before[0] is cluster:
+            return before[1]
+        seen = counting_observed(cluster, rules, before)
+        self._seen[rules] = cluster, seen
+        return seen
 
     def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> Known:
         """Fit and score of a request on all N rows. The arrays are the memo's own: take, don't keep."""
         key = (request, policy.name)
-        version, known = self._entries.pop(key, (-1, None))
-        if known is None or known.room.shape != cluster.gpu_model.shape:
+        context = policy.context(cluster) if policy.context else None
+        version, context_then, known = self._entries.pop(key, (-1, None, None))
+        seen = self.seen(cluster, policy)
+        if known is None or known.room.shape != cluster.gpu_model.shape or context != context_then:
             rows = np.arange(cluster.num_nodes)
-            checked = fit(cluster, request, rows)
-            known = Known(_evaluation(cluster, request, policy, rows, checked), checked.room, checked.shares)
+            checked = fit(seen, request, rows)
+            known = Known(_evaluation(cluster, seen, request, policy, rows, checked), checked.room, checked.shares)
         elif version != cluster.version:
             changed = np.flatnonzero(cluster.row_version > version)
             if len(changed):
-                checked = fit(cluster, request, changed)
-                known.evaluation.put(changed, _evaluation(cluster, request, policy, changed, checked))
+                checked = fit(seen, request, changed)
+                known.evaluation.put(changed, _evaluation(cluster, seen, request, policy, changed, checked))
                 known.room[changed] = checked.room
                 known.shares[changed] = checked.shares
-        self._entries[key] = (cluster.version, known)
+        self._entries[key] = (cluster.version, context, known)
         if len(self._entries) > self._max_classes:
             self._entries.popitem(last=False)
         return known
@@ -141,7 +166,7 @@ def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, me
     evaluation = known.evaluation.take(rows)
     plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, ())
     best = next(ranked(cluster, rows, evaluation), None)
-    return plain if best is None else _decided(cluster, policy, plain, best, known)
+    return plain if best is None else _decided(memo.seen(cluster, policy), policy, plain, best, known)
 
 
 def decide_from_top(
@@ -163,7 +188,7 @@ def decide_from_top(
     for row in islice(ranked(cluster, rows, evaluation), max_tries):
         if offered(cluster.node_names[row]):
             plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, ())
-            return _decided(cluster, policy, plain, row, known)
+            return _decided(memo.seen(cluster, policy), policy, plain, row, known)
     return None
 
 

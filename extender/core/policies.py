@@ -1,12 +1,16 @@
 """Policies by name: a deployment chooses one in its settings, a pod by the annotation `kerf.dev/policy`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
 from extender.core import scores
+from extender.core.alnair import AlnairScore
 from extender.core.clusters import Cluster, Floats, Rows
 from extender.core.fits import Fit
+from extender.core.genius import GeniusScore, GeniusWeights
+from extender.core.live import LiveScore, LiveWeights
+from extender.core.occupancies import ObservedRules
 from extender.core.requests import GpuRequest
 
 Score = Callable[[Cluster, GpuRequest, Rows, Fit], Floats]
@@ -21,6 +25,10 @@ class Policy:
     description: str
     spreads: bool = False
     """Whether a share goes on the emptiest GPU of its node instead of the one it fills best."""
+    rules: ObservedRules | None = None
+    """How fit counts what is observed; None: only bookings count."""
+    context: Callable[[Cluster], Hashable] | None = None
+    """What the score of every row depends on besides the row itself, such as sums over the cluster."""
 
 
 POLICIES: Final[dict[str, Policy]] = {}
@@ -38,3 +46,39 @@ register(
 )
 register("binpack", scores.binpack, "fullest node first, by fraction of its GPUs")
 register("spread", scores.spread, "emptiest node first, by fraction of its GPUs", spreads=True)
+
+
+def observing(
+    live: LiveWeights | None = None,
+    genius: GeniusWeights | None = None,
+    rules: ObservedRules | None = None,
+) -> list[Policy]:
+    """The policies that rank by what GPUs are really doing, with weights and rules of a deployment's own."""
+    rules = rules or ObservedRules()
+    live_score, genius_score, alnair_score = LiveScore(live, rules.xids), GeniusScore(genius), AlnairScore()
+    return [
+        Policy(
+            "live",
+            live_score,
+            "most headroom by what GPUs are really doing",
+            rules=rules,
+            context=live_score.context,
+        ),
+        Policy(
+            "genius",
+            genius_score,
+            "Genius' static and dynamic score",
+            rules=rules,
+            context=genius_score.context,
+        ),
+        Policy(
+            "alnair",
+            alnair_score,
+            "Alnair's utilisation score: large and full nodes first",
+            rules=rules,
+            context=alnair_score.context,
+        ),
+    ]
+
+
+POLICIES.update({policy.name: policy for policy in observing()})

@@ -29,6 +29,7 @@ class Reason(IntEnum):
     MEMORY_BUSY = 11
     BUSY = 12
     TOTAL_BUSY = 13
+    OCCUPIED = 14
 
 
 RESOLVABLE: Final = frozenset({Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY})
@@ -63,6 +64,8 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
             return f"needs {request}, best here: {available} milli of one GPU free"
         case Reason.MEMORY_BUSY:
             return f"needs {request}, best here: {format_mib(available)} of one GPU free"
+        case Reason.OCCUPIED:
+            return f"needs {request}, free by its bookings but in use by processes of no known pod, or faulty"
         case Reason.TOTAL_TOO_SMALL:
             return f"needs {request}, best here: {format_mib(available)} installed"
         case Reason.TOTAL_BUSY:
@@ -76,6 +79,8 @@ def _other_kind(request: GpuRequest) -> str:
         return "only whole GPUs here"
     if request.milli and request.unit is AskedUnit.GPU:
         return f"{GPU_RESOURCE} is only whole GPUs or time slices here"
+    if request.unit is AskedUnit.CLAIM:
+        return "no GPUs here that are allocated to ResourceClaims"
     if request.unit is AskedUnit.PART:
         return "no device plugin here that hands out parts of GPUs"
     return "only time-sliced GPUs here"

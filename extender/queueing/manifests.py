@@ -60,18 +60,11 @@ class PodSpec(objects.PodSpec, rename="camel"):
 
 class PodStatus(objects.PodStatus, rename="camel"):
     nominated_node_name: str = ""
-
-
-class OwnerReference(objects.Object):
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
+    start_time: str = ""
 
 
 class Metadata(objects.Metadata, rename="camel"):
     creation_timestamp: str = ""
-    owner_references: list[OwnerReference] | None = None
 
 
 class Pod(objects.Pod):

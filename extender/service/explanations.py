@@ -10,6 +10,8 @@ import numpy as np
 
 from extender.cluster.placements import Placement
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
+from extender.core.observations import Gauge
+from extender.core.occupancies import ObservedRules, faulty, unmanaged_mib
 from extender.core.reasons import RESOLVABLE, Reason, sentence
 
 logger = logging.getLogger(__name__)
@@ -123,6 +125,7 @@ def _node_details(cluster: Cluster, node: str, scores: dict[int, float]) -> dict
                 "healthy": healthy,
                 "freeMilli": free_milli,
                 "freeMemoryMiB": free_mib,
+                **_observed(cluster, row, index),
             }
             for index, (model, memory, free, healthy, free_milli, free_mib) in enumerate(
                 zip(
@@ -137,6 +140,26 @@ def _node_details(cluster: Cluster, node: str, scores: dict[int, float]) -> dict
             )
             if model >= 0
         ],
+    }
+
+
+def _observed(cluster: Cluster, row: int, slot: int) -> dict[str, Any]:
+    """What a GPU was last seen doing, where its samples are fresh, and the load expected of pods just placed."""
+    observed = cluster.observed
+    if observed is None:
+        return {}
+    told = {
+        gauge.name.lower(): round(float(sample), 4)
+        for gauge in Gauge
+        if not np.isnan(sample := observed.value[gauge, row, slot])
+    }
+    rows = np.array([row])
+    rules = ObservedRules()
+    return {
+        "observed": told,
+        "expectedLoad": round(float(observed.expected_load[row, slot]), 4),
+        "unmanagedMiB": int(unmanaged_mib(cluster, rows, rules)[0, slot]),
+        "faulty": bool(faulty(cluster, rows, rules)[0, slot]),
     }
 
 

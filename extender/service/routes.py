@@ -16,9 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from extender import __version__
 from extender.core.quantities import MIB
 from extender.core.requests import RequestError
-from extender.service import admissions, wire
+from extender.service import admissions, gates, wire
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
+from extender.service.telemetries import describe
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
@@ -85,12 +86,15 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
 
     async def preempt(body: bytes) -> _Reply:
         try:
-            return 200, verbs.preempt(body)
+            return 200, await verbs.preempt(body)
         except wire.WireError as error:
             return 400, _fault(error)
 
     async def mutate(body: bytes) -> _Reply:
         return 200, admissions.mutate(body, devices)
+
+    async def gate(body: bytes) -> _Reply:
+        return 200, gates.gate(body)
 
     async def bind(body: bytes) -> _Reply:
         return 200, await verbs.bind(body)
@@ -111,7 +115,9 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
         "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
         "/prioritize": VerbEndpoint("prioritize", prioritize, refuse_too_large, service),
         "/preempt": VerbEndpoint("preempt", preempt, refuse_too_large, service),
-        "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service),
+        # The API server has no certificate for them by default, and there is nothing to be had by them.
+        "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service, open_to_all=True),
+        "/gate": VerbEndpoint("gate", gate, mutate_too_large, service, open_to_all=True),
         "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
     }
 
@@ -125,13 +131,15 @@ class VerbEndpoint:
         answer: Callable[[bytes], Awaitable[_Reply]],
         too_large: Callable[[BodyTooLargeError], _Reply],
         service: Service,
+        *,
+        open_to_all: bool = False,
     ) -> None:
         self._answer = answer
         self._too_large = too_large
         self._service = service
         self._max_mib = service.settings.server.max_body_mib
         self._latency = service.metrics.latency.labels(verb)
-        self._needs_certificate = service.settings.server.tls_client_ca_file is not None
+        self._needs_certificate = service.settings.server.tls_client_ca_file is not None and not open_to_all
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
@@ -193,12 +201,17 @@ def _install_operation(app: FastAPI, service: Service) -> None:
     @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready, with the reason."}})
     async def readyz() -> JSONResponse:
         """Ready where this replica leads, once nodes and pods are synced, for as long as they are current."""
-        return _status(service.fault())
+        return _status(service.fault(), service.degraded())
 
     @app.get("/syncz", tags=["operation"], responses={503: {"description": "Not synced, with the reason."}})
     async def syncz() -> JSONResponse:
         """Synced: ready to decide, or to take over. What a sidecar's kube-scheduler has to wait for."""
         return _status(service.mirror.fault())
+
+    @app.get("/telemetry", tags=["operation"])
+    async def telemetry() -> JSONResponse:
+        """Where samples of GPUs come from, how old they are, and which nodes they were matched to."""
+        return JSONResponse(describe(service.observer, service.owners))
 
     @app.get("/version", tags=["operation"])
     async def version() -> dict[str, str]:
@@ -229,8 +242,11 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         return JSONResponse(explain(placement))
 
 
-def _status(fault: str) -> JSONResponse:
-    return JSONResponse({"status": fault or "ok"}, status_code=503 if fault else 200)
+def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:
+    body: dict[str, Any] = {"status": fault or "ok"}
+    if degraded:
+        body["degraded"] = degraded
+    return JSONResponse(body, status_code=503 if fault else 200)
 
 
 def _fault(error: Exception) -> bytes:
@@ -295,6 +311,11 @@ def _describe_wire(app: FastAPI) -> None:
         ),
         "/mutate": _operation(
             "What the containers of a pod are told about its GPUs. Always allowed, a fault is a warning.",
+            "AdmissionReview",
+            "AdmissionAnswer",
+        ),
+        "/gate": _operation(
+            "A pod that opts in gets the scheduling gate of the queue. Always allowed, a fault is a warning.",
             "AdmissionReview",
             "AdmissionAnswer",
         ),

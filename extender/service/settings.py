@@ -14,7 +14,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from extender.core.occupancies import HARDWARE_XIDS
 from extender.core.policies import POLICIES
+from extender.queueing.orders import Order
+from extender.queueing.planners import PLANNERS
 from extender.service.admissions import Devices
 from extender.service.certificates import CertificateFiles
 from extender.service.verbs import Mode
@@ -116,6 +119,7 @@ class ElectionMode(StrEnum):
     OFF = "off"
     OWN = "own"
     SCHEDULER = "scheduler"
+    NEVER = "never"
 
 
 class LeaderElectionSettings(_Section):
@@ -123,7 +127,8 @@ class LeaderElectionSettings(_Section):
 
     mode: ElectionMode = ElectionMode.OFF
     """`off`: this is the only replica. `own`: replicas behind a Service elect their leader by a Lease of their own.
-    `scheduler`: a sidecar decides exactly while the kube-scheduler beside it holds the scheduler's Lease."""
+    `scheduler`: a sidecar decides exactly while the kube-scheduler beside it holds the scheduler's Lease.
+    `never`: decides and writes nothing, as a process that serves the webhook alone."""
     namespace: str = Field(default="kube-system", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
     """Namespace of the Lease."""
     lease: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,55}[a-z0-9])?)?$")
@@ -152,9 +157,9 @@ class LeaderElectionSettings(_Section):
 
     @property
     def lease_name(self) -> str:
-        """The Lease's name with the default filled in, "" in mode off."""
-        defaults = {ElectionMode.OFF: "", ElectionMode.OWN: "kerf", ElectionMode.SCHEDULER: "kube-scheduler"}
-        return self.lease if self.lease and self.mode is not ElectionMode.OFF else defaults[self.mode]
+        """The Lease's name with the default filled in, "" in a mode that has none."""
+        defaults = {ElectionMode.OWN: "kerf", ElectionMode.SCHEDULER: "kube-scheduler"}
+        return (self.lease or defaults[self.mode]) if self.mode in defaults else ""
 
 
 class WebhookSettings(_Section):
@@ -169,6 +174,150 @@ class ModelSettings(_Section):
 
     aliases: dict[str, list[str]] = {}
     """Names that pods may ask by, each with the products it stands for: `big: [NVIDIA-H100-80GB-HBM3]`."""
+
+
+class QueueSettings(_Section):
+    """The pending queue of pods that opt in: see docs/queueing.md."""
+
+    enabled: bool = False
+    """Whether pods behind the gate `kerf.dev/queue` are ordered, planned and let go."""
+    planner: str = "greedy"
+    """greedy, genetic, q-learning or exact: another one is followed where it places more of a batch than greedy."""
+    order: Order = Order.FIFO
+    """Among equals in priority: `fifo`, or `shortest` by what pods of the same owner took."""
+    ageing_s: float = Field(default=3600.0, ge=0)
+    """Waiting so long raises a pod's priority by one; 0: never."""
+    fair_share: bool = False
+    """Among equals in priority the namespace goes first whose GPUs in use over its weight are fewest."""
+    quotas: dict[str, float] = {}
+    """Most GPUs that pods of a namespace may hold at once before more are let go: `{team-a: 16, "*": 4}`."""
+    weights: dict[str, float] = {}
+    """Weights of namespaces in fair share, 1 where not named."""
+    reserve_frac: float = Field(default=0.0, ge=0, le=0.95)
+    """Part of each node's CPU and memory that plans leave free."""
+    reserve_after_s: float = Field(default=10.0, ge=0)
+    """When the first in the queue has waited so long without room, nodes are kept for it from those behind it."""
+    batch_pods: int = Field(default=500, ge=1)
+    """Most pods of a batch for planners that search; greedy takes all."""
+    max_open: int = Field(default=256, ge=1)
+    """Most pods that are let go and have no node yet."""
+    fail_open_s: float = Field(default=0.0, ge=0)
+    """The gate of a pod that has waited so long is opened whatever holds; 0: never."""
+
+    @field_validator("planner")
+    @classmethod
+    def _known_planner(cls, name: str) -> str:
+        if name not in PLANNERS:
+            raise ValueError(f"no planner of that name; write one of {', '.join(PLANNERS)}")
+        return name
+
+
+class TelemetrySettings(_Section):
+    """What GPUs are really doing: see docs/telemetry.md."""
+
+    source: str = Field(default="auto", pattern="^(auto|off)$")
+    """`auto`: `telemetry.url`, else `telemetry.exporters`, else a Prometheus found in the cluster. `off`: none."""
+    url: str = ""
+    """Prometheus' address, with a path prefix where it has one: http://prometheus.monitoring.svc:9090."""
+    exporters: list[str] = []
+    """Pages of exporters, read directly where there is no Prometheus: [http://node-1:9400/metrics]."""
+    username: str = ""
+    """User for basic authentication."""
+    password_file: Path | None = None
+    """File with that user's password; read again for every call."""
+    bearer_token_file: Path | None = None
+    """File with a bearer token; read again for every call."""
+    ca_file: Path | None = None
+    """CA certificates to trust instead of the system's."""
+    cert_file: Path | None = None
+    """Client certificate for mutual TLS."""
+    key_file: Path | None = None
+    """Its key, where it is not in the same file."""
+    insecure_skip_verify: bool = False
+    """Trust any certificate."""
+    headers: dict[str, str] = {}
+    """Headers to send, such as X-Scope-OrgID."""
+    interval_s: float = Field(default=15.0, gt=0)
+    """Pause between two refreshes. dcgm-exporter collects every 30 s: much faster is of no use."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Time-out of one query."""
+    max_refresh_s: float = Field(default=60.0, gt=0)
+    """A refresh that takes longer is given up, and the process that makes it is started anew."""
+    fresh_s: float = Field(default=90.0, gt=0)
+    """Older samples are stale: their node is ranked as if its GPUs were average."""
+    forget_s: float = Field(default=900.0, gt=0)
+    """Older samples count as missing."""
+    warmup_s: float = Field(default=45.0, ge=0)
+    """For so long after its placement a pod's load need not show in samples: it is predicted instead."""
+    counts_memory: bool = True
+    """Policies that observe fit pods by the larger of booked and used memory."""
+    min_unmanaged_mib: int = Field(default=1024, ge=1)
+    """Less memory in use on a GPU that nobody booked is no sign of a user."""
+    faulty: str = Field(default="exclude", pattern="^(exclude|avoid)$")
+    """GPUs with an XID error of the hardware or a failed row remap: given to nobody by policies that observe, or
+    ranked last by `live`."""
+    xids: list[int] = sorted(HARDWARE_XIDS)
+    """Codes of XID errors after which a GPU is faulty."""
+
+    @field_validator("url")
+    @classmethod
+    def _web_address(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError("write an address such as http://prometheus.monitoring.svc:9090")
+        return url
+
+    @field_validator("exporters")
+    @classmethod
+    def _web_addresses(cls, urls: list[str]) -> list[str]:
+        if any(not url.startswith(("http://", "https://")) for url in urls):
+            raise ValueError("write addresses such as http://node-1:9400/metrics")
+        return urls
+
+
+class LiveSettings(_Section):
+    """Weights of the policy `live`; see docs/live-scores.md."""
+
+    load: float = Field(default=4.0, ge=0)
+    """Compute that is not in use."""
+    memory: float = Field(default=2.0, ge=0)
+    """Memory that is neither booked nor in use."""
+    power: float = Field(default=1.0, ge=0)
+    """Distance from the product's power limit."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Distance from 90 degrees."""
+    bandwidth: float = Field(default=1.0, ge=0)
+    """Memory bandwidth that is not in use."""
+    tensor: float = Field(default=1.0, ge=0)
+    """Tensor cores that are not in use."""
+    own_gpus: float = Field(default=0.5, ge=0, le=1)
+    """How much the GPUs count that the pod would get; the rest is the node's."""
+
+
+class GeniusSettings(_Section):
+    """Weights of the policy `genius`: Genius' own by default."""
+
+    memory: float = 2.0
+    """Memory size."""
+    multiprocessors: float = 2.0
+    """Streaming multiprocessors."""
+    decoders: float = 1.0
+    """Decoders."""
+    encoders: float = 1.0
+    """Encoders."""
+    bandwidth: float = 2.0
+    """Memory bandwidth."""
+    free_memory: float = 2.0
+    """Memory that is free."""
+    power: float = 1.0
+    """Power draw: Genius rewards a higher one, a negative weight a lower one."""
+    encoder_idle: float = 1.0
+    """Idle encoders."""
+    decoder_idle: float = 1.0
+    """Idle decoders."""
+    static: float = 1.0
+    """What GPUs have, as a whole."""
+    dynamic: float = 2.0
+    """What GPUs are doing, as a whole."""
 
 
 class LogSettings(_Section):
@@ -193,6 +342,10 @@ class Settings(BaseSettings):
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
     webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
+    queue: QueueSettings = QueueSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    live: LiveSettings = LiveSettings()
+    genius: GeniusSettings = GeniusSettings()
     log: LogSettings = LogSettings()
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.bench import calls, ledgers, planners, reports, schedulers, starts
+from tests.bench import calls, ledgers, planners, reports, schedulers, starts, telemetry
 from tests.bench.servers import BenchError
 from tests.controlplane import ApiError, BuildError, ProcessError
 
@@ -38,7 +38,9 @@ def scheduler(
     nodes: NodesOption = 5000,
     pods: Annotated[int, typer.Option(min=2, help="Pods of one run.")] = 1500,
     view: Annotated[schedulers.View, typer.Option(help="All nodes, or the default sample.")] = schedulers.View.FULL,
-    modes: Annotated[str, typer.Option(help="Which of none, echo, decisive, scores.")] = ",".join(schedulers.Mode),
+    modes: Annotated[str, typer.Option(help="Which of none, echo, decisive, scores, planned.")] = ",".join(
+        schedulers.Mode
+    ),
     pod_gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each pod.")] = 1,
     repetitions: RepetitionsOption = 5,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until an unbound pod fails a run.")] = 600.0,
@@ -109,6 +111,20 @@ def ledger(
     with _progress(plan.num_steps) as tell:
         report = ledgers.measure(plan, tell)
     _publish(report, [reports.ledger_table(report)], json)
+
+
+@app.command(name="telemetry")
+def measure_telemetry(
+    nodes: NodesOption = 5000,
+    refreshes: Annotated[int, typer.Option(min=1, help="Refreshes.")] = 5,
+    requests: Annotated[int, typer.Option(min=100, help="Calls of filter in each of three states.")] = 1000,
+    json: JsonOption = None,
+) -> None:
+    """A refresh from a real Prometheus, and what telemetry does to filter."""
+    plan = telemetry.Plan(nodes, refreshes, requests)
+    with _progress(plan.num_steps) as tell:
+        report = telemetry.measure(plan, tell)
+    _publish(report, [reports.telemetry_table(report)], json)
 
 
 @app.command(name="all")

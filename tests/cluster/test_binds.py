@@ -27,9 +27,9 @@ from extender.cluster.pods import (
     ASSIGNED_UUIDS,
     read_pod_request,
 )
-from extender.cluster.settlements import Settler
-from extender.cluster.transports import ApiError, ClusterError, Transport, UnreachableError
+from extender.cluster.transports import ApiError, ClusterError, UnreachableError
 from extender.core.nodes import SHARED_GPU_RESOURCE
+from extender.core.policies import POLICIES
 from extender.core.requests import MEMORY_EACH, MEMORY_TOTAL, POLICY, SHARE, UUID
 from tests.cluster.builders import Clock, Fault, FaultyTransport, node_manifest, open_fence, pod_manifest
 
@@ -58,18 +58,12 @@ class Rig:
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
         self.events = EventRecorder(self.transport)
         self.fence = open_fence()
-        self.settler = Settler(self.transport, self.ledger, self.clock)
-        self.wall_clock = lambda: 1_800_000_000.0
-        self.binder = self.binder_on(self.transport)
+        self.binder = Binder(
+            self.transport, self.ledger, self.placer, self.events, self.clock, self.fence, lambda: 1_800_000_000.0
+        )
         self.cluster.apply(pod or pod_manifest("p", 1, uid="u"))
         self.identity = PodIdentity("default", "p", "u")
         self.sync()
-
-    def binder_on(self, transport: Transport) -> Binder:
-        """A binder on this state."""
-        return Binder(
-            transport, self.ledger, self.placer, self.events, self.clock, self.fence, self.wall_clock, self.settler
-        )
 
     def sync(self) -> None:
         """What the watch would tell."""
@@ -100,6 +94,9 @@ class Rig:
         with pytest.raises(BindError) as raised:
             self.bind(node, fault)
         return str(raised.value)
+
+    def settle(self) -> None:
+        asyncio.run(self.binder.settler.settle_round())
 
     def free(self, node: str) -> set[int]:
         cluster = self.ledger.snapshot(self.clock())
@@ -189,6 +186,20 @@ def test_a_bound_pod_holds_its_gpus_before_the_watch_tells() -> None:
                 ASSIGNED_MEMORY: "4096",
             },
             id="a share",
+        ),
+        pytest.param(
+            pod_manifest(
+                "p", 1, uid="u", annotations={ASSIGNED_UUIDS: "GPU-x", ASSIGNED_SHARE: "1", ASSIGNED_GPUS: "9"}
+            ),
+            [node_manifest("x", 2)],
+            {
+                ASSIGNED_GPUS: "0",
+                ASSIGNED_UUIDS: "",
+                ASSIGNED_SHARE: "",
+                ASSIGNED_BY: f"kerf/{__version__} bestfit",
+                ASSIGNED_MODEL: "t4",
+            },
+            id="a copy of another pod: what was assigned to that one is blanked",
         ),
         pytest.param(
             pod_manifest("p", uid="u", annotations={UUID: "GPU-b"}),
@@ -347,8 +358,8 @@ def test_a_pod_without_gpus_bound_before_its_answer_was_lost() -> None:
             Fault(SERVER_ERROR),
             None,
             "binding default/p to n failed: 500 InternalError: etcdserver: request timed out",
-            ClaimState.UNDECIDED,
-            id="500 and not bound yet: the write may still come",
+            None,
+            id="500 and not bound yet: the write can't come any more",
         ),
         pytest.param(
             Fault(SERVER_ERROR),
@@ -362,8 +373,8 @@ def test_a_pod_without_gpus_bound_before_its_answer_was_lost() -> None:
             Fault(TIMEOUT),
             None,
             "binding default/p to n failed: POST: timed out",
-            ClaimState.UNDECIDED,
-            id="timed out and not bound yet: the write may still come",
+            None,
+            id="timed out and not bound yet: the write can't come any more",
         ),
         pytest.param(
             Fault(TIMEOUT),
@@ -392,17 +403,43 @@ def test_a_failed_binding(post: Fault, get: Fault | None, sentence: str, state: 
     rig = Rig()
     rig.filter("n")
     rig.transport.posts.append(post)
-    rig.transport.gets.append(get)
+    for answers in (rig.transport.gets, rig.transport.patches):
+        answers.append(get)
     assert rig.fail() == sentence
     assert rig.state() is state
     assert rig.free("n") == ({1} if state else {0, 1})
     rig.clock.now += 10 * TTL_S
-    assert rig.free("n") == ({1} if state else {0, 1}), "what nobody knows is held however long"
-    rig.transport.gets.clear()
-    asyncio.run(rig.settler.settle_round())
-    bound = "nodeName" in rig.cluster.pod("default", "p")["spec"] and state is not None
-    assert (rig.state(), rig.free("n")) == ((ClaimState.BOUND, {1}) if bound else (None, {0, 1})), "settled"
+    assert rig.free("n") == ({1} if state else {0, 1}), "what nobody knows is held"
+    rig.transport.patches.append(Fault(SERVER_ERROR))
+    rig.settle()
+    assert rig.free("n") == ({1} if state else {0, 1}), "and the pod can't be asked"
+    rig.transport.patches.clear()
+    rig.settle()
+    bound = post.took_effect
+    assert (rig.state(), rig.free("n")) == ((ClaimState.BOUND, {1}) if bound else (None, {0, 1}))
     assert rig.cluster.events == []
+
+
+@pytest.mark.parametrize("error", [TIMEOUT, SERVER_ERROR], ids=str)
+def test_a_binding_that_failed_without_an_answer_cannot_take_effect_later(error: ClusterError) -> None:
+    rig = Rig()
+    rig.filter("n")
+    rig.transport.posts.append(Fault(error))
+    rig.fail()
+    ((_, path, late),) = (call for call in rig.transport.calls if call[0] == "POST")
+    with pytest.raises(ApiError, match="409"):
+        asyncio.run(rig.cluster.post(path, late))
+
+
+def test_a_standby_gives_up_what_is_undecided() -> None:
+    rig = Rig()
+    rig.filter("n")
+    rig.transport.posts.append(Fault(TIMEOUT))
+    rig.transport.patches.append(Fault(TIMEOUT))
+    rig.fail()
+    rig.fence.shut(lambda: "b leads")
+    rig.settle()
+    assert (rig.state(), rig.paths()) == (None, ["POST binding", "PATCH status"])
 
 
 @pytest.mark.parametrize("error", [TIMEOUT, SERVER_ERROR, CONFLICT, ApiError(504, "Timeout", "")], ids=str)
@@ -411,7 +448,7 @@ def test_a_binding_that_took_effect_is_a_success_whatever_the_answer(error: Clus
     rig.filter("n")
     rig.transport.posts.append(Fault(error, took_effect=True))
     rig.bind()
-    assert rig.paths() == ["POST binding", "GET p"]
+    assert rig.paths() == ["POST binding", "GET p" if error is CONFLICT else "PATCH status"]
     assert (rig.state(), rig.free("n")) == (ClaimState.BOUND, {1})
 
 
@@ -466,7 +503,7 @@ def test_a_pod_created_again_under_its_name_is_not_bound() -> None:
         pytest.param(
             None,
             pod_manifest("p", 1, uid="u", annotations={POLICY: "best"}),
-            'kerf.dev/policy: "best" is no policy; write one of bestfit, binpack, spread',
+            'kerf.dev/policy: "best" is no policy; write one of ' + ", ".join(POLICIES),
             id="a policy that is none",
         ),
     ],
@@ -550,7 +587,7 @@ def test_a_late_binding_cannot_take_effect_once_a_successor_has_marked_the_pod()
             return await super().post(path, body)
 
     transport = Paused(rig.cluster)
-    rig.binder = rig.binder_on(transport)
+    rig.binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
     assert rig.fail() == "standby: b leads"
     assert [verb for verb, _, _ in transport.calls] == ["POST", "GET"]
     assert "nodeName" not in rig.cluster.pod("default", "p")["spec"]
@@ -563,7 +600,7 @@ def test_a_pod_marked_by_another_leader_is_not_bound_though_the_term_is_not_over
     rig.fence = Fence(rig.clock, "kerf.dev/epoch-kerf")
     rig.fence.take_over("", lambda: float("inf"), str)
     rig.fence.open("1-aa")
-    rig.binder = rig.binder_on(rig.transport)
+    rig.binder = Binder(rig.transport, rig.ledger, rig.placer, rig.events, rig.clock, rig.fence, rig.clock)
     rig.filter("n")
     touch(rig, **{"kerf.dev/epoch-kerf": "2-bb"})
     assert rig.fail() == "pod default/p belongs to another leader by now"
@@ -672,7 +709,7 @@ def slow(scenario: Callable[[Rig, SlowTransport, "asyncio.Task[None]"], Awaitabl
 
     async def run() -> None:
         transport = SlowTransport(rig.cluster)
-        binder = rig.binder_on(transport)
+        binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
         rig.binder = binder
         first = asyncio.create_task(binder.bind(rig.identity, "n", ""))
         await transport.asked.wait()
@@ -695,7 +732,7 @@ def test_a_second_bind_of_a_pod_being_bound_is_refused() -> None:
     assert (rig.state(), rig.free("n")) == (ClaimState.BOUND, {1})
 
 
-def test_a_cancelled_bind_keeps_its_gpus_for_the_ttl() -> None:
+def test_a_cancelled_bind_keeps_its_gpus_until_the_pod_has_told() -> None:
     async def scenario(rig: Rig, transport: SlowTransport, first: "asyncio.Task[None]") -> None:
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -703,6 +740,8 @@ def test_a_cancelled_bind_keeps_its_gpus_for_the_ttl() -> None:
 
     rig = slow(scenario)
     assert (rig.state(), rig.free("n")) == (ClaimState.UNDECIDED, {1})
+    rig.settle()
+    assert (rig.state(), rig.free("n")) == (None, {0, 1})
 
 
 def test_another_pod_sees_a_binding_under_way() -> None:

@@ -87,7 +87,7 @@ def test_slices_are_reserved_by_number() -> None:
     [
         pytest.param(ClaimState.BOUND, {1}, {1}, id="bound: held as long as the pod"),
         pytest.param(None, set(), set(), id="refused: free at once"),
-        pytest.param(ClaimState.UNDECIDED, {1}, {1}, id="nobody knows: held until it is settled"),
+        pytest.param(ClaimState.UNDECIDED, {1}, {1}, id="nobody knows: held until somebody does"),
     ],
 )
 def test_a_binding_ends_with_its_answer(outcome: ClaimState | None, held: set[int], held_after_ttl: set[int]) -> None:
@@ -99,6 +99,15 @@ def test_a_binding_ends_with_its_answer(outcome: ClaimState | None, held: set[in
     ledger.end_binding(claim, outcome, 400.0)
     assert free_gpus(ledger, "n", 400.0 + TTL_S - 0.001) == {0, 1} - held
     assert free_gpus(ledger, "n", 400.0 + TTL_S) == {0, 1} - held_after_ttl
+
+
+@pytest.mark.parametrize(("outcome", "held"), [(ClaimState.BOUND, {1}), (None, set())])
+def test_what_is_undecided_ends_when_somebody_knows(outcome: ClaimState | None, held: set[int]) -> None:
+    ledger = ledger_of(n=2)
+    claim = ledger.begin_binding("u", "n", whole_gpus(1, (1,)), 0.0)
+    ledger.end_binding(claim, ClaimState.UNDECIDED, 0.0)
+    ledger.end_binding(claim, outcome, 1.0)
+    assert free_gpus(ledger, "n", 1000.0) == {0, 1} - held
 
 
 @pytest.mark.parametrize("outcome", [ClaimState.BOUND, ClaimState.UNDECIDED, None])
@@ -423,7 +432,6 @@ class LedgerHistory(RuleBasedStateMachine):
     """Any history of nodes, pods, reservations and bindings, beside the slow model of it."""
 
     bindings = Bundle("bindings")
-    undecided = Bundle("undecided")
 
     def __init__(self) -> None:
         super().__init__()
@@ -497,31 +505,16 @@ class LedgerHistory(RuleBasedStateMachine):
         held.state = ClaimState.BINDING
         return claim, held
 
-    @rule(
-        target=undecided,
-        binding=consumes(bindings),
-        outcome=st.sampled_from([ClaimState.BOUND, ClaimState.UNDECIDED, None]),
-    )
-    def end_binding(self, binding: tuple[Claim, Held], outcome: ClaimState | None) -> object:
+    @rule(binding=consumes(bindings), outcome=st.sampled_from([ClaimState.BOUND, ClaimState.UNDECIDED, None]))
+    def end_binding(self, binding: tuple[Claim, Held], outcome: ClaimState | None) -> None:
         claim, held = binding
         self.ledger.end_binding(claim, outcome, self.model.now)
-        if self.model.held.get(claim.uid) is held:
-            if outcome is None:
-                del self.model.held[claim.uid]
-            else:
-                held.state, held.since = outcome, self.model.now
-        return binding if outcome is ClaimState.UNDECIDED else multiple()
-
-    @rule(binding=consumes(undecided), bound=st.booleans())
-    def settle(self, binding: tuple[Claim, Held], bound: bool) -> None:
-        claim, held = binding
-        self.ledger.settle(claim, bound=bound, now=self.model.now)
-        if self.model.held.get(claim.uid) is not held or held.state is not ClaimState.UNDECIDED:
+        if self.model.held.get(claim.uid) is not held:
             return
-        if bound:
-            held.state, held.since = ClaimState.BOUND, self.model.now
-        else:
+        if outcome is None:
             del self.model.held[claim.uid]
+        else:
+            held.state, held.since = outcome, self.model.now
 
     @rule(uid=UIDS)
     def tell_of_own_pod(self, uid: str) -> None:

@@ -155,6 +155,8 @@ def test_spread_is_binpack_turned_round(sizes: list[tuple[int, int]]) -> None:
 def test_a_score_sees_only_its_own_row(sizes: list[tuple[int, int]]) -> None:
     states = partly_used(sizes)
     for policy in POLICIES.values():
+        if policy.context is not None:
+            continue  # depends on the whole cluster, and says so
         together = scores(policy.score, states)
         alone = [scores(policy.score, {name: state})[0] for name, state in states.items()]
         assert together == alone

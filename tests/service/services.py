@@ -5,7 +5,7 @@ Nothing runs between two calls, and time moves only when a test moves it.
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from extender.cluster.memory import Manifest, MemoryCluster
 from extender.service.app import Service, create_app
 from extender.service.settings import load_settings
+from extender.telemetry.readings import Feed
 from tests.service import bodies
 
 Chunks = Sequence[bytes]
@@ -123,6 +124,10 @@ class Kerf:
             return self._call("POST", path, (body,), {"content-length": str(len(body)), **(headers or {})})
         return self._call("POST", path, body, headers or {})
 
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let something run in the service's loop until it ends."""
+        self._runner.run(work)
+
     def stop_mirror(self) -> None:
         """Hear nothing of the cluster any more."""
         self._runner.run(self.service.mirror.stop())
@@ -168,13 +173,15 @@ async def call(app: Any, method: str, path: str, chunks: Chunks, headers: Mappin
 
 
 @contextmanager
-def running(cluster: MemoryCluster | Iterable[Manifest] = bodies.CLUSTER, **flags: Any) -> Iterator[Kerf]:
+def running(
+    cluster: MemoryCluster | Iterable[Manifest] = bodies.CLUSTER, *, feed: Feed | None = None, **flags: Any
+) -> Iterator[Kerf]:
     """Kerf on a cluster, or on one of these objects. Settings are given as `decisions__mode="scores"`."""
     if not isinstance(cluster, MemoryCluster):
         cluster = MemoryCluster(cluster)
     clock = Clock()
     settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
-    app = create_app(settings, cluster, clock)
+    app = create_app(settings, cluster, clock, feed)
     with asyncio.Runner() as runner:
         lifespan = app.router.lifespan_context(app)
         runner.run(_enter(lifespan))

@@ -38,6 +38,8 @@ def description() -> schemathesis.BaseSchema:
         pytest.param("POST /bind", INVALID, (negative_data_rejection,), id="bind, invalid: a sentence in Error"),
         pytest.param("POST /mutate", VALID, (), id="mutate, valid"),
         pytest.param("POST /mutate", INVALID, (negative_data_rejection,), id="mutate, invalid: allowed with a warning"),
+        pytest.param("POST /gate", VALID, (), id="gate, valid"),
+        pytest.param("POST /gate", INVALID, (negative_data_rejection,), id="gate, invalid: allowed with a warning"),
         pytest.param("GET /healthz", VALID, (), id="healthz"),
         pytest.param("GET /readyz", VALID, (), id="readyz"),
         pytest.param("GET /syncz", VALID, (), id="syncz"),
@@ -70,12 +72,14 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/prioritize": {"200", "400", "413", "503"},
         "/preempt": {"200", "400", "413"},
         "/mutate": {"200"},
+        "/gate": {"200"},
         "/bind": {"200"},
         "/healthz": {"200"},
         "/readyz": {"200", "503"},
         "/syncz": {"200", "503"},
         "/version": {"200"},
         "/metrics": {"200"},
+        "/telemetry": {"200"},
         # 422 is FastAPI's own, for path parameters; every text is one.
         "/explain/pod/{namespace}/{name}": {"200", "404", "422"},
     }

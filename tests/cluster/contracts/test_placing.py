@@ -17,7 +17,6 @@ from extender.cluster.memory import Manifest, MemoryCluster
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.placements import Placement, Placer, PodIdentity
 from extender.cluster.pods import ASSIGNED_GPUS, read_pod_request
-from extender.cluster.settlements import Settler
 from extender.core.reasons import Reason
 from extender.core.requests import RequestError
 from tests.cluster.builders import Clock, FaultyTransport, node_manifest, open_fence, pod_manifest
@@ -84,7 +83,6 @@ class Rig:
             self.clock,
             open_fence(),
             lambda: NOW,
-            Settler(self.transport, self.ledger, self.clock),
         )
         self.warnings: list[str] = []
         self.sync()

@@ -1,0 +1,127 @@
+"""Kerf's live score: how much headroom the GPUs have that a pod would get, and the node around them.
+
+Of each GPU the headroom is the weighted mean of terms from 0 (none) to 1 (all of it), each smooth in its sample:
+
+- load: 1 - the larger of the observed load and what is expected of pods just placed;
+- memory: what is really left, of bookings and of use, as a fraction;
+- power: 1 - draw / limit of the product; temperature: 1 up to 50 degrees, falling to 0 at 90;
+- bandwidth and tensor: 1 - activity, where they are profiled.
+
+A GPU that is faulty has none. A term without a fresh sample is neutral: it counts as the mean of all GPUs that have
+one. The node's score is the mean over the GPUs with room for the pod and the mean over all its GPUs, half each: the
+latter is what they share, and it falls with each pod placed, so that samples of before draw no herd.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import Cluster, Floats, Mask, Rows
+from extender.core.fits import Fit
+from extender.core.observations import Gauge
+from extender.core.occupancies import HARDWARE_XIDS, ObservedRules, faulty
+from extender.core.products import attributes
+from extender.core.requests import GpuRequest
+
+_COOL_C: Final = 50.0
+_HOT_C: Final = 90.0
+_UNKNOWN: Final = 0.5
+"""Headroom of a term that nobody tells anything of."""
+
+Plane = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWeights:
+    """How much each term counts; 0 leaves it out."""
+
+    load: float = 4.0
+    memory: float = 2.0
+    power: float = 1.0
+    temperature: float = 1.0
+    bandwidth: float = 1.0
+    tensor: float = 1.0
+    own_gpus: float = 0.5
+    """Part of the GPUs that the pod would get, from 0 to 1; the rest is the whole node's."""
+
+
+class LiveScore:
+    """The policy. What depends on samples alone is worked out once for each refresh of them."""
+
+    def __init__(self, weights: LiveWeights | None = None, xids: frozenset[int] = HARDWARE_XIDS) -> None:
+        self._weights = weights or LiveWeights()
+        self._rules = ObservedRules(xids=xids)
+        self._of: tuple[object, object] = None, None
+        self._busy: Plane = np.zeros((0, 0))
+        self._rest: Plane = np.zeros((0, 0))
+        self._sound: Mask = np.zeros((0, 0), np.bool_)
+        self._version = 0
+
+    def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
+        """(R,) headroom from 0 to 1."""
+        self._refresh(cluster)
+        weights = self._weights
+        installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
+        memory = np.maximum(cluster.taken(cluster.gpu_memory_mib, rows), 1)
+        left = np.minimum(cluster.taken(cluster.gpu_free_mib, rows) / memory, 1.0)
+        busy = cluster.taken(self._busy, rows)
+        if cluster.observed is not None:
+            busy = np.maximum(busy, cluster.taken(cluster.observed.expected_load, rows))
+        total = weights.load + weights.memory + weights.power + weights.temperature
+        total += weights.bandwidth + weights.tensor
+        headroom = weights.load * (1 - busy) + weights.memory * left + cluster.taken(self._rest, rows)
+        headroom = np.where(cluster.taken(self._sound, rows), headroom / max(total, 1e-9), 0.0)
+        own = _mean(headroom, fit.room & installed)
+        around = _mean(headroom, installed)
+        # Rounded, so that the order in which GPUs were added up breaks no tie.
+        score: Floats = (weights.own_gpus * own + (1 - weights.own_gpus) * around).round(9)
+        return score
+
+    def context(self, cluster: Cluster) -> Hashable:
+        """Another value whenever any node's score may be another."""
+        self._refresh(cluster)
+        return self._version
+
+    def _refresh(self, cluster: Cluster) -> None:
+        """Work out what depends on the samples and the inventory alone."""
+        observed = cluster.observed
+        value = None if observed is None else observed.value
+        if self._of[0] is cluster.gpu_model and self._of[1] is value:
+            return
+        weights = self._weights
+        installed = cluster.gpu_model >= 0
+        limit = attributes(cluster.models)[4][cluster.gpu_model]
+
+        def sampled(gauge: Gauge) -> Plane:
+            if observed is None:
+                return np.full(installed.shape, np.nan)
+            return observed.gauge(gauge).astype(np.float64)
+
+        self._busy = 1 - _or_mean(1 - sampled(Gauge.LOAD), installed)
+        self._rest = (
+            weights.power * _or_mean(1 - np.minimum(sampled(Gauge.POWER) / limit, 1), installed)
+            + weights.temperature
+            * _or_mean(np.clip((_HOT_C - sampled(Gauge.TEMPERATURE)) / (_HOT_C - _COOL_C), 0, 1), installed)
+            + weights.bandwidth * _or_mean(1 - sampled(Gauge.BANDWIDTH), installed)
+            + weights.tensor * _or_mean(1 - sampled(Gauge.TENSOR), installed)
+        )
+        self._sound = ~faulty(cluster, np.arange(cluster.num_nodes), self._rules)
+        self._of = cluster.gpu_model, value
+        self._version += 1
+
+
+def _or_mean(headroom: Plane, installed: Mask) -> Plane:
+    """(N, G) headrooms, the mean of the known ones where a sample is missing."""
+    known = installed & ~np.isnan(headroom)
+    mean = headroom[known].mean() if known.any() else _UNKNOWN
+    filled: Plane = np.where(known, headroom, mean)
+    return filled
+
+
+def _mean(values: Plane, where: Mask) -> Floats:
+    """(R,) the mean of the chosen values of each row, 0 where none is."""
+    mean: Floats = np.where(where, values, 0.0).sum(axis=1) / np.maximum(where.sum(axis=1), 1)
+    return mean

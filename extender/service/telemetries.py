@@ -1,0 +1,140 @@
+"""Telemetry in the service: settings in, metrics and descriptions out."""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from extender.cluster.ledger import Ledger
+from extender.cluster.observed import SampleTimes
+from extender.cluster.transports import Transport
+from extender.core.genius import GeniusWeights
+from extender.core.live import LiveWeights
+from extender.core.observations import SampleState
+from extender.core.occupancies import ObservedRules
+from extender.core.policies import POLICIES, Policy, observing
+from extender.service.settings import Settings, TelemetrySettings
+from extender.telemetry.discovery import find_exporters, find_prometheus
+from extender.telemetry.observers import Finders, Observer, State, Wanted
+from extender.telemetry.owners import OwnerUsage
+from extender.telemetry.processes import ReaderProcess
+from extender.telemetry.prometheus import Access
+from extender.telemetry.readings import Feed
+from extender.telemetry.unmanaged import UnmanagedWatch
+
+
+def observe(
+    settings: TelemetrySettings,
+    transport: Transport,
+    ledger: Ledger,
+    clock: Callable[[], float],
+    feed: Feed | None = None,
+) -> Observer | None:
+    """An observer as the settings want it, None when they want none."""
+    if settings.source == "off":
+        return None
+    finders = Finders(functools.partial(find_prometheus, transport), functools.partial(find_exporters, transport))
+    return Observer(wanted_of(settings), feed or ReaderProcess(settings.max_refresh_s, clock), finders, ledger, clock)
+
+
+def wanted_of(settings: TelemetrySettings) -> Wanted:
+    """What the settings ask to read."""
+    return Wanted(
+        urls=(settings.url,) if settings.url else (),
+        exporters=tuple(settings.exporters),
+        access=Access(
+            username=settings.username,
+            password_file=str(settings.password_file or ""),
+            bearer_token_file=str(settings.bearer_token_file or ""),
+            ca_file=str(settings.ca_file or ""),
+            cert_file=str(settings.cert_file or ""),
+            key_file=str(settings.key_file or ""),
+            insecure_skip_verify=settings.insecure_skip_verify,
+            headers=dict(settings.headers),
+            connect_timeout_s=min(2.0, settings.timeout_s),
+            timeout_s=settings.timeout_s,
+        ),
+        interval_s=settings.interval_s,
+        times=SampleTimes(settings.fresh_s, settings.forget_s, settings.warmup_s),
+    )
+
+
+def rules_of(settings: TelemetrySettings) -> ObservedRules:
+    """How fit counts what is observed."""
+    return ObservedRules(
+        settings.counts_memory, settings.min_unmanaged_mib, settings.faulty == "exclude", frozenset(settings.xids)
+    )
+
+
+def policies_of(settings: Settings) -> dict[str, Policy]:
+    """All policies, those that observe with the weights and rules of the settings."""
+    live = LiveWeights(**settings.live.model_dump())
+    genius = GeniusWeights(**settings.genius.model_dump())
+    observing_ones = observing(live, genius, rules_of(settings.telemetry))
+    return POLICIES | {policy.name: policy for policy in observing_ones}
+
+
+def describe(observer: Observer | None, owners: OwnerUsage) -> dict[str, Any]:
+    """Telemetry as it is now, as JSON: numbers that are not finite are null."""
+    if observer is None:
+        return {"state": State.OFF}
+    status = observer.status
+    age_s = observer.age_s()
+    return {
+        "state": status.state,
+        "fault": status.fault,
+        "ageSeconds": round(age_s, 3) if math.isfinite(age_s) else None,
+        "nodes": {state.name.lower(): observer.num_nodes(state) for state in SampleState},
+        "hosts": status.num_hosts,
+        "gpus": status.num_gpus,
+        "gpusMatched": status.num_gpus_matched,
+        "unmatched": list(status.unmatched),
+        "candidates": list(status.candidates),
+        "refreshes": status.num_refreshes,
+        "failures": status.num_failures,
+        "foldSeconds": round(status.fold_s, 4),
+        "owners": {owner: _finite(msgspec.to_builtins(usage)) for owner, usage in owners.all().items()},
+        **msgspec.to_builtins(status.report),
+    }
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+
+
+class TelemetryCollector(Collector):
+    """Gauges of telemetry, worked out at scrape time."""
+
+    def __init__(self, observer: Observer, unmanaged: UnmanagedWatch) -> None:
+        self._observer = observer
+        self._unmanaged = unmanaged
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges now."""
+        status = self._observer.status
+        nodes = GaugeMetricFamily(
+            "kerf_telemetry_nodes", "Nodes with GPUs, by the state of their samples.", labels=["state"]
+        )
+        for state in SampleState:
+            nodes.add_metric([state.name.lower()], self._observer.num_nodes(state))
+        yield nodes
+        yield _gauge("kerf_telemetry_up", "1 when the last refresh succeeded.", status.state is State.OK)
+        yield _gauge("kerf_telemetry_age_seconds", "Age of the last refresh that succeeded.", self._observer.age_s())
+        yield _gauge("kerf_telemetry_refreshes", "Refreshes that succeeded.", status.num_refreshes)
+        yield _gauge("kerf_telemetry_failures", "Refreshes that failed.", status.num_failures)
+        yield _gauge("kerf_telemetry_refresh_seconds", "Time of the last refresh.", status.report.read_s)
+        yield _gauge("kerf_telemetry_gpus_matched", "GPUs whose samples were matched.", status.num_gpus_matched)
+        yield _gauge("kerf_telemetry_hosts_unmatched", "Hosts whose samples are no node's.", len(status.unmatched))
+        yield _gauge("kerf_telemetry_clock_skew_seconds", "How far the source's clock is ahead.", status.report.skew_s)
+        yield _gauge("kerf_unmanaged_gpus", "GPUs used by processes of no known pod.", self._unmanaged.num_gpus)
+        yield _gauge("kerf_unmanaged_mib", "Memory that they use.", self._unmanaged.total_mib)
+        yield _gauge("kerf_faulty_gpus", "GPUs whose samples tell of a fault.", self._unmanaged.num_faulty)
+        yield _gauge("kerf_telemetry_reader_rss_mib", "Most memory of the reading process.", status.report.rss_mib)
+
+
+def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, documentation, value=float(value))

@@ -1,0 +1,109 @@
+"""What the reading process and the service say to each other: commands as lines, answers as frames.
+
+A frame is four bytes of length, a header in JSON, and the raw bytes of one array. Frames are kept small, so that
+taking one in holds up no request.
+"""
+
+import struct
+from typing import BinaryIO, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from extender.telemetry.prometheus import Access
+from extender.telemetry.sources import Report
+
+DEVICES_PER_FRAME: Final = 500
+MAX_HEADER_BYTES: Final = 2**22
+MAX_PAYLOAD_BYTES: Final = 2**24
+
+_LENGTH: Final = struct.Struct("<II")
+LENGTH_BYTES: Final = _LENGTH.size
+
+
+class Command(msgspec.Struct):
+    """Read once more, from the first of these that has something to tell."""
+
+    urls: list[str] = []
+    """Prometheus' addresses."""
+    exporters: list[str] = []
+    """Pages of exporters, read where no address of a Prometheus is given."""
+    access: Access = msgspec.field(default_factory=Access)
+
+
+class NewDevices(msgspec.Struct, tag="devices"):
+    """Hosts and GPUs that were never told of before, in columns; numbers go on from the last frame."""
+
+    first: bool = False
+    """Everything is numbered afresh from here."""
+    host_names: list[tuple[str, ...]] = []
+    instances: list[str] = []
+    host_idx: list[int] = []
+    numbers: list[int] = []
+    uuids: list[str] = []
+    models: list[str] = []
+
+
+class GaugeValues(msgspec.Struct, tag="values"):
+    """The payload is (D,) float32, NaN where there is no sample."""
+
+    gauge: int
+
+
+class HostAges(msgspec.Struct, tag="ages"):
+    """The payload is (H,) float32 seconds, NaN where not told."""
+
+
+class PodSamples(msgspec.Struct, tag="pods"):
+    """Namespaces and names; the payload is (P, 2) float32, load and MiB used."""
+
+    namespaces: list[str]
+    names: list[str]
+
+
+class Done(msgspec.Struct, tag="done"):
+    """The refresh is complete."""
+
+    report: Report
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """There is no refresh: says why."""
+
+    fault: str
+
+
+Header = NewDevices | GaugeValues | HostAges | PodSamples | Done | Failed
+Array = npt.NDArray[np.float32]
+
+_header_decoder: Final = msgspec.json.Decoder(Header)
+_encoder: Final = msgspec.json.Encoder()
+EMPTY: Final = np.empty(0, np.float32)
+
+
+def write_frame(stream: BinaryIO, header: Header, payload: npt.NDArray[np.floating] = EMPTY) -> None:
+    """Write one frame."""
+    text = _encoder.encode(header)
+    content = np.ascontiguousarray(payload, np.float32).tobytes()
+    stream.write(_LENGTH.pack(len(text), len(content)) + text)
+    stream.write(content)
+
+
+def read_lengths(content: bytes) -> tuple[int, int]:
+    """Lengths of header and payload. Raises ValueError."""
+    header, payload = _LENGTH.unpack(content)
+    if header > MAX_HEADER_BYTES or payload > MAX_PAYLOAD_BYTES or payload % 4:
+        raise ValueError(f"a frame of {header} and {payload} bytes")
+    return header, payload
+
+
+def decode_header(text: bytes) -> Header:
+    """A header. Raises ValueError."""
+    header: Header = _header_decoder.decode(text)
+    return header
+
+
+def decode_payload(content: bytes) -> Array:
+    """The array of a frame, read-only."""
+    return np.frombuffer(content, np.float32)

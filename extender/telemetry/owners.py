@@ -1,0 +1,98 @@
+"""Utilisation of pods, kept per owner: what an owner's pods did tells what its next pod will do.
+
+Samples of a pod come from the exporter's pod labels. An owner is the controller whose pods are alike; see
+`extender.cluster.pods.owner_of`.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from extender.cluster import objects
+from extender.cluster.placements import DEFAULT_LOAD
+from extender.cluster.pods import owner_of
+
+_MAX_OWNERS: Final = 2000
+_MAX_PODS: Final = 50_000
+_SAMPLES_EACH: Final = 240  # an hour of one pod's, at the default interval
+_ENOUGH: Final = 4
+"""Fewer samples say little: the first ones are of a pod that has just begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an owner's pods used."""
+
+    num_samples: int
+    load_mean: float
+    """Fraction of a GPU's compute, 0 to 1; NaN where it is never told."""
+    load_p95: float
+    memory_mean_mib: float
+    """MiB of a pod, on all its GPUs."""
+    memory_p95_mib: float
+
+
+class OwnerUsage:
+    """Samples of pods by owner, the newest of each, for the owners heard of last."""
+
+    def __init__(self) -> None:
+        self._owner_of: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._samples: OrderedDict[str, deque[tuple[float, float]]] = OrderedDict()
+
+    def node_changed(self, node: objects.Node) -> None:
+        """Nodes are nothing to owners."""
+
+    def pod_changed(self, pod: objects.Pod) -> None:
+        """Learn whose a pod is."""
+        key = (pod.metadata.namespace, pod.metadata.name)
+        self._owner_of[key] = owner_of(pod.metadata)
+        self._owner_of.move_to_end(key)
+        if len(self._owner_of) > _MAX_PODS:
+            self._owner_of.popitem(last=False)
+
+    def add(self, pods: Mapping[tuple[str, str], tuple[float, float]]) -> None:
+        """Take in a refresh: load and MiB by namespace and name; pods that Kerf does not know are left out."""
+        for key, sample in pods.items():
+            owner = self._owner_of.get(key)
+            if owner is None:
+                continue
+            samples = self._samples.get(owner)
+            if samples is None:
+                samples = self._samples[owner] = deque(maxlen=_SAMPLES_EACH)
+            samples.append(sample)
+            self._samples.move_to_end(owner)
+        while len(self._samples) > _MAX_OWNERS:
+            self._samples.popitem(last=False)
+
+    def usage(self, owner: str) -> Usage | None:
+        """What an owner's pods used, None when nothing is known of them."""
+        samples = self._samples.get(owner)
+        if not samples:
+            return None
+        loads = sorted(load for load, _ in samples if not math.isnan(load))
+        memories = sorted(memory for _, memory in samples if not math.isnan(memory))
+        return Usage(len(samples), _mean(loads), _p95(loads), _mean(memories), _p95(memories))
+
+    def expected_load(self, owner: str) -> float:
+        """Load to expect of an owner's next pod on each of its GPUs."""
+        samples = self._samples.get(owner)
+        if samples is None or len(samples) < _ENOUGH:
+            return DEFAULT_LOAD
+        mean = _mean([load for load, _ in samples if not math.isnan(load)])
+        return DEFAULT_LOAD if math.isnan(mean) else mean
+
+    def all(self) -> dict[str, Usage]:
+        """Every owner that is known, by name."""
+        usages = {owner: self.usage(owner) for owner in sorted(self._samples)}
+        return {owner: usage for owner, usage in usages.items() if usage is not None}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _p95(ordered: list[float]) -> float:
+    """The nearest rank: the smallest value that 95 % of the values don't exceed."""
+    return ordered[max(math.ceil(0.95 * len(ordered)) - 1, 0)] if ordered else math.nan

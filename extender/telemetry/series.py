@@ -1,0 +1,91 @@
+"""Series as Prometheus and exporters write them: the few labels that tell which GPU of which node a sample is of."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+HOST_LABELS: Final = (
+    "Hostname",
+    "hostname",
+    "exported_hostname",
+    "node",
+    "nodename",
+    "kubernetes_node",
+    "node_name",
+    "exported_node",
+)
+"""Labels that may name the node, in the order in which they are believed. dcgm-exporter writes `Hostname`, and
+`hostname` since d5e5f510 (render_metrics.go); the others come from relabelling."""
+
+_DEVICE_LABELS: Final = ("gpu", "id", "UUID", "uuid", "modelName", "model", "GPU_I_ID", "GPU_I_PROFILE")
+LABELS: Final = (*_DEVICE_LABELS, *HOST_LABELS, "instance")
+"""Labels that queries keep, where a source has them."""
+
+
+class Labels(msgspec.Struct, gc=False, frozen=True):
+    """The labels of one series that matter; "" for those it lacks."""
+
+    gpu: str = ""
+    id: str = ""
+    upper_uuid: str = msgspec.field(name="UUID", default="")
+    uuid: str = ""
+    model_name: str = msgspec.field(name="modelName", default="")
+    model: str = ""
+    instance_id: str = msgspec.field(name="GPU_I_ID", default="")
+    profile: str = msgspec.field(name="GPU_I_PROFILE", default="")
+    upper_hostname: str = msgspec.field(name="Hostname", default="")
+    hostname: str = ""
+    exported_hostname: str = ""
+    node: str = ""
+    nodename: str = ""
+    kubernetes_node: str = ""
+    node_name: str = ""
+    exported_node: str = ""
+    instance: str = ""
+
+    def host(self) -> "Host":
+        """What is said of the node."""
+        names = (
+            self.upper_hostname,
+            self.hostname,
+            self.exported_hostname,
+            self.node,
+            self.nodename,
+            self.kubernetes_node,
+            self.node_name,
+            self.exported_node,
+        )
+        return Host(tuple(dict.fromkeys(filter(None, names))), self.instance)
+
+    def device(self) -> "Device":
+        """What is said of the GPU."""
+        index = self.gpu or self.id
+        return Device(
+            int(index) if index.isascii() and index.isdigit() and len(index) <= 3 else -1,
+            self.upper_uuid or self.uuid,
+            self.model_name or self.model,
+        )
+
+
+class Host(NamedTuple):
+    """Names that a node goes by in its series."""
+
+    names: tuple[str, ...]
+    """In the order in which they are believed."""
+    instance: str
+    """Address that was scraped, "10.0.0.1:9400"."""
+
+
+class Device(NamedTuple):
+    """One GPU as its series name it."""
+
+    number: int
+    """Index on its node, -1 when it has none."""
+    uuid: str
+    model: str
+
+
+def labels_of(mapping: Mapping[str, str]) -> Labels:
+    """The labels of a scraped sample."""
+    return msgspec.convert({name: mapping[name] for name in LABELS if name in mapping}, Labels)

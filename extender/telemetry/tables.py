@@ -1,0 +1,91 @@
+"""GPUs as their series name them, numbered once, and samples folded into arrays by that number."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.observations import Gauge
+from extender.telemetry.aliases import FRACTIONS, Alias, read_values
+from extender.telemetry.series import Device, Host, Labels
+
+Floats = npt.NDArray[np.float64]
+
+_SLICES: Final = re.compile(r"([0-9])g\.")
+_NUM_SLICES: Final = 7  # compute slices of an A100 or H100, MIG user guide; an A30 has 4
+_NUM_SLICES_A30: Final = 4
+_SUMMED: Final = frozenset({Gauge.MEMORY_USED, Gauge.MEMORY_FREE}) | FRACTIONS
+"""What the MIG instances of one GPU add up to; of all other gauges each instance tells the GPU's own value."""
+
+
+class DeviceTable:
+    """H hosts and D devices, in the order in which they were met; a MIG instance counts for the GPU that has it."""
+
+    def __init__(self) -> None:
+        self.hosts: list[Host] = []
+        self.host_idx: list[int] = []
+        """(D,) index into `hosts`."""
+        self.devices: list[Device] = []
+        """(D,)"""
+        self._host_of: dict[Host, int] = {}
+        self._device_of: dict[tuple[int, str], int] = {}
+        self._met: dict[Labels, tuple[int, float]] = {}
+
+    def host(self, labels: Labels) -> int:
+        """Number of the host that a series is of."""
+        host = labels.host()
+        index = self._host_of.get(host)
+        if index is None:
+            index = self._host_of[host] = len(self.hosts)
+            self.hosts.append(host)
+        return index
+
+    def locate(self, series: Iterable[Labels]) -> tuple[npt.NDArray[np.intp], Floats]:
+        """(S,) device of each series, and (S,) its part of the GPU: 1 for a whole GPU, below 1 for a MIG instance."""
+        met = self._met
+        found = [met.get(labels) or self._meet(labels) for labels in series]
+        if not found:
+            return np.empty(0, np.intp), np.empty(0)
+        devices, parts = zip(*found, strict=True)
+        return np.array(devices, np.intp), np.array(parts)
+
+    def fold(self, alias: Alias, series: Sequence[Labels], raw: Floats) -> tuple[Floats, int]:
+        """(D,) values of the devices so far, NaN where there are none, and how many samples were refused."""
+        devices, parts = self.locate(series)
+        values, num_refused = read_values(alias, raw)
+        gauge = alias.gauge
+        folded = np.full(len(self.devices), np.nan)
+        reduce = np.fmin if gauge is Gauge.MEMORY_FREE else np.fmax
+        of_instance = parts < 1
+        if gauge in _SUMMED and of_instance.any():
+            counted = of_instance & ~np.isnan(values)
+            weights = parts if gauge in FRACTIONS else np.ones(len(parts))
+            total = np.bincount(devices[counted], (values * weights)[counted], len(folded))
+            folded[devices[counted]] = total[devices[counted]]
+            devices, values = devices[~of_instance], values[~of_instance]
+        reduce.at(folded, devices, values)
+        return folded, num_refused
+
+    def _meet(self, labels: Labels) -> tuple[int, float]:
+        """Number the GPU of a series that was never seen before."""
+        host = self.host(labels)
+        device = labels.device()
+        key = (host, device.uuid or str(device.number))
+        index = self._device_of.get(key)
+        if index is None:
+            index = self._device_of[key] = len(self.devices)
+            self.devices.append(device)
+            self.host_idx.append(host)
+        self._met[labels] = found = index, _part(labels)
+        return found
+
+
+def _part(labels: Labels) -> float:
+    """How much of its GPU's compute a MIG instance has, 1 for what is none."""
+    if not labels.instance_id:
+        return 1.0
+    match = _SLICES.match(labels.profile)
+    of = _NUM_SLICES_A30 if "a30" in labels.model_name.lower().split()[-1:] else _NUM_SLICES
+    return min(int(match[1]) / of, 1 - 1e-9) if match else 1 / of

@@ -1,0 +1,97 @@
+"""A real Prometheus: Debian's where it is installed, else built once from its Go module."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.controlplane.binaries import BuildError, cached, go_command
+from tests.controlplane.processes import Process, answers, free_port, retry_taken_port, start_process
+
+_MODULE = Path(__file__).parent / "go"
+_VERSION = "v0.305.0"
+"""The Go module's number of Prometheus 3.5, as in go/go.mod."""
+
+
+def find_prometheus() -> Path:
+    """The executable. Raises BuildError."""
+    installed = shutil.which("prometheus")
+    return Path(installed) if installed else cached(f"prometheus-{_VERSION}", _build) / "prometheus"
+
+
+def _build(into: Path) -> None:
+    # Without the tag `builtinassets`: no pages for people, whose assets the Go module does not carry.
+    command = [go_command(), "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", f"{into}/"]
+    command.append("github.com/prometheus/prometheus/cmd/prometheus")
+    result = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=_MODULE, env=os.environ | {"CGO_ENABLED": "0"}
+    )
+    if result.returncode != 0:
+        raise BuildError(f"go build of prometheus failed:\n{result.stderr[-4000:]}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to scrape."""
+
+    name: str
+    url: str
+    """host:port/path"""
+    honor_labels: bool = False
+    labels: Mapping[str, str] | None = None
+    """Of the target, as service discovery gives them."""
+
+
+def configuration(jobs: Sequence[Job], interval: str = "1s") -> dict[str, Any]:
+    """A prometheus.yml."""
+    scrapes = []
+    for job in jobs:
+        address, _, path = job.url.partition("/")
+        scrapes.append(
+            {
+                "job_name": job.name,
+                "metrics_path": f"/{path}",
+                "honor_labels": job.honor_labels,
+                "static_configs": [{"targets": [address], "labels": dict(job.labels or {})}],
+            }
+        )
+    return {"global": {"scrape_interval": interval, "scrape_timeout": interval}, "scrape_configs": scrapes}
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, jobs: Sequence[Job], interval: str = "1s") -> Iterator[Process]:
+    """A running Prometheus that scrapes the jobs; its data go with the folder."""
+    executable = find_prometheus()
+    config = folder / "prometheus.yml"
+    config.write_text(yaml.safe_dump(configuration(jobs, interval)))
+
+    def start() -> Process:
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        command = [
+            str(executable),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--web.enable-lifecycle",
+            "--query.max-samples=100000000",
+        ]
+        process = start_process("prometheus", command, folder / "prometheus.log", url)
+        try:
+            process.wait_ready(lambda: answers(f"{url}/-/ready"))
+        except BaseException:
+            process.stop()
+            raise
+        return process
+
+    process = retry_taken_port(start)
+    try:
+        yield process
+    finally:
+        process.stop(grace_s=5.0)
