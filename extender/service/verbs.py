@@ -130,6 +130,8 @@ class Verbs:
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
                 self._policy(request)
+                if self._is_room_coming(asked.pod, request):
+                    raise UnavailableError("room is being made for it already")
                 chosen = await self._preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)
                 self._log_preemption(key, candidates, chosen)
                 candidates = chosen
@@ -138,6 +140,14 @@ class Verbs:
             self._metrics.preemptions.labels("refused").inc(len(candidates))
             candidates = []
         return wire.encode(wire.PreemptionResult({candidate.node: _meta(candidate) for candidate in candidates}))
+
+    def _is_room_coming(self, pod: objects.Pod, request: PodRequest) -> bool:
+        """Whether a pod will fit without more evictions: then it is woken as soon as it does."""
+        metadata = pod.metadata
+        identity = PodIdentity(metadata.namespace, metadata.name, metadata.uid)
+        return self._placer.fits_meanwhile(identity, request) or (
+            request.gpus is not None and self._preemptor.is_under_way(pod, request.gpus)
+        )
 
     def _log_preemption(self, key: str, proposed: list[Candidate], chosen: list[Candidate]) -> None:
         num_proposed = {candidate.node: len(candidate.victims) for candidate in proposed}
