@@ -13,7 +13,7 @@ import numpy as np
 from extender.core.clusters import Mask
 from extender.core.fits import fit
 from extender.core.reasons import RESOLVABLE
-from extender.queueing.boards import Board
+from extender.queueing.boards import DEFAULT_POLICY, Board
 from extender.queueing.planners.greedy import place_unit
 from extender.queueing.plans import Plan, PlanPod, View, units_of
 from extender.queueing.quotas import Quotas
@@ -42,6 +42,8 @@ class Rules:
     """The head of the round before: its nodes stay the same while it stays the head."""
     reserves: frozenset[str] = frozenset()
     """Keys of gangs and pods that have waited long enough to have nodes kept for them."""
+    policy: str = DEFAULT_POLICY
+    """Ranks nodes for pods that don't choose a policy."""
     limit: float = float("inf")
     """Most pods to place; a gang that comes first may be larger."""
 
@@ -60,7 +62,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
     Within quotas, beside the nodes kept for the head, and no more pods than `rules.limit`: those after that wait their
     turn without a reason.
     """
-    board = Board(view, pods)
+    board = Board(view, pods, rules.policy)
     used = dict(rules.used)
     full: set[object] = set()
     why: dict[int, str] = {}

@@ -186,6 +186,7 @@ def _queue(
     given = settings.queue
     options = Options(
         planner=given.planner,
+        policy=settings.decisions.policy,
         order=given.order,
         ageing_s=given.ageing_s,
         batch_pods=given.batch_pods,
