@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from extender.cluster import objects
@@ -20,18 +19,16 @@ from extender.cluster.reflectors import Reflector
 from extender.cluster.transports import ClusterError, Transport
 from extender.core.requests import PodRequest
 from extender.queueing.backlogs import PENDING_PODS, Backlog, Entry
-from extender.queueing.boards import DEFAULT_POLICY
 from extender.queueing.durations import Durations
 from extender.queueing.gangs import Gangs, Unit, units_of
 from extender.queueing.manifests import Node, Pod
 from extender.queueing.nodebooks import Booked, NodeBook
 from extender.queueing.optins import NAMESPACES_PATH, Namespaces, opted_out
+from extender.queueing.options import Counts, Options
 from extender.queueing.orders import Order, Waiting, ordered
-from extender.queueing.planners import PLANNERS
-from extender.queueing.plans import Plan, PlanError, PlanPod, View
-from extender.queueing.quotas import Quotas
+from extender.queueing.plans import Plan, PlanPod
 from extender.queueing.realisations import Realiser
-from extender.queueing.rounds import Head, Round, Rules, greedy_round
+from extender.queueing.rounds import Head, Round, Rules, greedy_round, searched_round
 from extender.queueing.runs import Runs, owners_of
 
 logger = logging.getLogger(__name__)
@@ -42,43 +39,6 @@ _NOTE_EVERY_S: Final = 30.0
 _MAX_NOTES: Final = 50
 _PLANNED_INLINE: Final = 64
 """A round of so few pods is planned at once; a larger one in a thread, so that filter and bind go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How the queue works; times in seconds."""
-
-    planner: str = "greedy"
-    policy: str = DEFAULT_POLICY
-    order: Order = Order.FIFO
-    ageing_s: float = 3600.0
-    interval_s: float = 0.05
-    retry_s: float = 5.0
-    batch_pods: int = 500
-    max_open: int = 256
-    reserve_frac: float = 0.0
-    reserve_after_s: float = 10.0
-    fail_open_s: float = 0.0
-    fair_share: bool = False
-    quotas: Quotas = field(default_factory=Quotas)
-
-
-@dataclass
-class Counts:
-    """What has happened since the start."""
-
-    rounds: int = 0
-    opened: int = 0
-    honoured: int = 0
-    """Pods that Kerf bound, or was binding, to the node nominated."""
-    fallbacks: int = 0
-    """Pods let go that went another way: another node, deleted, bound past Kerf."""
-    failed_open: int = 0
-    outdated: int = 0
-    """Pods whose node no longer fitted when its turn came."""
-    errors: int = 0
-    round_s: float = 0.0
-    """How long the last round took to plan."""
 
 
 class QueueController:
@@ -196,7 +156,7 @@ class QueueController:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._dirty.wait(), self._options.interval_s * 4)
-            await asyncio.sleep(max(self._options.interval_s, 2 * self.counts.round_s))  # most of the time is others'
+            await asyncio.sleep(max(self._options.interval_s, min(2 * self.counts.round_s, 1.0)))  # others' time
             moved = self._ledger.snapshot(self._clock()).version != self._planned_version
             due = self._clock() - self._planned_at >= self._options.retry_s
             if not self.backlog.entries or not (self._dirty.is_set() or moved or due):
@@ -211,11 +171,11 @@ class QueueController:
 
     def _in_order(self, units: Sequence[Unit]) -> list[Unit]:
         """Whose turn it is first."""
-        quotas, by_key = self._options.quotas, {unit.key: unit for unit in units}
+        quotas, by_key = self._options.quotas, {unit.name: unit for unit in units}
         shortest, fair = self._options.order is Order.SHORTEST, self._options.fair_share
         waiting = [
             Waiting(
-                key=unit.key,
+                key=unit.name,
                 priority=max(pod.priority for pod in unit.pods),
                 since=min(entry.created for entry in unit.entries),
                 expected_s=self._expected_s(unit) if shortest else 0.0,
@@ -263,7 +223,7 @@ class QueueController:
         rules = Rules(options.quotas, self._used(), self.head, frozenset(patient), options.policy, window)
         if len(pods) <= _PLANNED_INLINE and options.planner == "greedy":
             return greedy_round(view, pods, rules), cluster.node_names
-        return await asyncio.to_thread(_search, view, pods, rules, options.planner), cluster.node_names
+        return await asyncio.to_thread(searched_round, view, pods, rules, options.planner), cluster.node_names
 
     async def _realise(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
         """Carry a plan out, gangs whole."""
@@ -371,19 +331,6 @@ class QueueController:
                 await self._realiser.note(entry.pod, entry.reason, entry.num_skips)
             except ClusterError as error:
                 logger.warning("pod %s could not be told why it waits: %s", entry.pod.key, error)
-
-
-def _search(view: View, pods: Sequence[PlanPod], rules: Rules, planner: str) -> Round:
-    """A round by the planner asked for; what it does not take, or what quotas keep back, is greedy's."""
-    if planner == "greedy" or rules.quotas.gpus:
-        return greedy_round(view, pods, rules)
-    by_greedy = greedy_round(view, pods, rules)
-    try:
-        made = PLANNERS[planner].make(view, pods, 0)
-    except PlanError as error:
-        logger.info("planned by greedy: %s", error)
-        return by_greedy
-    return Round(made, None) if made.num_placed > by_greedy.plan.num_placed else by_greedy
 
 
 def _skip(entry: Entry, why: str) -> None:

@@ -14,8 +14,9 @@ from extender.core.clusters import Mask
 from extender.core.fits import fit
 from extender.core.reasons import RESOLVABLE
 from extender.queueing.boards import DEFAULT_POLICY, Board
+from extender.queueing.planners import PLANNERS
 from extender.queueing.planners.greedy import place_unit
-from extender.queueing.plans import Plan, PlanPod, View, units_of
+from extender.queueing.plans import Plan, PlanError, PlanPod, View, units_of
 from extender.queueing.quotas import Quotas
 
 NOT_YET: Final = ""
@@ -106,6 +107,18 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
         )
     unassigned = {position: why.get(position, reason) for position, reason in plan.unassigned.items()}
     return Round(Plan(plan.planner, plan.version, plan.pods, plan.rows, plan.gpus, unassigned), head)
+
+
+def searched_round(view: View, pods: Sequence[PlanPod], rules: Rules, planner: str) -> Round:
+    """A round by the planner asked for; what it does not take, or what quotas keep back, is greedy's."""
+    if planner == "greedy" or rules.quotas.gpus:
+        return greedy_round(view, pods, rules)
+    by_greedy = greedy_round(view, pods, rules)
+    try:
+        made = PLANNERS[planner].make(view, pods, 0)
+    except PlanError:
+        return by_greedy  # too large a batch, or one of a kind that it does not take
+    return Round(made, None) if made.num_placed > by_greedy.plan.num_placed else by_greedy
 
 
 def _head(board: Board, unit: Sequence[int], key: str, held: Head | None) -> Head | None:

@@ -23,7 +23,8 @@ from extender.cluster.preemptions import Preemptor
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
-from extender.queueing.controllers import Options, QueueController
+from extender.queueing.controllers import QueueController
+from extender.queueing.options import Options
 from extender.queueing.quotas import Quotas
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, QueueCollector
 from extender.service.routes import KerfApp, install_routes

@@ -11,8 +11,9 @@ from extender.cluster.ledger import Ledger
 from extender.cluster.placements import Placer
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
 from extender.queueing.boards import free_units
-from extender.queueing.controllers import Options, QueueController
+from extender.queueing.controllers import QueueController
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
+from extender.queueing.options import Options
 
 Manifest = dict[str, Any]
 GATES = [{"name": "kerf.dev/queue"}]
@@ -223,6 +224,15 @@ def test_a_gang_of_which_one_write_fails_is_completed() -> None:
     rig.api.fail = lambda name, part: None
     rig.round(6.0)
     assert rig.node_of("b") == "n"
+
+
+def test_a_gang_may_be_called_as_a_pod_is() -> None:
+    rig = Rig()
+    rig.node("n", 4)
+    rig.pod("g", 1)
+    rig.pod("a", 1, gang="g", gang_size="1")
+    rig.round()
+    assert (rig.node_of("g"), rig.node_of("a")) == ("n", "n")
 
 
 def test_a_standby_writes_nothing_and_fail_open_needs_no_plan() -> None:
