@@ -250,10 +250,9 @@ class Placer:
 
     def fits_somewhere(self, request: PodRequest) -> bool:
         """Whether any node of the cluster has room for a request now."""
-        if request.gpus is None:
-            return False
-        cluster = self.snapshot()
-        return bool(self._memo.evaluate(cluster, request.gpus, self.policy_of(request)).evaluation.fits.any())
+        policy = self.policy_of(request)
+        asked = policy.asked(request)
+        return asked is not None and bool(self._memo.evaluate(self.snapshot(), asked, policy).evaluation.fits.any())
 
     def fits_meanwhile(self, pod: PodIdentity, request: PodRequest) -> bool:
         """Whether a pod that was rejected a moment ago fits now on a node that it was offered then."""
@@ -271,7 +270,8 @@ class Placer:
         assignment, uid = placement.assignment(), placement.pod.uid
         if assignment is None or not uid:
             return
-        self._ledger.reserve(uid, assignment.node, assignment.holding, self._clock())
+        cpu_milli = placement.decision.request.cpu_milli
+        self._ledger.reserve(uid, assignment.node, assignment.holding, self._clock(), cpu_milli)
         self._expect_load(placement)
         self._assignments[uid] = assignment
         if len(self._assignments) > _MAX_REMEMBERED:

@@ -94,7 +94,7 @@ class Verbs:
         if request.gpus is None:
             return wire.encode(self._keep_off_gpus(asked.candidates()))
         policy = self._policy(request)
-        placement = self._placer.place(pod, request.gpus, policy, _named(asked))
+        placement = self._placer.place(pod, policy.asked(request) or request.gpus, policy, _named(asked))
         self._placer.keep(placement)
         self._placer.reserve(placement)
         decision = placement.decision
@@ -168,12 +168,13 @@ class Verbs:
         except RequestError as error:
             self._placer.release(asked.pod.metadata.uid)
             return self._reject_request(asked, str(error))
+        gpus = policy.asked(request) or request.gpus
         placement = None
         one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
         if one_is_enough and asked.names is not None:
-            placement = self._placer.place_best(pod, request.gpus, policy, asked.names)
+            placement = self._placer.place_best(pod, gpus, policy, asked.names)
         if placement is None:
-            placement = self._placer.place(pod, request.gpus, policy, _named(asked))
+            placement = self._placer.place(pod, gpus, policy, _named(asked))
         self._placer.keep(placement)
         self._placer.remember(pod, request)
         self._fence.note(asked.pod.metadata)
