@@ -27,7 +27,7 @@ def test_report(tmp_path: Path) -> None:
     rows = [f"{i * 60},{300 + i * 7 % 900},{1 + i % 8},0,v{i % 3}" for i in range(60)]
     jobs.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n" + "\n".join(rows) + "\n")
     out = tmp_path / "report"
-    arguments = [
+    arguments: list[str | Path] = [
         "--trace",
         "small",
         "--policies",
