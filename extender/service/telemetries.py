@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -38,7 +39,10 @@ def observe(
     if settings.source == "off":
         return None
     finders = Finders(functools.partial(find_prometheus, transport), functools.partial(find_exporters, transport))
-    return Observer(wanted_of(settings), feed or ReaderProcess(settings.max_refresh_s, clock), finders, ledger, clock)
+    wanted = wanted_of(settings)
+    if feed is not None and not wanted.urls:
+        wanted = replace(wanted, urls=("",))  # whatever it is asked for, a feed that is given tells what it has
+    return Observer(wanted, feed or ReaderProcess(settings.max_refresh_s, clock), finders, ledger, clock)
 
 
 def wanted_of(settings: TelemetrySettings) -> Wanted:

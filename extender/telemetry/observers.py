@@ -106,7 +106,7 @@ class Observer:
         ledger: Ledger,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         self._feed = feed
         self._finders = finders
         self._ledger = ledger
@@ -127,7 +127,7 @@ class Observer:
 
     def start(self) -> None:
         """Begin to observe, in the running event loop."""
-        self._ledger.arrays.observe(self._wanted.times)
+        self._ledger.arrays.observe(self.wanted.times)
         self._task = asyncio.create_task(self._run(), name="observer")
 
     async def stop(self) -> None:
@@ -179,7 +179,7 @@ class Observer:
             except Exception as error:
                 logger.exception("a round of telemetry failed")
                 self.status.state, self.status.fault = State.DEGRADED, f"a round of telemetry failed: {error}"
-            await asyncio.sleep(self._wanted.interval_s)
+            await asyncio.sleep(self.wanted.interval_s)
 
     async def round(self) -> None:
         """Read once, fold, and let what is old age."""
@@ -212,7 +212,7 @@ class Observer:
 
     async def _command(self) -> Command | None:
         """What to ask for; None when there is nobody to ask."""
-        wanted = self._wanted
+        wanted = self.wanted
         urls = list(wanted.urls)
         if not urls and not wanted.exporters and wanted.discover:
             if self._clock() - self._looked_at >= _LOOK_EVERY_S or self.status.state is State.DEGRADED:
@@ -236,7 +236,7 @@ class Observer:
         if abs(report.skew_s) > _MAX_SKEW_S + report.skew_uncertainty_s:
             return f"the clock of {report.source} is {report.skew_s:+.0f} s from Kerf's; ages are taken by its own"
         ages = reading.age_s[~np.isnan(reading.age_s)]
-        if len(ages) and float(ages.min()) > self._wanted.times.fresh_s:
+        if len(ages) and float(ages.min()) > self.wanted.times.fresh_s:
             return f"all samples of {report.source} are old, the youngest {float(ages.min()):.0f} s"
         if len(ages) and float(ages.min()) < -_MAX_SKEW_S:
             return f"{report.source} has samples from the future, {-float(ages.min()):.0f} s ahead of its clock"

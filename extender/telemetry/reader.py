@@ -103,7 +103,6 @@ class Reader:
                     table.host_idx[self._num_devices : end],
                     [device.number for device in devices],
                     [device.uuid for device in devices],
-                    [device.model for device in devices],
                 ),
             )
             self._num_hosts += len(hosts)

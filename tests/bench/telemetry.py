@@ -7,7 +7,7 @@ series for each GPU and metric.
 - `stall_ms`: the longest that the event loop did not get to a waiting task during refreshes.
 - `stall_cpu_ms`: the same in CPU time of the loop's thread, which other processes of the machine leave alone.
 - `filter_p99_ratio_dead`: p99 of filter while Prometheus is dead and asked again and again, over p99 while refreshes go
-  on without a pause.
+  on.
 - `score_ratio`: median of filter with the policy `live` and samples, over that with `bestfit` and none.
 """
 
@@ -45,6 +45,8 @@ _METRICS = (
 _SCRAPE = "60s"
 _READY_WITHIN_S = 300.0
 _TICK_S = 0.0005
+_PAUSE_S = 0.25
+"""Between two rounds while requests are made: 15 s where nothing else is set."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,12 @@ async def _wait_for_samples(observer: Observer, plan: Plan) -> None:
 
 
 async def _requests(service: Service, observer: Observer | None, bodies: list[bytes]) -> list[float]:
-    """Seconds of each filter call while rounds of telemetry go on without a pause."""
+    """Seconds of each filter call while rounds of telemetry go on."""
 
     async def rounds() -> None:
         while observer is not None:
             await observer.round()
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(_PAUSE_S)
 
     background = asyncio.create_task(rounds())
     times: list[float] = []

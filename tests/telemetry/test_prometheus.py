@@ -26,7 +26,7 @@ def test_a_query_is_decoded_to_the_labels_that_matter() -> None:
     with serving(lambda *_: vector((labels, "1.5"))) as server:
         (series,) = Prometheus(server.url, Access()).series("X")
     assert series.value == (1000.0, "1.5")
-    assert series.metric.device() == (3, "GPU-a", "")
+    assert series.metric.device() == (3, "GPU-a")
     assert series.metric.host().names == ("n1",)
 
 
