@@ -29,9 +29,10 @@ from extender.cluster.pods import (
     format_gpus,
     read_pod_request,
 )
+from extender.cluster.settlements import Settler
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.reasons import Reason, sentence
-from extender.core.requests import GpuRequest, PodRequest, RequestError
+from extender.core.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class BindError(Exception):
 
 
 class _UndecidedError(BindError):
-    """A Binding may yet take effect: what it holds must not be given away until its reservation ends."""
+    """A Binding may yet take effect: what it holds must not be given away until it is settled."""
 
 
 class Binder:
@@ -69,6 +70,8 @@ class Binder:
         self._clock = clock
         self._wall_clock = wall_clock
         self._locks = NodeLocks(transport, clock, wall_clock)
+        self.settler = Settler(transport, ledger, fence, clock)
+        """For Bindings whose answer was lost; to be started and stopped with the service."""
 
     async def bind(self, pod: PodIdentity, node: str, fault: str) -> None:
         """Bind a pod, with the very GPUs it gets. Raises BindError; nothing stays reserved for a pod not bound.
@@ -101,13 +104,15 @@ class Binder:
             raise
         finally:
             self._ledger.end_binding(claim, outcome, self._clock())
+            if outcome is ClaimState.UNDECIDED:
+                self.settler.add(pod, claim)
         self._placer.forget(pod.uid)
         self._fence.forget(pod.uid)
         self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=_sentence(assignment))
 
     async def _hand_over(self, pod: PodIdentity, request: PodRequest, assignment: Assignment, epoch: str) -> None:
         """Write the Binding in the way of the node's device plugin. Raises BindError, _UndecidedError."""
-        node, annotations = assignment.node, _annotations(assignment)
+        node, annotations = assignment.node, dict.fromkeys(request.stale, "") | _annotations(assignment)
         plugin = self._ledger.plugin_on(node)
         if plugin is Plugin.NATIVE or not assignment.gpus:
             await self._write_fenced(pod, request, node, annotations, epoch)
@@ -156,7 +161,7 @@ class Binder:
         try:
             found = await self._get(pod)
             self._fence.note(found.metadata)
-            return read_pod_request(found)
+            return self._placer.read_request(found)
         except (ClusterError, msgspec.DecodeError, RequestError) as error:
             raise BindError(f"pod {pod.key}: {error}") from error
 
@@ -171,7 +176,7 @@ class Binder:
         try:
             await self._post(pod, node, annotations, "")
         except ClusterError as error:
-            if await self._resolve(pod, node, annotations, error) is not None:
+            if await self._resolve(pod, node, annotations, error, fenced=False) is not None:
                 raise _refused(pod, node, error) from error
 
     async def _write_fenced(
@@ -188,7 +193,7 @@ class Binder:
             try:
                 return await self._post(pod, node, annotations, version)
             except ClusterError as error:
-                found = await self._resolve(pod, node, annotations, error)
+                found = await self._resolve(pod, node, annotations, error, fenced=True)
                 if found is None:
                     return
                 if not repeatable or found.metadata.resource_version == version:
@@ -218,7 +223,9 @@ class Binder:
         if not self._fence.admits(found.metadata):
             raise BindError(f"pod {pod.key} belongs to another leader by now")
         try:
-            if read_pod_request(found).gpus == request.gpus:
+            asked = read_pod_request(found).gpus
+            by_claims = asked is None and request.gpus is not None and request.gpus.unit is AskedUnit.CLAIM
+            if by_claims or asked == request.gpus:  # claims can't be changed
                 return found.metadata.resource_version
         except RequestError as error:
             raise BindError(str(error)) from error
@@ -237,21 +244,27 @@ class Binder:
         await self._transport.post(f"{pod.path}/binding", msgspec.json.encode(binding))
 
     async def _resolve(
-        self, pod: PodIdentity, node: str, annotations: dict[str, str], cause: ClusterError
+        self, pod: PodIdentity, node: str, annotations: dict[str, str], cause: ClusterError, *, fenced: bool
     ) -> objects.Pod | None:
         """Find out whether a Binding took effect after all: None when it did, the unbound pod when 409 means that it
-        never will. Raises BindError, _UndecidedError otherwise."""
+        never will. Raises BindError, _UndecidedError otherwise.
+
+        Without an answer, a `fenced` Binding is kept from taking effect later.
+        """
         conflict = isinstance(cause, ApiError) and cause.status == 409
         if isinstance(cause, ApiError) and not conflict and cause.status < 500:
             raise _refused(pod, node, cause) from cause
+        sealed = fenced and not conflict
         try:
-            found = await self._get(pod)
+            found = await self.settler.seal(pod) if sealed else await self._get(pod)
         except ApiError as error:
             if error.status == 404:
                 raise BindError(f"pod {pod.key} is gone") from cause
             raise _UndecidedError(f"binding {pod.key} to {node}: {cause}; its outcome is unknown: {error}") from cause
         except (ClusterError, msgspec.DecodeError) as error:
             raise _UndecidedError(f"binding {pod.key} to {node}: {cause}; its outcome is unknown: {error}") from cause
+        if found is None:
+            raise BindError(f"pod {pod.key} is gone") from cause
         bound_to = found.spec.node_name
         # A device plugin changes its own annotations as soon as it sees them: Kerf's tell whose Binding it was.
         own = {key: value for key, value in annotations.items() if key.startswith(_OWN_PREFIX)}
@@ -263,7 +276,7 @@ class Binder:
             raise BindError(f"pod {pod.key} is bound to node {bound_to} by somebody else") from cause
         if conflict:
             return found
-        raise _UndecidedError(f"binding {pod.key} to {node} failed: {cause}") from cause  # a late write may follow
+        raise BindError(f"binding {pod.key} to {node} failed: {cause}") from cause  # and a late write will, too
 
 
 def _refused(pod: PodIdentity, node: str, cause: ClusterError) -> BindError:

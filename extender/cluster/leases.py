@@ -119,6 +119,16 @@ class Unelected:
         return "no leader election"
 
 
+class Spectator(Unelected):
+    """A process that never leads, and writes nothing: it watches, and answers questions."""
+
+    contested = True
+    term = ""
+
+    def standing(self) -> str:
+        return "this process never decides"
+
+
 class _Watched:
     """What holding a lease and following one have in common: look at it again and again."""
 

@@ -7,19 +7,21 @@ as long as the pod exists.
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from extender.cluster import objects
 from extender.cluster.arrays import ClusterArrays
+from extender.cluster.claims import DevicePools
 from extender.cluster.contracts.native import read_given
 from extender.cluster.contracts.readers import Plugin, read_plugin
 from extender.cluster.contracts.readings import NodeReading
 from extender.cluster.holdings import Holding, Part
 from extender.cluster.inventories import read_capacity, read_offer
-from extender.cluster.pods import read_compute, read_holding
+from extender.cluster.pods import read_compute, read_holding, read_pod_request, read_policy
 from extender.core.clusters import WHOLE_MILLI, Cluster
-from extender.core.nodes import NO_GPUS, GpuUnit, NodeOffer
+from extender.core.nodes import GPU_RESOURCE, NO_GPUS, SHARED_GPU_RESOURCE, GpuUnit, NodeOffer
+from extender.core.requests import PodRequest
 
 
 class ClaimState(Enum):
@@ -30,7 +32,7 @@ class ClaimState(Enum):
     BINDING = auto()
     """The API server is being asked: ends with its answer."""
     UNDECIDED = auto()
-    """Asked, with no answer: may take effect yet, so it is given away only after the TTL."""
+    """Asked, with no answer: may take effect yet, so it is given away only once the pod has told."""
     BOUND = auto()
     """The pod has its node: ends with the pod."""
 
@@ -89,6 +91,8 @@ class Ledger:
         self._passing: deque[tuple[float, Claim]] = deque()  # claims with a TTL and when it may end, in that order
         self._seen_pods: set[str] = set()
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
+        self._pools = DevicePools(self._reading)
+        self._nodes: dict[str, objects.Node] = {}
         self._plugins: dict[str, Plugin] = {}  # by node
         self._given: dict[str, dict[str, tuple[str, ...]]] = {}  # by node: UUIDs the kubelet gave, by pod
         self._capacity: dict[str, _Compute] = {}  # by node
@@ -140,12 +144,20 @@ class Ledger:
         row = self._arrays.row_of.get(node)
         return NO_GPUS if row is None else self._arrays.offer(row)
 
+    def read_request(self, pod: objects.Pod) -> PodRequest:
+        """What a pod asks for. Raises RequestError with a sentence for its author."""
+        request = read_pod_request(pod)
+        if request.gpus is None and pod.spec.resource_claims:
+            return replace(request, gpus=self._pools.request_of(pod), policy=read_policy(pod))
+        return request
+
     # What the watch tells
 
     def upsert_node(self, node: objects.Node) -> tuple[str, ...]:
         """A node was added or changed. Returns warnings about values that can't be understood."""
-        offer = read_offer(node, self._reading)
         name = node.metadata.name
+        self._nodes[name] = node
+        offer = self._read_offer(node)
         row = self._arrays.row_of.get(name)
         self._capacity[name] = _Compute(*read_capacity(node))
         self._plugins[name] = read_plugin(node)
@@ -171,7 +183,7 @@ class Ledger:
         """A node is gone. Claims on it stay, in case it comes back."""
         if name in self._arrays.row_of:
             self._arrays.remove_node(name)
-            for facts in (self._capacity, self._plugins, self._given):
+            for facts in (self._nodes, self._capacity, self._plugins, self._given):
                 facts.pop(name, None)
 
     def node_names(self) -> list[str]:
@@ -220,6 +232,30 @@ class Ledger:
             if claim.state is ClaimState.BOUND and claim.uid not in listed and claim.since < list_began:
                 self.remove_pod(claim.uid)
 
+    def upsert_slice(self, item: objects.ResourceSlice) -> None:
+        """A ResourceSlice was added or changed."""
+        self._restock(self._pools.upsert_slice(item))
+
+    def remove_slice(self, uid: str) -> None:
+        """A ResourceSlice is gone."""
+        self._restock(self._pools.remove_slice(uid))
+
+    def keep_slices(self, listed: set[str]) -> None:
+        """ResourceSlices that a complete list does not name are gone."""
+        self._restock(self._pools.keep_slices(listed))
+
+    def upsert_resource_claim(self, claim: objects.ResourceClaim) -> None:
+        """A ResourceClaim was added or changed."""
+        self._restock(self._pools.upsert_claim(claim))
+
+    def remove_resource_claim(self, uid: str) -> None:
+        """A ResourceClaim is gone."""
+        self._restock(self._pools.remove_claim(uid))
+
+    def keep_resource_claims(self, listed: set[str]) -> None:
+        """ResourceClaims that a complete list does not name are gone."""
+        self._restock(self._pools.keep_claims(listed))
+
     # What decisions do
 
     def reserve(self, uid: str, node: str, holding: Holding, now: float) -> None:
@@ -264,16 +300,14 @@ class Ledger:
     def end_binding(self, claim: Claim, outcome: ClaimState | None, now: float) -> None:
         """The API server has answered: BOUND, None for not bound, or UNDECIDED when nobody knows yet.
 
-        Does nothing when the watch has told of the pod meanwhile.
+        What is undecided ends by a second call. Does nothing when the watch has told of the pod meanwhile.
         """
-        if self._claims.get(claim.uid) is not claim or claim.state is not ClaimState.BINDING:
+        if self._claims.get(claim.uid) is not claim or claim.state not in (ClaimState.BINDING, ClaimState.UNDECIDED):
             return
         if outcome is None:
             self._drop(claim.uid)
             return
         claim.state, claim.since = outcome, now
-        if outcome is ClaimState.UNDECIDED:
-            self._passing.append((now + self._ttl_s, claim))
 
     def hold_as_read(self, pod: objects.Pod, now: float) -> None:
         """Hold what a pod says that was read and has a node, until the watch tells of it or the TTL ends.
@@ -292,6 +326,20 @@ class Ledger:
 
     # Inside
 
+    def _read_offer(self, node: objects.Node) -> NodeOffer:
+        """What a node offers; ResourceSlices tell where the kubelet offers no GPUs."""
+        offer = read_offer(node, self._reading)
+        claimed = self._pools.offer_of(node.metadata.name)
+        allocatable = node.status.allocatable or {}
+        by_kubelet = GPU_RESOURCE in allocatable or SHARED_GPU_RESOURCE in allocatable or offer.unit is GpuUnit.PART
+        return offer if claimed is None or by_kubelet else claimed
+
+    def _restock(self, nodes: set[str]) -> None:
+        """Something of these nodes' ResourceSlices, or of what is allocated of them, has changed."""
+        for name in nodes & self._nodes.keys():
+            self.upsert_node(self._nodes[name])
+            self._write_row(name)
+
     def _settled(self, uid: str) -> bool:
         claim = self._claims.get(uid)
         return claim is not None and claim.state is not ClaimState.RESERVED
@@ -299,8 +347,8 @@ class Ledger:
     def _expire(self, now: float) -> None:
         while self._passing and self._passing[0][0] <= now:
             _, claim = self._passing.popleft()
-            passing = claim.state in (ClaimState.RESERVED, ClaimState.UNDECIDED)
-            if self._claims.get(claim.uid) is claim and passing and claim.since + self._ttl_s <= now:
+            reserved = self._claims.get(claim.uid) is claim and claim.state is ClaimState.RESERVED
+            if reserved and claim.since + self._ttl_s <= now:
                 self._drop(claim.uid)
 
     def _add(self, claim: Claim) -> None:
@@ -358,13 +406,21 @@ class Ledger:
 
     def _occupancy(self, row: int, node: str, without: Collection[str] = ()) -> "_Occupancy":
         """What the claims on a node come to, those of some pods left out."""
-        occupancy = _Occupancy(self._arrays.offer(row))
+        offer = self._arrays.offer(row)
+        occupancy = _Occupancy(offer)
         given = self._given.get(node, {})
         holdings = [
             occupancy.as_given(claim.holding, given[claim.pod]) if claim.pod in given else claim.holding
             for claim in self._claims_on.get(node, {}).values()
             if claim.uid not in without
+            # Devices that are allocated belong to ResourceClaims, which outlive a pod or serve several.
+            and (
+                offer.unit is not GpuUnit.CLAIM
+                or not (claim.state is ClaimState.BOUND or self._pools.is_served(claim.uid))
+            )
         ]
+        if offer.unit is GpuUnit.CLAIM:
+            holdings += self._pools.holdings_on(node)
         for holding in holdings:
             occupancy.add_shares(holding)
         for holding in holdings:
@@ -379,7 +435,7 @@ class _Occupancy:
     def __init__(self, offer: NodeOffer) -> None:
         self._offer = offer
         self._index_of = {gpu.uuid: index for index, gpu in enumerate(offer.gpus) if gpu.uuid}
-        self._indexed = offer.unit in (GpuUnit.WHOLE, GpuUnit.PART)
+        self._indexed = offer.unit in (GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM)
         self.held: dict[int, tuple[int, int]] = {}
         """(milli, MiB) by index, more than the GPU has where it is booked over its capacity."""
         self._holders: dict[int, int] = {}  # shares of each GPU

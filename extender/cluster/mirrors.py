@@ -9,12 +9,16 @@ from extender.cluster import objects
 from extender.cluster.ledger import Ledger
 from extender.cluster.reflectors import Reflector, ReflectorTimes
 from extender.cluster.tenants import Tenants
-from extender.cluster.transports import Transport
+from extender.cluster.transports import ClusterError, Transport
 
 logger = logging.getLogger(__name__)
 
 NODES_PATH = "/api/v1/nodes"
 PODS_PATH = "/api/v1/pods"
+DRA_PATH = "/apis/resource.k8s.io/v1"
+SLICES_PATH = f"{DRA_PATH}/resourceslices"
+CLAIMS_PATH = f"{DRA_PATH}/resourceclaims"
+_ASK_AGAIN_S = 15.0
 HOLDING_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Only pods that hold something: what filter is asked about comes with the request, and finished pods hold nothing."""
 
@@ -84,6 +88,34 @@ class _Pods:
         self._tenants.keep_pods(items)
 
 
+class _Slices:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def upsert(self, item: objects.ResourceSlice) -> None:
+        self._ledger.upsert_slice(item)
+
+    def remove(self, item: objects.ResourceSlice) -> None:
+        self._ledger.remove_slice(item.metadata.uid)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        self._ledger.keep_slices(items)
+
+
+class _Claims:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def upsert(self, item: objects.ResourceClaim) -> None:
+        self._ledger.upsert_resource_claim(item)
+
+    def remove(self, item: objects.ResourceClaim) -> None:
+        self._ledger.remove_resource_claim(item.metadata.uid)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        self._ledger.keep_resource_claims(items)
+
+
 class Mirror:
     """Keeps a ledger current with an API server, from `start` to `stop`."""
 
@@ -122,6 +154,12 @@ class Mirror:
                 times=times,
             ),
         }
+        self._transport = transport
+        # What these tell only ranks nodes: kube-scheduler allocates. They hold nothing up, and the API may be missing.
+        self._optional: tuple[Reflector[Any], ...] = (
+            Reflector(transport, SLICES_PATH, objects.ResourceSlice, _Slices(ledger), clock, page_size=page_size),
+            Reflector(transport, CLAIMS_PATH, objects.ResourceClaim, _Claims(ledger), clock, page_size=page_size),
+        )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.running = False
         """Whether it was started, and not stopped."""
@@ -131,6 +169,7 @@ class Mirror:
         self.running = True
         for name in self._reflectors:
             self._begin(name)
+        self._tasks["devices"] = asyncio.create_task(self._mirror_devices(), name="mirror devices")
 
     async def stop(self) -> None:
         """End mirroring."""
@@ -151,6 +190,21 @@ class Mirror:
 
     def _begin(self, name: str) -> None:
         self._tasks[name] = asyncio.create_task(self._reflectors[name].run(), name=f"mirror {name}")
+
+    async def _mirror_devices(self) -> None:
+        """Mirror what is allocated to ResourceClaims, from when the API server serves it."""
+        while not await self._serves_devices():  # noqa: ASYNC110 - only the API server knows when
+            await asyncio.sleep(_ASK_AGAIN_S)
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._optional:
+                group.create_task(reflector.run())
+
+    async def _serves_devices(self) -> bool:
+        try:
+            await self._transport.get(DRA_PATH)
+        except ClusterError:
+            return False
+        return True
 
     @property
     def num_lists(self) -> int:

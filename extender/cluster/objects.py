@@ -58,6 +58,13 @@ class SpreadConstraint(Object, rename="camel"):
     when_unsatisfiable: str = ""
 
 
+class PodClaim(Object, rename="camel"):
+    """A claim that a pod uses, and under which name the API server has it."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodSpec(Object, rename="camel"):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -65,6 +72,7 @@ class PodSpec(Object, rename="camel"):
     node_name: str | None = None
     affinity: Affinity | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
+    resource_claims: list[PodClaim] | None = None
     scheduling_gates: list[Any] | None = None
     priority: int | None = None
     resources: Resources | None = None
@@ -75,6 +83,7 @@ class PodStatus(Object, rename="camel"):
     phase: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
     start_time: str | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
 
 
 class Pod(Object):
@@ -156,3 +165,105 @@ class WatchEvent(Object):
 
     type: str
     object: msgspec.Raw
+
+
+# Dynamic resource allocation, resource.k8s.io/v1
+
+
+class Attribute(Object):
+    string: str | None = None
+
+
+class Capacity(Object):
+    value: str | int | float = 0
+
+
+class DeviceTaint(Object):
+    key: str = ""
+    effect: str = ""
+
+
+class Device(Object):
+    name: str = ""
+    attributes: dict[str, Attribute] | None = None
+    capacity: dict[str, Capacity] | None = None
+    taints: list[DeviceTaint] | None = None
+
+
+class Pool(Object, rename="camel"):
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class ResourceSliceSpec(Object, rename="camel"):
+    driver: str = ""
+    pool: Pool = msgspec.field(default_factory=Pool)
+    node_name: str | None = None
+    devices: list[Device] | None = None
+
+
+class ResourceSlice(Object):
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: ResourceSliceSpec = msgspec.field(default_factory=ResourceSliceSpec)
+
+
+class CelSelector(Object):
+    expression: str = ""
+
+
+class DeviceSelector(Object):
+    cel: CelSelector | None = None
+
+
+class ExactRequest(Object, rename="camel"):
+    device_class_name: str = ""
+    selectors: list[DeviceSelector] | None = None
+    allocation_mode: str = ""
+    count: int = 0
+    admin_access: bool | None = None
+
+
+class DeviceRequest(Object, rename="camel"):
+    name: str = ""
+    exactly: ExactRequest | None = None
+    first_available: list[ExactRequest] | None = None
+
+
+class DeviceClaim(Object):
+    requests: list[DeviceRequest] | None = None
+
+
+class ResourceClaimSpec(Object):
+    devices: DeviceClaim = msgspec.field(default_factory=DeviceClaim)
+
+
+class AllocatedDevice(Object, rename="camel"):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+
+
+class AllocatedDevices(Object):
+    results: list[AllocatedDevice] | None = None
+
+
+class Allocation(Object):
+    devices: AllocatedDevices = msgspec.field(default_factory=AllocatedDevices)
+
+
+class Consumer(Object):
+    resource: str = ""
+    uid: str = ""
+
+
+class ResourceClaimStatus(Object, rename="camel"):
+    allocation: Allocation | None = None
+    reserved_for: list[Consumer] | None = None
+
+
+class ResourceClaim(Object):
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: ResourceClaimSpec = msgspec.field(default_factory=ResourceClaimSpec)
+    status: ResourceClaimStatus = msgspec.field(default_factory=ResourceClaimStatus)

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from extender.cluster import objects
 from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
@@ -177,6 +178,10 @@ class Placer:
             names = ", ".join(self._policies)
             raise RequestError(f'{POLICY}: "{request.policy[:80]}" is no policy; write one of {names}')
         return policy
+
+    def read_request(self, pod: objects.Pod) -> PodRequest:
+        """What a pod asks for. Raises RequestError with a sentence for its author."""
+        return self._ledger.read_request(pod)
 
     def snapshot(self) -> Cluster:
         """The cluster now."""

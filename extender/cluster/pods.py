@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -16,6 +17,7 @@ from extender.core.clusters import WHOLE_MILLI
 from extender.core.nodes import GPU_RESOURCE, MAX_MEMORY_MIB, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.core.quantities import MIB, parse_quantity
 from extender.core.requests import (
+    POLICY,
     AskedUnit,
     Container,
     GpuRequest,
@@ -40,6 +42,7 @@ ASSIGNED_MODEL: Final = "kerf.dev/assigned-model"
 ASSIGNED_BY: Final = "kerf.dev/assigned-by"
 """Version and policy that decided: "kerf/0.1.0 bestfit"."""
 
+_ASSIGNED: Final = (ASSIGNED_GPUS, ASSIGNED_UUIDS, ASSIGNED_SHARE, ASSIGNED_MEMORY, ASSIGNED_MODEL, ASSIGNED_BY)
 _RESOURCES: Final = (GPU_RESOURCE, SHARED_GPU_RESOURCE)
 _MAX_INDEX_CHARS: Final = 512
 _MAX_UUID_CHARS: Final = 8192
@@ -47,6 +50,14 @@ _MAX_UUID_CHARS: Final = 8192
 
 def read_pod_request(pod: objects.Pod) -> PodRequest:
     """What a pod asks for. Raises RequestError with a sentence for its author."""
+    request = _read_request(pod)
+    if request.gpus and not pod.spec.node_name:
+        stale = tuple(key for key in _ASSIGNED if key in (pod.metadata.annotations or ()))
+        return replace(request, stale=stale) if stale else request
+    return request
+
+
+def _read_request(pod: objects.Pod) -> PodRequest:
     for read in REQUEST_READERS:
         request = read(pod)
         if request is not None:
@@ -54,6 +65,11 @@ def read_pod_request(pod: objects.Pod) -> PodRequest:
     units, unit, mig = _units(pod.spec)
     metadata = pod.metadata
     return read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern, mig)
+
+
+def read_policy(pod: objects.Pod) -> str:
+    """The policy that a pod chooses, "" for the deployment's."""
+    return (pod.metadata.annotations or {}).get(POLICY, "").strip()
 
 
 def has_soft_preferences(spec: objects.PodSpec) -> bool:

@@ -1,5 +1,6 @@
 """Preemption on the mirrored cluster: which of kube-scheduler's proposals would really make room for a pod."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -14,6 +15,7 @@ from extender.core.fits import fit
 from extender.core.preemptions import Candidate, Victim, least_lost, needed
 from extender.core.requests import GpuRequest
 
+_NODES_AT_ONCE: Final = 8
 _FIRST_ROW: Final = np.zeros(1, np.intp)
 
 
@@ -43,13 +45,22 @@ class Preemptor:
                 victims.append(Victim(uid, tenant.priority, gpus, gpus * tenant.ran_s(now), tenant.leaving))
         return Candidate(node, tuple(victims), num_pdb_violations)
 
-    def choose(
+    async def choose(
         self, pod: objects.Pod, demands: objects.Demands, request: GpuRequest, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
-        """The candidates that make the pod fit and lose least, each with the victims that it needs."""
+        """The candidates that make the pod fit and lose least, each with the victims that it needs.
+
+        Hundreds of nodes take a second: other calls are let in between.
+        """
         spares = asks_resources_alone(demands)
-        left = [self._needed(pod, request, candidate, spares=spares) for candidate in candidates]
-        return least_lost([candidate for candidate in left if candidate is not None])
+        left: list[Candidate] = []
+        for number, candidate in enumerate(candidates):
+            if number % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            chosen = self._needed(pod, request, candidate, spares=spares)
+            if chosen is not None:
+                left.append(chosen)
+        return least_lost(left)
 
     def _needed(self, pod: objects.Pod, request: GpuRequest, candidate: Candidate, *, spares: bool) -> Candidate | None:
         node, now = candidate.node, self._clock()
@@ -63,9 +74,9 @@ class Preemptor:
             return cluster is not None and bool(fit(cluster, request, _FIRST_ROW).fits[0])
 
         def all_fits(evicted: frozenset[str]) -> bool:
-            return spares and self._tenants.have_room(node, pod.spec, evicted)
+            return self._tenants.have_room(node, pod.spec, evicted)
 
-        return needed(candidate, gpus_fit, all_fits)
+        return needed(candidate, gpus_fit, all_fits if spares else None)
 
 
 def _num_gpus(node: Cluster, holding: Holding) -> float:

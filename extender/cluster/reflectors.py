@@ -18,8 +18,10 @@ from extender.cluster.transports import ApiError, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
 
-ObjectT = TypeVar("ObjectT", objects.Node, objects.Pod)
-ItemT_contra = TypeVar("ItemT_contra", objects.Node, objects.Pod, contravariant=True)
+ObjectT = TypeVar("ObjectT", objects.Node, objects.Pod, objects.ResourceSlice, objects.ResourceClaim)
+ItemT_contra = TypeVar(
+    "ItemT_contra", objects.Node, objects.Pod, objects.ResourceSlice, objects.ResourceClaim, contravariant=True
+)
 
 
 class Sink(Protocol[ItemT_contra]):

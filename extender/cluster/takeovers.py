@@ -109,7 +109,12 @@ class Leadership:
         epoch = f"{term}.{secrets.token_hex(4)}"
         told = "taking over from the leader before" if self._election.contested else "pods are not synced yet"
         progress, num_marked = told, 0
-        self._fence.take_over(progress, self._election.deadline, self._election.standing)
+
+        def deadline() -> float:
+            # Another term may have begun, with others leading in between, before this task is told.
+            return self._election.deadline() if self._election.term == term else float("-inf")
+
+        self._fence.take_over(progress, deadline, self._election.standing)
         while True:
             try:
                 num_marked = await self._mark(epoch)
@@ -121,7 +126,7 @@ class Leadership:
             except Exception:
                 logger.exception("pods under way were not marked")
                 progress = f"{told}: see the log"
-            self._fence.take_over(progress, self._election.deadline, self._election.standing)
+            self._fence.take_over(progress, deadline, self._election.standing)
             await asyncio.sleep(_RETRY_S)
         self._fence.open(epoch)
         self.num_terms += 1
@@ -139,7 +144,9 @@ class Leadership:
     async def _mark(self, epoch: str) -> int:
         """Mark every unbound pod that a predecessor may be about to bind; returns how many. Raises ClusterError."""
         body = msgspec.json.encode({"metadata": {"annotations": {self._key: epoch}}})
-        pods = iter([pod for pod in await self._unbound() if _may_be_under_way(pod)])
+        marked = {self._key: epoch}.items()  # in an attempt before this one
+        unmarked = [pod for pod in await self._unbound() if not marked <= (pod.metadata.annotations or {}).items()]
+        pods = iter([pod for pod in unmarked if _may_be_under_way(pod)])
         num_marked = 0
         faults: list[ClusterError] = []
 
@@ -153,7 +160,8 @@ class Leadership:
                 except ClusterError as error:
                     if not isinstance(error, ApiError) or error.status != 404:  # gone: nothing can be bound
                         faults.append(error)
-                        return
+                        if len(faults) >= _NUM_WRITERS:
+                            return
 
         await asyncio.gather(*(write() for _ in range(_NUM_WRITERS)))
         self.num_marked += num_marked

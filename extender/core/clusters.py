@@ -115,4 +115,6 @@ class Cluster:
 
 def is_every_row(rows: Rows) -> bool:
     """Whether R rows are 0, 1, ... R-1, as those of a whole cluster are."""
-    return len(rows) == 0 or (rows[0] == 0 and rows[-1] == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
+    if len(rows) < 2:
+        return not rows.any()
+    return bool(rows[0] == 0 and rows[-1] == len(rows) - 1 and (np.diff(rows) == 1).all())

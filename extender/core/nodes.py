@@ -39,6 +39,8 @@ class GpuUnit(IntEnum):
     """`nvidia.com/gpu.shared` hands out time slices."""
     PART = 4
     """The node's plugin hands out parts of GPUs by memory and compute, and enforces them."""
+    CLAIM = 5
+    """Whole GPUs, which kube-scheduler itself allocates to ResourceClaims: it picks the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

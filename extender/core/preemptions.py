@@ -7,6 +7,7 @@ priorities and disruption budgets that nobody else knows.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 Fits = Callable[[frozenset[str]], bool]
 """Whether the pod fits on the node once the pods of these UIDs are gone."""
@@ -46,22 +47,26 @@ class Candidate:
         return self.num_pdb_violations, highest, sum(victim.lost_gpu_s for victim in lost), len(self.victims)
 
 
-def needed(candidate: Candidate, gpus_fit: Fits, all_fits: Fits) -> Candidate | None:
+def needed(candidate: Candidate, gpus_fit: Fits, all_fits: Fits | None) -> Candidate | None:
     """The candidate with only those victims that the pod needs; None where not even all of them make it fit.
 
-    `gpus_fit` is about GPUs alone, `all_fits` about everything that Kerf can account for; a victim is spared where
-    both hold without its eviction. Where nobody seems needed, kube-scheduler has a reason that nobody else knows, and
-    all stay. Broken budgets of a smaller choice are counted as high as they may be: which pods have them isn't told.
+    `gpus_fit` is about GPUs alone, `all_fits` about everything that can be accounted for, None where more than that
+    counts. A victim is spared where both hold without its eviction. Where nobody seems needed, kube-scheduler has a
+    reason that nobody else knows, and all stay. Broken budgets of a smaller choice are counted as high as they may be:
+    which pods have them isn't told.
     """
     proposed = frozenset(victim.uid for victim in candidate.victims)
     if not gpus_fit(proposed):
         return None
+    if all_fits is None:
+        return candidate
+    fits = lru_cache(maxsize=None)(lambda evicted: gpus_fit(evicted) and all_fits(evicted))  # both orders ask alike
 
     def spare(most_worth_first: Iterable[Victim]) -> Candidate:
         evicted = proposed
         for victim in most_worth_first:
             fewer = evicted - {victim.uid}
-            if gpus_fit(fewer) and all_fits(fewer):
+            if fits(fewer):
                 evicted = fewer
         if not evicted:
             return candidate

@@ -79,6 +79,8 @@ def _other_kind(request: GpuRequest) -> str:
         return "only whole GPUs here"
     if request.milli and request.unit is AskedUnit.GPU:
         return f"{GPU_RESOURCE} is only whole GPUs or time slices here"
+    if request.unit is AskedUnit.CLAIM:
+        return "no GPUs here that are allocated to ResourceClaims"
     if request.unit is AskedUnit.PART:
         return "no device plugin here that hands out parts of GPUs"
     return "only time-sliced GPUs here"

@@ -7,7 +7,7 @@ kubelet will hand out what the resource says, so no other number can be honoured
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from fractions import Fraction
 from typing import Final
@@ -32,6 +32,10 @@ GENIUS_MEMORY_EACH: Final = "genius/gpu-memory-each"
 GENIUS_MEMORY_TOTAL: Final = "genius/gpu-memory-total"
 GENIUS_MODEL: Final = "genius/gpu-model"
 GENIUS_PRIORITY: Final = "genius/priority"
+
+_CONDITIONS: Final = frozenset({SHARE, MEMORY_EACH, MEMORY_TOTAL, MODEL, MODEL_EXCLUDE, UUID, UUID_EXCLUDE})
+_CONDITION_LABELS: Final = frozenset({GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, GENIUS_MODEL})
+"""Keys that say what a GPU must be like: most pods have none of them."""
 
 _MAX_UNITS: Final = 2**31 - 1
 _MAX_MEMORY_MIB: Final = 2**40
@@ -61,6 +65,8 @@ class AskedUnit(IntEnum):
     """MIG devices, `nvidia.com/mig-<profile>`."""
     PART = 5
     """GPUs or parts of them, asked by resources of a plugin that hands out parts: only its nodes will do."""
+    CLAIM = 6
+    """Whole GPUs, asked by ResourceClaims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,10 @@ class GpuRequest:
         return words
 
 
+_ANY_GPU: Final = GpuRequest(0)
+"""Of no condition."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """Everything a decision needs to know of a pod."""
@@ -124,6 +134,9 @@ class PodRequest:
     policy: str = ""
     """Name of the policy chosen for this pod, "" for the deployment's."""
     priority: int = 0
+    stale: tuple[str, ...] = ()
+    """Annotations of an assignment that a pod without a node carries, as a copy of another pod does: a Binding blanks
+    those that it does not write."""
 
 
 NO_REQUEST: Final = PodRequest()
@@ -230,27 +243,18 @@ def read_request(
     if mig:
         units, unit = sum(count for _, count in mig), AskedUnit.MIG
     count = _read_count(units, annotations, labels)
-    share = _read_share(_first(annotations, SHARE))
-    uuids = _read_uuids(_first(annotations, UUID))
-    uuids_exclude = _read_uuids(_first(annotations, UUID_EXCLUDE))
-    each = _read_memory(_first(annotations, MEMORY_EACH, labels, GENIUS_MEMORY_EACH))
-    total = _read_memory(_first(annotations, MEMORY_TOTAL, labels, GENIUS_MEMORY_TOTAL))
-    include = _read_pattern(_first(annotations, MODEL, labels, GENIUS_MODEL), compile_pattern)
-    exclude = _read_pattern(_first(annotations, MODEL_EXCLUDE), compile_pattern)
-    conditions = bool(each or total or include or exclude or share or uuids or uuids_exclude)
+    like, conditions = _ANY_GPU, False
+    if not (_CONDITIONS.isdisjoint(annotations) and _CONDITION_LABELS.isdisjoint(labels)):
+        like, conditions = _read_conditions(annotations, labels, compile_pattern)
     if mig and conditions:
         raise RequestError(
             f'{MIG_RESOURCE_PREFIX}{mig[0][0]}: "{mig[0][1]}" says all about the device; '
             "remove the annotations and labels that say what a GPU must be like"
         )
-    milli = share % WHOLE_MILLI  # all of a GPU is a whole one
-    if milli and total:
+    if like.milli and unit is AskedUnit.SHARED:
         raise RequestError(
-            f'{SHARE}: "{milli}" is of one GPU, and memory in total is of several; use {MEMORY_EACH} with it'
-        )
-    if milli and unit is AskedUnit.SHARED:
-        raise RequestError(
-            f'{SHARE}: "{milli}" together with {SHARED_GPU_RESOURCE}: time slices have no size; remove one or the other'
+            f'{SHARE}: "{like.milli}" together with {SHARED_GPU_RESOURCE}: time slices have no size; '
+            "remove one or the other"
         )
     if count == 0 and conditions:
         raise RequestError(
@@ -259,12 +263,33 @@ def read_request(
     if count is None:
         if not conditions:
             return NO_REQUEST
-        count = 0 if total else 1
-    if count == 0 and not total:
+        count = 0 if like.memory_total_mib else 1
+    if count == 0 and not like.memory_total_mib:
         return NO_REQUEST
-    asked = unit if units else AskedUnit.WHOLE
-    gpus = GpuRequest(count, asked, each, total, include, exclude, milli, uuids, uuids_exclude, mig)
+    gpus = replace(like, count=count, unit=unit if units else AskedUnit.WHOLE, mig=mig)
     return PodRequest(gpus, annotations.get(POLICY, "").strip(), _read_priority(labels))
+
+
+def _read_conditions(
+    annotations: Mapping[str, str], labels: Mapping[str, str], compile_pattern: CompilePattern
+) -> tuple[GpuRequest, bool]:
+    """What the GPUs must be like, and whether anything is said about that."""
+    share = _read_share(_first(annotations, SHARE))
+    like = GpuRequest(
+        count=0,
+        memory_each_mib=_read_memory(_first(annotations, MEMORY_EACH, labels, GENIUS_MEMORY_EACH)),
+        memory_total_mib=_read_memory(_first(annotations, MEMORY_TOTAL, labels, GENIUS_MEMORY_TOTAL)),
+        include=_read_pattern(_first(annotations, MODEL, labels, GENIUS_MODEL), compile_pattern),
+        exclude=_read_pattern(_first(annotations, MODEL_EXCLUDE), compile_pattern),
+        milli=share % WHOLE_MILLI,  # all of a GPU is a whole one
+        uuids=_read_uuids(_first(annotations, UUID)),
+        uuids_exclude=_read_uuids(_first(annotations, UUID_EXCLUDE)),
+    )
+    if like.milli and like.memory_total_mib:
+        raise RequestError(
+            f'{SHARE}: "{like.milli}" is of one GPU, and memory in total is of several; use {MEMORY_EACH} with it'
+        )
+    return like, bool(share) or like != _ANY_GPU
 
 
 _Said = tuple[str, str] | None

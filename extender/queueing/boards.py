@@ -1,6 +1,6 @@
 """A working copy of a cluster on which a plan is tried: pods are put on it and taken off again."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -136,13 +136,17 @@ class Board:
         while len(self._steps) > num_steps:
             self._change(self._steps.pop(), 1)
 
-    def plan(self, planner: str) -> Plan:
-        """What was put on the board, as a plan."""
+    def plan(self, planner: str, unasked: Container[int] = ()) -> Plan:
+        """What was put on the board, as a plan; pods at the `unasked` positions get no reason."""
         rows = [-1] * len(self.pods)
         gpus: list[tuple[int, ...]] = [()] * len(self.pods)
         for step in self._steps:
             rows[step.position], gpus[step.position] = step.row, step.gpus
-        unassigned = {position: self.why_not(position) for position, row in enumerate(rows) if row < 0}
+        unassigned = {
+            position: "" if position in unasked else self.why_not(position)
+            for position, row in enumerate(rows)
+            if row < 0
+        }
         version = self.view.cluster.version
         return Plan(planner, version, tuple(self.pods), tuple(rows), tuple(gpus), unassigned)
 
@@ -160,7 +164,8 @@ class Board:
             codes, numbers = evaluation.reason[may], evaluation.available[may]
             if (codes != Reason.FITS).all():
                 nearest = codes.max()  # the later a check fails, the closer it was
-                return sentence(Reason(int(nearest)), pod.gpus, int(numbers[codes == nearest].max()))
+                words = sentence(Reason(int(nearest)), pod.gpus, int(numbers[codes == nearest].max()))
+                return words.replace("best here", "best node")
         if self.fits(position).any():
             return f"its gang {pod.gang} does not fit as a whole" if pod.gang else "left out by the planner"
         return f"needs {pod.cpu_milli / 1000:g} CPU and {pod.memory_mib} MiB, no node has that much free"

@@ -60,6 +60,7 @@ class PodSpec(objects.PodSpec, rename="camel"):
 
 class PodStatus(objects.PodStatus, rename="camel"):
     nominated_node_name: str = ""
+    start_time: str = ""
 
 
 class Metadata(objects.Metadata, rename="camel"):

@@ -26,6 +26,11 @@ class Kinds:
         self._specs: list[PodSpec] = []
         self.kind_of(PodSpec())
 
+    @property
+    def count(self) -> int:
+        """K."""
+        return len(self._specs)
+
     def kind_of(self, spec: PodSpec) -> int:
         """Number of a pod's kind."""
         affinity = spec.affinity.node_affinity if spec.affinity else None

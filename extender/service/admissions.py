@@ -134,15 +134,9 @@ def settled(devices: Devices, cluster: Cluster) -> Devices:
 
 def mutate(body: bytes, devices: Callable[[], Devices]) -> bytes:
     """Answer an AdmissionReview; `devices` says what to inject, and is asked only where something is injected."""
-    try:
-        review = _review_decoder.decode(body)
-    except _UNREADABLE as error:
-        return allow("", f"the AdmissionReview can't be read: {error}")
-    request = review.request
-    if request is None or not request.uid or review.api_version != _API_VERSION or review.kind != "AdmissionReview":
-        return allow("" if request is None else request.uid, f"the body is no AdmissionReview of {_API_VERSION}")
-    if (request.kind.group, request.kind.kind) != ("", "Pod") or request.operation != "CREATE" or request.sub_resource:
-        return allow(request.uid)
+    request = read_creation(body)
+    if isinstance(request, bytes):
+        return request
     try:
         pod, containers = _pod_decoder.decode(request.object), _containers_decoder.decode(request.object)
     except _UNREADABLE as error:
@@ -160,6 +154,20 @@ def mutate(body: bytes, devices: Callable[[], Devices]) -> bytes:
     warnings: list[str] = []
     patch = list(_patch(containers.spec, pod.metadata.annotations or {}, field, warnings))
     return allow(request.uid, *warnings, patch=patch)
+
+
+def read_creation(body: bytes) -> AdmissionRequest | bytes:
+    """The pod that is about to be created; else the answer to give at once."""
+    try:
+        review = _review_decoder.decode(body)
+    except _UNREADABLE as error:
+        return allow("", f"the AdmissionReview can't be read: {error}")
+    request = review.request
+    if request is None or not request.uid or review.api_version != _API_VERSION or review.kind != "AdmissionReview":
+        return allow("" if request is None else request.uid, f"the body is no AdmissionReview of {_API_VERSION}")
+    if (request.kind.group, request.kind.kind) != ("", "Pod") or request.operation != "CREATE" or request.sub_resource:
+        return allow(request.uid)
+    return request
 
 
 def allow(uid: str, *warnings: str, patch: list[Operation] | None = None) -> bytes:

@@ -4,9 +4,10 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fastapi import FastAPI
 
@@ -14,7 +15,7 @@ from extender import __version__
 from extender.cluster.binds import Binder
 from extender.cluster.events import EventRecorder
 from extender.cluster.fences import Fence
-from extender.cluster.leases import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes, Unelected
+from extender.cluster.leases import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes, Spectator, Unelected
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer
@@ -22,7 +23,9 @@ from extender.cluster.preemptions import Preemptor
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
-from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics
+from extender.queueing.controllers import Options, QueueController
+from extender.queueing.quotas import Quotas
+from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, QueueCollector
 from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
 from extender.service.telemetries import TelemetryCollector, observe, policies_of, rules_of
@@ -108,9 +111,12 @@ def create_app(
     )
     binder = Binder(transport, ledger, placer, events, clock, fence, time.time)
     waker = Waker(transport, ledger, placer, clock, fence)
+    queue = _queue(settings, transport, ledger, placer, fence, mirror, clock) if settings.queue.enabled else None
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
     metrics.registry.register(LeadershipCollector(fence, leadership))
+    if queue is not None:
+        metrics.registry.register(QueueCollector(queue))
     if observer is not None:
         unmanaged = UnmanagedWatch(ledger, events, rules_of(settings.telemetry), clock)
         observer.on_pods, observer.on_refresh = owners.add, unmanaged.check
@@ -126,36 +132,81 @@ def create_app(
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
+    parts: tuple[_Part | None, ...] = (events, leadership, waker, binder.settler, queue, observer)
     service = Service(settings, mirror, fence, placer, verbs, metrics, owners, observer)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await transport.start()
-        leadership.start()
-        events.start()
-        waker.start()
-        if observer is not None:
-            observer.start()
-        try:
-            yield
-        finally:
-            if observer is not None:
-                await observer.stop()
-            await waker.stop()
-            await leadership.stop()  # every call is answered: nothing is decided any more
-            await events.stop()
-            await mirror.stop()
-            await transport.close()
 
     app = KerfApp(
         title="Kerf",
         summary="A kube-scheduler extender that stops GPU clusters from wasting GPUs.",
         version=__version__,
-        lifespan=lifespan,
+        lifespan=_lifespan(transport, mirror, [part for part in parts if part is not None]),
     )
     app.state.service = service
     install_routes(app, service)
     return app
+
+
+class _Part(Protocol):
+    """What works in the background."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def _lifespan(
+    transport: Transport, mirror: Mirror, parts: Sequence[_Part]
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Starts the parts in order, and stops them in reverse: leadership ends before events and the mirror do."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            await transport.start()
+            stack.push_async_callback(transport.close)
+            stack.push_async_callback(mirror.stop)  # whoever leads has started it
+            for part in parts:
+                part.start()
+                stack.push_async_callback(part.stop)
+            yield
+
+    return lifespan
+
+
+def _queue(
+    settings: Settings,
+    transport: Transport,
+    ledger: Ledger,
+    placer: Placer,
+    fence: Fence,
+    mirror: Mirror,
+    clock: Callable[[], float],
+) -> QueueController:
+    """The queue's controller as the settings want it."""
+    given = settings.queue
+    options = Options(
+        planner=given.planner,
+        order=given.order,
+        ageing_s=given.ageing_s,
+        batch_pods=given.batch_pods,
+        max_open=given.max_open,
+        reserve_frac=given.reserve_frac,
+        reserve_after_s=given.reserve_after_s,
+        fail_open_s=given.fail_open_s,
+        fair_share=given.fair_share,
+        quotas=Quotas(given.quotas, given.weights),
+    )
+    return QueueController(
+        transport,
+        ledger,
+        placer,
+        options,
+        clock=clock,
+        wall_clock=time.time,
+        standby=fence.fault,
+        mirror_fault=mirror.fault,
+        page_size=settings.cluster.page_size,
+    )
 
 
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:
@@ -166,6 +217,8 @@ def _election(settings: LeaderElectionSettings, transport: Transport, clock: Cal
     match settings.mode:
         case ElectionMode.OFF:
             return Unelected()
+        case ElectionMode.NEVER:
+            return Spectator()
         case ElectionMode.OWN:
             # Random, because a process that was killed and started again is another holder.
             return HeldLease(transport, lease, f"{identity}_{secrets.token_hex(8)}", times, clock)

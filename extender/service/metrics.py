@@ -1,5 +1,6 @@
 """Kerf's own Prometheus metrics."""
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -16,6 +17,7 @@ from extender.cluster.placements import Placement
 from extender.cluster.takeovers import Leadership
 from extender.cluster.wakes import Waker
 from extender.core.reasons import Reason
+from extender.queueing.controllers import QueueController
 
 _LATENCIES_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -114,6 +116,39 @@ class LeadershipCollector(Collector):
         yield _gauge("kerf_leader", "1 where GPUs may be given away, 0 on a standby.", int(not self._fence.fault()))
         yield _gauge("kerf_terms", "How often this process has begun to lead.", self._leadership.num_terms)
         yield _gauge("kerf_pods_marked", "Unbound pods marked at the begin of a term.", self._leadership.num_marked)
+
+
+class QueueCollector(Collector):
+    """What waits, and what became of what was let go."""
+
+    def __init__(self, queue: QueueController) -> None:
+        self._queue = queue
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges now."""
+        counts, waiting = self._queue.counts, self._queue.backlog.waiting()
+        yield _gauge("kerf_queue_waiting", "Pods behind the gate.", len(waiting))
+        yield _gauge("kerf_queue_opened", "Pods let go that have no node yet.", len(self._queue.backlog.opened()))
+        yield _gauge("kerf_queue_rounds", "Rounds planned.", counts.rounds)
+        yield _gauge("kerf_queue_round_seconds", "Time that planning the last round took.", counts.round_s)
+        yield _gauge("kerf_queue_let_go", "Pods nominated and opened.", counts.opened)
+        yield _gauge("kerf_queue_honoured", "Pods that got the node nominated.", counts.honoured)
+        yield _gauge("kerf_queue_fallbacks", "Pods let go that went another way.", counts.fallbacks)
+        yield _gauge("kerf_queue_outdated", "Pods whose node no longer fitted when its turn came.", counts.outdated)
+        yield _gauge("kerf_queue_failed_open", "Gates opened since the pod had waited too long.", counts.failed_open)
+        yield _gauge("kerf_queue_errors", "Rounds and writes that failed.", counts.errors)
+        skipped = GaugeMetricFamily("kerf_queue_skipped", "Pods passed over, by what keeps them.", labels=["why"])
+        for why, number in Counts(_why(entry.reason) for entry in waiting if entry.reason).items():
+            skipped.add_metric([why], number)
+        yield skipped
+
+
+def _why(reason: str) -> str:
+    """The kind of a reason: its first words, without names and numbers."""
+    for start, kind in (("gang ", "gang"), ("its gang", "gang"), ("quota", "quota"), ("room is kept", "reservation")):
+        if reason.startswith(start):
+            return kind
+    return "room" if reason.startswith(("needs", "no node")) else "request"
 
 
 def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from extender import __version__
 from extender.core.quantities import MIB
 from extender.core.requests import RequestError
-from extender.service import admissions, wire
+from extender.service import admissions, gates, wire
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
 from extender.service.telemetries import describe
@@ -86,12 +86,15 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
 
     async def preempt(body: bytes) -> _Reply:
         try:
-            return 200, verbs.preempt(body)
+            return 200, await verbs.preempt(body)
         except wire.WireError as error:
             return 400, _fault(error)
 
     async def mutate(body: bytes) -> _Reply:
         return 200, admissions.mutate(body, devices)
+
+    async def gate(body: bytes) -> _Reply:
+        return 200, gates.gate(body)
 
     async def bind(body: bytes) -> _Reply:
         return 200, await verbs.bind(body)
@@ -112,7 +115,9 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
         "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
         "/prioritize": VerbEndpoint("prioritize", prioritize, refuse_too_large, service),
         "/preempt": VerbEndpoint("preempt", preempt, refuse_too_large, service),
-        "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service),
+        # The API server has no certificate for them by default, and there is nothing to be had by them.
+        "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service, open_to_all=True),
+        "/gate": VerbEndpoint("gate", gate, mutate_too_large, service, open_to_all=True),
         "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
     }
 
@@ -126,13 +131,15 @@ class VerbEndpoint:
         answer: Callable[[bytes], Awaitable[_Reply]],
         too_large: Callable[[BodyTooLargeError], _Reply],
         service: Service,
+        *,
+        open_to_all: bool = False,
     ) -> None:
         self._answer = answer
         self._too_large = too_large
         self._service = service
         self._max_mib = service.settings.server.max_body_mib
         self._latency = service.metrics.latency.labels(verb)
-        self._needs_certificate = service.settings.server.tls_client_ca_file is not None
+        self._needs_certificate = service.settings.server.tls_client_ca_file is not None and not open_to_all
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
@@ -304,6 +311,11 @@ def _describe_wire(app: FastAPI) -> None:
         ),
         "/mutate": _operation(
             "What the containers of a pod are told about its GPUs. Always allowed, a fault is a warning.",
+            "AdmissionReview",
+            "AdmissionAnswer",
+        ),
+        "/gate": _operation(
+            "A pod that opts in gets the scheduling gate of the queue. Always allowed, a fault is a warning.",
             "AdmissionReview",
             "AdmissionAnswer",
         ),

@@ -16,6 +16,8 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from extender.core.occupancies import HARDWARE_XIDS
 from extender.core.policies import POLICIES
+from extender.queueing.orders import Order
+from extender.queueing.planners import PLANNERS
 from extender.service.admissions import Devices
 from extender.service.certificates import CertificateFiles
 from extender.service.verbs import Mode
@@ -117,6 +119,7 @@ class ElectionMode(StrEnum):
     OFF = "off"
     OWN = "own"
     SCHEDULER = "scheduler"
+    NEVER = "never"
 
 
 class LeaderElectionSettings(_Section):
@@ -124,7 +127,8 @@ class LeaderElectionSettings(_Section):
 
     mode: ElectionMode = ElectionMode.OFF
     """`off`: this is the only replica. `own`: replicas behind a Service elect their leader by a Lease of their own.
-    `scheduler`: a sidecar decides exactly while the kube-scheduler beside it holds the scheduler's Lease."""
+    `scheduler`: a sidecar decides exactly while the kube-scheduler beside it holds the scheduler's Lease.
+    `never`: decides and writes nothing, as a process that serves the webhook alone."""
     namespace: str = Field(default="kube-system", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
     """Namespace of the Lease."""
     lease: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,55}[a-z0-9])?)?$")
@@ -153,9 +157,9 @@ class LeaderElectionSettings(_Section):
 
     @property
     def lease_name(self) -> str:
-        """The Lease's name with the default filled in, "" in mode off."""
-        defaults = {ElectionMode.OFF: "", ElectionMode.OWN: "kerf", ElectionMode.SCHEDULER: "kube-scheduler"}
-        return self.lease if self.lease and self.mode is not ElectionMode.OFF else defaults[self.mode]
+        """The Lease's name with the default filled in, "" in a mode that has none."""
+        defaults = {ElectionMode.OWN: "kerf", ElectionMode.SCHEDULER: "kube-scheduler"}
+        return (self.lease or defaults[self.mode]) if self.mode in defaults else ""
 
 
 class WebhookSettings(_Section):
@@ -170,6 +174,42 @@ class ModelSettings(_Section):
 
     aliases: dict[str, list[str]] = {}
     """Names that pods may ask by, each with the products it stands for: `big: [NVIDIA-H100-80GB-HBM3]`."""
+
+
+class QueueSettings(_Section):
+    """The pending queue of pods that opt in: see docs/queueing.md."""
+
+    enabled: bool = False
+    """Whether pods behind the gate `kerf.dev/queue` are ordered, planned and let go."""
+    planner: str = "greedy"
+    """greedy, genetic, q-learning or exact: another one is followed where it places more of a batch than greedy."""
+    order: Order = Order.FIFO
+    """Among equals in priority: `fifo`, or `shortest` by what pods of the same owner took."""
+    ageing_s: float = Field(default=3600.0, ge=0)
+    """Waiting so long raises a pod's priority by one; 0: never."""
+    fair_share: bool = False
+    """Among equals in priority the namespace goes first whose GPUs in use over its weight are fewest."""
+    quotas: dict[str, float] = {}
+    """Most GPUs that pods of a namespace may hold at once before more are let go: `{team-a: 16, "*": 4}`."""
+    weights: dict[str, float] = {}
+    """Weights of namespaces in fair share, 1 where not named."""
+    reserve_frac: float = Field(default=0.0, ge=0, le=0.95)
+    """Part of each node's CPU and memory that plans leave free."""
+    reserve_after_s: float = Field(default=10.0, ge=0)
+    """When the first in the queue has waited so long without room, nodes are kept for it from those behind it."""
+    batch_pods: int = Field(default=500, ge=1)
+    """Most pods of a batch for planners that search; greedy takes all."""
+    max_open: int = Field(default=256, ge=1)
+    """Most pods that are let go and have no node yet."""
+    fail_open_s: float = Field(default=0.0, ge=0)
+    """The gate of a pod that has waited so long is opened whatever holds; 0: never."""
+
+    @field_validator("planner")
+    @classmethod
+    def _known_planner(cls, name: str) -> str:
+        if name not in PLANNERS:
+            raise ValueError(f"no planner of that name; write one of {', '.join(PLANNERS)}")
+        return name
 
 
 class TelemetrySettings(_Section):
@@ -302,6 +342,7 @@ class Settings(BaseSettings):
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
     webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
+    queue: QueueSettings = QueueSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()
     genius: GeniusSettings = GeniusSettings()

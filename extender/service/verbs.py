@@ -90,7 +90,7 @@ class Verbs:
         """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error."""
         asked = wire.read_args(body)
         self._check_leading()
-        pod, request = _read_pod(asked)
+        pod, request = _read_pod(self._placer, asked)
         if request.gpus is None:
             return wire.encode(self._keep_off_gpus(asked.candidates()))
         policy = self._policy(request)
@@ -116,7 +116,7 @@ class Verbs:
         self._metrics.binds.inc()
         return wire.encode(wire.BindResult())
 
-    def preempt(self, body: bytes) -> bytes:
+    async def preempt(self, body: bytes) -> bytes:
         """Answer preempt: nobody is evicted on a guess, so in doubt no node is left. Raises WireError."""
         asked = wire.read_preemption_args(body)
         candidates = [
@@ -125,11 +125,12 @@ class Verbs:
         ]
         key = asked.pod.key
         try:
+            self._check_leading()
             _check_names(asked.pod)
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
                 self._policy(request)
-                chosen = self._preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)
+                chosen = await self._preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)
                 self._log_preemption(key, candidates, chosen)
                 candidates = chosen
         except (RequestError, UnavailableError) as error:
@@ -149,7 +150,7 @@ class Verbs:
 
     def _filter(self, asked: wire.Asked) -> wire.FilterResult:
         try:
-            pod, request = _read_pod(asked)
+            pod, request = _read_pod(self._placer, asked)
             if request.gpus is None:
                 self._placer.remember(pod, request)
                 return _among(asked, asked.candidates())
@@ -230,12 +231,12 @@ class Verbs:
         return result
 
 
-def _read_pod(asked: wire.Asked) -> tuple[PodIdentity, PodRequest]:
+def _read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodRequest]:
     """Who asks, and for what. Raises WireError, RequestError."""
     _check_names(asked.pod)
     metadata = asked.pod.metadata
     pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata))
-    return pod, read_pod_request(asked.pod)
+    return pod, placer.read_request(asked.pod)
 
 
 def _check_names(pod: objects.Pod) -> None:

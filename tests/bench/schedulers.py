@@ -1,4 +1,4 @@
-"""Pods a second of a real kube-scheduler: with no extender, with the Go echo, and with Kerf in both its modes.
+"""Pods a second of a real kube-scheduler: with no extender, with the Go echo, with Kerf in both its modes, and planned.
 
 Repetitions go over the modes in turn, each time from another one on, so that what the machine does besides falls on
 all alike. Every single run has a control plane of its own: no mode inherits another one's pods or warm caches. All
@@ -28,6 +28,8 @@ class Mode(StrEnum):
     ECHO = "echo"
     DECISIVE = "decisive"
     SCORES = "scores"
+    PLANNED = "planned"
+    """Pods wait behind Kerf's gate: it nominates a node for each, and opens. These writes count."""
 
 
 class View(StrEnum):
@@ -39,6 +41,7 @@ class View(StrEnum):
 
 _PERCENTAGE = {View.FULL: 100, View.DEFAULT: 0}
 """percentageOfNodesToScore; 0 lets kube-scheduler choose by the number of nodes."""
+_GATE = "kerf.dev/queue"
 _CLIENT_LIMITS = {"qps": 5000, "burst": 5000}
 _PLAIN = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -49,7 +52,8 @@ _ECHO = {
     **{"urlPrefix": "http://replaced.invalid", "nodeCacheCapable": True, "weight": 1},
     **{"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"},
 }
-_RATIOS = ((Mode.ECHO, Mode.NONE), *((mode, than) for mode in (Mode.DECISIVE, Mode.SCORES) for than in Mode))
+_OF_KERF = (Mode.DECISIVE, Mode.SCORES, Mode.PLANNED)
+_RATIOS = ((Mode.ECHO, Mode.NONE), *((mode, than) for mode in _OF_KERF for than in Mode))
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ def scheduler_config(mode: Mode, view: View) -> str:
     if mode is Mode.ECHO:
         settings["extenders"] = [_ECHO]
     elif mode is not Mode.NONE:
-        settings = yaml.safe_load((ROOT / "scheduler-config" / f"{mode}.yaml").read_text())
+        name = Mode.DECISIVE if mode is Mode.PLANNED else mode
+        settings = yaml.safe_load((ROOT / "scheduler-config" / f"{name}.yaml").read_text())
     common = {"clientConnection": _CLIENT_LIMITS, "percentageOfNodesToScore": _PERCENTAGE[view]}
     return yaml.safe_dump(settings | common)
 
@@ -114,6 +119,7 @@ def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[
             plane,
             "measure",
             *(f"-count={plan.pods}", f"-pod-gpus={plan.pod_gpus}", f"-timeout={plan.timeout_s:g}s"),
+            *([f"-gate={_GATE}"] if mode is Mode.PLANNED else []),
         )
         after = list(map(servers.cpu_seconds, processes))
     used = zip(processes, before, after, strict=True)
@@ -126,8 +132,16 @@ def _extender(mode: Mode, plane: ControlPlane) -> Iterator[Process | None]:
     if mode is Mode.NONE:
         yield None
         return
-    with servers.go_echo(plane) if mode is Mode.ECHO else servers.kerf(plane, mode) as process:
+    with servers.go_echo(plane) if mode is Mode.ECHO else _kerf(mode, plane) as process:
         yield process
+
+
+def _kerf(mode: Mode, plane: ControlPlane) -> contextlib.AbstractContextManager[Process]:
+    """Kerf as it ships, with its queue where that is measured."""
+    if mode is not Mode.PLANNED:
+        return servers.kerf(plane, mode)
+    plane.apply(ROOT / "manifests" / "queue" / "rbac.yaml")
+    return servers.kerf(plane, Mode.DECISIVE, "--set=queue.enabled=true")
 
 
 def _check(outcome: dict[str, Any], what: str) -> None:

@@ -79,19 +79,19 @@ def cpu_seconds(process: Process) -> float:
 
 
 @contextlib.contextmanager
-def kerf(plane: ControlPlane, mode: str) -> Iterator[Process]:
-    """Kerf on a control plane, ready; everything but the mode is as it comes."""
-    process = processes.retry_taken_port(lambda: _ready(start_kerf(plane, mode), "readyz"))
+def kerf(plane: ControlPlane, mode: str, *arguments: str) -> Iterator[Process]:
+    """Kerf on a control plane, ready; everything but the mode and what is given is as it comes."""
+    process = processes.retry_taken_port(lambda: _ready(start_kerf(plane, mode, *arguments), "readyz"))
     with _stopping(process):
         yield process
 
 
-def start_kerf(plane: ControlPlane, mode: str) -> Process:
+def start_kerf(plane: ControlPlane, mode: str, *arguments: str) -> Process:
     """Start `kerf serve` and return at once."""
     port = free_port()
     command = [
         *(sys.executable, "-m", "extender", "serve", "--port", str(port), "--mode", mode),
-        *("--kubeconfig", str(plane.kubeconfig("kerf"))),
+        *("--kubeconfig", str(plane.kubeconfig("kerf")), *arguments),
     ]
     return start_process("kerf", command, plane.directory / "kerf.log", _url(port), env=_environment())
 

@@ -34,7 +34,7 @@ def test_scheduler_reports_every_mode(tmp_path: Path) -> None:
         "view": "default",
         "pod_gpus": 1,
     }
-    assert list(report["modes"]) == ["none", "echo", "decisive", "scores"]
+    assert list(report["modes"]) == ["none", "echo", "decisive", "scores", "planned"]
     assert all(len(mode["pods_per_s"]) == 1 and mode["pods_per_s"][0] > 0 for mode in report["modes"].values())
     assert {"decisive/none", "decisive/echo", "scores/echo"} <= report["ratios"].keys()
     assert {"cpus", "python", "date"} <= report["machine"].keys()

@@ -113,6 +113,7 @@ class FaultyTransport:
     inner: MemoryCluster = field(default_factory=MemoryCluster)
     gets: deque[Fault | None] = field(default_factory=deque)
     posts: deque[Fault | None] = field(default_factory=deque)
+    patches: deque[Fault | None] = field(default_factory=deque)
     calls: list[tuple[str, str, bytes]] = field(default_factory=list)
     on_post: Callable[[], None] | None = None
     """Called after a post took effect, before it is answered."""
@@ -143,6 +144,8 @@ class FaultyTransport:
 
     async def patch(self, path: str, body: bytes) -> bytes:
         self.calls.append(("PATCH", path, body))
+        if self.patches and (fault := self.patches.popleft()):
+            raise fault.error
         return await self.inner.patch(path, body)
 
     def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:

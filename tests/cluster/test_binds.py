@@ -94,6 +94,9 @@ class Rig:
             self.bind(node, fault)
         return str(raised.value)
 
+    def settle(self) -> None:
+        asyncio.run(self.binder.settler.settle_round())
+
     def free(self, node: str) -> set[int]:
         cluster = self.ledger.snapshot(self.clock())
         row = cluster.row_of[node]
@@ -182,6 +185,20 @@ def test_a_bound_pod_holds_its_gpus_before_the_watch_tells() -> None:
                 ASSIGNED_MEMORY: "4096",
             },
             id="a share",
+        ),
+        pytest.param(
+            pod_manifest(
+                "p", 1, uid="u", annotations={ASSIGNED_UUIDS: "GPU-x", ASSIGNED_SHARE: "1", ASSIGNED_GPUS: "9"}
+            ),
+            [node_manifest("x", 2)],
+            {
+                ASSIGNED_GPUS: "0",
+                ASSIGNED_UUIDS: "",
+                ASSIGNED_SHARE: "",
+                ASSIGNED_BY: f"kerf/{__version__} bestfit",
+                ASSIGNED_MODEL: "t4",
+            },
+            id="a copy of another pod: what was assigned to that one is blanked",
         ),
         pytest.param(
             pod_manifest("p", uid="u", annotations={UUID: "GPU-b"}),
@@ -340,8 +357,8 @@ def test_a_pod_without_gpus_bound_before_its_answer_was_lost() -> None:
             Fault(SERVER_ERROR),
             None,
             "binding default/p to n failed: 500 InternalError: etcdserver: request timed out",
-            ClaimState.UNDECIDED,
-            id="500 and not bound yet: the write may still come",
+            None,
+            id="500 and not bound yet: the write can't come any more",
         ),
         pytest.param(
             Fault(SERVER_ERROR),
@@ -355,8 +372,8 @@ def test_a_pod_without_gpus_bound_before_its_answer_was_lost() -> None:
             Fault(TIMEOUT),
             None,
             "binding default/p to n failed: POST: timed out",
-            ClaimState.UNDECIDED,
-            id="timed out and not bound yet: the write may still come",
+            None,
+            id="timed out and not bound yet: the write can't come any more",
         ),
         pytest.param(
             Fault(TIMEOUT),
@@ -385,13 +402,43 @@ def test_a_failed_binding(post: Fault, get: Fault | None, sentence: str, state: 
     rig = Rig()
     rig.filter("n")
     rig.transport.posts.append(post)
-    rig.transport.gets.append(get)
+    for answers in (rig.transport.gets, rig.transport.patches):
+        answers.append(get)
     assert rig.fail() == sentence
     assert rig.state() is state
     assert rig.free("n") == ({1} if state else {0, 1})
-    rig.clock.now += TTL_S
-    assert rig.free("n") == {0, 1}, "what nobody knows is held for the TTL and no longer"
+    rig.clock.now += 10 * TTL_S
+    assert rig.free("n") == ({1} if state else {0, 1}), "what nobody knows is held"
+    rig.transport.patches.append(Fault(SERVER_ERROR))
+    rig.settle()
+    assert rig.free("n") == ({1} if state else {0, 1}), "and the pod can't be asked"
+    rig.transport.patches.clear()
+    rig.settle()
+    bound = post.took_effect
+    assert (rig.state(), rig.free("n")) == ((ClaimState.BOUND, {1}) if bound else (None, {0, 1}))
     assert rig.cluster.events == []
+
+
+@pytest.mark.parametrize("error", [TIMEOUT, SERVER_ERROR], ids=str)
+def test_a_binding_that_failed_without_an_answer_cannot_take_effect_later(error: ClusterError) -> None:
+    rig = Rig()
+    rig.filter("n")
+    rig.transport.posts.append(Fault(error))
+    rig.fail()
+    ((_, path, late),) = (call for call in rig.transport.calls if call[0] == "POST")
+    with pytest.raises(ApiError, match="409"):
+        asyncio.run(rig.cluster.post(path, late))
+
+
+def test_a_standby_gives_up_what_is_undecided() -> None:
+    rig = Rig()
+    rig.filter("n")
+    rig.transport.posts.append(Fault(TIMEOUT))
+    rig.transport.patches.append(Fault(TIMEOUT))
+    rig.fail()
+    rig.fence.shut(lambda: "b leads")
+    rig.settle()
+    assert (rig.state(), rig.paths()) == (None, ["POST binding", "PATCH status"])
 
 
 @pytest.mark.parametrize("error", [TIMEOUT, SERVER_ERROR, CONFLICT, ApiError(504, "Timeout", "")], ids=str)
@@ -400,7 +447,7 @@ def test_a_binding_that_took_effect_is_a_success_whatever_the_answer(error: Clus
     rig.filter("n")
     rig.transport.posts.append(Fault(error, took_effect=True))
     rig.bind()
-    assert rig.paths() == ["POST binding", "GET p"]
+    assert rig.paths() == ["POST binding", "GET p" if error is CONFLICT else "PATCH status"]
     assert (rig.state(), rig.free("n")) == (ClaimState.BOUND, {1})
 
 
@@ -684,7 +731,7 @@ def test_a_second_bind_of_a_pod_being_bound_is_refused() -> None:
     assert (rig.state(), rig.free("n")) == (ClaimState.BOUND, {1})
 
 
-def test_a_cancelled_bind_keeps_its_gpus_for_the_ttl() -> None:
+def test_a_cancelled_bind_keeps_its_gpus_until_the_pod_has_told() -> None:
     async def scenario(rig: Rig, transport: SlowTransport, first: "asyncio.Task[None]") -> None:
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -692,6 +739,8 @@ def test_a_cancelled_bind_keeps_its_gpus_for_the_ttl() -> None:
 
     rig = slow(scenario)
     assert (rig.state(), rig.free("n")) == (ClaimState.UNDECIDED, {1})
+    rig.settle()
+    assert (rig.state(), rig.free("n")) == (None, {0, 1})
 
 
 def test_another_pod_sees_a_binding_under_way() -> None:

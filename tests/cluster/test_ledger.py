@@ -87,7 +87,7 @@ def test_slices_are_reserved_by_number() -> None:
     [
         pytest.param(ClaimState.BOUND, {1}, {1}, id="bound: held as long as the pod"),
         pytest.param(None, set(), set(), id="refused: free at once"),
-        pytest.param(ClaimState.UNDECIDED, {1}, set(), id="nobody knows: held for the TTL"),
+        pytest.param(ClaimState.UNDECIDED, {1}, {1}, id="nobody knows: held until somebody does"),
     ],
 )
 def test_a_binding_ends_with_its_answer(outcome: ClaimState | None, held: set[int], held_after_ttl: set[int]) -> None:
@@ -99,6 +99,15 @@ def test_a_binding_ends_with_its_answer(outcome: ClaimState | None, held: set[in
     ledger.end_binding(claim, outcome, 400.0)
     assert free_gpus(ledger, "n", 400.0 + TTL_S - 0.001) == {0, 1} - held
     assert free_gpus(ledger, "n", 400.0 + TTL_S) == {0, 1} - held_after_ttl
+
+
+@pytest.mark.parametrize(("outcome", "held"), [(ClaimState.BOUND, {1}), (None, set())])
+def test_what_is_undecided_ends_when_somebody_knows(outcome: ClaimState | None, held: set[int]) -> None:
+    ledger = ledger_of(n=2)
+    claim = ledger.begin_binding("u", "n", whole_gpus(1, (1,)), 0.0)
+    ledger.end_binding(claim, ClaimState.UNDECIDED, 0.0)
+    ledger.end_binding(claim, outcome, 1.0)
+    assert free_gpus(ledger, "n", 1000.0) == {0, 1} - held
 
 
 @pytest.mark.parametrize("outcome", [ClaimState.BOUND, ClaimState.UNDECIDED, None])
@@ -400,7 +409,7 @@ class Model:
 
     def forget_expired(self) -> None:
         for uid, held in list(self.held.items()):
-            if held.state in (ClaimState.RESERVED, ClaimState.UNDECIDED) and held.since + TTL_S <= self.now:
+            if held.state is ClaimState.RESERVED and held.since + TTL_S <= self.now:
                 del self.held[uid]
 
     def settled(self, uid: str) -> bool:

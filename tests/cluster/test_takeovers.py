@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from extender.cluster.fences import Fence, FencedError
-from extender.cluster.leases import Election, HeldLease, LeaseName, LeaseTimes, Unelected
+from extender.cluster.leases import Election, HeldLease, LeaseName, LeaseTimes, Spectator, Unelected
 from extender.cluster.ledger import Ledger
 from extender.cluster.memory import Manifest, MemoryCluster
 from extender.cluster.mirrors import Mirror
@@ -26,6 +26,8 @@ class Server(MemoryCluster):
     def __init__(self, *objects: Manifest) -> None:
         super().__init__([node_manifest("n", 2), *objects])
         self.refuses = False
+        self.errors = 0
+        """How many patches fail before they succeed again."""
         self.heard = asyncio.Event()
         self.heard.set()
         self.marks: list[str] = []
@@ -34,6 +36,9 @@ class Server(MemoryCluster):
         if path.endswith("/status"):
             if self.refuses:
                 raise UnreachableError("refused")
+            if self.errors:
+                self.errors -= 1
+                raise ApiError(500, "InternalError", "no")
             self.marks.append(path.split("/")[-2])
         return await super().patch(path, body)
 
@@ -118,6 +123,18 @@ def test_a_late_binding_of_the_process_before_fails() -> None:
     assert "nodeName" not in server.pod("default", "p")["spec"]
 
 
+def test_a_spectator_writes_nothing() -> None:
+    server = Server(pod_manifest("p", 1, uid="u"))
+    replica = Replica(server, Spectator())
+
+    async def scenario() -> None:
+        await until(lambda: not replica.mirror.fault())
+        assert replica.fence.standby() == "standby: this process never decides"
+
+    run(replica, scenario)
+    assert server.marks == []
+
+
 def test_two_take_overs_never_write_the_same_mark() -> None:
     server = Server(pod_manifest("p", 1, uid="u"))
     marks = set()
@@ -143,6 +160,14 @@ def test_nothing_is_decided_before_every_pod_is_marked() -> None:
         await replica.leads()
 
     run(replica, scenario)
+
+
+def test_what_is_marked_is_not_marked_again_because_others_failed() -> None:
+    server = Server(*(pod_manifest(f"p{number}", 1) for number in range(100)))
+    server.errors = 40
+    replica = Replica(server)
+    run(replica, replica.leads)
+    assert len(server.marks) == len(set(server.marks)) == 100
 
 
 def test_a_new_leader_lists_what_its_watch_has_not_told_yet() -> None:
@@ -196,6 +221,27 @@ def test_the_fence_shuts_when_the_lease_is_lost_and_opens_in_a_new_epoch() -> No
     asyncio.run(scenario())
     assert len(server.marks) == 2
     assert replica.leadership.num_terms == 2
+
+
+def test_the_fence_is_shut_from_the_very_moment_that_another_term_begins() -> None:
+    """Calls that are answered before the take-over of that term has even started find it shut."""
+    server, clock = Server(), Clock()
+    election = held(server, clock)
+    replica = Replica(server, election)
+    replica.fence._clock = clock
+
+    async def scenario() -> None:
+        async with running(replica):
+            await replica.leads()
+            epoch = replica.fence.enter()
+            election._set_term("another")
+            with pytest.raises(FencedError):
+                replica.fence.check(epoch)
+            await until(lambda: not replica.fence.fault())
+            with pytest.raises(FencedError, match="another process has led meanwhile"):
+                replica.fence.check(epoch)
+
+    asyncio.run(scenario())
 
 
 def test_at_a_stop_the_lease_is_released() -> None:

@@ -39,13 +39,14 @@ class KerfProcess:
         env: Mapping[str, str] | None = None,
         ready_path: str = "/readyz",
         certificate: Path | None = None,
+        port: int = 0,
     ) -> None:
         """With a `certificate`, that of its CA, it is spoken to by HTTPS."""
-        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{free_port()}"
+        self.port = port or free_port()
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
         self._tls = ssl.create_default_context(cafile=str(certificate)) if certificate else None
-        port = self.url.rpartition(":")[2]
         credentials = [] if env else ["--kubeconfig", str(plane.kubeconfig("kerf"))]
-        command = [sys.executable, "-m", "extender", "serve", "--port", port, *credentials, *arguments]
+        command = [sys.executable, "-m", "extender", "serve", "--port", str(self.port), *credentials, *arguments]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
         self.log = plane.directory / f"{name}.log"
         self.process: Process = start_process(name, command, self.log, self.url, environment | dict(env or {}))

@@ -38,6 +38,7 @@ def test_lint(helm: Helm) -> None:
         pytest.param("scheduler.percentageOfNodesToScore=101", "percentageOfNodesToScore", id="out of range"),
         pytest.param("image.repository=", "repository", id="no image"),
         pytest.param("serviceMonitor.enabled=true", "mode=service", id="metrics on loopback"),
+        pytest.param("tls.secretName=kerf", "mode=service", id="TLS on loopback"),
     ],
 )
 def test_bad_values_are_refused_by_name(helm: Helm, value: str, fault: str) -> None:
@@ -51,6 +52,7 @@ MATRIX = [
     ("replicas=2",),
     ("mode=service", "replicas=3", "networkPolicy.enabled=true", "networkPolicy.from[0].podSelector.matchLabels.a=b"),
     ("mode=service", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "service.port=80"),
+    ("mode=service", "replicas=2", "tls.secretName=kerf-tls", "serviceMonitor.enabled=true"),
     ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),
     ("config.decisions.policy=spread", "config.server.port=8888", "env[0].name=KERF_LOG__FORMAT", "env[0].value=json"),
 ]
@@ -70,6 +72,11 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
     loaded = load_settings(settings)
     assert loaded.server.host == ("127.0.0.1" if sidecar else "0.0.0.0")  # noqa: S104 - what the Service needs
+    assert loaded.leader_election.mode == ("scheduler" if sidecar else "own")
+    tls = "tls.secretName=kerf-tls" in values
+    assert (loaded.server.tls_client_ca_file is not None) == tls
+    probe = containers(deployment)["kerf"]["readinessProbe"]["exec"]["command"]
+    assert ("HTTPSConnection" in probe[2], probe[3]) == (tls, "/syncz" if sidecar else "/readyz")
     replicas = deployment["spec"]["replicas"]
     kinds = {item["kind"] for item in objects}
     assert ("PodDisruptionBudget" in kinds) == (replicas > 1)

@@ -27,6 +27,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "kerf.config" -}}
 {{- $config := deepCopy .Values.config }}
 {{- $server := dict "port" 8888 "host" (ternary "127.0.0.1" "0.0.0.0" (eq .Values.mode "scheduler")) }}
+{{- if .Values.tls.secretName }}
+{{- $server = merge $server (dict "tls_cert_file" "/etc/kerf-tls/tls.crt" "tls_key_file" "/etc/kerf-tls/tls.key" "tls_client_ca_file" "/etc/kerf-tls/ca.crt") }}
+{{- end }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
 {{- $config := mergeOverwrite (dict "server" $server "leader_election" $election) $config }}
@@ -64,18 +67,23 @@ extenders:
     ignorable: false
 {{- end }}
 
-{{/* A probe of Kerf on loopback: runs inside the container, since nobody else can reach the port. */}}
+{{/* A probe of Kerf on loopback: runs inside the container, since nobody else can reach the port. The path, and whether by TLS. */}}
 {{- define "kerf.probe" -}}
 exec:
   command:
     - python
     - -ISc
     - |
+      {{- if .tls }}
+      import http.client, ssl, sys
+      kerf = http.client.HTTPSConnection("127.0.0.1", 8888, timeout=2, context=ssl._create_unverified_context())
+      {{- else }}
       import http.client, sys
       kerf = http.client.HTTPConnection("127.0.0.1", 8888, timeout=2)
+      {{- end }}
       kerf.request("GET", sys.argv[1])
       sys.exit(kerf.getresponse().status != 200)
-    - {{ . }}
+    - {{ .path }}
 {{- end }}
 
 {{/* Kerf's container. */}}
@@ -94,18 +102,18 @@ ports:
     containerPort: 8888
 {{- end }}
 startupProbe:
-  {{- include "kerf.probe" (ternary "/syncz" "/healthz" (eq .Values.mode "scheduler")) | nindent 2 }}
+  {{- include "kerf.probe" (dict "tls" .Values.tls.secretName "path" (ternary "/syncz" "/healthz" (eq .Values.mode "scheduler"))) | nindent 2 }}
   periodSeconds: 1
   timeoutSeconds: 5
   failureThreshold: 120
 readinessProbe:
   # Beside a kube-scheduler a standby is as it should be; behind a Service only the leader may be called.
-  {{- include "kerf.probe" (ternary "/syncz" "/readyz" (eq .Values.mode "scheduler")) | nindent 2 }}
+  {{- include "kerf.probe" (dict "tls" .Values.tls.secretName "path" (ternary "/syncz" "/readyz" (eq .Values.mode "scheduler"))) | nindent 2 }}
   periodSeconds: {{ ternary 10 1 (eq .Values.mode "scheduler") }}
   timeoutSeconds: 5
   failureThreshold: {{ ternary 3 1 (eq .Values.mode "scheduler") }}
 livenessProbe:
-  {{- include "kerf.probe" "/healthz" | nindent 2 }}
+  {{- include "kerf.probe" (dict "tls" .Values.tls.secretName "path" "/healthz") | nindent 2 }}
   periodSeconds: 15
   timeoutSeconds: 5
   failureThreshold: 4
@@ -117,6 +125,11 @@ volumeMounts:
   - name: config
     mountPath: /etc/kerf
     readOnly: true
+  {{- if .Values.tls.secretName }}
+  - name: tls
+    mountPath: /etc/kerf-tls
+    readOnly: true
+  {{- end }}
 {{- end }}
 
 {{- define "kerf.restricted" -}}

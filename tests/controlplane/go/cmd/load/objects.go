@@ -58,9 +58,9 @@ func (s *nodeSpec) build(idx int) (*v1.Node, error) {
 }
 
 type podSpec struct {
-	namespace, prefix, scheduler, cpu, memory string
-	gpus                                      int
-	limits, labels, annotations               keyValues
+	namespace, prefix, scheduler, cpu, memory, gate string
+	gpus                                            int
+	limits, labels, annotations                     keyValues
 }
 
 func podFlags(flags *flag.FlagSet) *podSpec {
@@ -71,6 +71,7 @@ func podFlags(flags *flag.FlagSet) *podSpec {
 	flags.IntVar(&spec.gpus, "pod-gpus", 1, "nvidia.com/gpu limit of each pod; 0: none")
 	flags.StringVar(&spec.cpu, "cpu", "100m", "cpu request")
 	flags.StringVar(&spec.memory, "memory", "64Mi", "memory request")
+	flags.StringVar(&spec.gate, "gate", "", "scheduling gate of each pod")
 	flags.Var(spec.limits, "limit", "RESOURCE=QUANTITY to add to the limits; may be repeated")
 	flags.Var(spec.labels, "label", "KEY=VALUE to add; may be repeated")
 	flags.Var(spec.annotations, "annotation", "KEY=VALUE to add; may be repeated")
@@ -86,12 +87,17 @@ func (s *podSpec) build(name, node string) (*v1.Pod, error) {
 	if s.gpus > 0 {
 		limits[gpuResource] = *resource.NewQuantity(int64(s.gpus), resource.DecimalSI)
 	}
+	var gates []v1.PodSchedulingGate
+	if s.gate != "" && node == "" {
+		gates = []v1.PodSchedulingGate{{Name: s.gate}}
+	}
 	requests, err := resourceList(map[string]string{"cpu": s.cpu, "memory": s.memory})
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.namespace, Labels: s.labels, Annotations: s.annotations},
 		Spec: v1.PodSpec{
-			SchedulerName: s.scheduler,
-			NodeName:      node,
+			SchedulerName:   s.scheduler,
+			SchedulingGates: gates,
+			NodeName:        node,
 			Containers: []v1.Container{{
 				Name:      "main",
 				Image:     "registry.k8s.io/pause:3.10",

@@ -1,0 +1,131 @@
+"""The pods that wait behind Kerf's gate, as the watch tells of them, and those whose gate was opened a moment ago."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from extender.cluster import objects
+from extender.core.requests import RequestError
+from extender.queueing.batches import gang_of, plan_pod
+from extender.queueing.manifests import Pod
+from extender.queueing.plans import PlanPod
+from extender.queueing.restrictions import Kinds
+
+PENDING_PODS = "spec.nodeName=,status.phase=Pending"
+"""Only pods without a node: one that gets its node leaves the selection, which the watch tells as a deletion."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A pod that waits, or that was let go and has no node yet."""
+
+    pod: Pod
+    planned: PlanPod | None
+    """As planners take it; None when its request can't be understood."""
+    fault: str
+    """Why it can't be understood."""
+    gang_size: int
+    """0 where only the PodGroup says."""
+    created: float
+    """Unix time."""
+    seen: float
+    """Monotonic time of the first sight."""
+    opened: float | None = None
+    """Monotonic time at which its gate was found open, or opened."""
+    node: str = ""
+    """Node that it was nominated for."""
+    reason: str = ""
+    """Why it was passed over last."""
+    num_skips: int = 0
+    """How often it was passed over for a new reason."""
+    noted: str = ""
+    """Reason that is written on the pod."""
+    noted_at: float = float("-inf")
+
+    @property
+    def uid(self) -> str:
+        """Of the pod."""
+        return self.pod.metadata.uid
+
+
+class Backlog:
+    """Entries by UID; the sink of a reflector of pending pods."""
+
+    def __init__(self, clock: Callable[[], float], changed: Callable[[], None], left: Callable[[Entry], None]) -> None:
+        self._clock = clock
+        self._changed = changed
+        self._left = left
+        self.kinds = Kinds()
+        self.entries: dict[str, Entry] = {}
+
+    def waiting(self) -> list[Entry]:
+        """Entries behind the gate."""
+        return [entry for entry in self.entries.values() if entry.opened is None]
+
+    def opened(self) -> list[Entry]:
+        """Entries let go, without a node yet."""
+        return [entry for entry in self.entries.values() if entry.opened is not None]
+
+    def upsert(self, item: objects.Pod) -> None:
+        """A pending pod was added or changed."""
+        if not isinstance(item, Pod):
+            raise TypeError("pods of the queue are decoded with what the queue reads")
+        uid = item.metadata.uid
+        known = self.entries.get(uid)
+        if known is None:
+            if item.gated and not item.metadata.deletion_timestamp:
+                self.entries[uid] = self._entry(item)
+                self._changed()
+            return
+        if item.metadata.deletion_timestamp:
+            self._drop(uid)
+        elif item.gated:
+            if known.opened is None:
+                self._update(known, item)
+        elif known.opened is None:
+            known.pod, known.opened = item, self._clock()  # by Kerf a moment ago, or by somebody else
+
+    def remove(self, item: objects.Pod) -> None:
+        """A pod is gone, or has its node."""
+        self._drop(item.metadata.uid)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        """Pods that a complete list does not name are gone, or have their nodes."""
+        for uid in self.entries.keys() - items:
+            self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
+        entry = self.entries.pop(uid, None)
+        if entry is not None:
+            self._left(entry)
+            self._changed()
+
+    def _update(self, known: Entry, item: Pod) -> None:
+        old, new = known.pod.metadata, item.metadata
+        same = (old.labels, item.spec) == (new.labels, known.pod.spec)
+        known.pod = item
+        if not same or _asked(old.annotations) != _asked(new.annotations):
+            fresh = self._entry(item)
+            known.planned, known.fault, known.gang_size = fresh.planned, fresh.fault, fresh.gang_size
+            self._changed()
+
+    def _entry(self, pod: Pod) -> Entry:
+        planned, fault, size = None, "", 0
+        try:
+            planned, (_, size) = plan_pod(pod, self.kinds), gang_of(pod)
+        except RequestError as error:
+            fault = str(error)
+        return Entry(pod, planned, fault, size, unix_time(pod.metadata.creation_timestamp), self._clock())
+
+
+def unix_time(text: str) -> float:
+    """Seconds since 1970 of an API server's time stamp, 0 where there is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _asked(annotations: dict[str, str] | None) -> dict[str, str]:
+    """What the pod's author says: all but what Kerf itself writes while it waits."""
+    return {key: value for key, value in (annotations or {}).items() if not key.startswith("kerf.dev/skipped")}

@@ -1,0 +1,390 @@
+"""The queue's controller: it looks at what waits, plans a round, and carries it out through kube-scheduler.
+
+Sync, order, plan, reserve, nominate, open, verify: each round is one such story, and holds nothing that the API server
+does not: after a restart pods behind the gate are planned anew, and those let go are kube-scheduler's. GPUs of a pod
+that is let go are reserved in the ledger until it is bound, as those of any decision.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from extender.cluster import objects
+from extender.cluster.ledger import Ledger
+from extender.cluster.mirrors import HOLDING_PODS, NODES_PATH, PODS_PATH
+from extender.cluster.placements import Placer, PodIdentity
+from extender.cluster.reflectors import Reflector
+from extender.cluster.transports import ClusterError, Transport
+from extender.core.requests import PodRequest
+from extender.queueing.backlogs import PENDING_PODS, Backlog, Entry
+from extender.queueing.durations import Durations
+from extender.queueing.gangs import Gangs, Unit, units_of
+from extender.queueing.manifests import Node, Pod
+from extender.queueing.nodebooks import Booked, NodeBook
+from extender.queueing.optins import NAMESPACES_PATH, Namespaces, opted_out
+from extender.queueing.orders import Order, Waiting, ordered
+from extender.queueing.planners import PLANNERS
+from extender.queueing.plans import Plan, PlanError, PlanPod, View
+from extender.queueing.quotas import Quotas
+from extender.queueing.realisations import Realiser
+from extender.queueing.rounds import Head, Round, Rules, greedy_round
+from extender.queueing.runs import Runs, owners_of
+
+logger = logging.getLogger(__name__)
+
+_MAX_CONCURRENT: Final = 16
+_NOTE_AFTER_S: Final = 1.0
+_NOTE_EVERY_S: Final = 30.0
+_MAX_NOTES: Final = 50
+_PLANNED_INLINE: Final = 64
+"""A round of so few pods is planned at once; a larger one in a thread, so that filter and bind go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the queue works; times in seconds."""
+
+    planner: str = "greedy"
+    order: Order = Order.FIFO
+    ageing_s: float = 3600.0
+    interval_s: float = 0.05
+    retry_s: float = 5.0
+    batch_pods: int = 500
+    max_open: int = 256
+    reserve_frac: float = 0.0
+    reserve_after_s: float = 10.0
+    fail_open_s: float = 0.0
+    fair_share: bool = False
+    quotas: Quotas = field(default_factory=Quotas)
+
+
+@dataclass
+class Counts:
+    """What has happened since the start."""
+
+    rounds: int = 0
+    opened: int = 0
+    honoured: int = 0
+    """Pods that Kerf bound, or was binding, to the node nominated."""
+    fallbacks: int = 0
+    """Pods let go that went another way: another node, deleted, bound past Kerf."""
+    failed_open: int = 0
+    outdated: int = 0
+    """Pods whose node no longer fitted when its turn came."""
+    errors: int = 0
+    round_s: float = 0.0
+    """How long the last round took to plan."""
+
+
+class QueueController:
+    """Runs from `start` to `stop`: writes nothing on a standby, and plans nothing while the mirror is not current."""
+
+    def __init__(  # noqa: PLR0913 - what it works with
+        self,
+        transport: Transport,
+        ledger: Ledger,
+        placer: Placer,
+        options: Options,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        standby: Callable[[], str],
+        mirror_fault: Callable[[], str],
+        page_size: int = 500,
+    ) -> None:
+        self._ledger = ledger
+        self._placer = placer
+        self._options = options
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._standby = standby
+        self._mirror_fault = mirror_fault
+        self._dirty = asyncio.Event()
+        self._realiser = Realiser(transport)
+        self.backlog = Backlog(clock, self._dirty.set, self._left)
+        self.counts = Counts()
+        self.durations = Durations()
+        self.head: Head | None = None
+        self._gangs = Gangs(transport, clock)
+        self._nodes = NodeBook(self._dirty.set)
+        self._namespaces = Namespaces(self._dirty.set)
+        self._runs = Runs(self.durations, wall_clock)
+        self._reflectors: dict[str, Reflector[Any]] = {
+            "waiting pods": Reflector[objects.Pod](
+                transport, PODS_PATH, Pod, self.backlog, clock, field_selector=PENDING_PODS, page_size=page_size
+            ),
+            "nodes": Reflector[objects.Node](transport, NODES_PATH, Node, self._nodes, clock, page_size=page_size),
+            "namespaces": Reflector[objects.Node](transport, NAMESPACES_PATH, Node, self._namespaces, clock),
+        }
+        if options.order is Order.SHORTEST or options.fair_share or options.quotas.gpus:
+            self._reflectors["running pods"] = Reflector[objects.Pod](
+                transport, PODS_PATH, Pod, self._runs, clock, field_selector=HOLDING_PODS, page_size=page_size
+            )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._planned_version = -1
+        self._planned_at = float("-inf")
+
+    def start(self) -> None:
+        """Begin, in the running event loop."""
+        self._tasks = [
+            asyncio.create_task(reflector.run(), name=f"queue: {name}") for name, reflector in self._reflectors.items()
+        ]
+        self._tasks.append(asyncio.create_task(self._run(), name="queue"))
+
+    async def stop(self) -> None:
+        """End; what is being written is written."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+    def fault(self) -> str:
+        """Why nothing can be planned now, "" when it can."""
+        for name, reflector in self._reflectors.items():
+            if not reflector.synced:
+                return f"{name} of the queue are not synced yet" + (
+                    f": {reflector.last_error}" if reflector.last_error else ""
+                )
+        return self._mirror_fault()
+
+    async def run_round(self) -> None:
+        """Let go what must not wait any longer, then plan the others and carry the plan out."""
+        now = self._clock()
+        if self._standby():
+            return
+        await self._release(now)
+        if self.fault():
+            return
+        window = self._options.max_open - len(self.backlog.opened())
+        if window < self._options.max_open / 4:
+            return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
+        waiting = [entry for entry in self.backlog.waiting() if entry.planned is not None]
+        units = await units_of(waiting, self._gangs)
+        ready = self._in_order([unit for unit in units if not unit.missing])
+        batch: list[tuple[Entry, PlanPod]] = []
+        most = self._options.batch_pods if self._options.planner != "greedy" else len(waiting)
+        for unit in ready:
+            if batch and len(batch) + len(unit.entries) > most:
+                break
+            batch += [(entry, entry.planned) for entry in unit.entries if entry.planned is not None]
+        self._planned_at = now
+        if batch:
+            made, names = await self._plan([pod for _, pod in batch], now, ready, window)
+            self.counts.rounds += 1
+            self.counts.round_s = self._clock() - now
+            self.head = made.head
+            await self._realise(made.plan, names, batch)
+            for position, why in made.plan.unassigned.items():
+                _skip(batch[position][0], why)
+        for unit in units:
+            for entry in unit.entries if unit.missing else ():
+                _skip(entry, unit.missing)
+        for entry in self.backlog.waiting():
+            if entry.fault:
+                _skip(entry, entry.fault)
+        await self._note(now)
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._dirty.wait(), self._options.interval_s * 4)
+            await asyncio.sleep(max(self._options.interval_s, 2 * self.counts.round_s))  # most of the time is others'
+            moved = self._ledger.snapshot(self._clock()).version != self._planned_version
+            due = self._clock() - self._planned_at >= self._options.retry_s
+            if not self.backlog.entries or not (self._dirty.is_set() or moved or due):
+                continue
+            self._dirty.clear()
+            self._planned_version = self._ledger.snapshot(self._clock()).version
+            try:
+                await self.run_round()
+            except Exception:
+                self.counts.errors += 1
+                logger.exception("a round of the queue failed")
+
+    def _in_order(self, units: Sequence[Unit]) -> list[Unit]:
+        """Whose turn it is first."""
+        quotas, by_key = self._options.quotas, {unit.key: unit for unit in units}
+        shortest = self._options.order is Order.SHORTEST
+        waiting = [
+            Waiting(
+                key=unit.key,
+                priority=max(pod.priority for pod in unit.pods),
+                since=min(entry.created for entry in unit.entries),
+                expected_s=self._expected_s(unit) if shortest else 0.0,
+                owner=unit.namespace,
+                share=unit.gpus / max(quotas.weights.get(unit.namespace, 1.0), 1e-9),
+            )
+            for unit in units
+        ]
+        shares = quotas.shares(self._used()) if self._options.fair_share else None
+        in_order = ordered(
+            waiting,
+            self._wall_clock(),
+            order=self._options.order,
+            ageing_s=self._options.ageing_s,
+            shares=shares,
+        )
+        return [by_key[item.key] for item in in_order]
+
+    def _expected_s(self, unit: Unit) -> float:
+        return max(self.durations.expected_s(owners_of(entry.pod)) for entry in unit.entries)
+
+    def _used(self) -> dict[str, float]:
+        """GPUs in use by namespace, those of pods on their way included."""
+        used = dict(self._runs.gpus)
+        for entry in self.backlog.opened():
+            if entry.planned is not None and entry.planned.gpus is not None:
+                namespace = entry.pod.metadata.namespace
+                used[namespace] = used.get(namespace, 0.0) + max(entry.planned.gpus.count, 1)
+        return used
+
+    async def _plan(
+        self, pods: list[PlanPod], now: float, units: Sequence[Unit], window: int
+    ) -> tuple[Round, tuple[str, ...]]:
+        """Plan on the cluster of this moment; the round, and the names of its rows."""
+        options = self._options
+        booked = [
+            Booked(entry.planned, entry.node)
+            for entry in self.backlog.opened()
+            if entry.planned is not None and entry.node
+        ]
+        topologies = {pod.topology for pod in pods if pod.topology}
+        cluster = self._ledger.snapshot(now)
+        view = self._nodes.view(cluster, self.backlog.kinds, topologies, booked, options.reserve_frac)
+        patient = {
+            unit.key for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s
+        }
+        rules = Rules(options.quotas, self._used(), self.head, frozenset(patient), window)
+        if len(pods) <= _PLANNED_INLINE and options.planner == "greedy":
+            return greedy_round(view, pods, rules), cluster.node_names
+        return await asyncio.to_thread(_search, view, pods, rules, options.planner), cluster.node_names
+
+    async def _realise(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
+        """Carry a plan out, gangs whole."""
+        gang_members: dict[str, list[tuple[Entry, str]]] = {}
+        for (entry, pod), row in zip(batch, plan.rows, strict=True):
+            if row >= 0:
+                gang_members.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
+        limit = asyncio.Semaphore(_MAX_CONCURRENT)
+        writes: list[Any] = []
+        for members in gang_members.values():
+            if self._reserve(members):
+                writes.append(self._let_go(members, plan.planner, limit))
+            else:
+                self.counts.outdated += len(members)
+                self._dirty.set()
+        await asyncio.gather(*writes)
+
+    def _reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
+        """Hold the GPUs of a unit if its nodes still fit: the plan may be of a version that has gone by."""
+        for entry, node in members:
+            request = entry.planned.gpus if entry.planned is not None else None
+            if request is None:
+                continue
+            identity = _identity(entry.pod)
+            policy = self._placer.policy_of(PodRequest(request, entry.planned.policy if entry.planned else ""))
+            placement = self._placer.place(identity, request, policy, [node])
+            if placement.node is None:
+                for other, _ in members:
+                    self._placer.release(other.uid)
+                return False
+            self._placer.reserve(placement)
+        return True
+
+    async def _let_go(self, members: Sequence[tuple[Entry, str]], planner: str, limit: asyncio.Semaphore) -> None:
+        """Nominate all members of a unit, then open all their gates."""
+
+        async def nominate(entry: Entry, node: str) -> None:
+            async with limit:
+                await self._realiser.nominate(entry.pod, node)
+
+        async def open_gate(entry: Entry, node: str) -> None:
+            async with limit:
+                entry.node, entry.opened = node, self._clock()
+                try:
+                    opened = await self._realiser.open(entry.pod, node, planner)
+                except BaseException:
+                    entry.opened = None  # the watch will tell if it was opened after all
+                    raise
+                self.counts.opened += opened
+                if not opened:
+                    entry.opened = None  # deleted, as the watch will tell, or too much was written at once
+                    self._dirty.set()
+
+        try:
+            await asyncio.gather(*(nominate(entry, node) for entry, node in members))
+            await asyncio.gather(*(open_gate(entry, node) for entry, node in members))
+        except ClusterError as error:
+            self.counts.errors += 1
+            logger.warning("the queue could not let pod %s go: %s", members[0][0].pod.key, error)
+            self._dirty.set()
+
+    async def _release(self, now: float) -> None:
+        """Open the gates of pods that no longer opt in, and of those that have waited too long."""
+        limit_s = self._options.fail_open_s
+        for entry in self.backlog.waiting():
+            why = opted_out(entry.pod, self._namespaces)
+            if not why and limit_s > 0 and now - entry.seen >= limit_s:
+                why = f"fail-open after {limit_s:g} s"
+                self.counts.failed_open += 1
+            if why:
+                entry.opened, entry.node = now, ""
+                try:
+                    await self._realiser.open(entry.pod, "", why)
+                except ClusterError as error:
+                    entry.opened = None
+                    logger.warning("the gate of pod %s was not opened: %s", entry.pod.key, error)
+
+    def _left(self, entry: Entry) -> None:
+        """A pod has its node, or is gone."""
+        claim = self._ledger.claim(entry.uid)
+        if entry.opened is None:
+            self._ledger.release(entry.uid)
+        elif entry.node and (claim is None or claim.node == entry.node):
+            self.counts.honoured += 1
+        elif entry.node:
+            self.counts.fallbacks += 1
+
+    async def _note(self, now: float) -> None:
+        """Write on pods why they wait: not at once, not for every change of a number, a bounded number at a time."""
+        due = [
+            entry
+            for entry in self.backlog.waiting()
+            if entry.reason
+            and entry.reason != entry.noted
+            and now - entry.seen >= _NOTE_AFTER_S
+            and now - entry.noted_at >= _NOTE_EVERY_S
+        ]
+        for entry in due[:_MAX_NOTES]:
+            entry.noted, entry.noted_at = entry.reason, now
+            try:
+                await self._realiser.note(entry.pod, entry.reason, entry.num_skips)
+            except ClusterError as error:
+                logger.warning("pod %s could not be told why it waits: %s", entry.pod.key, error)
+
+
+def _search(view: View, pods: Sequence[PlanPod], rules: Rules, planner: str) -> Round:
+    """A round by the planner asked for; what it does not take, or what quotas keep back, is greedy's."""
+    if planner == "greedy" or rules.quotas.gpus:
+        return greedy_round(view, pods, rules)
+    by_greedy = greedy_round(view, pods, rules)
+    try:
+        made = PLANNERS[planner].make(view, pods, 0)
+    except PlanError as error:
+        logger.info("planned by greedy: %s", error)
+        return by_greedy
+    return Round(made, None) if made.num_placed > by_greedy.plan.num_placed else by_greedy
+
+
+def _skip(entry: Entry, why: str) -> None:
+    if why and entry.opened is None and entry.reason != why:
+        entry.reason = why
+        entry.num_skips += 1
+
+
+def _identity(pod: Pod) -> PodIdentity:
+    return PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)

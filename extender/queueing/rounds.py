@@ -1,0 +1,144 @@
+"""One round of the queue, as a pure function: who goes next and where, who is passed over, and why the others wait.
+
+The queue holds no head-of-line blocking: smaller pods may pass one that has no room, but a reservation for the head
+keeps the nodes on which it will fit soonest from them, so that it is not passed for ever.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import Mask
+from extender.core.fits import fit
+from extender.core.reasons import RESOLVABLE
+from extender.queueing.boards import Board
+from extender.queueing.planners.greedy import place_unit
+from extender.queueing.plans import Plan, PlanPod, View, units_of
+from extender.queueing.quotas import Quotas
+
+NOT_YET: Final = ""
+"""Reason of pods that a round did not come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first in the queue that has no room, and the nodes kept for it."""
+
+    key: str
+    """Of its gang, or of the pod."""
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a round keeps to."""
+
+    quotas: Quotas = field(default_factory=Quotas)
+    used: Mapping[str, float] = field(default_factory=dict)
+    """GPUs in use by namespace."""
+    held: Head | None = None
+    """The head of the round before: its nodes stay the same while it stays the head."""
+    reserves: frozenset[str] = frozenset()
+    """Keys of gangs and pods that have waited long enough to have nodes kept for them."""
+    limit: float = float("inf")
+    """Most pods to place; a gang that comes first may be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round came to."""
+
+    plan: Plan
+    head: Head | None
+
+
+def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
+    """Place units in the order of `pods` where a live decision would put them.
+
+    Within quotas, beside the nodes kept for the head, and no more pods than `rules.limit`: those after that wait their
+    turn without a reason.
+    """
+    board = Board(view, pods)
+    used = dict(rules.used)
+    full: set[object] = set()
+    why: dict[int, str] = {}
+    head: Head | None = None
+    others: Mask | None = None
+    for unit in units_of(pods):
+        if board.num_steps and board.num_steps + len(unit) > rules.limit:
+            why.update(dict.fromkeys(range(unit[0], len(pods)), NOT_YET))
+            break
+        first = pods[unit[0]]
+        namespace = first.key.partition("/")[0]
+        asked = float(sum(_gpus(pods[position]) for position in unit))
+        excess = rules.quotas.excess(namespace, used.get(namespace, 0.0), asked)
+        if excess:
+            why.update(dict.fromkeys(unit, excess))
+            continue
+        alike = (first.cpu_milli, first.memory_mib, first.gpus, first.kind) if not first.gang else None
+        if alike is not None and alike in full:
+            continue
+        if place_unit(board, unit, others):
+            used[namespace] = used.get(namespace, 0.0) + asked
+            continue
+        if alike is not None:
+            full.add(alike)
+        key = first.gang or first.key
+        if head is None and key in rules.reserves:
+            head = _head(board, unit, key, rules.held)
+            if head is not None:
+                others = _others(view, head)
+                full.clear()
+    plan = board.plan("greedy", unasked={position for position in why if why[position] == NOT_YET})
+    if head is not None:
+        why.update(
+            {
+                position: f"room is kept for {head.key}"
+                for position in plan.unassigned
+                if position not in why
+                and (pods[position].gang or pods[position].key) != head.key
+                and board.fits(position).any()
+            }
+        )
+    unassigned = {position: why.get(position, reason) for position, reason in plan.unassigned.items()}
+    return Round(Plan(plan.planner, plan.version, plan.pods, plan.rows, plan.gpus, unassigned), head)
+
+
+def _head(board: Board, unit: Sequence[int], key: str, held: Head | None) -> Head | None:
+    """The nodes to keep for a unit: those that miss least, by the GPUs that are free, enough of them for all its pods.
+
+    None when it would not fit an empty cluster either: nothing is kept for what can never run.
+    """
+    if held is not None and held.key == key and all(name in board.view.cluster.row_of for name in held.nodes):
+        return held
+    view, cluster = board.view, board.view.cluster
+    chosen: list[int] = []
+    for position in unit:
+        pod = board.pods[position]
+        could = view.allowed[pod.kind] & (view.cpu_allocatable_milli >= pod.cpu_milli)
+        could &= view.memory_allocatable_mib >= pod.memory_mib
+        free = view.cpu_free_milli.astype(np.float64)
+        if pod.gpus is not None:
+            checked = fit(board.cluster, pod.gpus, np.arange(cluster.num_nodes))
+            could &= checked.fits | np.isin(checked.reason, list(RESOLVABLE))
+            free = checked.free_units.astype(np.float64)
+        could[chosen] = False  # one node for each pod: what more of a gang fits there comes as it may
+        if not could.any():
+            return None if not chosen else Head(key, frozenset(cluster.node_names[row] for row in chosen))
+        most = np.where(could, free, -np.inf)
+        tied = np.flatnonzero(most == most.max())
+        chosen.append(int(tied[np.argmin(cluster.tie_rank[tied])]))
+    return Head(key, frozenset(cluster.node_names[row] for row in chosen))
+
+
+def _others(view: View, head: Head) -> Mask:
+    """(N,) the nodes that are not kept."""
+    others = np.ones(view.num_nodes, np.bool_)
+    others[[view.cluster.row_of[name] for name in head.nodes]] = False
+    return others
+
+
+def _gpus(pod: PlanPod) -> int:
+    return max(pod.gpus.count, 1) if pod.gpus is not None else 0

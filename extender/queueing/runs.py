@@ -1,0 +1,73 @@
+"""Pods that run: how many GPUs each namespace uses, and how long pods of each owner have run."""
+
+from collections.abc import Callable
+
+from extender.cluster import objects
+from extender.cluster.pods import read_holding
+from extender.queueing.backlogs import unix_time
+from extender.queueing.durations import Durations
+from extender.queueing.manifests import Pod
+
+
+class Runs:
+    """The sink of a reflector of pods that hold something; one that leaves the selection has finished, or is gone."""
+
+    def __init__(self, durations: Durations, wall_clock: Callable[[], float]) -> None:
+        self._durations = durations
+        self._wall_clock = wall_clock
+        self._running: dict[str, tuple[Pod, float]] = {}
+        self.gpus: dict[str, float] = {}
+        """GPUs in use by namespace."""
+
+    def upsert(self, item: objects.Pod) -> None:
+        """A pod runs, or has changed."""
+        if not isinstance(item, Pod):
+            raise TypeError("pods of the queue are decoded with what the queue reads")
+        uid = item.metadata.uid
+        if item.finished:
+            self._end(uid)
+            return
+        holding, _ = read_holding(item)
+        gpus = sum(part.milli / 1000 for part in holding.parts) if holding.parts else float(holding.units)
+        known = self._running.get(uid)
+        self._running[uid] = item, gpus
+        self._count(item, gpus - (known[1] if known is not None else 0.0))
+
+    def remove(self, item: objects.Pod) -> None:
+        """A pod has finished, or was deleted while it ran: of that nothing is learned."""
+        known = self._running.get(item.metadata.uid)
+        self._end(item.metadata.uid, learn=known is not None and not known[0].metadata.deletion_timestamp)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        """Pods that a complete list does not name have ended, nobody knows when."""
+        for uid in self._running.keys() - items:
+            self._end(uid, learn=False)
+
+    def _end(self, uid: str, learn: bool = True) -> None:
+        pod, gpus = self._running.pop(uid, (None, 0.0))
+        if pod is None:
+            return
+        self._count(pod, -gpus)
+        started = unix_time(pod.status.start_time)
+        if learn and started:
+            self._durations.finished(owners_of(pod), self._wall_clock() - started)
+
+    def _count(self, pod: Pod, gpus: float) -> None:
+        namespace = pod.metadata.namespace
+        self.gpus[namespace] = self.gpus.get(namespace, 0.0) + gpus
+
+
+def owners_of(pod: Pod) -> tuple[str, ...]:
+    """Whose history tells of a pod, narrowest first: its controller by name without what is generated, its namespace.
+
+    A CronJob's Jobs and a user's numbered runs differ in their digits alone.
+    """
+    namespace = pod.metadata.namespace
+    owner = next((item for item in pod.metadata.owner_references or () if item.controller), None)
+    name = f"{owner.kind}/{_stem(owner.name)}" if owner else f"Pod/{_stem(pod.metadata.name)}"
+    return f"{namespace}/{name}", namespace
+
+
+def _stem(name: str) -> str:
+    """A name without its numbers at the end: "train-lm-20260101-3" is "train-lm"."""
+    return name.rstrip("0123456789-") or name

@@ -1,0 +1,56 @@
+"""The queue's webhook: pods that opt in get Kerf's scheduling gate when they are created.
+
+The API server asks about those alone that the webhook's selectors choose: by a label of their namespace, one of their
+own, or Genius's priority label. Never in the way: whatever comes is allowed.
+"""
+
+from typing import Final
+
+import msgspec
+
+from extender.core.requests import GENIUS_PRIORITY
+from extender.queueing.manifests import GATE, Pod
+from extender.queueing.optins import BY_LABEL, BY_NAMESPACE, BY_PRIORITY, DISABLED, ENABLED, QUEUE_LABEL, QUEUED_BY
+from extender.service.admissions import Operation, allow, read_creation
+
+_pod_decoder: Final = msgspec.json.Decoder(Pod)
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def gate(body: bytes) -> bytes:
+    """Answer an AdmissionReview."""
+    request = read_creation(body)
+    if isinstance(request, bytes):
+        return request
+    try:
+        pod = _pod_decoder.decode(request.object)
+    except _UNREADABLE as error:
+        return allow(request.uid, f"the pod can't be read, and does not wait in the queue: {error}")
+    by = _opted_in_by(pod)
+    if not by or pod.gated or pod.spec.node_name:
+        return allow(request.uid)
+    return allow(request.uid, patch=_patch(pod, by))
+
+
+def _opted_in_by(pod: Pod) -> str:
+    """What opts a pod in, "" for nothing."""
+    labels = pod.metadata.labels or {}
+    match labels.get(QUEUE_LABEL, ""):
+        case label if label == DISABLED:
+            return ""
+        case label if label == ENABLED:
+            return BY_LABEL
+    return BY_PRIORITY if labels.get(GENIUS_PRIORITY, "").strip() else BY_NAMESPACE
+
+
+def _patch(pod: Pod, by: str) -> list[Operation]:
+    """The gate, and what it is for: a key of an annotation is written with ~1 for its slash."""
+    annotation = f"/metadata/annotations/{QUEUED_BY.replace('/', '~1')}"
+    return [
+        {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}
+        if pod.spec.scheduling_gates is None
+        else {"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}},
+        {"op": "add", "path": "/metadata/annotations", "value": {QUEUED_BY: by}}
+        if pod.metadata.annotations is None
+        else {"op": "add", "path": annotation, "value": by},
+    ]

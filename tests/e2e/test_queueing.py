@@ -1,0 +1,392 @@
+"""The pending queue on a real control plane: rows G1, M5, A5, S1 and S9, gates, gangs, restarts."""
+
+import base64
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.controlplane.objects import cpu_node, gpu_node, pod
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.processes import wait_until
+from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
+from tests.e2e.fixtures import Clusters
+from tests.service.certificates import Authority
+
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+
+GATED: dict[str, Any] = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
+QUEUE_RBAC = ROOT / "manifests" / "queue" / "rbac.yaml"
+
+
+@pytest.fixture
+def queue(clusters: Clusters) -> KerfCluster:
+    """An empty cluster whose Kerf has its queue enabled."""
+    return open_queue(clusters)
+
+
+def open_queue(clusters: Clusters, **options: Any) -> KerfCluster:
+    """Nothing is kept for the first in the queue unless a test wants it: a busy machine makes everyone wait long."""
+    options = {"reserve_after_s": 3600, **options}
+    clusters.plane.apply(QUEUE_RBAC)
+    settings = [f"--set=queue.{name}={json.dumps(value)}" for name, value in {"enabled": True, **options}.items()]
+    return clusters.open(SCHEDULER_CONFIG / "decisive.yaml", *settings)
+
+
+def annotation(found: Manifest, name: str) -> str:
+    return str(found["metadata"].get("annotations", {}).get(f"kerf.dev/{name}", ""))
+
+
+def skipped(cluster: KerfCluster, name: str, containing: str) -> str:
+    """Wait until a pod says why it waits."""
+
+    def told() -> str:
+        text = annotation(cluster.pod(name), "skipped")
+        return text if containing in text else ""
+
+    return wait_until(told, WITHIN_S, f"pod {name} is skipped because of {containing!r}")
+
+
+def gated(cluster: KerfCluster, name: str) -> bool:
+    return bool(cluster.pod(name)["spec"].get("schedulingGates"))
+
+
+def gang(name: str, size: int) -> dict[str, str]:
+    return {"kerf.dev/gang": name, "kerf.dev/gang-size": str(size)}
+
+
+def test_a_gated_pod_is_nominated_opened_and_bound_there(queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("large", gpus=8), gpu_node("small", gpus=2))
+    queue.submit("waits", gpus=1, **GATED)
+    found = queue.bound("waits")
+    assert found["spec"]["nodeName"] == annotation(found, "planned-node") == "small"  # best fit, as a live decision
+    assert annotation(found, "planned-by") == "greedy"
+    assert len(assigned_gpus(found)) == 1
+    wait_until(lambda: queue.kerf.metric("kerf_queue_honoured") >= 1, WITHIN_S, "the nomination is counted")
+    assert queue.kerf.metric("kerf_queue_fallbacks") == 0
+
+
+def test_m5_pods_without_room_stay_pending_with_a_reason_and_go_when_there_is_some(queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("node", gpus=2))
+    queue.submit("first", gpus=2, **GATED)
+    queue.bound("first")
+    queue.submit("second", gpus=2, **GATED)
+    assert "needs 2 GPUs, best node: 0 free" in skipped(queue, "second", "needs 2 GPUs")
+    assert gated(queue, "second")
+    assert not queue.pending_message("second").startswith("0/")  # kube-scheduler was never asked
+    queue.set_phase("first", "Succeeded")
+    found = queue.bound("second")
+    assert annotation(found, "skipped") == ""
+
+
+def test_g1_the_label_of_genius_orders_the_queue_and_equals_go_first_come(queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("node", gpus=1))
+    queue.submit("runs", gpus=1, **GATED)
+    queue.bound("runs")
+    for name, priority in (("low", "1"), ("first", "5"), ("second", "5"), ("high", "9")):
+        queue.submit(name, labels={"genius/gpu-number": "1", "genius/priority": priority}, **GATED)
+        skipped(queue, name, "needs 1 GPU")
+        if name == "first":  # creation times are whole seconds
+            wait_until(lambda: _created(queue, "first") < _now(queue), WITHIN_S, "a second has passed")
+    ends = "runs"
+    for name in ("high", "first", "second", "low"):
+        queue.set_phase(ends, "Succeeded")
+        queue.bound(name)
+        ends = name
+
+
+def _created(cluster: KerfCluster, name: str) -> str:
+    return str(cluster.pod(name)["metadata"]["creationTimestamp"])
+
+
+def _now(cluster: KerfCluster) -> str:
+    """The API server's clock, by an object made now."""
+    made = cluster.plane.request(
+        "POST",
+        "/api/v1/namespaces/default/configmaps",
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "now-"}},
+    )
+    return str(made["metadata"]["creationTimestamp"])
+
+
+def test_a5_a_gang_starts_whole_or_not_at_all(queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("a", gpus=4), gpu_node("b", gpus=4))
+    for number in range(2):
+        queue.submit(f"g{number}", gpus=4, annotations=gang("train", 3), **GATED)
+    assert "2 of 3 are here" in skipped(queue, "g0", "gang default/train waits")
+    queue.submit("g2", gpus=4, annotations=gang("train", 3), **GATED)
+    skipped(queue, "g2", "its gang default/train does not fit as a whole")
+    queue.submit("other", gpus=4, **GATED)
+    queue.bound("other")  # passes: the gang holds nothing while it waits
+    assert all(gated(queue, f"g{number}") for number in range(3))
+    queue.add_nodes(gpu_node("c", gpus=8))
+    nodes = [queue.node_of(f"g{number}") for number in range(3)]
+    assert sorted(nodes.count(node) for node in set(nodes)) == [1, 2]
+
+
+def test_a5_two_gangs_that_fit_one_at_a_time_never_block_each_other(queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("a", gpus=4))
+    for number in range(4):
+        for name in ("one", "two"):
+            queue.submit(f"{name}-{number}", gpus=1, annotations=gang(name, 4), **GATED)
+
+    def whole() -> str:
+        bound = {found["metadata"]["name"] for found in queue.pods() if found["spec"].get("nodeName")}
+        return next((name for name in ("one", "two") if {f"{name}-{n}" for n in range(4)} <= bound), "")
+
+    first = wait_until(whole, WITHIN_S, "one of the gangs is bound")
+    second = "two" if first == "one" else "one"
+    assert all(gated(queue, f"{second}-{number}") for number in range(4))
+    for number in range(4):
+        queue.set_phase(f"{first}-{number}", "Succeeded")
+    for number in range(4):
+        queue.bound(f"{second}-{number}")
+
+
+def test_a_gang_by_the_label_of_scheduler_plugins(queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("a", gpus=4))
+    labels = {"scheduling.x-k8s.io/pod-group": "pair"}
+    queue.submit("p0", gpus=1, labels=labels, **GATED)
+    assert "its PodGroup is not there" in skipped(queue, "p0", "gang default/pair")
+    queue.plane.apply(POD_GROUPS)
+    wait_until(lambda: _served(queue, "scheduling.x-k8s.io/v1alpha1"), WITHIN_S, "PodGroups are served")
+    group = {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "pair"},
+        "spec": {"minMember": 2},
+    }
+    queue.plane.request("POST", "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups", group)
+    queue.submit("p1", gpus=1, labels=labels, **GATED)
+    assert queue.node_of("p0") == queue.node_of("p1") == "a"
+
+
+POD_GROUPS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "podgroups.scheduling.x-k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
+    },
+    "spec": {
+        "group": "scheduling.x-k8s.io",
+        "names": {"kind": "PodGroup", "plural": "podgroups"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {"type": "object", "properties": {"minMember": {"type": "integer", "minimum": 1}}}
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+def _served(cluster: KerfCluster, group: str) -> bool:
+    groups = cluster.plane.request("GET", "/apis")["groups"]
+    return any(version["groupVersion"] == group for found in groups for version in found["versions"])
+
+
+def test_s1_s9_small_pods_pass_until_room_is_kept_for_the_first(clusters: Clusters) -> None:
+    queue = open_queue(clusters, reserve_after_s=0.5)
+    queue.add_nodes(gpu_node("a", gpus=2))
+    queue.submit("runs", gpus=1, **GATED)
+    queue.bound("runs")
+    queue.submit("large", gpus=2, **GATED)
+    skipped(queue, "large", "needs 2 GPUs")
+    queue.submit("small", gpus=1, **GATED)
+    assert skipped(queue, "small", "room is kept") == "room is kept for default/large"
+    queue.set_phase("runs", "Succeeded")
+    queue.bound("large")
+    queue.set_phase("large", "Succeeded")
+    queue.bound("small")
+
+
+def test_quotas_hold_pods_back_and_say_so(clusters: Clusters) -> None:
+    queue = open_queue(clusters, quotas={"default": 2})
+    queue.add_nodes(gpu_node("a", gpus=8))
+    queue.submit("one", gpus=2, **GATED)
+    queue.bound("one")
+    queue.submit("two", gpus=1, **GATED)
+    assert skipped(queue, "two", "quota") == "quota of namespace default: 2 GPUs, 2 in use, 1 more asked"
+    queue.set_phase("one", "Succeeded")
+    queue.bound("two")
+
+
+def test_taking_the_opt_in_back_opens_the_gate(queue: KerfCluster) -> None:
+    queue.submit("leaves", gpus=1, **GATED)
+    skipped(queue, "leaves", "no node")
+    body = {"metadata": {"labels": {"kerf.dev/queue": "disabled"}}}
+    queue.plane.request("PATCH", "/api/v1/namespaces/default/pods/leaves", body, "application/merge-patch+json")
+    wait_until(lambda: not gated(queue, "leaves"), WITHIN_S, "the gate is open")
+    assert annotation(queue.pod("leaves"), "planned-by") == "kerf.dev/queue is disabled on the pod"
+
+
+def test_gates_fail_open_after_a_time_when_so_configured(clusters: Clusters) -> None:
+    queue = open_queue(clusters, fail_open_s=2)
+    queue.submit("stuck", gpus=1, **GATED)
+    wait_until(lambda: not gated(queue, "stuck"), WITHIN_S, "the gate is open")
+    assert annotation(queue.pod("stuck"), "planned-by") == "fail-open after 2 s"
+    queue.add_nodes(gpu_node("late", gpus=1))
+    assert queue.node_of("stuck") == "late"
+
+
+def test_other_gates_stay_closed(queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("a", gpus=1))
+    gates = [{"name": "kerf.dev/queue"}, {"name": "example.com/other"}]
+    queue.submit("two-gates", gpus=1, schedulingGates=gates)
+    wait_until(
+        lambda: queue.pod("two-gates")["spec"].get("schedulingGates") == [{"name": "example.com/other"}],
+        WITHIN_S,
+        "Kerf's gate alone is open",
+    )
+
+
+def test_killed_between_nominate_and_open_the_pod_is_planned_anew(clusters: Clusters) -> None:
+    plain = clusters.open(SCHEDULER_CONFIG / "decisive.yaml")  # nobody looks at the queue
+    plain.add_nodes(gpu_node("full", gpus=1), gpu_node("free", gpus=1))
+    plain.submit("holder", gpus=1, nodeName="full")
+    plain.submit("nominated", gpus=1, **GATED)
+    status = {"status": {"nominatedNodeName": "full"}}
+    path = "/api/v1/namespaces/default/pods/nominated/status"
+    plain.plane.request("PATCH", path, status, "application/merge-patch+json")
+    manifests = [plain.pod("holder"), plain.pod("nominated")]
+    assert manifests[1]["spec"]["schedulingGates"]
+    clusters.plane.apply(QUEUE_RBAC)
+    second = KerfClusterWithQueue(clusters.plane)
+    try:
+        assert plain.node_of("nominated") == "free"
+    finally:
+        second.stop()
+
+
+class KerfClusterWithQueue:
+    """A second Kerf that has its queue enabled, beside the one that kube-scheduler calls."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._kerf = KerfProcess(plane, "kerf-queue", "--set=queue.enabled=true")
+
+    def stop(self) -> None:
+        self._kerf.stop()
+
+
+@pytest.fixture
+def webhook(clusters: Clusters, tmp_path: Path) -> Iterator[KerfCluster]:
+    """A cluster whose API server asks a Kerf of its own about pods that opt in: manifests/queue/webhook.yaml."""
+    cluster = open_queue(clusters)
+    plane = clusters.plane
+    authority = Authority(tmp_path, "kerf")
+    certificate, key = authority.issue("server")
+    arguments = ("--set", f"server.tls_cert_file={certificate}", "--set", f"server.tls_key_file={key}")
+    kerf = KerfProcess(plane, "kerf-webhook", *arguments, certificate=authority.certificate)
+    configuration = yaml.safe_load((ROOT / "manifests" / "queue" / "webhook.yaml").read_text())
+    bundle = base64.b64encode(authority.certificate.read_bytes()).decode()
+    for hook in configuration["webhooks"]:
+        path = hook["clientConfig"]["service"]["path"]
+        hook["clientConfig"] = {"url": kerf.url + path, "caBundle": bundle}
+        hook["timeoutSeconds"] = 10  # of a machine that is busy with other tests
+    plane.apply(configuration)
+    try:
+        wait_until(lambda: _is_gated_by_webhook(cluster), WITHIN_S, "the webhook is in effect")
+        yield cluster
+    finally:
+        plane.request("DELETE", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kerf-queue")
+        kerf.stop()
+
+
+def _is_gated_by_webhook(cluster: KerfCluster) -> bool:
+    """Whether a pod that opts in is gated, by a dry run."""
+    probe = pod("probe", labels={"kerf.dev/queue": "enabled"})
+    return bool(gates_of(cluster.plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)))
+
+
+def test_g1_pods_of_genius_wait_in_the_order_of_their_priority_as_they_are(webhook: KerfCluster) -> None:
+    webhook.add_nodes(gpu_node("node", gpus=1))
+    webhook.submit("runs", labels={"genius/gpu-number": "1", "genius/priority": "0"})
+    assert annotation(webhook.bound("runs"), "queued-by") == "priority"
+    for name, priority in (("low", "1"), ("high", "9")):
+        webhook.submit(name, labels={"genius/gpu-number": "1", "genius/priority": priority})
+        skipped(webhook, name, "needs 1 GPU")
+    webhook.set_phase("runs", "Succeeded")
+    webhook.bound("high")
+    assert gated(webhook, "low")
+    webhook.set_phase("high", "Succeeded")
+    webhook.bound("low")
+
+
+def test_namespaces_and_pods_opt_in_and_out(webhook: KerfCluster) -> None:
+    plane = webhook.plane
+    namespace = {"name": "team", "labels": {"kerf.dev/queue": "enabled"}}
+    plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": namespace})
+
+    def create(name: str, **options: Any) -> Manifest:
+        manifest = pod(name, gpus=1, namespace="team", **options)
+        made: Manifest = plane.request("POST", "/api/v1/namespaces/team/pods", manifest)
+        return made
+
+    try:
+        wait_until(lambda: gates_of(create(f"try-{time.monotonic_ns()}")), WITHIN_S, "the namespace is known to opt in")
+        assert not gates_of(create("out", labels={"kerf.dev/queue": "disabled"}))
+        waiting = create("waits")
+        assert waiting["metadata"]["annotations"]["kerf.dev/queued-by"] == "namespace"
+        webhook.submit("plain", gpus=1)
+        webhook.submit("single", gpus=1, labels={"kerf.dev/queue": "enabled"})
+        assert not gated(webhook, "plain")
+        assert gated(webhook, "single")
+        body = {"metadata": {"labels": {"kerf.dev/queue": None}}}
+        plane.request("PATCH", "/api/v1/namespaces/team", body, "application/merge-patch+json")
+        path = "/api/v1/namespaces/team/pods/waits"
+        wait_until(lambda: not gates_of(plane.request("GET", path)), WITHIN_S, "the gate is open again")
+    finally:
+        plane.request("DELETE", "/api/v1/namespaces/team/pods?gracePeriodSeconds=0")
+
+
+def gates_of(found: Manifest) -> list[Manifest]:
+    gates: list[Manifest] = found["spec"].get("schedulingGates", [])
+    return gates
+
+
+def test_kerf_plan_apply_places_pods_of_a_file(clusters: Clusters, tmp_path: Path) -> None:
+    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml")
+    cluster.add_nodes(gpu_node("node", gpus=2), cpu_node("plain", cpu="2"))
+    manifests = [pod("planned", gpus=2), pod("web", cpu="1"), pod("never", gpus=4)]
+    path = tmp_path / "pods.yaml"
+    path.write_text(yaml.safe_dump_all(manifests))
+    command = [sys.executable, "-m", "extender", "plan", "-f", str(path), "--apply", "-o", "json"]
+    command += ["--kubeconfig", str(cluster.plane.kubeconfig()), "--planner", "genetic"]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    report = json.loads(result.stdout)
+    assert sorted(report["applied"]) == ["default/planned", "default/web"]
+    assert [entry["pod"] for entry in report["unassigned"]] == ["default/never"]
+    assert cluster.node_of("planned") == "node"
+    assert cluster.node_of("web") == "plain"
+    assert gated(cluster, "never")
+
+
+def test_many_gated_pods_at_once_all_get_their_gpus_once(queue: KerfCluster) -> None:
+    queue.add_nodes(*(gpu_node(f"n{number:02}", gpus=8) for number in range(8)))
+    for number in range(70):
+        queue.submit(f"p{number:02}", gpus=1, **GATED)
+
+    def bound() -> list[Manifest]:
+        return [found for found in queue.pods() if found["spec"].get("nodeName")]
+
+    wait_until(lambda: len(bound()) == 64, 4 * WITHIN_S, "64 pods are bound")
+    held = [(found["spec"]["nodeName"], *assigned_gpus(found)) for found in bound()]
+    assert len(set(held)) == 64  # no GPU twice, and every GPU once
+    assert queue.kerf.metric("kerf_queue_waiting") == 6

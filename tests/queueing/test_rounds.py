@@ -1,0 +1,104 @@
+"""A round: order, quotas, passing, and the reservation for the head."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from extender.queueing.plans import PlanPod, View
+from extender.queueing.quotas import Quotas
+from extender.queueing.rounds import Head, Round, Rules, greedy_round
+from tests.core.builders import node
+from tests.queueing.builders import A100, check, gpu_pod, gpu_view, plain_view, view_of
+
+
+def nodes_of(made: Round, *pods: PlanPod) -> list[int]:
+    assert list(made.plan.pods) == list(pods)
+    return list(made.plan.rows)
+
+
+def half_busy() -> View:
+    """Two nodes of 4 GPUs: of the first 3 are free, of the second 2."""
+    return view_of({"a": node(*[(A100, 40_960)] * 4, held=[0]), "b": node(*[(A100, 40_960)] * 4, held=[0, 1])})
+
+
+def test_smaller_ones_pass_one_that_has_no_room() -> None:
+    view = half_busy()
+    pods = [gpu_pod("ns/big", 4), gpu_pod("ns/small", 2), gpu_pod("ns/also", 3)]
+    made = greedy_round(view, pods, Rules())
+    check(view, pods, made.plan)
+    assert nodes_of(made, *pods) == [-1, 1, 0]
+    assert made.head is None
+    assert made.plan.unassigned[0] == "needs 4 GPUs, best node: 0 free"
+
+
+def test_a_head_that_has_waited_long_keeps_the_node_that_misses_least() -> None:
+    view = half_busy()
+    pods = [gpu_pod("ns/big", 4), gpu_pod("ns/small", 2), gpu_pod("ns/also", 3)]
+    made = greedy_round(view, pods, Rules(reserves=frozenset({"ns/big"})))
+    assert made.head == Head("ns/big", frozenset({"a"}))
+    assert nodes_of(made, *pods) == [-1, 1, -1]
+    assert made.plan.unassigned[2] == "room is kept for ns/big"
+
+
+def test_the_nodes_of_a_head_stay_the_same_while_it_is_the_head() -> None:
+    view = half_busy()
+    held = Head("ns/big", frozenset({"b"}))
+    pods = [gpu_pod("ns/big", 4), gpu_pod("ns/small", 2)]
+    made = greedy_round(view, pods, Rules(held=held, reserves=frozenset({"ns/big"})))
+    assert made.head == held
+    assert nodes_of(made, *pods) == [-1, 0]
+    gone = Head("ns/big", frozenset({"gone"}))
+    made = greedy_round(view, pods, Rules(held=gone, reserves=frozenset({"ns/big"})))
+    assert made.head == Head("ns/big", frozenset({"a"}))
+
+
+def test_higher_priority_goes_before_the_head_on_its_nodes_too() -> None:
+    view = half_busy()
+    pods = [gpu_pod("ns/urgent", 3, priority=9), gpu_pod("ns/big", 4), gpu_pod("ns/small", 1)]
+    made = greedy_round(view, pods, Rules(reserves=frozenset({"ns/big"})))
+    assert nodes_of(made, *pods)[0] == 0
+
+
+def test_nothing_is_kept_for_what_can_never_run() -> None:
+    pods = [gpu_pod("ns/never", 5), gpu_pod("ns/small", 3)]
+    made = greedy_round(half_busy(), pods, Rules(reserves=frozenset({"ns/never"})))
+    assert made.head is None
+    assert nodes_of(made, *pods) == [-1, 0]
+
+
+def test_a_gang_as_head_keeps_a_node_for_each_pod() -> None:
+    view = gpu_view(3, gpus=2)
+    busy = replace(view, pods_free=np.array([110, 0, 110]))
+    pods = [gpu_pod(f"ns/g{n}", 2, gang="ns/g") for n in range(3)] + [gpu_pod("ns/single", 1)]
+    made = greedy_round(busy, pods, Rules(reserves=frozenset({"ns/g"})))
+    assert made.head == Head("ns/g", frozenset(view.cluster.node_names))
+    assert made.plan.num_placed == 0
+
+
+def test_quotas_are_kept_and_counted_within_the_round() -> None:
+    view = gpu_view(2)
+    pods = [gpu_pod(f"team/p{n}", 2) for n in range(3)] + [gpu_pod("free/p", 2), PlanPod("team/cpu", 100, 10)]
+    made = greedy_round(view, pods, Rules(Quotas({"team": 6.0}), {"team": 2.0}))
+    assert [row >= 0 for row in made.plan.rows] == [True, True, False, True, True]
+    assert made.plan.unassigned[2] == "quota of namespace team: 6 GPUs, 6 in use, 2 more asked"
+
+
+def test_no_more_than_the_limit_and_gangs_whole() -> None:
+    view = gpu_view(4)
+    pods = [gpu_pod(f"ns/p{n}", 1) for n in range(6)]
+    made = greedy_round(view, pods, Rules(limit=2))
+    assert made.plan.num_placed == 2
+    assert made.plan.unassigned == dict.fromkeys(range(2, 6), "")
+    gang = [gpu_pod(f"ns/g{n}", 1, gang="ns/g") for n in range(3)]
+    made = greedy_round(view, [*gang, *pods], Rules(limit=2))
+    assert made.plan.num_placed == 3  # the gang is first: larger than the limit, and whole
+    made = greedy_round(view, [pods[0], *gang], Rules(limit=2))
+    assert made.plan.num_placed == 1
+
+
+def test_equal_pods_without_room_are_not_looked_at_one_by_one() -> None:
+    view = plain_view(3)
+    pods = [PlanPod(f"ns/p{n}", 8000, 1) for n in range(5000)]
+    made = greedy_round(view, pods, Rules())
+    assert made.plan.num_placed == 3
+    assert len(made.plan.unassigned) == 4997
