@@ -338,17 +338,22 @@ class Observer:
         host_at = np.where(np.isnan(reading.age_s), -np.inf, reading.read_at - reading.age_s)
         host_at = np.minimum(host_at, reading.read_at)  # what comes from the future is no fresher than now
         host_at[reading.age_s < -_MAX_SKEW_S] = -np.inf
-        row = match.row_of_host[match.host_idx]
-        at = host_at[match.host_idx]
-        usable = (row >= 0) & (row < num_rows) & (match.slot >= 0) & (match.slot < num_slots)
-        usable &= np.isfinite(at)
-        usable[usable] &= at[usable] >= sampled_at[row[usable]]  # nothing older takes the place of what is known
-        which = np.flatnonzero(usable)
-        which = which[np.argsort(at[which], kind="stable")]  # of two series of one GPU the newer has the last word
-        target = row[which] * num_slots + match.slot[which]
-        told = np.unique(row[which])
+        counts = (match.row_of_host >= 0) & (match.row_of_host < num_rows) & np.isfinite(host_at)
+        rows = match.row_of_host[counts]
+        counts[counts] = host_at[counts] >= sampled_at[rows]  # nothing older takes the place of what is known
+        rows = match.row_of_host[counts]
+        which = np.flatnonzero(counts[match.host_idx] & (match.slot >= 0) & (match.slot < num_slots))
+        await asyncio.sleep(0)
+        if np.bincount(rows, minlength=1).max() > 1:
+            # Of two series of one GPU the newer has the last word.
+            which = which[np.argsort(host_at[match.host_idx[which]], kind="stable")]
+            await asyncio.sleep(0)
+        row = match.row_of_host[match.host_idx[which]]
+        target = row * num_slots + match.slot[which]
+        told = np.zeros(num_rows, np.bool_)
+        told[row] = True
         newest = np.full(num_rows, -np.inf)
-        np.maximum.at(newest, row[which], at[which])
+        np.maximum.at(newest, rows, host_at[counts])
         sampled_at[told] = newest[told]
         await asyncio.sleep(0)
         for gauge in Gauge:

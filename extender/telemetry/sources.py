@@ -39,6 +39,8 @@ class Report(msgspec.Struct):
     """What went wrong with parts of the source."""
     read_s: float = 0.0
     """Time that the refresh took."""
+    cpu_s: float = 0.0
+    """CPU time of the reading process in it."""
     rss_mib: float = 0.0
     """Most memory that the reading process has held."""
 
@@ -91,7 +93,7 @@ class PrometheusSource:
         return self._names
 
     def read(self) -> Samples:
-        began = time.monotonic()
+        began, used = time.monotonic(), time.process_time()
         if began - self._surveyed_at > _SURVEY_EVERY_S:
             self.survey()
         report = Report(source=self._prometheus.url, version=self._version)
@@ -114,7 +116,7 @@ class PrometheusSource:
             self._surveyed_at = float("-inf")  # whatever was there is gone or renamed: look again
         if len(heard_of) - int(heard_of.sum()) > _NUM_SPARE + len(heard_of) // 4:
             self._table = DeviceTable()
-        report.read_s = time.monotonic() - began
+        report.read_s, report.cpu_s = time.monotonic() - began, time.process_time() - used
         return samples
 
     def _add(self, values: dict[Gauge, Floats], alias: Alias, query: str, report: Report) -> None:

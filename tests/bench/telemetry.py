@@ -93,7 +93,7 @@ async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Call
                 began = time.perf_counter()
                 await observer.round()
                 refreshes.append(time.perf_counter() - began)
-        rss_mib = observer.status.report.rss_mib
+        rss_mib, reader_cpu_s = observer.status.report.rss_mib, observer.status.report.cpu_s
         tell("requests with Prometheus alive")
         alive = await _requests(service, observer, bodies)
         tell("requests with Prometheus dead")
@@ -111,6 +111,7 @@ async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Call
         "stall_cpu_ms": round(max(cpu for _, cpu in stalls) * 1000, 3),
         "filter_p99_ratio_dead": round(_p99(dead) / _p99(alive), 3),
         "reader_rss_mib": round(rss_mib, 1),
+        "reader_cpu_s": round(reader_cpu_s, 3),
         "score_ratio": round(statistics.median(alive) / statistics.median(plain), 3),
         "filter_ms": {
             name: {"p50": round(statistics.median(times) * 1000, 3), "p99": round(_p99(times) * 1000, 3)}
