@@ -272,7 +272,9 @@ class Binder:
         if bound_to == node and written:
             return None
         if bound_to:
-            self._ledger.hold_as_read(found, self._clock())
+            held = self._ledger.hold_as_read(found, self._clock())
+            if held is not None:
+                self.settler.add(pod, held)
             raise BindError(f"pod {pod.key} is bound to node {bound_to} by somebody else") from cause
         if conflict:
             return found

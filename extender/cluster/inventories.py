@@ -108,9 +108,24 @@ def _merged(gpus: tuple[Gpu, ...], offer: NodeOffer, allocatable: Mapping[str, o
     """The annotated GPUs, in the units in which they are offered already; all of them where no plugin offers any."""
     if not gpus:
         return NodeOffer(mig=offer.mig, warnings=offer.warnings)
+    if offer.unit is GpuUnit.PART:
+        registered = {gpu.uuid: gpu for gpu in offer.gpus if gpu.uuid}
+        gpus = tuple(_as_registered(gpu, registered.get(gpu.uuid)) for gpu in gpus)
     unit = GpuUnit.WHOLE if offer.unit is GpuUnit.NONE else offer.unit
     units = sum(gpu.healthy for gpu in gpus) * offer.units_per_gpu
     by_plugin = offer.gpus or GPU_RESOURCE in allocatable or SHARED_GPU_RESOURCE in allocatable
     if by_plugin:
         units = min(offer.allocatable_units, units)
     return NodeOffer(gpus, unit, offer.units_per_gpu, units, offer.mig, offer.warnings)
+
+
+def _as_registered(gpu: Gpu, registered: Gpu | None) -> Gpu:
+    """An annotated GPU with what its plugin shares it by, and as healthy as both say."""
+    if registered is None:
+        return gpu
+    return replace(
+        gpu,
+        memory_mib=registered.memory_mib,
+        healthy=gpu.healthy and registered.healthy,
+        max_holders=registered.max_holders,
+    )

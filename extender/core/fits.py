@@ -129,8 +129,8 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     reason = np.full(len(rows), Reason.FITS, dtype=np.uint8)
     numbers = available
     for failed, code, number in reversed(failures):  # so that the first failed check has the last word
-        reason[failed] = code
-        if number is not numbers:
+        if failed.any():
+            reason[failed] = code
             numbers = np.where(failed, number, numbers)
     return Fit(reason, numbers, room, idle, free_units, taken, shares)
 
@@ -175,12 +175,15 @@ def _share_room(
     """(R, G) GPUs that have room for a share, and where there are too few for want of compute or of memory."""
     milli, needed = max(request.milli, 1), max(request.count, 1)  # a GPU without any compute left serves nobody
     enough = of_size & (free_milli >= milli)
+    roomy = enough & (free_mib >= share_mib(request, memory))
+    too_few = shares & (roomy.sum(axis=1) < needed)
+    if not too_few.any():
+        return roomy, []
     most_milli = _nth_largest(np.where(of_size, free_milli, 0), needed)
     most_mib = _nth_largest(np.where(enough, free_mib, 0), needed)
-    roomy = enough & (free_mib >= share_mib(request, memory))
     return roomy, [
         (shares & (most_milli < milli), Reason.COMPUTE_BUSY, most_milli),
-        (shares & (roomy.sum(axis=1) < needed), Reason.MEMORY_BUSY, most_mib),
+        (too_few, Reason.MEMORY_BUSY, most_mib),
     ]
 
 

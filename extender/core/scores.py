@@ -20,16 +20,22 @@ def best_fit(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Flo
     fitted to a GPU instead: one that has shares already before an idle one, then the one that it leaves least of,
     then the node with the fewest idle GPUs. Nodes that can give shares come before those that would give a whole GPU.
     """
+    if request.milli:
+        return _best_fit_of_shares(cluster, request, rows, fit)
     left_over = fit.free_units - fit.taken_units
     memory = np.where(fit.room, cluster.taken(cluster.gpu_memory_mib, rows), _LARGEST_MIB)  # (R, G)
     score: Floats = -(left_over + memory.min(axis=1, initial=_LARGEST_MIB) / (2 * _LARGEST_MIB))
     if not fit.shares.any():
         return score
+    return np.where(fit.shares, _best_fit_of_shares(cluster, request, rows, fit), score - MAX_GPUS_PER_NODE)
+
+
+def _best_fit_of_shares(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
     left = _free_fraction(cluster, request, rows) - _asked_fraction(cluster, request, rows)  # (R, G)
     least_left = np.where(fit.room, left + fit.idle, 2.0).min(axis=1, initial=2.0)  # 0..1 where shared, 1..2 where idle
     # A fraction is a whole number of thousandths, or of MiB; free units are at most MAX_GPUS_PER_NODE.
-    shared = -(least_left + fit.free_units / (MAX_GPUS_PER_NODE * 2 * _LARGEST_MIB))
-    return np.where(fit.shares, shared, score - MAX_GPUS_PER_NODE)
+    score: Floats = -(least_left + fit.free_units / (MAX_GPUS_PER_NODE * 2 * _LARGEST_MIB))
+    return score
 
 
 def binpack(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:

@@ -142,19 +142,20 @@ def test_what_is_settled_is_not_reserved_or_released(state: ClaimState) -> None:
     assert (free_gpus(ledger, "n"), free_gpus(ledger, "other")) == ({0}, {0, 1})
 
 
-def test_what_was_read_of_a_pod_is_held_until_the_watch_tells_or_the_ttl_ends() -> None:
+def test_what_was_read_of_a_pod_is_held_until_somebody_tells() -> None:
     ledger = ledger_of(n=2, m=2)
     claim = ledger.begin_binding("u", "n", whole_gpus(1, (1,)), 0.0)
-    ledger.hold_as_read(pod_object("p", 1, uid="u", node="m", assigned="0"), 1.0)
+    read = ledger.hold_as_read(pod_object("p", 1, uid="u", node="m", assigned="0"), 1.0)
     ledger.end_binding(claim, None, 1.0)
     assert (free_gpus(ledger, "n", 1.0), free_gpus(ledger, "m", 1.0)) == ({0, 1}, {1})
-    assert free_gpus(ledger, "m", 1.0 + TTL_S) == {0, 1}
-    bound = pod_object("p", 1, uid="u", node="m", assigned="1")
-    ledger.upsert_pod(bound, 50.0)
-    ledger.hold_as_read(pod_object("p", 1, uid="u", node="m", assigned="0"), 51.0)
-    assert free_gpus(ledger, "m", 51.0 + TTL_S) == {0}, "the watch knows better"
-    ledger.hold_as_read(pod_object("q", 1, uid="unbound"), 51.0)
-    assert ledger.claim("unbound") is None
+    assert free_gpus(ledger, "m", 1.0 + 10 * TTL_S) == {1}
+    assert read is not None
+    ledger.end_binding(read, None, 400.0)
+    assert free_gpus(ledger, "m", 400.0) == {0, 1}
+    ledger.upsert_pod(pod_object("p", 1, uid="u", node="m", assigned="1"), 500.0)
+    assert ledger.hold_as_read(pod_object("p", 1, uid="u", node="m", assigned="0"), 501.0) is None
+    assert free_gpus(ledger, "m", 501.0) == {0}, "the watch knows better"
+    assert ledger.hold_as_read(pod_object("q", 1, uid="unbound"), 501.0) is None
 
 
 def test_an_event_from_before_the_binding_changes_nothing() -> None:

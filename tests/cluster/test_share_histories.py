@@ -42,6 +42,8 @@ class Given:
     assignment: Assignment
     since: float
     bound: bool = False
+    undecided: bool = False
+    """Asked to bind, without an answer: held however long that takes."""
 
     def manifest(self, uid: str) -> objects.Pod:
         """The pod as the API server has it."""
@@ -133,7 +135,7 @@ class ShareHistory(RuleBasedStateMachine):
         given = self.account.given[uid]
         claim = self.ledger.begin_binding(uid, given.assignment.node, given.assignment.holding, self.clock())
         self.ledger.end_binding(claim, outcome, self.clock())
-        given.since = self.clock()
+        given.since, given.undecided = self.clock(), outcome is ClaimState.UNDECIDED
         if outcome is None:
             del self.account.given[uid]
         elif outcome is ClaimState.BOUND or told:
@@ -167,7 +169,7 @@ class ShareHistory(RuleBasedStateMachine):
 
     def forget_expired(self) -> None:
         for uid, given in list(self.account.given.items()):
-            if not given.bound and given.since + TTL_S <= self.clock():
+            if not given.bound and not given.undecided and given.since + TTL_S <= self.clock():
                 del self.account.given[uid]
 
     @invariant()

@@ -199,6 +199,19 @@ def test_a_plugin_that_shares_a_gpu_among_two_is_not_sent_a_third() -> None:
     assert rig.refused(sharing("c", 1000)) == {Reason.COMPUTE_BUSY}
 
 
+def test_kerfs_own_annotation_leaves_a_plugins_numbers_alone() -> None:
+    node = hami_node("n1", (A, 15109), count=1)
+    gpus = [{"index": 0, "uuid": A, "memory_mib": 15360, "model": "Tesla T4", "link": 0}]
+    node["metadata"]["annotations"]["kerf.dev/gpus"] = msgspec.json.encode(gpus).decode()
+    rig = Rig(node)
+
+    rig.run(sharing("a", 15109))
+
+    hami_allocate(rig.plugin_node("n1"), 1)
+    assert rig.free_mib("n1") == [0]
+    assert rig.free_milli("n1") == [0]
+
+
 def test_a_part_in_percent_is_of_the_very_gpu() -> None:
     rig = Rig(hami_node("n1", (A, 15360)))
     asked = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "33", "nvidia.com/gpucores": "20"}
