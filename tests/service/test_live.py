@@ -158,3 +158,12 @@ def test_a_pod_that_is_decided_anew_is_expected_once(kerf: Kerf, feed: FakeFeed)
     cluster = kerf.service.placer.snapshot()
     assert cluster.observed is not None
     assert float(cluster.observed.expected_load.sum()) == pytest.approx(0.7)
+
+
+def test_the_cost_of_sharing_is_explained(kerf: Kerf, feed: FakeFeed) -> None:
+    observe(kerf, feed, **{name: [0.9] * 8 for name in NAMES})
+    share = kerf.create(pod("share", annotations={"kerf.dev/gpu-share": "500"}))
+    assert kerf.filter(share, NAMES)["NodeNames"]
+    told = kerf.get("/explain/pod/default/share").json()
+    # 0.7, what is expected of a stranger, on half a GPU, beside 0.9: slowdown 1.25, saving 1 - 1.25 / 2
+    assert told["interference"] == {"slowdown": 1.25, "saving": 0.375}
