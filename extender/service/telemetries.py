@@ -105,7 +105,7 @@ def describe(observer: Observer | None, owners: OwnerUsage) -> dict[str, Any]:
         "refreshes": status.num_refreshes,
         "failures": status.num_failures,
         "foldSeconds": round(status.fold_s, 4),
-        "owners": {owner: _finite(msgspec.to_builtins(usage)) for owner, usage in owners.all().items()},
+        "owners": {owner: _finite(msgspec.to_builtins(usage)) for owner, usage in owners.latest().items()},
         **msgspec.to_builtins(status.report),
     }
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _HOSTS_AT_ONCE: Final = 200
 _DEVICES_AT_ONCE: Final = 2000
+_PODS_AT_ONCE: Final = 500
 _MAX_TRIES: Final = 3
 _LOOK_EVERY_S: Final = 60.0
 _MAX_TOLD: Final = 50
@@ -121,7 +123,7 @@ class Observer:
         self._one_at_a_time = asyncio.Lock()
         self.status = Status()
         self.on_pods: Callable[[Mapping[tuple[str, str], tuple[float, float]]], None] = lambda pods: None
-        """Called with the samples of pods of each refresh."""
+        """Called with the samples of pods of each refresh, some at a time."""
         self.on_refresh: Callable[[], None] = lambda: None
         """Called after each round."""
 
@@ -208,7 +210,14 @@ class Observer:
             status.state = State.DEGRADED if status.fault else State.OK
             if status.fault:
                 self._tell(f"telemetry: {status.fault}")
-            self.on_pods(reading.pods)
+            await self._pass_on(reading.pods)
+
+    async def _pass_on(self, pods: Mapping[tuple[str, str], tuple[float, float]]) -> None:
+        """Tell of pods bit by bit: there may be tens of thousands."""
+        items = iter(pods.items())
+        while some := dict(islice(items, _PODS_AT_ONCE)):
+            self.on_pods(some)
+            await asyncio.sleep(0)
 
     async def _command(self) -> Command | None:
         """What to ask for; None when there is nobody to ask."""
