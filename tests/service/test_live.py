@@ -88,7 +88,7 @@ def test_rejected_for_memory_in_use_and_woken_when_it_frees(feed: FakeFeed) -> N
         assert answer["FailedAndUnresolvableNodes"] == {"n00": reason}
         assert kerf.metric("kerf_unmanaged_gpus") == 1
         assert kerf.metric("kerf_unmanaged_mib") == 50_000
-        (event,) = [event for event in kerf.events() if event["involvedObject"]["kind"] == "Node"]
+        (event,) = wait_until(lambda: about_nodes(kerf), 30, "an event about a node")
         assert event["reason"] == "UnmanagedGPUUse"
         assert event["involvedObject"]["name"] == "n00"
         assert "GPU 0 are in use by processes of no known pod" in event["message"]
@@ -103,6 +103,10 @@ def test_rejected_for_memory_in_use_and_woken_when_it_frees(feed: FakeFeed) -> N
         kerf.run(observer.round())
         wait_until(lambda: settled(kerf) and woken(kerf, waiting) == "1", 30, "woken")
         assert kerf.filter(waiting, ["n00"])["NodeNames"] == ["n00"]
+
+
+def about_nodes(kerf: Kerf) -> list[Manifest]:
+    return [event for event in kerf.events() if event["involvedObject"]["kind"] == "Node"]
 
 
 def settled(kerf: Kerf) -> bool:
