@@ -30,6 +30,8 @@ verify_app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+report_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
 NODE_LIST = "openb_node_list_gpu_node.csv"
 
 
@@ -236,6 +238,48 @@ def published(
     console.print(f"{len(runs) - len(different)} of {len(runs)} runs equal within {experiment.TOLERANCE} points")
     if different:
         raise typer.Exit(1)
+
+
+@report_app.command()
+def report(  # noqa: PLR0913, PLR0917 - options of a command
+    traces: TracesOption,
+    out: Annotated[Path, typer.Option(help="Folder for index.html and its PNGs.")] = Path("kerf-report"),
+    trace: Annotated[list[str] | None, typer.Option(help="A trace; may be repeated. Default: default.")] = None,
+    policies: Annotated[str, typer.Option(help="Which, the first being what others are compared with.")] = (
+        "fgd,bestfit,binpack,spread,random,kube-default"
+    ),
+    seeds: Annotated[str, typer.Option(help="As in 42,43,44.")] = "42,43,44,45,46",
+    jobs: Annotated[Path | None, typer.Option(help="Jobs over time too, in the form of Philly's trace.")] = None,
+    orders: Annotated[str, typer.Option(help="Of the jobs.")] = "fifo,kerf,oracle-sjf",
+    load: LoadOption = None,
+    sizes: Annotated[bool, typer.Option("--sizes", help="Cost of a decision by the number of nodes too.")] = False,
+) -> None:
+    """Compare policies on the same traces and seeds: tables and plots in one HTML file."""
+    with _telling_faults():
+        from model import reports
+        from model.baselines import baseline
+        from model.comparisons import SIZES, compare, compare_orders, compare_sizes
+
+        names = [baseline(name.strip()).name for name in policies.split(",")]
+        numbers = _whole_numbers(seeds)
+        listed = trace or ["default"]
+        ordered = [name.strip() for name in orders.split(",")] if jobs is not None else []
+        num_steps = len(listed) * len(names) * len(numbers) + len(ordered) + (len(SIZES) if sizes else 0)
+        with _progress(num_steps) as tell:
+            found = compare(_folder(traces), listed, names, numbers, tell)
+            if jobs is not None:
+                found.delays = compare_orders(jobs, ordered, load or 0.9, numbers[0], tell)
+            if sizes:
+                found.sizes = compare_sizes(_folder(traces), listed[0], names[0], SIZES, tell)
+        path = reports.write(found, out)
+    _console(sys.stdout).print(f"{path}", soft_wrap=True)
+
+
+def _whole_numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 15 for part in parts):
+        raise ValueError(f"--seeds {text}: write whole numbers, as in 42,43,44")
+    return [int(part) for part in parts]
 
 
 def _folder(traces: Path) -> Path:

@@ -272,7 +272,7 @@ class ClusterArrays:
         self._fill(row, "mig_installed", [])
         for profile, count in offer.mig:
             self._arrays["mig_installed"][row, self._mig_idx[profile]] = min(count, _MAX_UNTRACKED)
-        self._moved |= {_Moves.INVENTORY, _Moves.GPUS}
+        self._moved = set(_Moves)  # of every array: a row may be new
         self.inventory_version += 1
         self._touch(row, _Moves.INVENTORY)
 

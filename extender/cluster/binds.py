@@ -145,7 +145,7 @@ class Binder:
             policy = self._placer.policy_of(request)
         except RequestError as error:
             raise BindError(str(error)) from error
-        placement = self._placer.place(pod, gpus, policy, [node])
+        placement = self._placer.place(pod, policy.asked(request) or gpus, policy, [node])
         if placement.unknown:
             raise BindError(f"node {node} is not known to Kerf")
         assignment = placement.assignment()

@@ -259,22 +259,26 @@ class Ledger:
 
     # What decisions do
 
-    def reserve(self, uid: str, node: str, holding: Holding, now: float) -> None:
+    def reserve(self, uid: str, node: str, holding: Holding, now: float, cpu_milli: int = 0) -> None:
         """Hold GPUs for a pod that was decided on, for the TTL; replaces an earlier reservation of the same pod.
 
-        A pod that is bound or being bound keeps what it has.
+        A pod that is bound or being bound keeps what it has. With `cpu_milli` the pod counts among the node's
+        requests from now on, as it will once the watch has told of it.
         """
         if self._settled(uid):
             return
         self._drop(uid)
         claim = Claim(uid, node, holding, ClaimState.RESERVED, now)
         self._add(claim)
+        if cpu_milli:
+            self._set_requested(uid, node, cpu_milli, 0)
         self._passing.append((now + self._ttl_s, claim))
 
     def release(self, uid: str) -> None:
         """Give back what a pod has reserved; what is bound or being bound stays."""
         if not self._settled(uid):
             self._drop(uid)
+            self._forget_requested(uid)
 
     def is_reserved(self, uid: str, node: str) -> bool:
         """Whether a pod's reservation on a node stands: whatever came to that node since leaves room for it."""
@@ -307,6 +311,7 @@ class Ledger:
             return
         if outcome is None:
             self._drop(claim.uid)
+            self._forget_requested(claim.uid)
             return
         claim.state, claim.since = outcome, now
 
@@ -353,6 +358,12 @@ class Ledger:
             reserved = self._claims.get(claim.uid) is claim and claim.state is ClaimState.RESERVED
             if reserved and claim.since + self._ttl_s <= now:
                 self._drop(claim.uid)
+                self._forget_requested(claim.uid)
+
+    def _forget_requested(self, uid: str) -> None:
+        """A pod that the watch has not told of requests nothing any more."""
+        if uid not in self._seen_pods:
+            self._set_requested(uid, "", 0, 0)
 
     def _add(self, claim: Claim) -> None:
         self._claims[claim.uid] = claim

@@ -108,7 +108,7 @@ class MemoryCluster:
         pod = self.pod(match["namespace"], match["name"])
         asked = msgspec.json.decode(body, type=Manifest)["metadata"]
         if asked.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
-            raise ApiError(409, "Conflict", f"the UID in the precondition ({asked['uid']}) is another")
+            raise ApiError(422, "Invalid", f"metadata.uid: Invalid value: {asked['uid']}: field is immutable")
         pod["metadata"].setdefault("annotations", {}).update(asked.get("annotations", {}))
         self._publish(PODS_PATH, "MODIFIED", pod)
         return msgspec.json.encode(pod)

@@ -83,6 +83,7 @@ class PodStatus(Object, rename="camel"):
     phase: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
     start_time: str | None = None
+    nominated_node_name: str | None = None
     resource_claim_statuses: list[PodClaim] | None = None
 
 

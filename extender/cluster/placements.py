@@ -16,6 +16,7 @@ from extender.core.policies import POLICIES, Policy
 from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
 
 _MAX_REMEMBERED: Final = 20_000
+_A_MOMENT_S: Final = 2.0
 _FEW_NAMES: Final = 256
 _MAX_NAME_BYTES: Final = 256  # a node's name in quotes, and a comma
 _SMALLEST_SAMPLE_FRAC: Final = 1 / 14
@@ -249,17 +250,28 @@ class Placer:
 
     def fits_somewhere(self, request: PodRequest) -> bool:
         """Whether any node of the cluster has room for a request now."""
-        if request.gpus is None:
+        policy = self.policy_of(request)
+        asked = policy.asked(request)
+        return asked is not None and bool(self._memo.evaluate(self.snapshot(), asked, policy).evaluation.fits.any())
+
+    def fits_meanwhile(self, pod: PodIdentity, request: PodRequest) -> bool:
+        """Whether a pod that was rejected a moment ago fits now on a node that it was offered then."""
+        last = self.last(pod.namespace, pod.name)
+        if request.gpus is None or last is None or last.pod.uid != pod.uid or last.node is not None:
+            return False
+        if not 0 <= self._wall_clock() - last.decided_at < _A_MOMENT_S:
             return False
         cluster = self.snapshot()
-        return bool(self._memo.evaluate(cluster, request.gpus, self.policy_of(request)).evaluation.fits.any())
+        rows, _ = _rows(cluster, [last.cluster.node_names[row] for row in last.decision.rows.tolist()])
+        return bool(self._memo.evaluate(cluster, request.gpus, self.policy_of(request)).evaluation.fits[rows].any())
 
     def reserve(self, placement: Placement) -> None:
         """Hold the GPUs of a decision for the pod until it is bound or the TTL ends."""
         assignment, uid = placement.assignment(), placement.pod.uid
         if assignment is None or not uid:
             return
-        self._ledger.reserve(uid, assignment.node, assignment.holding, self._clock())
+        cpu_milli = placement.decision.request.cpu_milli
+        self._ledger.reserve(uid, assignment.node, assignment.holding, self._clock(), cpu_milli)
         self._expect_load(placement)
         self._assignments[uid] = assignment
         if len(self._assignments) > _MAX_REMEMBERED:

@@ -61,10 +61,16 @@ def _read_request(pod: objects.Pod) -> PodRequest:
     for read in REQUEST_READERS:
         request = read(pod)
         if request is not None:
-            return request
+            return _with_cpu(request, pod)
     units, unit, mig = _units(pod.spec)
     metadata = pod.metadata
-    return read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern, mig)
+    request = read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern, mig)
+    return _with_cpu(request, pod)
+
+
+def _with_cpu(request: PodRequest, pod: objects.Pod) -> PodRequest:
+    """With the pod's CPU, where it asks for GPUs at all."""
+    return request if request.gpus is None else replace(request, cpu_milli=_peak(pod.spec, "cpu", _cpu_milli))
 
 
 def read_policy(pod: objects.Pod) -> str:

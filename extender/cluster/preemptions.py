@@ -1,6 +1,7 @@
 """Preemption on the mirrored cluster: which of kube-scheduler's proposals would really make room for a pod."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -16,6 +17,9 @@ from extender.core.preemptions import Candidate, Victim, least_lost, needed
 from extender.core.requests import GpuRequest
 
 _NODES_AT_ONCE: Final = 8
+_UNDER_WAY_S: Final = 30.0
+"""Victims that kube-scheduler has not evicted by then, it will not: they may be proposed again."""
+_MAX_ANSWERS: Final = 4096
 _FIRST_ROW: Final = np.zeros(1, np.intp)
 
 
@@ -29,6 +33,7 @@ class Preemptor:
         self._tenants = tenants
         self._clock = clock
         self._wall_clock = wall_clock
+        self._answers: OrderedDict[str, tuple[float, list[Candidate]]] = OrderedDict()
 
     def candidate(self, pod: objects.Pod, node: str, uids: Iterable[str], num_pdb_violations: int) -> Candidate:
         """A proposal with what Kerf knows of the victims. One it has not heard of counts as the most worthy."""
@@ -57,21 +62,49 @@ class Preemptor:
         for number, candidate in enumerate(candidates):
             if number % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            chosen = self._needed(pod, request, candidate, spares=spares)
-            if chosen is not None:
-                left.append(chosen)
-        return least_lost(left)
+            with_needed = self._needed(pod, request, candidate, spares=spares)
+            if with_needed is not None:
+                left.append(with_needed)
+        chosen = least_lost(left)
+        self._remember(pod.metadata.uid, chosen)
+        return chosen
+
+    def is_under_way(self, pod: objects.Pod, request: GpuRequest) -> bool:
+        """Whether room is being made for a pod already, and will be enough.
+
+        kube-scheduler may hear that its victims are gone before Kerf does: filter rejects the pod once more, and more
+        pods would be evicted for it elsewhere.
+        """
+        answered_at, candidates = self._answers.get(pod.metadata.uid, (0.0, []))
+        nominated = pod.status.nominated_node_name
+        recent = self._clock() - answered_at < _UNDER_WAY_S
+        return recent and any(
+            self._fits(pod, request, candidate.node, frozenset(victim.uid for victim in candidate.victims))
+            for candidate in candidates
+            if nominated in (None, "", candidate.node)
+        )
+
+    def _remember(self, uid: str, chosen: list[Candidate]) -> None:
+        """Keep the newest answer about a pod, if it may lead to an eviction."""
+        self._answers.pop(uid, None)
+        if uid and chosen:
+            self._answers[uid] = self._clock(), chosen
+        if len(self._answers) > _MAX_ANSWERS:
+            self._answers.popitem(last=False)
+
+    def _fits(self, pod: objects.Pod, request: GpuRequest, node: str, evicted: frozenset[str]) -> bool:
+        """Whether a node has the GPUs for a pod once others are gone; its own reservation is no obstacle to it."""
+        cluster = self._ledger.without(node, evicted | {pod.metadata.uid}, self._clock())
+        return cluster is not None and bool(fit(cluster, request, _FIRST_ROW).fits[0])
 
     def _needed(self, pod: objects.Pod, request: GpuRequest, candidate: Candidate, *, spares: bool) -> Candidate | None:
-        node, now = candidate.node, self._clock()
+        node = candidate.node
         tenants = self._tenants.on(node)
         proposed = [tenants.get(victim.uid) for victim in candidate.victims]
         spares = spares and all(tenant is not None and not repels_pods(tenant.spec) for tenant in proposed)
 
         def gpus_fit(evicted: frozenset[str]) -> bool:
-            # The pod's own reservation, if any is left, is no obstacle to it.
-            cluster = self._ledger.without(node, evicted | {pod.metadata.uid}, now)
-            return cluster is not None and bool(fit(cluster, request, _FIRST_ROW).fits[0])
+            return self._fits(pod, request, node, evicted)
 
         def all_fits(evicted: frozenset[str]) -> bool:
             return self._tenants.have_room(node, pod.spec, evicted)

@@ -65,10 +65,16 @@ class Settler:
         try:
             answer = await self._transport.patch(f"{pod.path}/status", msgspec.json.encode({"metadata": metadata}))
         except ApiError as error:
-            if error.status in (404, 409):
-                return None  # gone, or another pod of that name
+            if await self._is_gone(pod, error):
+                return None
             raise
         return _pod_decoder.decode(answer)
+
+    async def _is_gone(self, pod: PodIdentity, error: ApiError) -> bool:
+        """Whether an error means that the pod was deleted; one of that name that was created since makes it a 422."""
+        if error.status != 422:
+            return error.status == 404
+        return _pod_decoder.decode(await self._transport.get(pod.path)).metadata.uid != pod.uid
 
     async def settle_round(self) -> None:
         """Settle what can be settled now."""

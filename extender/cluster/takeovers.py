@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 EPOCH: Final = "kerf.dev/epoch"
 UNBOUND_PODS: Final = "spec.nodeName=,status.phase=Pending"
 
-_NUM_WRITERS: Final = 32
+_NUM_WRITERS: Final = 16  # the renewal of the lease has to get through between them
 _RETRY_S: Final = 0.2
 
 _list_decoder = msgspec.json.Decoder(objects.ObjectList[objects.Pod])

@@ -135,8 +135,8 @@ class Waker:
             await self._transport.patch(f"{pod.path}/status", msgspec.json.encode({"metadata": metadata}))
             self.num_woken += 1
         except ApiError as error:
-            if error.status in (404, 409):
-                self.placed(pod.uid)  # deleted, or another pod of that name
+            if error.status in (404, 422):
+                self.placed(pod.uid)  # deleted, or another pod of that name: the UID can't be changed
             else:
                 logger.warning("pod %s was not woken: %s", pod.key, error)
         except ClusterError as error:

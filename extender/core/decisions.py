@@ -214,7 +214,10 @@ def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
 def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, known: Known) -> Decision:
     """A decision for one of its rows, with the GPUs of that node."""
     request, shares = plain.request, bool(known.shares[best])
-    gpus = choose_among(cluster, best, request, known.room[best], shares=shares, spreads=policy.spreads)
+    if shares and policy.share is not None and request.count == 1 and not cluster.untracked_units[best]:
+        gpus: tuple[int, ...] | None = (policy.share(cluster, request, best, known.room[best]),)
+    else:
+        gpus = choose_among(cluster, best, request, known.room[best], shares=shares, spreads=policy.spreads)
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     shared = request.milli or (request.shares_by_memory and cluster.unit[best] == GpuUnit.PART)

@@ -37,7 +37,9 @@ class Mix(NamedTuple):
     size: Longs
     """(K,) index into `sizes`."""
     sizes: Longs
-    """(U,) distinct GPU milli that the classes ask of each GPU."""
+    """(U,) distinct GPU milli that the classes ask of each GPU, ascending."""
+    num_sizes_within: Longs
+    """(1001,) how many of `sizes` each number of milli left on a GPU suffices for."""
 
 
 def mix_of(pods: Sequence[TypicalPod], num_pods: int) -> Mix:
@@ -45,7 +47,8 @@ def mix_of(pods: Sequence[TypicalPod], num_pods: int) -> Mix:
     cpu, num, milli, models, count = (np.array([pod[i] for pod in pods], dtype=np.int64) for i in range(5))
     sizes, size = np.unique(milli, return_inverse=True)
     frequency = (count / num_pods) / (count.sum() / num_pods)  # in two steps, as published: each rounds
-    return Mix(cpu, num, models, frequency, size.astype(np.int64), sizes)
+    num_sizes_within = np.searchsorted(sizes, np.arange(1001), side="right").astype(np.int64)
+    return Mix(cpu, num, models, frequency, size.astype(np.int64), sizes, num_sizes_within)
 
 
 # Kinds of fragments, in the order in which the published program adds them up.

@@ -20,11 +20,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _FGD, _BESTFIT, _BINPACK, _SPREAD, _KUBE = (
     int(rank) for rank in (Rank.FGD, Rank.BESTFIT, Rank.BINPACK, Rank.SPREAD, Rank.KUBE)
 )
-_RANDOM, _NEXT, _SAMPLED = int(Tie.RANDOM), int(Tie.NEXT), int(Tie.SAMPLED)
+_FIRST, _RANDOM, _NEXT, _SAMPLED = int(Tie.FIRST), int(Tie.RANDOM), int(Tie.NEXT), int(Tie.SAMPLED)
 _GPU_MILLI: Final = packing.GPU_MILLI
 _KUBE_CPU, _KUBE_MEMORY = packing.KUBE_CPU_MILLI, packing.KUBE_MEMORY_MIB
 _BESTFIT_CPU, _BESTFIT_GPU = packing.BESTFIT_CPU_MILLI, packing.BESTFIT_GPU_MILLI
 _NOWHERE: Final = -np.inf
+_RING: Final = 1024  # a power of two: its remainders are cheap
 
 
 def _compiled(function: _Function) -> _Function:
@@ -46,7 +47,7 @@ class Memo(NamedTuple):
     seen: Longs
     """(C,) number of changes that the class's row knows of, -1 at first."""
     changed: Longs
-    """(L,) ring of the nodes that changed last."""
+    """(_RING,) the nodes that changed last."""
     num_changes: Longs
     """(1,)."""
     checked: Longs
@@ -54,7 +55,11 @@ class Memo(NamedTuple):
     fragment: Floats
     """(N,) each node's fragment milli now."""
     scratch: Longs
-    """(2, U) room for a node's count of GPUs and idle milli per size of the mix."""
+    """(2, U + 1) room for a node's count of GPUs and idle milli per size of the mix."""
+    twin: Longs
+    """(N,) an earlier node that began in the same state, -1 for the first of its kind or once a node has changed."""
+    num_twins: Longs
+    """(N,) how many nodes have this one as their twin."""
 
 
 def memo_of(num_classes: int, nodes: Nodes, mix: Mix) -> Memo:
@@ -64,14 +69,24 @@ def memo_of(num_classes: int, nodes: Nodes, mix: Mix) -> Memo:
         np.empty((num_classes, num_nodes)),
         np.full((num_classes, num_nodes), -1, np.int8),
         np.full(num_classes, -1, np.int64),
-        np.zeros(1024, np.int64),
+        np.zeros(_RING, np.int64),
         np.zeros(1, np.int64),
         np.full(num_nodes, -1, np.int64),
         np.zeros(num_nodes),
-        np.zeros((2, len(mix.sizes)), np.int64),
+        np.zeros((2, len(mix.sizes) + 1), np.int64),
+        *_twins(nodes),
     )
     fill_fragments(nodes, mix, memo)
     return memo
+
+
+def _twins(nodes: Nodes) -> tuple[Longs, Longs]:
+    columns = [nodes.cpu_milli, nodes.memory_mib, nodes.num_gpus, nodes.model, nodes.cpu_free_milli]
+    states = np.column_stack([*columns, nodes.memory_free_mib, nodes.gpu_free_milli])
+    _, first, kind = np.unique(states, axis=0, return_index=True, return_inverse=True)
+    twin = first[kind.reshape(-1)].astype(np.int64)
+    twin[first] = -1
+    return twin, np.bincount(twin[twin >= 0], minlength=len(twin)).astype(np.int64)
 
 
 @_compiled
@@ -88,20 +103,26 @@ def fragment(
 ) -> float:
     """`fragments.fragment_milli` of one node, `milli` less on one of its GPUs."""
     idle = 0
-    for u in range(len(mix.sizes)):
+    num_sizes = len(mix.sizes)
+    for u in range(num_sizes + 1):
         scratch[0, u] = 0
         scratch[1, u] = 0
     for g in range(len(free)):
         left = free[g] - (milli if g == gpu else 0)
         if left > 0:
             idle += left
-            for u in range(len(mix.sizes)):
-                if left >= mix.sizes[u]:
-                    scratch[0, u] += 1
-                else:
-                    scratch[1, u] += left
+            within = mix.num_sizes_within[left]  # it is too small for the sizes from there on
+            scratch[0, within] += 1
+            scratch[1, within] += left
     if idle == 0:
         return 0.0
+    # From counts by the largest size that a GPU suffices for to: GPUs large enough for a size, milli on the others.
+    num_enough, too_small = 0, idle
+    for u in range(num_sizes, 0, -1):
+        num_enough += scratch[0, u]
+        too_small -= scratch[1, u]
+        scratch[0, u] = num_enough
+        scratch[1, u] = too_small
     lacks_both, lacks_gpu, lacks_cpu, no_gpu_asked, no_gpu_no_cpu, wrong_model = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for k in range(len(mix.frequency)):
         all_idle = mix.frequency[k] * idle
@@ -114,9 +135,9 @@ def fragment(
                 no_gpu_no_cpu += all_idle
         elif (mix.models[k] >> model) & 1 == 0:
             wrong_model += all_idle
-        elif scratch[0, mix.size[k]] >= num:
+        elif scratch[0, mix.size[k] + 1] >= num:
             if enough_cpu:
-                lacks_gpu += mix.frequency[k] * scratch[1, mix.size[k]]
+                lacks_gpu += mix.frequency[k] * scratch[1, mix.size[k] + 1]
             else:
                 lacks_cpu += all_idle
         elif enough_cpu:
@@ -257,14 +278,18 @@ def refresh(nodes: Nodes, asks: Asks, c: int, rank: int, mix: Mix, memo: Memo) -
     """Bring a class's remembered scores up to date."""
     now = memo.num_changes[0]
     since = memo.seen[c]
-    if since < 0 or now - since > len(memo.changed):
+    if since < 0 or now - since > _RING:
         for node in range(len(nodes.cpu_milli)):
-            memo.score[c, node], memo.gpu[c, node] = evaluate_node(nodes, asks, c, node, rank, mix, memo)
+            twin = memo.twin[node]
+            if twin >= 0:
+                memo.score[c, node], memo.gpu[c, node] = memo.score[c, twin], memo.gpu[c, twin]
+            else:
+                memo.score[c, node], memo.gpu[c, node] = evaluate_node(nodes, asks, c, node, rank, mix, memo)
     else:
         # From the newest change back: a node is looked at once, `checked` has a value of this look only.
         mark = -2 - now * len(memo.seen) - c
         for change in range(now - 1, since - 1, -1):
-            node = memo.changed[change % len(memo.changed)]
+            node = memo.changed[change & (_RING - 1)]
             if memo.checked[node] != mark:
                 memo.checked[node] = mark
                 memo.score[c, node], memo.gpu[c, node] = evaluate_node(nodes, asks, c, node, rank, mix, memo)
@@ -275,6 +300,12 @@ def refresh(nodes: Nodes, asks: Asks, c: int, rank: int, mix: Mix, memo: Memo) -
 def pick(score: Floats, tie: int, draw: float, last: int) -> tuple[int, int]:
     """`packing.pick`."""
     num_nodes = len(score)
+    if tie == _FIRST:
+        best, best_score = -1, _NOWHERE
+        for node in range(num_nodes):
+            if score[node] > best_score:
+                best, best_score = node, score[node]
+        return best, last
     begin, looked_at = 0, num_nodes
     if tie == _SAMPLED:
         wanted = num_nodes if num_nodes < 100 else max(num_nodes * max(50 - num_nodes // 125, 5) // 100, 100)
@@ -348,7 +379,22 @@ def note_change(nodes: Nodes, node: int, mix: Mix, memo: Memo) -> None:
     """Tell the memo that a node changed."""
     free = nodes.gpu_free_milli[node]
     memo.fragment[node] = fragment(nodes.cpu_free_milli[node], free, -1, 0, nodes.model[node], mix, memo.scratch)
-    memo.changed[memo.num_changes[0] % len(memo.changed)] = node
+    if memo.twin[node] >= 0:
+        memo.num_twins[memo.twin[node]] -= 1
+        memo.twin[node] = -1
+    elif memo.num_twins[node] > 0:
+        # The first of its kind changes: the next one takes its place.
+        heir = -1
+        for other in range(node + 1, len(memo.twin)):
+            if memo.twin[other] == node:
+                if heir < 0:
+                    heir = other
+                    memo.twin[other] = -1
+                else:
+                    memo.twin[other] = heir
+        memo.num_twins[heir] = memo.num_twins[node] - 1
+        memo.num_twins[node] = 0
+    memo.changed[memo.num_changes[0] & (_RING - 1)] = node
     memo.num_changes[0] += 1
 
 

@@ -1,19 +1,22 @@
 """Policies by name: a deployment chooses one in its settings, a pod by the annotation `kerf.dev/policy`."""
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from extender.core import scores
 from extender.core.alnair import AlnairScore
-from extender.core.clusters import Cluster, Floats, Rows
+from extender.core.clusters import Cluster, Floats, Mask, Rows
 from extender.core.fits import Fit
 from extender.core.genius import GeniusScore, GeniusWeights
 from extender.core.live import LiveScore, LiveWeights
 from extender.core.occupancies import ObservedRules
-from extender.core.requests import GpuRequest
+from extender.core.requests import GpuRequest, PodRequest
+from extender.core.typical import DEFAULT_MIX, Expected, FragmentScore
 
 Score = Callable[[Cluster, GpuRequest, Rows, Fit], Floats]
+Share = Callable[[Cluster, GpuRequest, int, Mask], int]
+"""(cluster, request, row, (G,) room) to the GPU that a share is taken from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,16 @@ class Policy:
     """How fit counts what is observed; None: only bookings count."""
     context: Callable[[Cluster], Hashable] | None = None
     """What the score of every row depends on besides the row itself, such as sums over the cluster."""
+    share: Share | None = None
+    """How the GPU for a share is chosen, where it is neither of these."""
+    weighs_cpu: bool = False
+    """Whether the score depends on the pod's CPU: requests that differ in it are then different classes."""
+
+    def asked(self, request: PodRequest) -> GpuRequest | None:
+        """The GPU request of a pod, as this policy tells requests apart."""
+        if request.gpus is None or not self.weighs_cpu:
+            return request.gpus
+        return replace(request.gpus, cpu_milli=request.cpu_milli)
 
 
 POLICIES: Final[dict[str, Policy]] = {}
@@ -82,3 +95,13 @@ def observing(
 
 
 POLICIES.update({policy.name: policy for policy in observing()})
+
+
+def fgd(mix: Sequence[Expected] = DEFAULT_MIX) -> Policy:
+    """Fragmentation gradient descent against a mix of pods that are expected."""
+    score = FragmentScore(mix)
+    description = "fewest new fragments for the pods that are expected (decisions.typical_pods)"
+    return Policy("fgd", score, description, share=score.share, weighs_cpu=True)
+
+
+POLICIES["fgd"] = fgd()

@@ -88,6 +88,8 @@ class GpuRequest:
     uuids_exclude: frozenset[str] = frozenset()
     mig: tuple[tuple[str, int], ...] = ()
     """MIG devices asked, by profile."""
+    cpu_milli: int = 0
+    """CPU of the pod, where the policy weighs it: other policies would only have more classes to remember."""
     memory_each_percent: int = 0
     """Memory of each GPU in percent of what it has, for a share whose memory is asked so."""
 
@@ -137,6 +139,8 @@ class PodRequest:
     stale: tuple[str, ...] = ()
     """Annotations of an assignment that a pod without a node carries, as a copy of another pod does: a Binding blanks
     those that it does not write."""
+    cpu_milli: int = 0
+    """CPU of the pod, whatever its GPUs."""
 
 
 NO_REQUEST: Final = PodRequest()

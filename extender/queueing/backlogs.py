@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from extender.cluster import objects
 from extender.core.requests import RequestError
@@ -13,6 +14,9 @@ from extender.queueing.restrictions import Kinds
 
 PENDING_PODS = "spec.nodeName=,status.phase=Pending"
 """Only pods without a node: one that gets its node leaves the selection, which the watch tells as a deletion."""
+
+ON_ITS_WAY_S: Final = 30.0
+_TOLD_WITHIN_S: Final = 15.0
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +70,25 @@ class Backlog:
         """Entries let go, without a node yet."""
         return [entry for entry in self.entries.values() if entry.opened is not None]
 
+    def on_their_way(self, now: float) -> list[Entry]:
+        """Entries let go for a node a short while ago: later they are kube-scheduler's like any other pod."""
+        return [
+            entry
+            for entry in self.entries.values()
+            if entry.opened is not None and entry.node and now - entry.opened < ON_ITS_WAY_S
+        ]
+
+    def recall(self, now: float) -> list[Entry]:
+        """Entries whose gate was to be opened, and of which the watch has not told that it is: they wait again."""
+        recalled = [
+            entry
+            for entry in self.entries.values()
+            if entry.opened is not None and entry.pod.gated and now - entry.opened >= _TOLD_WITHIN_S
+        ]
+        for entry in recalled:
+            entry.opened, entry.node = None, ""
+        return recalled
+
     def upsert(self, item: objects.Pod) -> None:
         """A pending pod was added or changed."""
         if not isinstance(item, Pod):
@@ -82,8 +105,10 @@ class Backlog:
         elif item.gated:
             if known.opened is None:
                 self._update(known, item)
-        elif known.opened is None:
-            known.pod, known.opened = item, self._clock()  # by Kerf a moment ago, or by somebody else
+        else:
+            known.pod = item  # opened by Kerf a moment ago, or by somebody else
+            if known.opened is None:
+                known.opened = self._clock()
 
     def remove(self, item: objects.Pod) -> None:
         """A pod is gone, or has its node."""

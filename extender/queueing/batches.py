@@ -11,8 +11,9 @@ import numpy as np
 
 from extender.cluster.pods import read_pod_request
 from extender.core.clusters import Cluster, Longs
+from extender.core.policies import POLICIES
 from extender.core.quantities import MIB, parse_quantity
-from extender.core.requests import GENIUS_PRIORITY, Container, RequestError, total_request
+from extender.core.requests import GENIUS_PRIORITY, POLICY, Container, RequestError, total_request
 from extender.queueing.manifests import Node, Pod, PodSpec
 from extender.queueing.plans import PlanPod, View
 from extender.queueing.restrictions import Kinds, domains
@@ -69,6 +70,8 @@ def asked_of(pod: Pod) -> Room:
 def plan_pod(pod: Pod, kinds: Kinds) -> PlanPod:
     """A pod as planners take it. Raises RequestError with a sentence for the pod's author."""
     request = read_pod_request(pod)
+    if request.policy and request.policy not in POLICIES:
+        raise RequestError(f'{POLICY}: "{request.policy[:80]}" is no policy; write one of {", ".join(POLICIES)}')
     asked = asked_of(pod)
     annotations = pod.metadata.annotations or {}
     name, _ = gang_of(pod)

@@ -31,13 +31,13 @@ class _Step:
     mig: tuple[tuple[str, int], ...] = ()
 
 
-_DEFAULT_POLICY: Final = "bestfit"
+DEFAULT_POLICY: Final = "bestfit"
 
 
 class Board:
     """Nodes as a plan would leave them. Fit, scores and the choice of GPUs are those of a live decision."""
 
-    def __init__(self, view: View, pods: Sequence[PlanPod], default_policy: str = _DEFAULT_POLICY) -> None:
+    def __init__(self, view: View, pods: Sequence[PlanPod], default_policy: str = DEFAULT_POLICY) -> None:
         self.view = view
         self.pods = pods
         self._default_policy = default_policy
@@ -122,7 +122,7 @@ class Board:
             if request.mig:
                 step = _Step(position, row, mig=request.mig)
             elif not gpus:
-                step = _Step(position, row, unknown=request.count)
+                step = _Step(position, row, unknown=max(request.count, 1))
             elif request.milli or (request.shares_by_memory and self._cluster.unit[row] == GpuUnit.PART):
                 step = _Step(position, row, gpus, request.milli, request.memory_each_mib)
             else:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from extender.cluster import objects
@@ -25,12 +24,11 @@ from extender.queueing.gangs import Gangs, Unit, units_of
 from extender.queueing.manifests import Node, Pod
 from extender.queueing.nodebooks import Booked, NodeBook
 from extender.queueing.optins import NAMESPACES_PATH, Namespaces, opted_out
+from extender.queueing.options import Counts, Options
 from extender.queueing.orders import Order, Waiting, ordered
-from extender.queueing.planners import PLANNERS
-from extender.queueing.plans import Plan, PlanError, PlanPod, View
-from extender.queueing.quotas import Quotas
+from extender.queueing.plans import Plan, PlanPod
 from extender.queueing.realisations import Realiser
-from extender.queueing.rounds import Head, Round, Rules, greedy_round
+from extender.queueing.rounds import Head, Round, Rules, greedy_round, searched_round
 from extender.queueing.runs import Runs, owners_of
 
 logger = logging.getLogger(__name__)
@@ -41,42 +39,6 @@ _NOTE_EVERY_S: Final = 30.0
 _MAX_NOTES: Final = 50
 _PLANNED_INLINE: Final = 64
 """A round of so few pods is planned at once; a larger one in a thread, so that filter and bind go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How the queue works; times in seconds."""
-
-    planner: str = "greedy"
-    order: Order = Order.FIFO
-    ageing_s: float = 3600.0
-    interval_s: float = 0.05
-    retry_s: float = 5.0
-    batch_pods: int = 500
-    max_open: int = 256
-    reserve_frac: float = 0.0
-    reserve_after_s: float = 10.0
-    fail_open_s: float = 0.0
-    fair_share: bool = False
-    quotas: Quotas = field(default_factory=Quotas)
-
-
-@dataclass
-class Counts:
-    """What has happened since the start."""
-
-    rounds: int = 0
-    opened: int = 0
-    honoured: int = 0
-    """Pods that Kerf bound, or was binding, to the node nominated."""
-    fallbacks: int = 0
-    """Pods let go that went another way: another node, deleted, bound past Kerf."""
-    failed_open: int = 0
-    outdated: int = 0
-    """Pods whose node no longer fitted when its turn came."""
-    errors: int = 0
-    round_s: float = 0.0
-    """How long the last round took to plan."""
 
 
 class QueueController:
@@ -156,10 +118,12 @@ class QueueController:
         now = self._clock()
         if self._standby():
             return
+        for entry in self.backlog.recall(now):
+            self._placer.release(entry.uid)
         await self._release(now)
         if self.fault():
             return
-        window = self._options.max_open - len(self.backlog.opened())
+        window = self._options.max_open - len(self.backlog.on_their_way(now))
         if window < self._options.max_open / 4:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
         waiting = [entry for entry in self.backlog.waiting() if entry.planned is not None]
@@ -192,7 +156,7 @@ class QueueController:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._dirty.wait(), self._options.interval_s * 4)
-            await asyncio.sleep(max(self._options.interval_s, 2 * self.counts.round_s))  # most of the time is others'
+            await asyncio.sleep(max(self._options.interval_s, min(2 * self.counts.round_s, 1.0)))  # others' time
             moved = self._ledger.snapshot(self._clock()).version != self._planned_version
             due = self._clock() - self._planned_at >= self._options.retry_s
             if not self.backlog.entries or not (self._dirty.is_set() or moved or due):
@@ -207,20 +171,20 @@ class QueueController:
 
     def _in_order(self, units: Sequence[Unit]) -> list[Unit]:
         """Whose turn it is first."""
-        quotas, by_key = self._options.quotas, {unit.key: unit for unit in units}
-        shortest = self._options.order is Order.SHORTEST
+        quotas, by_key = self._options.quotas, {unit.name: unit for unit in units}
+        shortest, fair = self._options.order is Order.SHORTEST, self._options.fair_share
         waiting = [
             Waiting(
-                key=unit.key,
+                key=unit.name,
                 priority=max(pod.priority for pod in unit.pods),
                 since=min(entry.created for entry in unit.entries),
                 expected_s=self._expected_s(unit) if shortest else 0.0,
                 owner=unit.namespace,
-                share=unit.gpus / max(quotas.weights.get(unit.namespace, 1.0), 1e-9),
+                share=unit.gpus / max(quotas.weights.get(unit.namespace, 1.0), 1e-9) if fair else 0.0,
             )
             for unit in units
         ]
-        shares = quotas.shares(self._used()) if self._options.fair_share else None
+        shares = quotas.shares(self._used()) if fair else None
         in_order = ordered(
             waiting,
             self._wall_clock(),
@@ -236,7 +200,7 @@ class QueueController:
     def _used(self) -> dict[str, float]:
         """GPUs in use by namespace, those of pods on their way included."""
         used = dict(self._runs.gpus)
-        for entry in self.backlog.opened():
+        for entry in self.backlog.on_their_way(self._clock()):
             if entry.planned is not None and entry.planned.gpus is not None:
                 namespace = entry.pod.metadata.namespace
                 used[namespace] = used.get(namespace, 0.0) + max(entry.planned.gpus.count, 1)
@@ -248,9 +212,7 @@ class QueueController:
         """Plan on the cluster of this moment; the round, and the names of its rows."""
         options = self._options
         booked = [
-            Booked(entry.planned, entry.node)
-            for entry in self.backlog.opened()
-            if entry.planned is not None and entry.node
+            Booked(entry.planned, entry.node) for entry in self.backlog.on_their_way(now) if entry.planned is not None
         ]
         topologies = {pod.topology for pod in pods if pod.topology}
         cluster = self._ledger.snapshot(now)
@@ -258,10 +220,10 @@ class QueueController:
         patient = {
             unit.key for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s
         }
-        rules = Rules(options.quotas, self._used(), self.head, frozenset(patient), window)
+        rules = Rules(options.quotas, self._used(), self.head, frozenset(patient), options.policy, window)
         if len(pods) <= _PLANNED_INLINE and options.planner == "greedy":
             return greedy_round(view, pods, rules), cluster.node_names
-        return await asyncio.to_thread(_search, view, pods, rules, options.planner), cluster.node_names
+        return await asyncio.to_thread(searched_round, view, pods, rules, options.planner), cluster.node_names
 
     async def _realise(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
         """Carry a plan out, gangs whole."""
@@ -270,10 +232,11 @@ class QueueController:
             if row >= 0:
                 gang_members.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
         limit = asyncio.Semaphore(_MAX_CONCURRENT)
-        writes: list[Any] = []
+        writes: list[asyncio.Task[None]] = []
         for members in gang_members.values():
             if self._reserve(members):
-                writes.append(self._let_go(members, plan.planner, limit))
+                writes.append(asyncio.create_task(self._let_go(members, plan.planner, limit)))
+                await asyncio.sleep(0)  # filter and bind go on meanwhile
             else:
                 self.counts.outdated += len(members)
                 self._dirty.set()
@@ -298,30 +261,32 @@ class QueueController:
     async def _let_go(self, members: Sequence[tuple[Entry, str]], planner: str, limit: asyncio.Semaphore) -> None:
         """Nominate all members of a unit, then open all their gates."""
 
-        async def nominate(entry: Entry, node: str) -> None:
+        async def nominate(entry: Entry, node: str) -> bool:
             async with limit:
-                await self._realiser.nominate(entry.pod, node)
+                return await self._realiser.nominate(entry.pod, node)
 
         async def open_gate(entry: Entry, node: str) -> None:
             async with limit:
                 entry.node, entry.opened = node, self._clock()
+                opened = False
                 try:
                     opened = await self._realiser.open(entry.pod, node, planner)
-                except BaseException:
-                    entry.opened = None  # the watch will tell if it was opened after all
-                    raise
-                self.counts.opened += opened
-                if not opened:
-                    entry.opened = None  # deleted, as the watch will tell, or too much was written at once
-                    self._dirty.set()
+                finally:
+                    self.counts.opened += opened
+                    if not opened:
+                        entry.opened = None  # if it was opened after all, the watch will tell
 
         try:
-            await asyncio.gather(*(nominate(entry, node) for entry, node in members))
-            await asyncio.gather(*(open_gate(entry, node) for entry, node in members))
+            nominated = await asyncio.gather(*(nominate(entry, node) for entry, node in members))
+            if all(nominated):  # else one is deleted, or too much is written to it at once
+                await asyncio.gather(*(open_gate(entry, node) for entry, node in members))
         except ClusterError as error:
             self.counts.errors += 1
             logger.warning("the queue could not let pod %s go: %s", members[0][0].pod.key, error)
-            self._dirty.set()
+        for entry, _ in members:
+            if entry.opened is None:
+                self._placer.release(entry.uid)  # else it would be in its own way
+                self._dirty.set()
 
     async def _release(self, now: float) -> None:
         """Open the gates of pods that no longer opt in, and of those that have waited too long."""
@@ -334,7 +299,8 @@ class QueueController:
             if why:
                 entry.opened, entry.node = now, ""
                 try:
-                    await self._realiser.open(entry.pod, "", why)
+                    if not await self._realiser.open(entry.pod, "", why):
+                        entry.opened = None
                 except ClusterError as error:
                     entry.opened = None
                     logger.warning("the gate of pod %s was not opened: %s", entry.pod.key, error)
@@ -365,19 +331,6 @@ class QueueController:
                 await self._realiser.note(entry.pod, entry.reason, entry.num_skips)
             except ClusterError as error:
                 logger.warning("pod %s could not be told why it waits: %s", entry.pod.key, error)
-
-
-def _search(view: View, pods: Sequence[PlanPod], rules: Rules, planner: str) -> Round:
-    """A round by the planner asked for; what it does not take, or what quotas keep back, is greedy's."""
-    if planner == "greedy" or rules.quotas.gpus:
-        return greedy_round(view, pods, rules)
-    by_greedy = greedy_round(view, pods, rules)
-    try:
-        made = PLANNERS[planner].make(view, pods, 0)
-    except PlanError as error:
-        logger.info("planned by greedy: %s", error)
-        return by_greedy
-    return Round(made, None) if made.num_placed > by_greedy.plan.num_placed else by_greedy
 
 
 def _skip(entry: Entry, why: str) -> None:

@@ -44,6 +44,11 @@ class Unit:
     """Why it can't go yet, "" when it can."""
 
     @property
+    def name(self) -> str:
+        """Of no other unit: a gang may be called as a pod is."""
+        return f"gang {self.key}" if any(pod.gang for pod in self.pods) else self.key
+
+    @property
     def pods(self) -> list[PlanPod]:
         """As planners take them."""
         return [entry.planned for entry in self.entries if entry.planned is not None]

@@ -13,9 +13,10 @@ import numpy as np
 from extender.core.clusters import Mask
 from extender.core.fits import fit
 from extender.core.reasons import RESOLVABLE
-from extender.queueing.boards import Board
+from extender.queueing.boards import DEFAULT_POLICY, Board
+from extender.queueing.planners import PLANNERS
 from extender.queueing.planners.greedy import place_unit
-from extender.queueing.plans import Plan, PlanPod, View, units_of
+from extender.queueing.plans import Plan, PlanError, PlanPod, View, units_of
 from extender.queueing.quotas import Quotas
 
 NOT_YET: Final = ""
@@ -42,6 +43,8 @@ class Rules:
     """The head of the round before: its nodes stay the same while it stays the head."""
     reserves: frozenset[str] = frozenset()
     """Keys of gangs and pods that have waited long enough to have nodes kept for them."""
+    policy: str = DEFAULT_POLICY
+    """Ranks nodes for pods that don't choose a policy."""
     limit: float = float("inf")
     """Most pods to place; a gang that comes first may be larger."""
 
@@ -60,7 +63,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
     Within quotas, beside the nodes kept for the head, and no more pods than `rules.limit`: those after that wait their
     turn without a reason.
     """
-    board = Board(view, pods)
+    board = Board(view, pods, rules.policy)
     used = dict(rules.used)
     full: set[object] = set()
     why: dict[int, str] = {}
@@ -104,6 +107,18 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
         )
     unassigned = {position: why.get(position, reason) for position, reason in plan.unassigned.items()}
     return Round(Plan(plan.planner, plan.version, plan.pods, plan.rows, plan.gpus, unassigned), head)
+
+
+def searched_round(view: View, pods: Sequence[PlanPod], rules: Rules, planner: str) -> Round:
+    """A round by the planner asked for; what it does not take, or what quotas keep back, is greedy's."""
+    if planner == "greedy" or rules.quotas.gpus:
+        return greedy_round(view, pods, rules)
+    by_greedy = greedy_round(view, pods, rules)
+    try:
+        made = PLANNERS[planner].make(view, pods, 0)
+    except PlanError:
+        return by_greedy  # too large a batch, or one of a kind that it does not take
+    return Round(made, None) if made.num_placed > by_greedy.plan.num_placed else by_greedy
 
 
 def _head(board: Board, unit: Sequence[int], key: str, held: Head | None) -> Head | None:

@@ -23,7 +23,8 @@ from extender.cluster.preemptions import Preemptor
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
-from extender.queueing.controllers import Options, QueueController
+from extender.queueing.controllers import QueueController
+from extender.queueing.options import Options
 from extender.queueing.quotas import Quotas
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, QueueCollector
 from extender.service.routes import KerfApp, install_routes
@@ -186,6 +187,7 @@ def _queue(
     given = settings.queue
     options = Options(
         planner=given.planner,
+        policy=settings.decisions.policy,
         order=given.order,
         ageing_s=given.ageing_s,
         batch_pods=given.batch_pods,

@@ -91,6 +91,21 @@ class ClusterSettings(_Section):
     """Nothing is decided from a mirror of the cluster that was last known current longer ago than this."""
 
 
+class TypicalPodSettings(_Section):
+    """A class of pods that is expected: `{cpu_milli: 8000, gpus: 1, gpu_milli: 500, count: 120}`."""
+
+    cpu_milli: int = Field(ge=0)
+    """CPU of a pod."""
+    gpus: int = Field(ge=0, le=64)
+    """GPUs of a pod."""
+    gpu_milli: int = Field(default=1000, ge=1, le=1000)
+    """Of each GPU; less than 1000 is a share."""
+    count: int = Field(ge=1)
+    """How many of them there are, beside the other classes."""
+    models: list[str] = Field(default_factory=list)
+    """Products that will do; empty for any."""
+
+
 class DecisionSettings(_Section):
     """How pods are placed."""
 
@@ -104,6 +119,9 @@ class DecisionSettings(_Section):
     """How long GPUs are held between the decision and the binding."""
     memory_tolerance_frac: float = Field(default=0.02, ge=0, le=0.1)
     """A card that reports up to this fraction less than a whole GiB counts as that size: 40536 MiB is 40 GiB."""
+
+    typical_pods: list[TypicalPodSettings] = Field(default_factory=list)
+    """The pods that policy `fgd` expects, most of them by count; empty: those of a public production trace."""
 
     @field_validator("policy")
     @classmethod

@@ -21,7 +21,8 @@ from extender.core.interferences import interference
 from extender.core.live import LiveWeights
 from extender.core.observations import Gauge, SampleState
 from extender.core.occupancies import ObservedRules
-from extender.core.policies import POLICIES, Policy, observing
+from extender.core.policies import POLICIES, Policy, fgd, observing
+from extender.core.typical import DEFAULT_MIX, Expected
 from extender.service.settings import Settings, TelemetrySettings
 from extender.telemetry.discovery import find_exporters, find_prometheus
 from extender.telemetry.observers import Finders, Observer, State, Wanted
@@ -79,11 +80,15 @@ def rules_of(settings: TelemetrySettings) -> ObservedRules:
 
 
 def policies_of(settings: Settings) -> dict[str, Policy]:
-    """All policies, those that observe with the weights and rules of the settings."""
+    """All policies: those that observe with the weights and rules of the settings, `fgd` with the pods expected."""
     live = LiveWeights(**settings.live.model_dump())
     genius = GeniusWeights(**settings.genius.model_dump())
     observing_ones = observing(live, genius, rules_of(settings.telemetry))
-    return POLICIES | {policy.name: policy for policy in observing_ones}
+    expected = [
+        Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models))
+        for pod in settings.decisions.typical_pods
+    ]
+    return POLICIES | {policy.name: policy for policy in (*observing_ones, fgd(expected or DEFAULT_MIX))}
 
 
 def describe(observer: Observer | None, owners: OwnerUsage) -> dict[str, Any]:

@@ -89,12 +89,12 @@ class Verbs:
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error."""
         asked = wire.read_args(body)
-        self._check_leading()
         pod, request = _read_pod(self._placer, asked)
+        self._check_leading()
         if request.gpus is None:
             return wire.encode(self._keep_off_gpus(asked.candidates()))
         policy = self._policy(request)
-        placement = self._placer.place(pod, request.gpus, policy, _named(asked))
+        placement = self._placer.place(pod, policy.asked(request) or request.gpus, policy, _named(asked))
         self._placer.keep(placement)
         self._placer.reserve(placement)
         decision = placement.decision
@@ -125,11 +125,13 @@ class Verbs:
         ]
         key = asked.pod.key
         try:
-            self._check_leading()
             _check_names(asked.pod)
+            self._check_leading()
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
                 self._policy(request)
+                if self._is_room_coming(asked.pod, request):
+                    raise UnavailableError("room is being made for it already")
                 chosen = await self._preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)
                 self._log_preemption(key, candidates, chosen)
                 candidates = chosen
@@ -138,6 +140,14 @@ class Verbs:
             self._metrics.preemptions.labels("refused").inc(len(candidates))
             candidates = []
         return wire.encode(wire.PreemptionResult({candidate.node: _meta(candidate) for candidate in candidates}))
+
+    def _is_room_coming(self, pod: objects.Pod, request: PodRequest) -> bool:
+        """Whether a pod will fit without more evictions: then it is woken as soon as it does."""
+        metadata = pod.metadata
+        identity = PodIdentity(metadata.namespace, metadata.name, metadata.uid)
+        return self._placer.fits_meanwhile(identity, request) or (
+            request.gpus is not None and self._preemptor.is_under_way(pod, request.gpus)
+        )
 
     def _log_preemption(self, key: str, proposed: list[Candidate], chosen: list[Candidate]) -> None:
         num_proposed = {candidate.node: len(candidate.victims) for candidate in proposed}
@@ -158,12 +168,13 @@ class Verbs:
         except RequestError as error:
             self._placer.release(asked.pod.metadata.uid)
             return self._reject_request(asked, str(error))
+        gpus = policy.asked(request) or request.gpus
         placement = None
         one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
         if one_is_enough and asked.names is not None:
-            placement = self._placer.place_best(pod, request.gpus, policy, asked.names)
+            placement = self._placer.place_best(pod, gpus, policy, asked.names)
         if placement is None:
-            placement = self._placer.place(pod, request.gpus, policy, _named(asked))
+            placement = self._placer.place(pod, gpus, policy, _named(asked))
         self._placer.keep(placement)
         self._placer.remember(pod, request)
         self._fence.note(asked.pod.metadata)

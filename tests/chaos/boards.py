@@ -27,6 +27,8 @@ class Board:
         """Faults that really took effect."""
         self.replicas: list[Process] = []
         """Kerf's processes."""
+        self.leader = 0
+        """The replica that schedulers are led to."""
         self.stopped: set[int] = set()
         """Replicas that a SIGSTOP holds."""
 
@@ -100,6 +102,13 @@ class Board:
         self.stopped.add(replica)
         self.record(fault.kind)
         self.later(self._go_on(process, replica, fault.for_s))
+
+    def jump(self, replica: int) -> None:
+        """Set a replica's wall clock, if that is due."""
+        runs = replica < len(self.replicas) and self.replicas[replica].running
+        if runs and self.take(Kind.CLOCK_JUMP):
+            self.replicas[replica].signal(signal.SIGUSR1)
+            self.record(Kind.CLOCK_JUMP)
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:

@@ -22,10 +22,11 @@ ROOT = Path(__file__).parents[2]
 SERVICE_ACCOUNT = "system:serviceaccount:kube-system:kerf"
 """The user whom manifests/rbac.yaml gives its rights."""
 SCHEDULERS = ("default-scheduler", "kerf-second")
-NUM_REPLICAS = 1
+MAX_REPLICAS = 2
 TTL_S = 4.0
 
 _RBAC = ROOT / "manifests" / "rbac.yaml"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _CONFIG = ROOT / "scheduler-config" / "decisive.yaml"
 # Everything that waits is shortened alike: kube-scheduler gives up first, then Kerf, then the reservation ends.
 _SCHEDULER_TIMES = {
@@ -81,8 +82,9 @@ class Cluster:
         self.loop = Loop()
         self._proxies: list[ApiProxy] = []
         self._kubeconfigs: list[Path] = []
-        self._ports = [free_port() for _ in range(NUM_REPLICAS)]
+        self._ports = [free_port() for _ in range(MAX_REPLICAS)]
         self._num_started = 0
+        self._elects = False
 
     def __enter__(self) -> Self:
         self.loop.start()
@@ -110,7 +112,7 @@ class Cluster:
         self.board = Board(asyncio.get_running_loop().time)
         self.router = Router(self.board)
         await self.router.start()
-        for replica in range(NUM_REPLICAS):
+        for replica in range(MAX_REPLICAS):
             proxy = ApiProxy(self.board, replica, self.plane.url, self.plane.certificate)
             await proxy.start()
             self._proxies.append(proxy)
@@ -136,10 +138,11 @@ class Cluster:
         """Kerf's processes of this run; a dead one stays until it is replaced."""
         return self.board.replicas
 
-    def start_kerf(self) -> None:
+    def start_kerf(self, num_replicas: int) -> None:
         """Start all replicas of a run; they take a moment to get ready."""
         self._num_started += 1
-        self.board.replicas[:] = [self._start_replica(replica) for replica in range(NUM_REPLICAS)]
+        self._elects = num_replicas > 1
+        self.board.replicas[:] = [self._start_replica(replica) for replica in range(num_replicas)]
         self.loop.call(self.router.lead_to, [process.url for process in self.replicas])
 
     def revive_kerf(self) -> None:
@@ -159,9 +162,10 @@ class Cluster:
     def _start_replica(self, replica: int) -> Process:
         port = self._ports[replica]
         command: list[str | Path] = [
-            *(sys.executable, "-m", "extender", "serve", "--port", str(port)),
+            *(sys.executable, "-m", "tests.chaos.jumps", "serve", "--port", str(port)),
             *("--kubeconfig", self._kubeconfigs[replica]),
             *(part for setting in _KERF_TIMES for part in ("--set", setting)),
+            *(("--set", "leader_election.mode=own") if self._elects else ()),
         ]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "KERF_"))}
         log = self.plane.directory / f"kerf-{self._num_started}-{replica}.log"
@@ -195,6 +199,7 @@ class Cluster:
         """Take away what the run before has left."""
         self.plane.request("DELETE", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0")
         self.plane.request("DELETE", "/api/v1/nodes")
+        self.plane.request("DELETE", _LEASES)
         wait_until(lambda: not self.items("pods") and not self.items("nodes"), 30.0, "the cluster is empty")
 
 

@@ -32,6 +32,8 @@ class Kind(StrEnum):
     """SIGSTOP, wherever it is, and SIGCONT."""
     PAUSE_IN_BIND = "pause-in-bind"
     """SIGSTOP as the Binding leaves; it arrives before or after the SIGCONT, past time-outs."""
+    CLOCK_JUMP = "clock-jump"
+    """Kerf's wall clock is set an hour ahead, or back again."""
     LATE_BINDING = "late-binding"
     """A Binding that arrives when Kerf has given up waiting for it."""
     LATENCY = "latency"
@@ -67,6 +69,8 @@ class Kind(StrEnum):
     """Deleted with a grace period: holds its GPUs until it is gone."""
     TWO_SCHEDULERS = "two-schedulers"
     """A scheduler's filter was answered while another scheduler's pod was between filter and bind."""
+    FAILOVER = "failover"
+    """Of two replicas the other one began to lead."""
 
 
 KILLS = tuple(kind for kind in Kind if kind.startswith("kill-"))
@@ -81,9 +85,9 @@ _FOR_GOOD = (Kind.POD_DELETED, Kind.POD_TERMINATING)
 
 _LASTING_S = {
     Kind.PAUSE: (0.2, 4.0),
-    Kind.PAUSE_IN_BIND: (0.5, 4.0),
-    Kind.LATE_BINDING: (2.2, 5.0),
-    Kind.KILL_BINDING_ASKED: (0.0, 0.0),
+    Kind.PAUSE_IN_BIND: (0.5, 8.0),
+    Kind.LATE_BINDING: (2.2, 9.0),
+    Kind.KILL_BINDING_ASKED: (0.0, 4.0),
     Kind.LATENCY: (0.3, 1.5),
     Kind.WATCH_STALE: (0.5, 3.0),
     Kind.UNREACHABLE: (0.2, 3.0),
@@ -148,6 +152,8 @@ class Plan:
     """A whole run."""
 
     seed: int
+    replicas: int
+    """Of Kerf: one, or two that elect their leader."""
     nodes: tuple[NodePlan, ...]
     pods: tuple[PodPlan, ...]
     late_pods: tuple[PodPlan, ...]
@@ -171,7 +177,7 @@ _PRODUCTS = (("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 40960),
 _SIZES = ((1, 60), (2, 24), (4, 11), (8, 5))
 _DRAWN = {
     # Weights: bindings with an unknown outcome are what most often goes wrong.
-    **{Kind.PAUSE: 3, Kind.PAUSE_IN_BIND: 3, Kind.LATE_BINDING: 3, Kind.LATENCY: 3},
+    **{Kind.PAUSE: 3, Kind.PAUSE_IN_BIND: 3, Kind.LATE_BINDING: 3, Kind.LATENCY: 3, Kind.CLOCK_JUMP: 2},
     **{Kind.RESET_BEFORE_WRITE: 2, Kind.RESET_AFTER_WRITE: 5, Kind.ERROR_AFTER_WRITE: 3},
     **{Kind.CONFLICT: 3, Kind.GONE: 2, Kind.THROTTLED: 3, Kind.SERVER_ERROR: 3},
     **{Kind.WATCH_CUT: 3, Kind.WATCH_STALE: 4, Kind.WATCH_GONE: 3, Kind.UNREACHABLE: 3},
@@ -181,6 +187,7 @@ _DRAWN = {
 def draw(seed: int) -> Plan:
     """The run of a seed."""
     rng = random.Random(seed)
+    replicas = 2 if rng.random() < 0.4 else 1
     two_schedulers = rng.random() < 0.6
     pods = _pods(rng, two_schedulers)
     late_pods = tuple(_pod(rng, f"late-{number}", 1, two_schedulers) for number in range(8))
@@ -196,9 +203,8 @@ def draw(seed: int) -> Plan:
     if rng.random() < _RESTART_PROBABILITY:
         faults.append(_fault(rng, rng.choice(list(RESTARTS))))
     faults += pod_faults + _node_faults(rng, nodes)
-    return Plan(
-        seed, tuple(nodes), tuple(foreign + pods), late_pods, tuple(sorted(faults, key=lambda fault: fault.at_s))
-    )
+    faults.sort(key=lambda fault: fault.at_s)
+    return Plan(seed, replicas, tuple(nodes), tuple(foreign + pods), late_pods, tuple(faults))
 
 
 def _fault(rng: random.Random, kind: Kind) -> Fault:

@@ -90,8 +90,10 @@ class ApiProxy:
             if self._watches and (fault := self._board.lasting(Kind.UNREACHABLE)):
                 self._board.record_once(fault)
                 self._cut()
-            if self._board.replicas and (fault := self._board.take(Kind.PAUSE)):
-                self._board.pause(fault, self._replica)
+            if self._watches and (fault := self._board.take(Kind.PAUSE)):
+                self._board.pause(fault, self._board.leader)
+            if self._watches:  # it runs, and is past its start
+                self._board.jump(self._replica)
 
     def _cut(self) -> None:
         for watch in list(self._watches):
@@ -145,8 +147,9 @@ class ApiProxy:
         if fault := board.take(Kind.ERROR_AFTER_WRITE):
             return self._untrue(fault.kind)
         if board.due(Kind.KILL_BINDING_ANSWERED):
-            await answer.prepare(request)
-            await answer.write_eof()
+            with contextlib.suppress(*hops.FAILURES):
+                await answer.prepare(request)
+                await answer.write_eof()
             board.kill(Kind.KILL_BINDING_ANSWERED, self._replica)
         return answer
 

@@ -22,7 +22,7 @@ class Router:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._targets: Sequence[str] = ()
-        self._ready = 0
+        self._led: int | None = None  # the replica that was last seen to lead
         self._following: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._runners: list[web.ServerRunner] = []
@@ -30,8 +30,6 @@ class Router:
         self._overlapped = False
         self.urls: list[str] = []
         """Where each scheduler finds Kerf."""
-        self.num_failovers = 0
-        """How often another replica than before became the ready one."""
 
     async def start(self) -> None:
         """Listen."""
@@ -56,8 +54,8 @@ class Router:
     def lead_to(self, targets: Sequence[str]) -> None:
         """Another run begins: these are its replicas."""
         self._targets = targets
-        self._ready = 0
-        self.num_failovers = 0
+        self._led = None
+        self._board.leader = 0
         self._deciding = [set(), set()]
         self._overlapped = False
 
@@ -69,8 +67,9 @@ class Router:
                 continue
             for replica, url in enumerate(self._targets):
                 if await self._is_ready(url):
-                    self.num_failovers += replica != self._ready
-                    self._ready = replica
+                    if self._led not in (None, replica):
+                        self._board.record(Kind.FAILOVER)
+                    self._led = self._board.leader = replica
                     break
 
     async def _is_ready(self, url: str) -> bool:
@@ -92,7 +91,7 @@ class Router:
         body = await request.read()
         if not self._targets or self._session is None:
             return web.Response(status=503)
-        replica = self._ready
+        replica = self._board.leader
         verb = request.path.strip("/")
         if verb == "bind":
             self._board.kill(Kind.KILL_BIND_CALLED, replica)

@@ -20,10 +20,10 @@ _PODS = "/api/v1/namespaces/default/pods"
 _MERGE = "application/merge-patch+json"
 _SAMPLE_S = 0.5
 _TICK_S = 0.01
-_LINGER_S = 6.0
-_STORM_WITHIN_S = 120.0
-_READY_WITHIN_S = 60.0
-_CALM_WITHIN_S = 60.0
+_LINGER_S = 15.0
+_STORM_WITHIN_S = 240.0
+_READY_WITHIN_S = 180.0
+_CALM_WITHIN_S = 90.0
 """How long after the last fault pods may take to find their place: kube-scheduler's own watches come back slowly
 after a restart of the API server, and machines are busy. The wait ends as soon as all is well."""
 
@@ -94,7 +94,7 @@ class Run:
         foreign = [planned for planned in plan.pods if planned.node]
         create_all(cluster.plane, _PODS, [_pod(planned) for planned in foreign])
         self._expected |= {planned.name for planned in foreign}
-        cluster.start_kerf()
+        cluster.start_kerf(plan.replicas)
         self._wait_ready()
 
     def _storm(self) -> None:

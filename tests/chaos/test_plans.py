@@ -25,6 +25,7 @@ def test_at_least_200_pods_stay_and_ask_for_80_percent_or_more() -> None:
 def test_every_kind_is_drawn() -> None:
     drawn = Counter(fault.kind for plan in MANY for fault in plan.faults)
     drawn[Kind.TWO_SCHEDULERS] = sum(len({pod.scheduler for pod in plan.pods}) == 2 for plan in MANY)
+    drawn[Kind.FAILOVER] = sum(plan.replicas == 2 for plan in MANY)
     assert set(Kind) == {kind for kind, number in drawn.items() if number}
 
 

@@ -186,6 +186,16 @@ def test_watches_are_cut_or_silent(kind: Kind, lines: list[bytes]) -> None:
     assert [line for line in heard if line] == lines
 
 
+def test_the_clock_of_a_process_that_watches_jumps() -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.read() == 200
+        async with rig.client.get(rig.url + WATCH) as answer:
+            await answer.content.readline()
+            await until(lambda: rig.process.signals == [signal.SIGUSR1])
+
+    run(scenario, Fault(Kind.CLOCK_JUMP, 0.0))
+
+
 def test_a_watch_ends_with_an_error_inside() -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.client.get(rig.url + WATCH) as answer:

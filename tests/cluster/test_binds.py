@@ -430,6 +430,19 @@ def test_a_binding_that_failed_without_an_answer_cannot_take_effect_later(error:
         asyncio.run(rig.cluster.post(path, late))
 
 
+def test_a_pod_created_again_under_its_name_leaves_nothing_undecided() -> None:
+    rig = Rig()
+    rig.filter("n")
+    rig.transport.posts.append(Fault(TIMEOUT))
+    rig.transport.patches.append(Fault(TIMEOUT))
+    rig.fail()
+    assert rig.state() is ClaimState.UNDECIDED
+    rig.cluster.delete(pod_manifest("p"))
+    rig.cluster.apply(pod_manifest("p", 1, uid="another"))
+    rig.settle()  # the API server answers 422: a UID can't be changed
+    assert (rig.state(), rig.free("n")) == (None, {0, 1})
+
+
 def test_a_standby_gives_up_what_is_undecided() -> None:
     rig = Rig()
     rig.filter("n")

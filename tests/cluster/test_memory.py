@@ -89,7 +89,7 @@ def test_a_patch_of_the_status_changes_annotations() -> None:
     assert get(cluster, POD)["metadata"]["annotations"] == {"a": "1"}
     with pytest.raises(ApiError) as raised:
         asyncio.run(cluster.patch(f"{POD}/status", b'{"metadata":{"uid":"another"}}'))
-    assert status_of(raised) == (409, "Conflict")
+    assert status_of(raised) == (422, "Invalid")
 
 
 def test_events_are_kept() -> None:

@@ -143,7 +143,7 @@ def test_a_pod_without_a_uid_is_nobodys() -> None:
     ("error", "waiting"),
     [
         pytest.param(ApiError(404, "NotFound", ""), 0, id="gone"),
-        pytest.param(ApiError(409, "Conflict", ""), 0, id="another pod of that name"),
+        pytest.param(ApiError(422, "Invalid", ""), 0, id="another pod of that name"),
         pytest.param(ApiError(403, "Forbidden", ""), 1, id="forbidden"),
         pytest.param(UnreachableError("refused"), 1, id="unreachable"),
     ],

@@ -179,11 +179,9 @@ def test_the_manifest_is_opt_in_and_stands_in_nobodys_way() -> None:
     template = shipped["Deployment"]["spec"]["template"]
     assert shipped["Service"]["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     (container,) = template["spec"]["containers"]
-    assert {variable["name"] for variable in container["env"]} == {
-        "KERF_SERVER__TLS_CERT_FILE",
-        "KERF_SERVER__TLS_KEY_FILE",
-        "KERF_SERVER__TLS_CLIENT_CA_FILE",
-    }
+    env = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert env.keys() >= {f"KERF_SERVER__TLS_{name}_FILE" for name in ("CERT", "KEY", "CLIENT_CA")}
+    assert env["KERF_LEADER_ELECTION__MODE"] == "never"
     assert {verb for rule in shipped["ClusterRole"]["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 

@@ -72,7 +72,8 @@ class Kerf:
         return str(answer["Error"])
 
     def preempt(self, pod: Manifest, victims: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """The victims' UIDs by node that /preempt answers."""
+        """The victims' UIDs by node that /preempt answers, when no eviction asked for before is under way any more."""
+        self.clock.now += 60
         answer = self.post("/preempt", bodies.preemption_args(pod, victims)).json()
         assert answer.keys() == {"NodeNameToMetaVictims"}
         return {

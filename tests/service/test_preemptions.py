@@ -126,10 +126,58 @@ def test_an_empty_proposal_is_left_where_the_pod_fits_as_it_is(busy: Kerf) -> No
 def test_preempt_holds_and_frees_nothing(busy: Kerf) -> None:
     asking = pod("next", 1)
     assert busy.filter(asking, ["t4-1"])["NodeNames"] == ["t4-1"]
-    busy.preempt(TWO_OF_40, {"a100-40-0": uids("a0", "a1")})
-    busy.preempt(asking, {"t4-1": []})
+    busy.post("/preempt", bodies.preemption_args(TWO_OF_40, {"a100-40-0": uids("a0", "a1")}))
+    busy.post("/preempt", bodies.preemption_args(asking, {"t4-1": []}))
     assert busy.num_reservations == 1
     assert busy.filter(TWO_OF_40, ["a100-40-0"])["FailedNodes"].keys() == {"a100-40-0"}
+
+
+# Evictions under way
+
+
+def asked(kerf: Kerf, asking: Manifest, proposals: dict[str, list[str]]) -> list[str]:
+    """The nodes that are left, asked at this moment."""
+    answer = kerf.post("/preempt", bodies.preemption_args(asking, proposals)).json()
+    return list(answer["NodeNameToMetaVictims"])
+
+
+def nominated(asking: Manifest, on: str) -> Manifest:
+    """The pod once kube-scheduler has evicted others for it."""
+    return {**asking, "status": {**asking["status"], "nominatedNodeName": on}}
+
+
+def test_nobody_else_is_evicted_while_kerf_has_not_heard_of_the_end_of_the_first(busy: Kerf) -> None:
+    first, second = {"a100-40-0": uids("a0", "a1")}, {"a100-0": uids("whole")}
+    assert asked(busy, TWO_OF_40, first) == ["a100-40-0"]
+    again = nominated(TWO_OF_40, "a100-40-0")
+    assert asked(busy, again, second) == []
+    assert asked(busy, TWO_OF_40, second) == []  # its status is on the way as well
+    assert asked(busy, {**TWO_OF_40, "metadata": {**TWO_OF_40["metadata"], "uid": "another"}}, second) == ["a100-0"]
+    busy.clock.now += 31  # nobody was evicted after all
+    assert asked(busy, again, second) == ["a100-0"]
+
+
+def test_who_was_nominated_elsewhere_may_evict(busy: Kerf) -> None:
+    assert asked(busy, TWO_OF_40, {"a100-40-0": uids("a0", "a1")}) == ["a100-40-0"]
+    assert asked(busy, nominated(TWO_OF_40, "somewhere"), {"a100-0": uids("whole")}) == ["a100-0"]
+
+
+def test_room_that_another_has_taken_is_not_waited_for(busy: Kerf) -> None:
+    assert asked(busy, TWO_OF_40, {"a100-40-0": uids("a0", "a1")}) == ["a100-40-0"]
+    for name in ("a0", "a1"):
+        busy.cluster.delete(next(item for item in HOLDERS if item["metadata"]["name"] == name))
+    busy.create(holder("thief", "a100-40-0", "0,1"))
+    again = nominated(TWO_OF_40, "a100-40-0")
+    assert asked(busy, again, {"a100-0": uids("whole")}) == ["a100-0"]
+
+
+def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile(busy: Kerf) -> None:
+    """kube-scheduler asks about another node, for a pod that Kerf has rejected a moment ago."""
+    assert busy.filter(TWO_OF_40, ["a100-40-0", "t4-0"])["NodeNames"] == []
+    for name in ("a0", "a1"):
+        busy.cluster.delete(next(item for item in HOLDERS if item["metadata"]["name"] == name))
+    busy.settle()
+    assert asked(busy, TWO_OF_40, {"a100-0": uids("whole")}) == []
 
 
 # What makes a node a candidate at all
@@ -157,6 +205,7 @@ def test_the_answer_has_the_keys_of_the_go_types(busy: Kerf) -> None:
 def test_whole_pods_are_understood_and_answered_by_uid(busy: Kerf) -> None:
     victims = {"t4-0": list(HOLDERS[:2]), "a100-40-0": list(HOLDERS[2:4])}
     by_pods = busy.post("/preempt", bodies.whole_preemption_args(TWO_OF_40, victims, 2))
+    busy.clock.now += 60
     by_uids = busy.post(
         "/preempt", bodies.preemption_args(TWO_OF_40, {"t4-0": uids("t0", "t1"), "a100-40-0": uids("a0", "a1")}, 2)
     )
@@ -185,6 +234,7 @@ def test_keys_are_read_in_any_case(busy: Kerf, change: Callable[[str], str], who
     other = json.dumps(renamed(json.loads(exact), change, names)).encode()
     answer = busy.post("/preempt", exact).content
     assert b"uid-of-a1" in answer
+    busy.clock.now += 60
     assert busy.post("/preempt", other).content == answer
 
 

@@ -153,8 +153,9 @@ def test_a_deployment_chooses_its_policy(policy: str, best: str) -> None:
 
 def test_an_unknown_policy_rejects_the_pod(kerf: Kerf) -> None:
     asking = pod(gpus=1, annotations={"kerf.dev/policy": "worst"})
-    sentence = 'kerf.dev/policy: "worst" is no policy; write one of bestfit, binpack, spread'
     answer = kerf.filter(asking, ["t4-0", "cpu-0"])
+    sentence = answer["FailedAndUnresolvableNodes"]["t4-0"]
+    assert sentence.startswith('kerf.dev/policy: "worst" is no policy; write one of bestfit, binpack, spread, ')
     assert answer["FailedAndUnresolvableNodes"] == {"t4-0": sentence, "cpu-0": sentence}
     assert (answer["NodeNames"], answer["FailedNodes"], answer["Error"]) == ([], {}, "")
     refusal = kerf.post("/prioritize", bodies.args(asking, ["t4-0"]))

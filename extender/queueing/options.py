@@ -1,0 +1,44 @@
+"""How the queue works, and what it has done."""
+
+from dataclasses import dataclass, field
+
+from extender.queueing.boards import DEFAULT_POLICY
+from extender.queueing.orders import Order
+from extender.queueing.quotas import Quotas
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the queue works; times in seconds."""
+
+    planner: str = "greedy"
+    policy: str = DEFAULT_POLICY
+    order: Order = Order.FIFO
+    ageing_s: float = 3600.0
+    interval_s: float = 0.05
+    retry_s: float = 5.0
+    batch_pods: int = 500
+    max_open: int = 256
+    reserve_frac: float = 0.0
+    reserve_after_s: float = 10.0
+    fail_open_s: float = 0.0
+    fair_share: bool = False
+    quotas: Quotas = field(default_factory=Quotas)
+
+
+@dataclass
+class Counts:
+    """What has happened since the start."""
+
+    rounds: int = 0
+    opened: int = 0
+    honoured: int = 0
+    """Pods that Kerf bound, or was binding, to the node nominated."""
+    fallbacks: int = 0
+    """Pods let go that went another way: another node, deleted, bound past Kerf."""
+    failed_open: int = 0
+    outdated: int = 0
+    """Pods whose node no longer fitted when its turn came."""
+    errors: int = 0
+    round_s: float = 0.0
+    """How long the last round took to plan."""

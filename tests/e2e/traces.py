@@ -1,0 +1,128 @@
+"""A trace offered to a real kube-scheduler, and the same to the simulator."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from extender.core.fragments import Mix, TypicalPod, mix_of
+from extender.core.packing import ANY_MODEL, Asks, Nodes
+from model.workloads import Workload
+from tests.controlplane.objects import gpu_node, pod
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.processes import wait_until
+
+# (cpu_milli, memory_mib, gpus, gpu_milli, per hundred): the shape of openb's mix, in fewer classes.
+CLASSES = (
+    (3152, 4096, 1, 810, 12), (11300, 16384, 1, 1000, 30), (8000, 16384, 1, 470, 14), (11908, 32768, 1, 650, 8),
+    (4000, 8192, 1, 320, 10), (18708, 65536, 1, 1000, 10), (16000, 32768, 2, 1000, 8), (32000, 65536, 4, 1000, 5),
+    (64000, 131072, 8, 1000, 3),
+)  # fmt: skip
+NODES = ((96, 384, 8), (104, 512, 2), (64, 256, 2), (96, 384, 4))
+"""Cores, GiB, GPUs."""
+TYPICAL = tuple(TypicalPod(cpu, gpus, milli, ANY_MODEL, count) for cpu, _, gpus, milli, count in CLASSES)
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A trace in both worlds."""
+
+    workload: Workload
+    node_manifests: list[dict[str, Any]]
+    pod_manifests: list[dict[str, Any]]
+
+    @property
+    def pod_names(self) -> list[str]:
+        """In order of arrival."""
+        return [manifest["metadata"]["name"] for manifest in self.pod_manifests]
+
+
+def offered(
+    num_nodes: int, num_pods: int, seed: int, *, shares: bool = True, kinds: tuple[tuple[int, int, int], ...] = NODES
+) -> Offered:
+    """Nodes and pods drawn from the classes above; without `shares`, whole GPUs only."""
+    rng = np.random.default_rng(seed)
+    sizes = [kinds[kind] for kind in rng.integers(0, len(kinds), num_nodes).tolist()]
+    names = [f"node-{i:05d}" for i in range(num_nodes)]
+    cores, gib, gpus = (np.array([size[i] for size in sizes], dtype=np.int64) for i in range(3))
+    free = np.where(np.arange(8) < gpus[:, None], 1000, 0).astype(np.int32)
+    cpu, memory = cores * 1000, gib * 1024
+    nodes = Nodes(cpu, memory, gpus, np.zeros(num_nodes, np.int64), cpu.copy(), memory.copy(), free)
+    usable = [row for row in CLASSES if shares or row[3] == 1000]
+    weights = np.array([row[4] for row in usable], float)
+    columns = [np.array([row[i] for row in usable], dtype=np.int64) for i in range(4)]
+    asks = Asks(columns[0], columns[1], columns[2], columns[3], np.full(len(usable), ANY_MODEL))
+    classes = rng.choice(len(usable), num_pods, p=weights / weights.sum()).astype(np.int64)
+    asked_milli = (asks.num_gpus * asks.gpu_milli)[classes]
+    workload = Workload(tuple(names), nodes, asks, np.arange(num_pods), classes, asked_milli, mix())
+    return Offered(
+        workload,
+        [
+            gpu_node(name, size[2], "Tesla-T4", 15360, str(size[0]), f"{size[1]}Gi", allocatable={"pods": "250"})
+            for name, size in zip(names, sizes, strict=True)
+        ],
+        [_pod(f"pod-{p:05d}", usable[c]) for p, c in enumerate(classes.tolist())],
+    )
+
+
+def mix() -> Mix:
+    """What policy `fgd` expects."""
+    return mix_of(TYPICAL, sum(pod.num_pods for pod in TYPICAL))
+
+
+def mix_setting() -> str:
+    """The same as Kerf's setting."""
+    pods = [
+        f"{{cpu_milli: {pod.cpu_milli}, gpus: {pod.num_gpus}, gpu_milli: {pod.gpu_milli}, count: {pod.num_pods}}}"
+        for pod in TYPICAL
+    ]
+    return f"decisions.typical_pods=[{', '.join(pods)}]"
+
+
+def _pod(name: str, row: tuple[int, int, int, int, int]) -> dict[str, Any]:
+    cpu, memory, gpus, milli, _ = row
+    whole = milli == 1000
+    return pod(
+        name,
+        gpus if whole else 0,
+        annotations={} if whole else {"kerf.dev/gpu-share": str(milli)},
+        cpu=f"{cpu}m",
+        memory=f"{memory}Mi",
+    )
+
+
+def offer(plane: ControlPlane, trace: Offered, within_s: float) -> dict[str, dict[str, Any]]:
+    """Create the pods in order; returns them once kube-scheduler has said something of each."""
+    for manifest in trace.pod_manifests:
+        plane.request("POST", "/api/v1/namespaces/default/pods", manifest)
+    found: dict[str, dict[str, Any]] = {}
+
+    def all_decided() -> bool:
+        found.clear()
+        items = plane.request("GET", "/api/v1/namespaces/default/pods")["items"]
+        found.update((item["metadata"]["name"], item) for item in items if _is_decided(item))
+        return len(found) == len(trace.pod_manifests)
+
+    wait_until(all_decided, within_s, "all pods are bound or called unschedulable")
+    return found
+
+
+def _is_decided(item: dict[str, Any]) -> bool:
+    return bool(item["spec"].get("nodeName")) or any(
+        condition["type"] == "PodScheduled" and condition["status"] == "False"
+        for condition in item.get("status", {}).get("conditions", [])
+    )
+
+
+def nodes_of(trace: Offered, found: dict[str, dict[str, Any]]) -> list[int]:
+    """Row of each pod's node, -1 for none."""
+    row = {name: i for i, name in enumerate(trace.workload.node_names)}
+    return [row.get(found[name]["spec"].get("nodeName", ""), -1) for name in trace.pod_names]
+
+
+def gpus_of(trace: Offered, found: dict[str, dict[str, Any]]) -> list[int]:
+    """The GPUs assigned to each pod, as bits."""
+    texts = [
+        found[name]["metadata"].get("annotations", {}).get("kerf.dev/assigned-gpus", "") for name in trace.pod_names
+    ]
+    return [sum(1 << int(index) for index in text.split(",")) if text else 0 for text in texts]

@@ -1,0 +1,275 @@
+"""The controller's rounds against an API server of a test's own: what fails is tried again, and nothing is stuck."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.cluster.ledger import Ledger
+from extender.cluster.placements import Placer
+from extender.cluster.transports import ApiError, ClusterError, UnreachableError
+from extender.queueing.boards import free_units
+from extender.queueing.controllers import QueueController
+from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
+from extender.queueing.options import Options
+
+Manifest = dict[str, Any]
+GATES = [{"name": "kerf.dev/queue"}]
+
+
+class Api:
+    """Pods as an API server has them; writes are told at once to the controller, unless `deaf`."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Manifest] = {}
+        self.told: Callable[[Pod], None] = lambda pod: None
+        self.deaf = False
+        self.fail: Callable[[str, str], ClusterError | None] = lambda name, part: None
+        self.order: list[str] = []
+        """Pods in the order in which their gates were opened."""
+
+    async def get(self, path: str, query: object = None) -> bytes:
+        if path.endswith("/pods"):
+            return msgspec.json.encode({"items": list(self.pods.values())})
+        raise ApiError(404, "NotFound", path)
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        name, _, part = path.partition("/pods/")[2].partition("/")
+        error = self.fail(name, part)
+        if error is not None:
+            raise error
+        pod, asked = self.pods[name], msgspec.json.decode(body, type=Manifest)
+        for key, value in asked["metadata"].get("annotations", {}).items():
+            pod["metadata"]["annotations"][key] = value
+            if value is None:
+                del pod["metadata"]["annotations"][key]
+        if part == "status":
+            pod["status"] |= asked.get("status", {})
+        elif "spec" in asked:
+            pod["spec"] |= asked["spec"]
+            self.order.append(name)
+        if not self.deaf:
+            self.told(decode_pod(pod))
+        return b"{}"
+
+
+class Rig:
+    """A controller without its reflectors: the test tells it what the watch would."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 1000.0
+        self.api = Api()
+        self.ledger = Ledger(reservation_ttl_s=30.0)
+        clock = lambda: self.now  # noqa: E731 - a clock
+        placer = Placer(self.ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
+        self.standby = ""
+        self.queue = QueueController(
+            self.api,  # type: ignore[arg-type]
+            self.ledger,
+            placer,
+            Options(**options),
+            clock=clock,
+            wall_clock=clock,
+            standby=lambda: self.standby,
+            mirror_fault=lambda: "",
+        )
+        for reflector in self.queue._reflectors.values():
+            reflector.num_lists = 1
+        self.api.told = self.queue.backlog.upsert
+
+    def node(self, name: str, gpus: int) -> None:
+        allocatable = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": str(gpus)}
+        node: Node = decode_node({"metadata": {"name": name, "uid": name}, "status": {"allocatable": allocatable}})
+        self.ledger.upsert_node(node)
+        self.queue._nodes.upsert(node)
+
+    def pod(self, name: str, gpus: int, **annotations: str) -> None:
+        found = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        manifest = {
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "annotations": found},
+            "spec": {
+                "schedulingGates": GATES,
+                "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus, "cpu": 1}}}],
+            },
+            "status": {"phase": "Pending"},
+        }
+        self.api.pods[name] = manifest
+        self.queue.backlog.upsert(decode_pod(manifest))
+
+    def bind(self, name: str) -> None:
+        """kube-scheduler follows the nomination."""
+        pod = self.api.pods[name]
+        pod["spec"]["nodeName"] = pod["status"]["nominatedNodeName"]
+        self.ledger.upsert_pod(decode_pod(pod), self.now)
+        self.queue.backlog.remove(decode_pod(pod))
+
+    def round(self, later_s: float = 0.1) -> None:
+        self.now += later_s
+        asyncio.run(self.queue.run_round())
+
+    def node_of(self, name: str) -> str:
+        """Where a pod is nominated, "" while its gate is closed."""
+        pod = self.api.pods[name]
+        return "" if pod["spec"]["schedulingGates"] else str(pod["status"].get("nominatedNodeName", ""))
+
+    def note(self, name: str) -> str:
+        return str(self.api.pods[name]["metadata"]["annotations"].get("kerf.dev/skipped", ""))
+
+
+def test_nominated_reserved_opened_and_done() -> None:
+    rig = Rig()
+    rig.node("n", 2)
+    rig.pod("a", 1)
+    rig.pod("b", 2)
+    rig.round()
+    assert (rig.node_of("a"), rig.node_of("b")) == ("n", "")
+    assert rig.ledger.snapshot(rig.now).gpu_idle.sum() == 1  # held for a
+    rig.bind("a")
+    assert rig.queue.counts.honoured == 1
+    rig.round(2.0)
+    assert rig.note("b") == "needs 2 GPUs, best node: 1 free"
+
+
+def test_a_pod_that_asks_for_nonsense_holds_up_nobody() -> None:
+    rig = Rig()
+    rig.node("n", 2)
+    rig.pod("odd", 1, policy="tarot")
+    rig.pod("bad", 1, gang="g", gang_size="none")
+    rig.pod("good", 1)
+    rig.round(2.0)
+    assert rig.node_of("good") == "n"
+    assert "write one of" in rig.note("odd")
+    assert "is no size of a gang" in rig.note("bad")
+
+
+@pytest.mark.parametrize("part", ["status", ""])
+@pytest.mark.parametrize(
+    "error", [ApiError(500, "", "broken"), UnreachableError("cut"), ApiError(409, "Conflict", "too much at once")]
+)
+def test_writes_that_fail_are_done_again(part: str, error: ClusterError) -> None:
+    rig = Rig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.fail = lambda name, where: error if where == part else None
+    rig.round()
+    rig.api.fail = lambda name, where: None
+    rig.round()
+    assert rig.node_of("a") == "n"
+    assert not rig.queue.backlog.waiting()
+
+
+def test_a_gate_of_which_nobody_tells_that_it_is_open_is_opened_again() -> None:
+    rig = Rig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.deaf = True
+    rig.round()
+    rig.round(1.0)
+    assert rig.api.order == ["a"]
+    rig.round(20.0)
+    assert rig.api.order == ["a", "a"]
+
+
+def test_pods_let_go_that_find_no_node_do_not_stop_the_queue() -> None:
+    rig = Rig(max_open=2)
+    rig.node("n", 8)
+    for name in "abcd":
+        rig.pod(name, 1)
+    rig.round()
+    assert [name for name in "abcd" if rig.node_of(name)] == ["a", "b"]
+    rig.round()
+    assert not rig.node_of("c")
+    rig.round(31.0)  # kube-scheduler found a reason against the nodes of a and b
+    assert [rig.node_of(name) for name in "cd"] == ["n", "n"]
+
+
+def test_a_plan_of_a_version_that_has_gone_by_is_made_again() -> None:
+    rig = Rig()
+    rig.node("n", 2)
+    rig.pod("a", 2)
+    placed = rig.queue._placer.place
+
+    def taken_meanwhile(*args: Any) -> Any:
+        rig.ledger.upsert_pod(
+            decode_pod(
+                {
+                    "metadata": {"uid": "other"},
+                    "spec": {"nodeName": "n", "containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]},
+                }
+            ),
+            rig.now,
+        )
+        return placed(*args)
+
+    rig.queue._placer.place = taken_meanwhile  # type: ignore[assignment, method-assign]
+    rig.round()
+    assert rig.queue.counts.outdated == 1
+    assert not rig.node_of("a")
+    rig.ledger.remove_pod("other")
+    rig.queue._placer.place = placed  # type: ignore[method-assign]
+    rig.round()
+    assert rig.node_of("a") == "n"
+
+
+def test_a_gang_of_which_one_write_fails_is_completed() -> None:
+    rig = Rig()
+    rig.node("n", 4)
+    for name in "abc":
+        rig.pod(name, 1, gang="g", gang_size="3")
+    rig.api.fail = lambda name, part: ApiError(500, "", "") if name == "b" and not part else None
+    rig.round()
+    assert [rig.node_of(name) for name in "abc"] == ["n", "", "n"]
+    rig.api.fail = lambda name, part: None
+    rig.round(6.0)
+    assert rig.node_of("b") == "n"
+
+
+def test_a_gang_may_be_called_as_a_pod_is() -> None:
+    rig = Rig()
+    rig.node("n", 4)
+    rig.pod("g", 1)
+    rig.pod("a", 1, gang="g", gang_size="1")
+    rig.round()
+    assert (rig.node_of("g"), rig.node_of("a")) == ("n", "n")
+
+
+def test_a_standby_writes_nothing_and_fail_open_needs_no_plan() -> None:
+    rig = Rig(fail_open_s=60.0)
+    rig.pod("a", 1)
+    rig.standby = "another one leads"
+    rig.round(61.0)
+    assert rig.api.pods["a"]["spec"]["schedulingGates"]
+    rig.standby = ""
+    rig.round()
+    assert not rig.api.pods["a"]["spec"]["schedulingGates"]
+    assert rig.queue.counts.failed_open == 1
+
+
+def test_other_planners_are_followed_where_they_place_more() -> None:
+    rig = Rig(planner="genetic")
+    for name in ("m", "n"):
+        rig.node(name, 4)
+    for name, gpus in (("a", 1), ("b", 1), ("c", 3), ("d", 3)):
+        rig.pod(name, gpus)
+    rig.round()
+    assert all(rig.node_of(name) for name in "abcd")  # greedy in that order leaves one out
+
+
+def test_many_gated_pods_at_once_are_all_let_go_in_order() -> None:
+    rig = Rig()
+    for number in range(250):
+        rig.node(f"n{number:04}", 8)
+    for number in range(2000):
+        rig.pod(f"p{number:05}", 1)
+    rounds = 0
+    while rig.queue.backlog.entries:
+        before = len(rig.api.order)
+        rig.round()
+        for name in rig.api.order[before:]:
+            rig.bind(name)
+        rounds += 1
+    assert rounds == 8  # 256 at a time
+    assert len(set(rig.api.order)) == 2000
+    assert not free_units(rig.ledger.snapshot(rig.now)).any()
