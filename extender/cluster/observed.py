@@ -115,14 +115,16 @@ class ObservedArrays:
         state[age_s <= self._times.forget_s] = SampleState.STALE
         fresh = age_s <= self._times.fresh_s
         state[fresh] = SampleState.FRESH
-        value = np.where(fresh[None, :, None], self._raw, np.float32(np.nan))
+        value = self._raw
+        if len(old := np.flatnonzero(~fresh & np.isfinite(self._sampled_at))):
+            value = self._raw.copy()
+            value[:, old] = np.nan
         expected = self._expected(now)
         before = self.current
         changed = (expected != before.expected_load).any(axis=1) | (state != before.state)
         changed |= (self._outdated != before.outdated).any(axis=1)
-        for gauge in Gauge:
-            old, new = before.value[gauge], value[gauge]
-            changed |= ((old != new) & ~(np.isnan(old) & np.isnan(new))).any(axis=1)
+        # As bits: a NaN is equal to another, and one comparison does.
+        changed |= (value.view(np.int32) != before.value.view(np.int32)).any(axis=0).any(axis=1)
         rows = np.flatnonzero(changed)
         if len(rows):
             self._publish(value, state, expected)

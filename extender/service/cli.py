@@ -81,18 +81,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of a command
             "log.level": log_level,
         },
     )
-    from extender.cluster.transports import ApiServer
-
-    cluster = loaded.cluster
-    _run(
-        loaded,
-        ApiServer(
-            kubeconfig=cluster.kubeconfig,
-            context=cluster.context,
-            service_account_dir=cluster.service_account_dir,
-            request_timeout_s=cluster.request_timeout_s,
-        ),
-    )
+    _run(loaded, _api_server(loaded))
 
 
 @app.command()
@@ -102,8 +91,9 @@ def demo(
     settings: SetOption = None,
 ) -> None:
     """Serve an embedded sample cluster: no Kubernetes needed, try it with curl."""
-    loaded = _load(config, settings, {"server.port": port})
+    loaded = _load(config, settings, {"server.port": port, "telemetry.interval_s": 2.0})
     from extender.cluster.memory import MemoryCluster
+    from extender.service.sample_metrics import SampleFeed
     from extender.service.samples import sample_cluster
 
     address = f"http://localhost:{port}"
@@ -111,11 +101,44 @@ def demo(
         f"Kerf {__version__} on a sample cluster at [bold]{address}[/bold] - stop with Ctrl-C. In another terminal:\n"
         f"  curl -s {address}/readyz\n"
         f"  curl -s {address}/docs            # the API, in a browser\n"
+        f"  curl -s {address}/telemetry       # sample metrics, moving\n"
         f"  curl -s {address}/explain/pod/default/train-0   # after a filter call: see the README",
         highlight=False,
         soft_wrap=True,
     )
-    _run(loaded, MemoryCluster(sample_cluster()))
+    cluster = MemoryCluster(sample_cluster())
+    real = loaded.telemetry.url or loaded.telemetry.exporters
+    _run(loaded, cluster, None if real else SampleFeed(cluster))
+
+
+@app.command()
+def doctor(
+    config: ConfigOption = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig file; default: as kubectl, or in-cluster.")] = None,
+    context: Annotated[str | None, typer.Option(help="kubeconfig context.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, on standard output.")] = False,
+    settings: SetOption = None,
+) -> None:
+    """Look for Prometheus, read it once, and say what was found; exit status 1 when something is wrong."""
+    import asyncio
+
+    import msgspec
+
+    from extender.cluster.transports import CredentialsError
+    from extender.service.doctor import examine, print_finding
+
+    loaded = _load(config, settings, {"cluster.kubeconfig": kubeconfig, "cluster.context": context})
+    try:
+        told = asyncio.run(examine(loaded, _api_server(loaded)))
+    except CredentialsError as error:
+        _complain(str(error), style="red")
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    else:
+        print_finding(told, Console())
+    if told["findings"]:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -203,7 +226,19 @@ def _complain(text: str, style: str = "") -> None:
     _errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def _run(settings: Settings, transport: Any) -> None:
+def _api_server(settings: Settings) -> Any:
+    from extender.cluster.transports import ApiServer
+
+    cluster = settings.cluster
+    return ApiServer(
+        kubeconfig=cluster.kubeconfig,
+        context=cluster.context,
+        service_account_dir=cluster.service_account_dir,
+        request_timeout_s=cluster.request_timeout_s,
+    )
+
+
+def _run(settings: Settings, transport: Any, feed: Any = None) -> None:
     from extender.cluster.transports import CredentialsError
     from extender.service.app import create_app
     from extender.service.certificates import CertificateError
@@ -212,7 +247,7 @@ def _run(settings: Settings, transport: Any) -> None:
 
     configure_logs(settings.log)
     try:
-        run(create_app(settings, transport), settings)
+        run(create_app(settings, transport, feed=feed), settings)
     except (CredentialsError, CertificateError) as error:
         _complain(str(error), style="red")
         raise typer.Exit(1) from None

@@ -19,7 +19,7 @@ from extender.core.requests import RequestError
 from extender.service import admissions, gates, wire
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
-from extender.service.telemetries import describe
+from extender.service.telemetries import describe, interference_of
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
@@ -239,7 +239,10 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         if placement is None:
             detail = f"no decision about pod {namespace}/{name} is kept; only the newest are"
             return JSONResponse({"detail": detail}, status_code=404)
-        return JSONResponse(explain(placement))
+        told = explain(placement)
+        if (cost := interference_of(placement, service.owners)) is not None:
+            told["interference"] = cost
+        return JSONResponse(told)
 
 
 def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:

@@ -3,18 +3,23 @@
 import functools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from extender.cluster.ledger import Ledger
 from extender.cluster.observed import SampleTimes
+from extender.cluster.placements import Placement
 from extender.cluster.transports import Transport
+from extender.core.clusters import WHOLE_MILLI
 from extender.core.genius import GeniusWeights
+from extender.core.interferences import interference
 from extender.core.live import LiveWeights
-from extender.core.observations import SampleState
+from extender.core.observations import Gauge, SampleState
 from extender.core.occupancies import ObservedRules
 from extender.core.policies import POLICIES, Policy, fgd, observing
 from extender.core.typical import DEFAULT_MIX, Expected
@@ -39,7 +44,10 @@ def observe(
     if settings.source == "off":
         return None
     finders = Finders(functools.partial(find_prometheus, transport), functools.partial(find_exporters, transport))
-    return Observer(wanted_of(settings), feed or ReaderProcess(settings.max_refresh_s, clock), finders, ledger, clock)
+    wanted = wanted_of(settings)
+    if feed is not None and not wanted.urls:
+        wanted = replace(wanted, urls=("",))  # whatever it is asked for, a feed that is given tells what it has
+    return Observer(wanted, feed or ReaderProcess(settings.max_refresh_s, clock), finders, ledger, clock)
 
 
 def wanted_of(settings: TelemetrySettings) -> Wanted:
@@ -102,9 +110,25 @@ def describe(observer: Observer | None, owners: OwnerUsage) -> dict[str, Any]:
         "refreshes": status.num_refreshes,
         "failures": status.num_failures,
         "foldSeconds": round(status.fold_s, 4),
-        "owners": {owner: _finite(msgspec.to_builtins(usage)) for owner, usage in owners.all().items()},
+        "owners": {owner: _finite(msgspec.to_builtins(usage)) for owner, usage in owners.latest().items()},
         **msgspec.to_builtins(status.report),
     }
+
+
+def interference_of(placement: Placement, owners: OwnerUsage) -> dict[str, float] | None:
+    """What sharing its GPUs is expected to cost and save, None for a pod that shares none or whose GPUs tell nothing.
+
+    Estimated from the load that the pod's owner lets expect and the load observed on the fullest of its GPUs.
+    """
+    decision, observed = placement.decision, placement.cluster.observed
+    if decision.best is None or decision.milli == WHOLE_MILLI or observed is None or not decision.gpus:
+        return None
+    loads = observed.gauge(Gauge.LOAD)[decision.best, list(decision.gpus)]
+    if not np.isfinite(loads).any():
+        return None
+    expected = owners.expected_load(placement.pod.owner) * decision.milli / WHOLE_MILLI
+    estimate = interference([float(np.nanmax(loads)), expected])
+    return {"slowdown": round(estimate.slowdown, 4), "saving": round(estimate.saving, 4)}
 
 
 def _finite(numbers: dict[str, float]) -> dict[str, float | None]:

@@ -42,7 +42,6 @@ class NewDevices(msgspec.Struct, tag="devices"):
     host_idx: list[int] = []
     numbers: list[int] = []
     uuids: list[str] = []
-    models: list[str] = []
 
 
 class GaugeValues(msgspec.Struct, tag="values"):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _HOSTS_AT_ONCE: Final = 200
 _DEVICES_AT_ONCE: Final = 2000
+_PODS_AT_ONCE: Final = 500
 _MAX_TRIES: Final = 3
 _LOOK_EVERY_S: Final = 60.0
 _MAX_TOLD: Final = 50
@@ -106,7 +108,7 @@ class Observer:
         ledger: Ledger,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         self._feed = feed
         self._finders = finders
         self._ledger = ledger
@@ -121,13 +123,13 @@ class Observer:
         self._one_at_a_time = asyncio.Lock()
         self.status = Status()
         self.on_pods: Callable[[Mapping[tuple[str, str], tuple[float, float]]], None] = lambda pods: None
-        """Called with the samples of pods of each refresh."""
+        """Called with the samples of pods of each refresh, some at a time."""
         self.on_refresh: Callable[[], None] = lambda: None
         """Called after each round."""
 
     def start(self) -> None:
         """Begin to observe, in the running event loop."""
-        self._ledger.arrays.observe(self._wanted.times)
+        self._ledger.arrays.observe(self.wanted.times)
         self._task = asyncio.create_task(self._run(), name="observer")
 
     async def stop(self) -> None:
@@ -179,7 +181,7 @@ class Observer:
             except Exception as error:
                 logger.exception("a round of telemetry failed")
                 self.status.state, self.status.fault = State.DEGRADED, f"a round of telemetry failed: {error}"
-            await asyncio.sleep(self._wanted.interval_s)
+            await asyncio.sleep(self.wanted.interval_s)
 
     async def round(self) -> None:
         """Read once, fold, and let what is old age."""
@@ -208,11 +210,18 @@ class Observer:
             status.state = State.DEGRADED if status.fault else State.OK
             if status.fault:
                 self._tell(f"telemetry: {status.fault}")
-            self.on_pods(reading.pods)
+            await self._pass_on(reading.pods)
+
+    async def _pass_on(self, pods: Mapping[tuple[str, str], tuple[float, float]]) -> None:
+        """Tell of pods bit by bit: there may be tens of thousands."""
+        items = iter(pods.items())
+        while some := dict(islice(items, _PODS_AT_ONCE)):
+            self.on_pods(some)
+            await asyncio.sleep(0)
 
     async def _command(self) -> Command | None:
         """What to ask for; None when there is nobody to ask."""
-        wanted = self._wanted
+        wanted = self.wanted
         urls = list(wanted.urls)
         if not urls and not wanted.exporters and wanted.discover:
             if self._clock() - self._looked_at >= _LOOK_EVERY_S or self.status.state is State.DEGRADED:
@@ -236,7 +245,7 @@ class Observer:
         if abs(report.skew_s) > _MAX_SKEW_S + report.skew_uncertainty_s:
             return f"the clock of {report.source} is {report.skew_s:+.0f} s from Kerf's; ages are taken by its own"
         ages = reading.age_s[~np.isnan(reading.age_s)]
-        if len(ages) and float(ages.min()) > self._wanted.times.fresh_s:
+        if len(ages) and float(ages.min()) > self.wanted.times.fresh_s:
             return f"all samples of {report.source} are old, the youngest {float(ages.min()):.0f} s"
         if len(ages) and float(ages.min()) < -_MAX_SKEW_S:
             return f"{report.source} has samples from the future, {-float(ages.min()):.0f} s ahead of its clock"
@@ -338,17 +347,22 @@ class Observer:
         host_at = np.where(np.isnan(reading.age_s), -np.inf, reading.read_at - reading.age_s)
         host_at = np.minimum(host_at, reading.read_at)  # what comes from the future is no fresher than now
         host_at[reading.age_s < -_MAX_SKEW_S] = -np.inf
-        row = match.row_of_host[match.host_idx]
-        at = host_at[match.host_idx]
-        usable = (row >= 0) & (row < num_rows) & (match.slot >= 0) & (match.slot < num_slots)
-        usable &= np.isfinite(at)
-        usable[usable] &= at[usable] >= sampled_at[row[usable]]  # nothing older takes the place of what is known
-        which = np.flatnonzero(usable)
-        which = which[np.argsort(at[which], kind="stable")]  # of two series of one GPU the newer has the last word
-        target = row[which] * num_slots + match.slot[which]
-        told = np.unique(row[which])
+        counts = (match.row_of_host >= 0) & (match.row_of_host < num_rows) & np.isfinite(host_at)
+        rows = match.row_of_host[counts]
+        counts[counts] = host_at[counts] >= sampled_at[rows]  # nothing older takes the place of what is known
+        rows = match.row_of_host[counts]
+        which = np.flatnonzero(counts[match.host_idx] & (match.slot >= 0) & (match.slot < num_slots))
+        await asyncio.sleep(0)
+        if np.bincount(rows, minlength=1).max() > 1:
+            # Of two series of one GPU the newer has the last word.
+            which = which[np.argsort(host_at[match.host_idx[which]], kind="stable")]
+            await asyncio.sleep(0)
+        row = match.row_of_host[match.host_idx[which]]
+        target = row * num_slots + match.slot[which]
+        told = np.zeros(num_rows, np.bool_)
+        told[row] = True
         newest = np.full(num_rows, -np.inf)
-        np.maximum.at(newest, row[which], at[which])
+        np.maximum.at(newest, rows, host_at[counts])
         sampled_at[told] = newest[told]
         await asyncio.sleep(0)
         for gauge in Gauge:

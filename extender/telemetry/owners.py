@@ -8,6 +8,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from extender.cluster import objects
@@ -83,9 +84,9 @@ class OwnerUsage:
         mean = _mean([load for load, _ in samples if not math.isnan(load)])
         return DEFAULT_LOAD if math.isnan(mean) else mean
 
-    def all(self) -> dict[str, Usage]:
-        """Every owner that is known, by name."""
-        usages = {owner: self.usage(owner) for owner in sorted(self._samples)}
+    def latest(self, count: int = 50) -> dict[str, Usage]:
+        """The owners heard of last, by name."""
+        usages = {owner: self.usage(owner) for owner in sorted(islice(reversed(self._samples), count))}
         return {owner: usage for owner, usage in usages.items() if usage is not None}
 
 

@@ -117,7 +117,7 @@ class ReaderProcess:
             self._inventory = Inventory()
         inventory = self._inventory
         num_hosts = len(inventory.hosts) + len(header.host_names)
-        sizes = {len(header.numbers), len(header.uuids), len(header.models)}
+        sizes = {len(header.numbers), len(header.uuids)}
         if sizes != {len(header.host_idx)} or any(not 0 <= index < num_hosts for index in header.host_idx):
             raise ValueError("a frame of GPUs that does not fit together")
         inventory.hosts += [
@@ -126,7 +126,6 @@ class ReaderProcess:
         inventory.host_idx += header.host_idx
         inventory.numbers += header.numbers
         inventory.uuids += header.uuids
-        inventory.models += header.models
 
     def _check(self, values: dict[Gauge, Float32s], age_s: Float32s) -> None:
         num_hosts, num_devices = len(self._inventory.hosts), len(self._inventory.host_idx)

@@ -9,10 +9,12 @@ from typing import Final
 from extender.core.observations import Gauge
 from extender.telemetry.aliases import ALIASES, Alias
 from extender.telemetry.prometheus import any_of
-from extender.telemetry.series import HOST_LABELS, LABELS
+from extender.telemetry.series import HOST_LABELS, LABELS, MODEL_LABEL
 
 _LEAST: Final = frozenset({Gauge.MEMORY_FREE})
 """Of several series of one GPU the least is the careful answer; of all other gauges the most."""
+
+_SERIES_AT_ONCE: Final = 12_000
 
 POD_LABELS: Final = ("exported_namespace", "exported_pod", "namespace", "pod")
 
@@ -30,13 +32,23 @@ def present_names() -> str:
 def kept_labels(present: Iterable[str]) -> list[str]:
     """The labels to aggregate by, of those that a source has."""
     found = set(present)
-    return [label for label in LABELS if label in found]
+    kept: list[str] = [label for label in LABELS if label in found]
+    return [*kept, MODEL_LABEL] if "GPU_I_ID" in found and MODEL_LABEL in found else kept
 
 
-def samples(alias: Alias, labels: Sequence[str]) -> str:
-    """One sample of each GPU."""
+def samples(alias: Alias, labels: Sequence[str], shard: str = "") -> str:
+    """One sample of each GPU, of all or of one shard."""
     reduce = "min" if alias.gauge in _LEAST else "max"
-    return f"{reduce} by ({', '.join(labels)}) ({alias.name})"
+    return f"{reduce} by ({', '.join(labels)}) ({alias.name}{shard})"
+
+
+def shards(num_series: int, labels: Sequence[str]) -> list[str]:
+    """Selectors that split the series of one name by index on the node, where they are so many that their answer
+    would cost much memory."""
+    if num_series <= _SERIES_AT_ONCE or "gpu" not in labels:
+        return [""]
+    pairs = [f'{{gpu=~"{number}|{number + 1}"}}' for number in range(0, 8, 2)]
+    return [*pairs, '{gpu!~"[0-7]"}']
 
 
 def sample_times(alias: Alias, labels: Sequence[str]) -> str:

@@ -26,8 +26,6 @@ class Inventory:
     """(D,) index of each GPU on its node, -1 when not told."""
     uuids: list[str] = field(default_factory=list)
     """(D,)"""
-    models: list[str] = field(default_factory=list)
-    """(D,)"""
 
 
 @dataclass(frozen=True, slots=True)

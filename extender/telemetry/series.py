@@ -18,9 +18,11 @@ HOST_LABELS: Final = (
 """Labels that may name the node, in the order in which they are believed. dcgm-exporter writes `Hostname`, and
 `hostname` since d5e5f510 (render_metrics.go); the others come from relabelling."""
 
-_DEVICE_LABELS: Final = ("gpu", "id", "UUID", "uuid", "modelName", "model", "GPU_I_ID", "GPU_I_PROFILE")
+_DEVICE_LABELS: Final = ("gpu", "id", "UUID", "uuid", "GPU_I_ID", "GPU_I_PROFILE")
 LABELS: Final = (*_DEVICE_LABELS, *HOST_LABELS, "instance")
 """Labels that queries keep, where a source has them."""
+MODEL_LABEL: Final = "modelName"
+"""Kept where there are MIG instances: a product's slices are what their part of it is counted in."""
 
 
 class Labels(msgspec.Struct, gc=False, frozen=True):
@@ -31,7 +33,6 @@ class Labels(msgspec.Struct, gc=False, frozen=True):
     upper_uuid: str = msgspec.field(name="UUID", default="")
     uuid: str = ""
     model_name: str = msgspec.field(name="modelName", default="")
-    model: str = ""
     instance_id: str = msgspec.field(name="GPU_I_ID", default="")
     profile: str = msgspec.field(name="GPU_I_PROFILE", default="")
     upper_hostname: str = msgspec.field(name="Hostname", default="")
@@ -64,7 +65,6 @@ class Labels(msgspec.Struct, gc=False, frozen=True):
         return Device(
             int(index) if index.isascii() and index.isdigit() and len(index) <= 3 else -1,
             self.upper_uuid or self.uuid,
-            self.model_name or self.model,
         )
 
 
@@ -83,9 +83,8 @@ class Device(NamedTuple):
     number: int
     """Index on its node, -1 when it has none."""
     uuid: str
-    model: str
 
 
 def labels_of(mapping: Mapping[str, str]) -> Labels:
     """The labels of a scraped sample."""
-    return msgspec.convert({name: mapping[name] for name in LABELS if name in mapping}, Labels)
+    return msgspec.convert({name: mapping[name] for name in (*LABELS, MODEL_LABEL) if name in mapping}, Labels)

@@ -39,6 +39,8 @@ class Report(msgspec.Struct):
     """What went wrong with parts of the source."""
     read_s: float = 0.0
     """Time that the refresh took."""
+    cpu_s: float = 0.0
+    """CPU time of the reading process in it."""
     rss_mib: float = 0.0
     """Most memory that the reading process has held."""
 
@@ -91,7 +93,7 @@ class PrometheusSource:
         return self._names
 
     def read(self) -> Samples:
-        began = time.monotonic()
+        began, used = time.monotonic(), time.process_time()
         if began - self._surveyed_at > _SURVEY_EVERY_S:
             self.survey()
         report = Report(source=self._prometheus.url, version=self._version)
@@ -101,9 +103,8 @@ class PrometheusSource:
         kept = queries.kept_labels(self._labels)
         values: dict[Gauge, Floats] = {}
         for alias in aliases:
-            series = self._prometheus.series(queries.samples(alias, kept))
-            report.series[alias.name] = len(series)
-            merge(values, alias, *_fold(self._table, alias, series), report)
+            for shard in queries.shards(self._names[alias.name], kept):
+                self._add(values, alias, queries.samples(alias, kept, shard), report)
         age_s = self._ages(aliases, kept) if aliases else np.empty(0)
         pods = self._pods(aliases)
         samples = Samples(self._table, values, age_s, report, pods)
@@ -115,8 +116,14 @@ class PrometheusSource:
             self._surveyed_at = float("-inf")  # whatever was there is gone or renamed: look again
         if len(heard_of) - int(heard_of.sum()) > _NUM_SPARE + len(heard_of) // 4:
             self._table = DeviceTable()
-        report.read_s = time.monotonic() - began
+        report.read_s, report.cpu_s = time.monotonic() - began, time.process_time() - used
         return samples
+
+    def _add(self, values: dict[Gauge, Floats], alias: Alias, query: str, report: Report) -> None:
+        """Put the answer to one query beside what is known."""
+        series = self._prometheus.series(query)
+        report.series[alias.name] = report.series.get(alias.name, 0) + len(series)
+        merge(values, alias, *_fold(self._table, alias, series), report)
 
     def _ages(self, aliases: Sequence[Alias], kept: Sequence[str]) -> Floats:
         """(H,) ages, by one name after another until every host has one; memory, which all exporters tell, first."""
@@ -166,7 +173,7 @@ def _fold(table: DeviceTable, alias: Alias, series: Sequence[Series]) -> tuple[F
 def merge(values: dict[Gauge, Floats], alias: Alias, plane: Floats, num_refused: int, report: Report) -> None:
     """Put a name's values beside those of names that are believed more."""
     if num_refused:
-        report.refused[alias.name] = num_refused
+        report.refused[alias.name] = report.refused.get(alias.name, 0) + num_refused
     known = values.get(alias.gauge)
     if known is None:
         values[alias.gauge] = plane

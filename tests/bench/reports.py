@@ -124,7 +124,15 @@ def start_table(report: Report) -> Table:
 def telemetry_table(report: Report) -> Table:
     """What telemetry costs."""
     table = _table(f"Telemetry: {report['nodes']} nodes, {report['series']} series", "figure", "value")
-    for key in ("refresh_s", "stall_ms", "stall_cpu_ms", "filter_p99_ratio_dead", "score_ratio", "reader_rss_mib"):
+    for key in (
+        "refresh_s",
+        "stall_ms",
+        "stall_cpu_ms",
+        "filter_p99_ratio_dead",
+        "score_ratio",
+        "reader_rss_mib",
+        "reader_cpu_s",
+    ):
         table.add_row(key, f"{report[key]:g}")
     for name, times in report["filter_ms"].items():
         table.add_row(f"filter, {name}: p50 and p99, ms", f"{times['p50']:g}, {times['p99']:g}")

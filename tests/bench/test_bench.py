@@ -97,3 +97,10 @@ def test_planners_compares_them(tmp_path: Path) -> None:
     assert demo.keys() == {"greedy", "genetic", "q-learning", "exact", "genetic, cold"}
     assert all(result["placed"] <= 19 for result in demo.values())
     assert demo["exact"]["worth"] >= demo["genetic"]["worth"] >= demo["greedy"]["worth"]
+
+
+def test_telemetry_reports_costs(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "telemetry", "--nodes=30", "--requests=100", "--refreshes=1")
+    assert {"refresh_s", "stall_ms", "filter_p99_ratio_dead"} <= report.keys()
+    assert report["series"] == 30 * 8 * 6
+    assert 0 < report["refresh_s"] < 600

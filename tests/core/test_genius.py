@@ -37,6 +37,7 @@ DYNAMIC = np.array(
 
 
 def test_worked_vector() -> None:
+    """G7, G8: static and dynamic score, and their sum."""
     static, dynamic, total = genius_totals(STATIC, DYNAMIC, INSTALLED, GeniusWeights())
     # A: 3 (2*22000/30000 + 2*56/76 + 2/3 + 2/3 + 2*968/1224) = 17.566
     assert static == pytest.approx([17.566, 6.434], abs=5e-4)
@@ -47,6 +48,7 @@ def test_worked_vector() -> None:
 
 
 def test_weights_and_the_sign_of_power_are_a_choice() -> None:
+    """G7, G8: weights are settings."""
     _, dynamic, _ = genius_totals(STATIC, DYNAMIC, INSTALLED, GeniusWeights(power=-1.0))
     # A: 5.391 - 2 * 3/2 * 100/250 = 4.191; B: 4.218 - 2 * 3 * 150/250 = 0.618
     assert dynamic == pytest.approx([4.191, 0.618], abs=5e-4)
@@ -55,6 +57,7 @@ def test_weights_and_the_sign_of_power_are_a_choice() -> None:
 
 
 def test_zero_metrics_and_missing_nodes_are_finite() -> None:
+    """G9: always finite."""
     zeros = np.zeros_like(DYNAMIC)
     _, dynamic, total = genius_totals(STATIC, zeros, INSTALLED, GeniusWeights())
     assert dynamic.tolist() == [0, 0]
@@ -78,6 +81,7 @@ def test_a_node_without_samples_counts_as_average() -> None:
     st.floats(-5, 5),
 )
 def test_the_normalised_score_is_finite_and_in_range(values: list[list[float]], power: float) -> None:
+    """G9: always in range."""
     plane = np.array(values)
     installed = np.ones(plane.shape, np.bool_)  # 16-GPU nodes
     *_, total = genius_totals(np.stack([plane] * 5), np.stack([plane] * 4), installed, GeniusWeights(power=power))
@@ -87,6 +91,7 @@ def test_the_normalised_score_is_finite_and_in_range(values: list[list[float]], 
 
 
 def test_unmonitored_and_cpu_only_nodes_are_survived() -> None:
+    """G13: Genius panics here."""
     a100, t4 = ("NVIDIA-A100-SXM4-40GB", 40960), ("Tesla-T4", 15360)
     cluster = cluster_of({"a": node(a100, a100), "b": node(t4), "c": node(), "d": node(("unheard-of", 0))})
     rows = all_rows(cluster)

@@ -88,7 +88,7 @@ def test_rejected_for_memory_in_use_and_woken_when_it_frees(feed: FakeFeed) -> N
         assert answer["FailedAndUnresolvableNodes"] == {"n00": reason}
         assert kerf.metric("kerf_unmanaged_gpus") == 1
         assert kerf.metric("kerf_unmanaged_mib") == 50_000
-        (event,) = [event for event in kerf.events() if event["involvedObject"]["kind"] == "Node"]
+        (event,) = wait_until(lambda: about_nodes(kerf), 30, "an event about a node")
         assert event["reason"] == "UnmanagedGPUUse"
         assert event["involvedObject"]["name"] == "n00"
         assert "GPU 0 are in use by processes of no known pod" in event["message"]
@@ -103,6 +103,10 @@ def test_rejected_for_memory_in_use_and_woken_when_it_frees(feed: FakeFeed) -> N
         kerf.run(observer.round())
         wait_until(lambda: settled(kerf) and woken(kerf, waiting) == "1", 30, "woken")
         assert kerf.filter(waiting, ["n00"])["NodeNames"] == ["n00"]
+
+
+def about_nodes(kerf: Kerf) -> list[Manifest]:
+    return [event for event in kerf.events() if event["involvedObject"]["kind"] == "Node"]
 
 
 def settled(kerf: Kerf) -> bool:
@@ -158,3 +162,12 @@ def test_a_pod_that_is_decided_anew_is_expected_once(kerf: Kerf, feed: FakeFeed)
     cluster = kerf.service.placer.snapshot()
     assert cluster.observed is not None
     assert float(cluster.observed.expected_load.sum()) == pytest.approx(0.7)
+
+
+def test_the_cost_of_sharing_is_explained(kerf: Kerf, feed: FakeFeed) -> None:
+    observe(kerf, feed, **{name: [0.9] * 8 for name in NAMES})
+    share = kerf.create(pod("share", annotations={"kerf.dev/gpu-share": "500"}))
+    assert kerf.filter(share, NAMES)["NodeNames"]
+    told = kerf.get("/explain/pod/default/share").json()
+    # 0.7, what is expected of a stranger, on half a GPU, beside 0.9: slowdown 1.25, saving 1 - 1.25 / 2
+    assert told["interference"] == {"slowdown": 1.25, "saving": 0.375}

@@ -40,7 +40,6 @@ class FakeFeed:
                 inventory.host_idx.append(len(inventory.hosts))
                 inventory.numbers.append(number)
                 inventory.uuids.append(self.uuids.get((name, number), f"{name}-{number}"))
-                inventory.models.append("")
                 for gauge, column in values.items():
                     row = told.get(gauge, ())
                     column.append(row[number] if number < len(row) else float("nan"))

@@ -34,6 +34,7 @@ def found(server: Any) -> tuple[list[str], str]:
 
 
 def test_the_operators_service_goes_first() -> None:
+    """G12: Prometheus is found in the cluster."""
     operated = service("prometheus-operated", ("http-web", 9090), ("grpc", 10901))
     named = service("prometheus-server", ("http", 80))
     server = Server({"operated-prometheus=true": [operated], "": [named, service("web", ("http", 80))]})

@@ -81,6 +81,7 @@ def test_old_and_new_names_tell_the_same(name: str) -> None:
 
 
 def test_observerward_is_read_under_its_own_names() -> None:
+    """G10: and dcgm-exporter's names above."""
     samples = scraped((GOLDEN / "observerward.prom").read_bytes())
     assert [host.names for host in samples.table.hosts] == [("gpu-node-1",)]
     assert samples.values[Gauge.MEMORY_FREE].tolist() == [10960, 40960]

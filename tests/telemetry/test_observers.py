@@ -98,6 +98,7 @@ def test_only_rows_that_changed_get_a_new_version() -> None:
 
 
 def test_samples_grow_stale_then_missing_and_stale_ones_are_neutral() -> None:
+    """G11: every sample carries its age."""
     world = World({"a": 1})
     world.round(a=[0.5])
     version = world.cluster.version

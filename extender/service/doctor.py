@@ -1,0 +1,120 @@
+"""`kerf doctor`: one refresh of telemetry, and everything that it met in words."""
+
+import math
+import time
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from extender.cluster import objects
+from extender.cluster.ledger import Ledger
+from extender.cluster.mirrors import NODES_PATH
+from extender.cluster.transports import ClusterError, Transport
+from extender.service.settings import Settings
+from extender.service.telemetries import describe, observe
+from extender.telemetry.aliases import ALIAS_OF, FRACTIONS
+from extender.telemetry.observers import Observer, State, unmatched_reason
+from extender.telemetry.owners import OwnerUsage
+
+_PAGE: int = 500
+_UNITS = {0.01: "percent", 1 / 2**20: "bytes"}
+
+Finding = dict[str, Any]
+
+
+async def examine(settings: Settings, transport: Transport) -> Finding:
+    """What a refresh meets. Raises CredentialsError when there is no API server to ask."""
+    await transport.start()
+    ledger = Ledger(
+        reservation_ttl_s=settings.decisions.reservation_ttl_s,
+        memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
+        model_aliases=settings.models.aliases,
+    )
+    observer = observe(settings.telemetry, transport, ledger, time.monotonic)
+    try:
+        if observer is None:
+            return {"state": State.OFF, "nodes": {}, "findings": ["telemetry is off (setting telemetry.source)"]}
+        ledger.arrays.observe(observer.wanted.times)
+        faults = await _learn_nodes(transport, ledger, observer)
+        await observer.round()
+        told = describe(observer, OwnerUsage())
+        told["findings"] = faults + _findings(observer, ledger)
+        return told
+    finally:
+        if observer is not None:
+            await observer.stop()
+        await transport.close()
+
+
+async def _learn_nodes(transport: Transport, ledger: Ledger, observer: Observer) -> list[str]:
+    query = {"limit": str(_PAGE)}
+    try:
+        while True:
+            page = msgspec.json.decode(await transport.get(NODES_PATH, query), type=objects.ObjectList[objects.Node])
+            for node in page.items or ():
+                ledger.upsert_node(node)
+                observer.node_changed(node)
+            if not page.metadata.continue_:
+                return []
+            query = {"limit": str(_PAGE), "continue": page.metadata.continue_}
+    except (ClusterError, msgspec.DecodeError) as error:
+        return [f"nodes can't be listed: {error}"]
+
+
+def _findings(observer: Observer, ledger: Ledger) -> list[str]:
+    """What is not as it should be, one sentence each."""
+    status = observer.status
+    found = [status.fault] if status.fault else []
+    if status.state is State.ABSENT:
+        found.append(
+            "no Prometheus: none is configured (telemetry.url), and no Service of the cluster looks like one; "
+            "telemetry.exporters reads exporters directly"
+        )
+    found += unmatched_reason(status)
+    if status.num_gpus > status.num_gpus_matched and not status.unmatched:
+        found.append(f"{status.num_gpus - status.num_gpus_matched} GPUs have neither a known UUID nor an index")
+    cluster = ledger.snapshot(time.monotonic())
+    if cluster.observed is not None and status.num_refreshes:
+        silent = (cluster.gpu_model >= 0).any(axis=1) & ~np.isfinite(cluster.observed.sampled_at)
+        found += [f"node {cluster.node_names[row]}: no series" for row in np.flatnonzero(silent)[:20].tolist()]
+        if silent.sum() > 20:
+            found.append(f"and {int(silent.sum()) - 20} more nodes without series")
+    found += [f"{name}: {count} samples were no values" for name, count in status.report.refused.items()]
+    return found
+
+
+def print_finding(told: Finding, console: Console) -> None:
+    """Say it for people."""
+    console.print(f"telemetry: [bold]{told['state']}[/bold]", highlight=False)
+    if "source" not in told:
+        _print_list(told, console)
+        return
+    version = f", version {told['version']}" if told["version"] else ""
+    if told["source"]:
+        console.print(
+            f"source: {told['source']}{version}, read in {told['read_s']:.2f} s", highlight=False, markup=False
+        )
+    if told["candidates"]:
+        console.print(f"found in the cluster: {', '.join(told['candidates'])}", highlight=False, markup=False)
+    if told["series"]:
+        table = Table("metric", "exporter", "unit", "series", box=None)
+        for name, count in told["series"].items():
+            alias = ALIAS_OF[name]
+            unit = _UNITS.get(alias.scale, "fraction" if alias.gauge in FRACTIONS else "as it is")
+            table.add_row(name, alias.exporter, unit, str(count))
+        console.print(table)
+    nodes = ", ".join(f"{count} {state}" for state, count in told["nodes"].items())
+    console.print(f"nodes with GPUs: {nodes}", highlight=False)
+    console.print(f"GPUs in series: {told['gpus']}, matched: {told['gpusMatched']}", highlight=False)
+    skew = told["skew_s"]
+    if math.isfinite(skew):
+        console.print(f"clock: {skew:+.2f} s from ours (within {told['skew_uncertainty_s']:.2f} s)", highlight=False)
+    _print_list(told, console)
+
+
+def _print_list(told: Finding, console: Console) -> None:
+    for finding in told["findings"]:
+        console.print(f"- {finding}", highlight=False, markup=False, soft_wrap=True)
