@@ -42,7 +42,7 @@ def test_every_pod_gets_the_gpus_that_the_simulator_gives_it(clusters: Clusters)
 
 def test_kube_default_allocates_as_kube_scheduler_does(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Ties are random on both sides: what kube-scheduler reaches lies within what 200 seeds do."""
-    trace = offered(50, 200, seed=2, shares=False, kinds=NODES[:1])
+    trace = offered(50, 200, seed=5, shares=False, kinds=(NODES[0], NODES[3]))
     with ControlPlane(tmp_path_factory.mktemp("plain")) as plane:
         plane.apply(*trace.node_manifests)
         plane.start_scheduler(yaml.safe_dump(PLAIN))
