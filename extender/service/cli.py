@@ -63,7 +63,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of a command
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     mode: Annotated[str | None, typer.Option(help="decisive or scores.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Ranking of nodes: bestfit, binpack, spread, fgd.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Ranking: bestfit, binpack, spread, live, fgd, ...")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
     settings: SetOption = None,
 ) -> None:

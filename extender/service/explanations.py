@@ -153,11 +153,14 @@ def _observed(cluster: Cluster, row: int, slot: int) -> dict[str, Any]:
         for gauge in Gauge
         if not np.isnan(sample := observed.value[gauge, row, slot])
     }
+    expected = round(float(observed.expected_load[row, slot]), 4)
+    if not told and not expected:
+        return {}
     rows = np.array([row])
     rules = ObservedRules()
     return {
         "observed": told,
-        "expectedLoad": round(float(observed.expected_load[row, slot]), 4),
+        "expectedLoad": expected,
         "unmanagedMiB": int(unmanaged_mib(cluster, rows, rules)[0, slot]),
         "faulty": bool(faulty(cluster, rows, rules)[0, slot]),
     }
