@@ -40,25 +40,25 @@ class Realiser:
     async def nominate(self, pod: Pod, node: str) -> bool:
         """Write the node that kube-scheduler is to look at first; whether the pod is still there."""
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node or None}}
-        return await self._patch(f"{_path(pod)}/status", body)
+        return await self._patch(pod, "/status", body)
 
     async def open(self, pod: Pod, node: str, planner: str) -> bool:
         """Take Kerf's gate off, and write why; whether the pod is still there."""
         annotations = {PLANNED_NODE: node, PLANNED_BY: planner, SKIPPED: None, SKIPPED_COUNT: None}
         try:
-            return await self._patch(_path(pod), self._opened(pod, annotations))
+            return await self._patch(pod, "", self._opened(pod, annotations))
         except ApiError as error:
             if error.status != _INVALID:
                 raise
         # Somebody else's gate has gone meanwhile, and putting it back is forbidden.
-        pod = _pod_decoder.decode(await self._transport.get(_path(pod)))
-        return await self._patch(_path(pod), self._opened(pod, annotations))
+        found = _pod_decoder.decode(await self._transport.get(_path(pod)))
+        return await self._patch(found, "", self._opened(found, annotations)) if _same(found, pod) else False
 
     async def note(self, pod: Pod, reason: str, count: int) -> bool:
         """Write on a waiting pod why it waits; whether it is still there. By its status, as all but opening."""
         annotations = {SKIPPED: reason, SKIPPED_COUNT: str(count)}
         body = {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}}
-        return await self._patch(f"{_path(pod)}/status", body)
+        return await self._patch(pod, "/status", body)
 
     async def create(self, manifest: dict[str, Any]) -> Pod:
         """Create a pod from its manifest, gated."""
@@ -74,14 +74,29 @@ class Realiser:
         metadata = {"uid": pod.metadata.uid, "annotations": annotations}
         return {"metadata": metadata, "spec": {"schedulingGates": others or None}}
 
-    async def _patch(self, path: str, body: dict[str, Any]) -> bool:
+    async def _patch(self, pod: Pod, part: str, body: dict[str, Any]) -> bool:
         try:
-            await self._transport.patch(path, msgspec.json.encode(body))
+            await self._transport.patch(_path(pod) + part, msgspec.json.encode(body))
         except ApiError as error:
             if error.status in (_GONE, _CONFLICT):
                 return False
+            if error.status == _INVALID and not await self._is_there(pod):
+                return False
             raise
         return True
+
+    async def _is_there(self, pod: Pod) -> bool:
+        """Whether a pod was not deleted; one of its name that was created since makes a patch 422, for its UID."""
+        try:
+            return _same(_pod_decoder.decode(await self._transport.get(_path(pod))), pod)
+        except ApiError as error:
+            if error.status != _GONE:
+                raise
+            return False
+
+
+def _same(found: Pod, pod: Pod) -> bool:
+    return found.metadata.uid == pod.metadata.uid
 
 
 def _path(pod: Pod) -> str:

@@ -284,6 +284,12 @@ def test_opening_keeps_the_gates_of_others_and_takes_a_refusal_for_what_it_is() 
         for status in (404, 409):
             gone = Answers(refuse=[ApiError(status, "", "")])
             assert not await Realiser(gone).place(two, "n", "greedy")  # type: ignore[arg-type]
+        # Deleted and created again: to the API server, a UID that can't be changed.
+        another = {path: {"metadata": {"name": "p", "namespace": "ns", "uid": "another"}, "spec": GATES}}
+        for write in (Realiser.open, Realiser.place):
+            api = Answers(another, [ApiError(422, "Invalid", "field is immutable")])
+            assert not await write(Realiser(api), two, "n", "greedy")  # type: ignore[arg-type]
+            assert len(api.written) == 1
         with pytest.raises(ApiError):
             await Realiser(Answers(refuse=[ApiError(500, "", "")])).nominate(two, "n")  # type: ignore[arg-type]
 
