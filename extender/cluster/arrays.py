@@ -114,7 +114,7 @@ class ClusterArrays:
         More than there is is all of it. Memory held of a GPU whose memory is not known is all of the GPU.
         """
         free = self._free(row, held, untracked_units, mig_held)
-        if self._observed is not None:
+        if self._observed is not None and self._observed.has_samples:
             self._tell_given_back(row, free["gpu_free_mib"])
         changed = [self._write(row, name, values) for name, values in free.items()]
         if any(changed):

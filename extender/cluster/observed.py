@@ -43,6 +43,8 @@ class ObservedArrays:
         self._sampled_at = np.full(num_rows, -np.inf)
         self._placed: dict[int, dict[str, _Placed]] = {}  # by row and UID
         self._row_of: dict[str, int] = {}
+        self.has_samples = False
+        """Whether any ever came; until then nothing has to be kept in step with them."""
         self._outdated: npt.NDArray[np.bool_] = np.zeros((num_rows, num_slots), np.bool_)
         self.current = Observations(
             version=0,
@@ -106,6 +108,7 @@ class ObservedArrays:
         if self._outdated[newer].any():
             self._outdated = self._outdated & ~newer[:, None]
         self._raw, self._sampled_at = raw, sampled_at
+        self.has_samples = self.has_samples or bool(newer.any())
         return self.age(now)
 
     def age(self, now: float) -> Rows:

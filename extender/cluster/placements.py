@@ -280,7 +280,7 @@ class Placer:
     def _expect_load(self, placement: Placement) -> None:
         """Count the pod as load on its GPUs until samples show it: otherwise a burst would run after old samples."""
         observed, row = self._ledger.arrays.observed, placement.decision.best
-        if observed is None or row is None:
+        if observed is None or row is None or not observed.has_samples:
             return
         decision = placement.decision
         load = self._load_of(placement.pod.owner) * decision.milli / WHOLE_MILLI
