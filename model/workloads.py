@@ -57,7 +57,7 @@ def workload(directory: Path, trace: str, seed: int, node_list: NodeList, pod_li
     if order is None:
         order = made_order(pod_list, node_list, seed)
     pods, node_rank = order
-    model_bits = {name: bit for bit, name in enumerate(sorted(set(node_list.models) - {""}))}
+    model_bits = bits_of(node_list)
     if len(model_bits) > MAX_MODELS:
         raise TraceError(f"{directory}: {len(model_bits)} GPU models; at most {MAX_MODELS} can be told apart")
     asks, pod_class = classes_of(pod_list, model_bits)
@@ -70,6 +70,11 @@ def workload(directory: Path, trace: str, seed: int, node_list: NodeList, pod_li
         asked_milli=pod_list.asked_milli[pods],
         mix=typical_pods(pod_list, model_bits),
     )
+
+
+def bits_of(node_list: NodeList) -> dict[str, int]:
+    """The bit of each GPU model."""
+    return {name: bit for bit, name in enumerate(sorted(set(node_list.models) - {""}))}
 
 
 def empty_nodes(node_list: NodeList, model_bits: dict[str, int], order: npt.NDArray[np.intp]) -> Nodes:

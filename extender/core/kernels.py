@@ -28,13 +28,13 @@ _NOWHERE: Final = -np.inf
 _RING: Final = 1024  # a power of two: its remainders are cheap
 
 
-def _compiled(function: _Function) -> _Function:
+def compiled(function: _Function) -> _Function:
     """Compile on first use and keep the result on disk; where no folder is writable, compile in each process."""
     try:
-        compiled: Any = numba.njit(cache=True, error_model="numpy")(function)
+        made: Any = numba.njit(cache=True, error_model="numpy")(function)
     except RuntimeError:  # numba: "no locator available"
-        compiled = numba.njit(error_model="numpy")(function)
-    return cast("_Function", compiled)
+        made = numba.njit(error_model="numpy")(function)
+    return cast("_Function", made)
 
 
 class Memo(NamedTuple):
@@ -89,7 +89,7 @@ def _twins(nodes: Nodes) -> tuple[Longs, Longs]:
     return twin, np.bincount(twin[twin >= 0], minlength=len(twin)).astype(np.int64)
 
 
-@_compiled
+@compiled
 def fill_fragments(nodes: Nodes, mix: Mix, memo: Memo) -> None:
     """Write the fragment milli of every node."""
     for node in range(len(nodes.cpu_milli)):
@@ -97,7 +97,7 @@ def fill_fragments(nodes: Nodes, mix: Mix, memo: Memo) -> None:
         memo.fragment[node] = fragment(nodes.cpu_free_milli[node], free, -1, 0, nodes.model[node], mix, memo.scratch)
 
 
-@_compiled
+@compiled
 def fragment(
     cpu_free: int, free: npt.NDArray[np.int32], gpu: int, milli: int, model: int, mix: Mix, scratch: Longs
 ) -> float:
@@ -147,7 +147,7 @@ def fragment(
     return ((((lacks_both + lacks_gpu) + lacks_cpu) + no_gpu_asked) + no_gpu_no_cpu) + wrong_model
 
 
-@_compiled
+@compiled
 def fgd(before: float, after: float) -> int:
     """`fragments.fgd_score` of one node."""
     gain = (before - after) / 1000
@@ -161,7 +161,7 @@ def fgd(before: float, after: float) -> int:
     return low
 
 
-@_compiled
+@compiled
 def fit_node(nodes: Nodes, asks: Asks, c: int, node: int) -> bool:
     """`packing.fits` of one node."""
     if nodes.cpu_free_milli[node] < asks.cpu_milli[c] or nodes.memory_free_mib[node] < asks.memory_mib[c]:
@@ -180,14 +180,14 @@ def fit_node(nodes: Nodes, asks: Asks, c: int, node: int) -> bool:
     return False
 
 
-@_compiled
+@compiled
 def mark_fitting(nodes: Nodes, asks: Asks, node: int, fitting: Mask) -> None:
     """Set (C,) `fitting` for each class that a node has room for; others are left as they are."""
     for c in range(len(fitting)):
         fitting[c] = fitting[c] or fit_node(nodes, asks, c, node)
 
 
-@_compiled
+@compiled
 def balance(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
     """`packing._balance` of one node."""
     cpu_frac = min(cpu_used / max(cpu, 1), 1.0)
@@ -195,7 +195,7 @@ def balance(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
     return int((1 - abs((cpu_frac - memory_frac) / 2)) * 100)
 
 
-@_compiled
+@compiled
 def kube(nodes: Nodes, asks: Asks, c: int, node: int) -> int:
     """`packing._kube_score` of one node."""
     cpu, memory = nodes.cpu_milli[node], nodes.memory_mib[node]
@@ -211,7 +211,7 @@ def kube(nodes: Nodes, asks: Asks, c: int, node: int) -> int:
     return int(least + 50 + (50 + after - before) // 2)
 
 
-@_compiled
+@compiled
 def evaluate_node(nodes: Nodes, asks: Asks, c: int, node: int, rank: int, mix: Mix, memo: Memo) -> tuple[float, int]:
     """`packing.evaluate` of one node."""
     if not fit_node(nodes, asks, c, node):
@@ -273,7 +273,7 @@ def evaluate_node(nodes: Nodes, asks: Asks, c: int, node: int, rank: int, mix: M
     return score, gpu
 
 
-@_compiled
+@compiled
 def refresh(nodes: Nodes, asks: Asks, c: int, rank: int, mix: Mix, memo: Memo) -> None:
     """Bring a class's remembered scores up to date."""
     now = memo.num_changes[0]
@@ -296,7 +296,7 @@ def refresh(nodes: Nodes, asks: Asks, c: int, rank: int, mix: Mix, memo: Memo) -
     memo.seen[c] = now
 
 
-@_compiled
+@compiled
 def pick(score: Floats, tie: int, draw: float, last: int) -> tuple[int, int]:
     """`packing.pick`."""
     num_nodes = len(score)
@@ -342,7 +342,7 @@ def pick(score: Floats, tie: int, draw: float, last: int) -> tuple[int, int]:
     return first, first
 
 
-@_compiled
+@compiled
 def take(nodes: Nodes, asks: Asks, c: int, node: int, mix: Mix, memo: Memo) -> int:
     """`packing.take` of what was remembered for a class on a node; the memo hears of it."""
     nodes.cpu_free_milli[node] -= asks.cpu_milli[c]
@@ -363,7 +363,7 @@ def take(nodes: Nodes, asks: Asks, c: int, node: int, mix: Mix, memo: Memo) -> i
     return taken
 
 
-@_compiled
+@compiled
 def give_back(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int, mix: Mix, memo: Memo) -> None:
     """`packing.give_back`; the memo hears of it."""
     nodes.cpu_free_milli[node] += asks.cpu_milli[c]
@@ -374,7 +374,7 @@ def give_back(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int, mix: Mix, 
     note_change(nodes, node, mix, memo)
 
 
-@_compiled
+@compiled
 def note_change(nodes: Nodes, node: int, mix: Mix, memo: Memo) -> None:
     """Tell the memo that a node changed."""
     free = nodes.gpu_free_milli[node]
@@ -398,7 +398,7 @@ def note_change(nodes: Nodes, node: int, mix: Mix, memo: Memo) -> None:
     memo.num_changes[0] += 1
 
 
-@_compiled
+@compiled
 def decide(
     nodes: Nodes, asks: Asks, c: int, rank: int, tie: int, mix: Mix, memo: Memo, draw: float, last: int
 ) -> tuple[int, int]:
@@ -407,7 +407,7 @@ def decide(
     return pick(memo.score[c], tie, draw, last)
 
 
-@_compiled
+@compiled
 def place_all(
     nodes: Nodes,
     asks: Asks,

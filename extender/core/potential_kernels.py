@@ -1,0 +1,198 @@
+"""Compiled twins of `features` and `potentials`, for simulations and training: the same to rounding, a node at a time.
+
+Needs numba, which the service does without: import it only where simulations run.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core import kernels
+from extender.core.clusters import Floats, Longs
+from extender.core.features import CPU_NEEDS, FEATURES, Outlook
+from extender.core.kernels import Memo, compiled
+from extender.core.packing import GPU_MILLI, Asks, Nodes, Tie
+from extender.core.potentials import TOLERANCE, Potential
+
+_GPU_MILLI: Final = GPU_MILLI
+_TOLERANCE: Final = TOLERANCE
+_HALF, _FULL, _MORE = CPU_NEEDS
+_FIRST: Final = int(Tie.FIRST)
+_NOWHERE: Final = -np.inf
+_NUM_FEATURES: Final = len(FEATURES)
+
+
+@compiled
+def node_features(
+    nodes: Nodes,
+    node: int,
+    cpu_milli: int,
+    memory_mib: int,
+    free: npt.NDArray[np.int32],
+    share: tuple[int, int],
+    outlook: Outlook,
+    scratch: Longs,
+    into: Floats,
+) -> None:
+    """`features.features` of one node with so much CPU and memory free, and `share` (GPU, milli) less of a GPU."""
+    gpu, milli = share
+    model, num_gpus = nodes.model[node], nodes.num_gpus[node]
+    total, num_idle, num_partly, worth = 0, 0, 0, 0.0
+    for g in range(len(free)):
+        left = free[g] - (milli if g == gpu else 0)
+        total += left
+        if left == _GPU_MILLI:
+            num_idle += 1
+        elif left > 0:
+            num_partly += 1
+        worth += outlook.worth[model, left]
+    gpus = total / _GPU_MILLI
+    cpu, cpu_capacity = cpu_milli / outlook.cpu_need_milli, nodes.cpu_milli[node] / outlook.cpu_need_milli
+    memory = memory_mib / outlook.memory_need_mib
+    memory_capacity = nodes.memory_mib[node] / outlook.memory_need_mib
+    into[0] = kernels.fragment(cpu_milli, free, gpu, milli, model, outlook.mix, scratch) / _GPU_MILLI
+    into[1] = worth
+    into[2] = num_idle
+    into[3] = 1.0 if num_gpus > 0 and num_idle == num_gpus else 0.0
+    into[4] = num_partly
+    into[5] = min(0.0, cpu - _HALF * gpus)
+    into[6] = min(0.0, cpu - _FULL * gpus)
+    into[7] = min(0.0, cpu - _MORE * gpus)
+    into[8] = cpu
+    into[9] = cpu * cpu / max(cpu_capacity, 1e-9)
+    into[10] = np.log1p(cpu)
+    into[11] = gpus * (cpu_milli / max(nodes.cpu_milli[node], 1))
+    into[12] = min(0.0, memory - gpus)
+    into[13] = memory
+    into[14] = memory * memory / max(memory_capacity, 1e-9)
+    into[15] = gpus * (memory_mib / max(nodes.memory_mib[node], 1))
+    into[16] = np.sqrt(gpus)
+    into[17] = gpus * gpus / max(num_gpus, 1)
+
+
+@compiled
+def value(inputs: Floats, potential: Potential) -> float:
+    """`potentials.values` of one node."""
+    total = 0.0
+    for f in range(_NUM_FEATURES):
+        total += inputs[f] * potential.weights[f]
+    for h in range(len(potential.out)):
+        level = potential.bias[h]
+        for f in range(_NUM_FEATURES):
+            level += inputs[f] * potential.scale[f] * potential.hidden[f, h]
+        total += np.tanh(level) * potential.out[h]
+    return total
+
+
+@compiled
+def value_now(nodes: Nodes, node: int, outlook: Outlook, potential: Potential, memo: Memo, inputs: Floats) -> float:
+    """V of a node in its present state."""
+    cpu, memory, free = nodes.cpu_free_milli[node], nodes.memory_free_mib[node], nodes.gpu_free_milli[node]
+    node_features(nodes, node, cpu, memory, free, (-1, 0), outlook, memo.scratch, inputs)
+    return float(value(inputs, potential))
+
+
+@compiled
+def evaluate_node(
+    nodes: Nodes,
+    asks: Asks,
+    c: int,
+    node: int,
+    outlook: Outlook,
+    potential: Potential,
+    memo: Memo,
+    before: float,
+    inputs: Floats,
+) -> tuple[float, int]:
+    """`potentials.evaluate` of one node whose V is `before`."""
+    if not kernels.fit_node(nodes, asks, c, node):
+        return _NOWHERE, -1
+    num, milli = asks.num_gpus[c], asks.gpu_milli[c]
+    free = nodes.gpu_free_milli[node]
+    cpu, memory = nodes.cpu_free_milli[node] - asks.cpu_milli[c], nodes.memory_free_mib[node] - asks.memory_mib[c]
+    quantum = potential.quantum[0]
+    best, gpu = _NOWHERE, -1
+    if 0 < milli < _GPU_MILLI:
+        for g in range(len(free)):
+            if free[g] < milli:
+                continue
+            known = False  # equal remainders gain the same, and the first one wins
+            for earlier in range(g):
+                known = known or free[earlier] == free[g]
+            if known:
+                continue
+            node_features(nodes, node, cpu, memory, free, (g, milli), outlook, memo.scratch, inputs)
+            gain = value(inputs, potential) - before
+            if gain > best + _TOLERANCE * quantum:
+                best, gpu = gain, g
+    else:
+        after = free.copy()
+        for g in range(len(free)):
+            if num > 0 and free[g] == _GPU_MILLI:
+                after[g] = 0
+                num -= 1
+        node_features(nodes, node, cpu, memory, after, (-1, 0), outlook, memo.scratch, inputs)
+        best = value(inputs, potential) - before
+    return np.floor(best / quantum + _TOLERANCE), gpu
+
+
+@compiled
+def refresh(
+    nodes: Nodes, asks: Asks, c: int, outlook: Outlook, potential: Potential, memo: Memo, values: Floats, inputs: Floats
+) -> None:
+    """Bring a class's remembered scores up to date, as `kernels.refresh`; (N,) `values` is V of each node now."""
+    now = memo.num_changes[0]
+    since = memo.seen[c]
+    if since < 0 or now - since > len(memo.changed):
+        for node in range(len(nodes.cpu_milli)):
+            twin = memo.twin[node]
+            if twin >= 0:
+                memo.score[c, node], memo.gpu[c, node] = memo.score[c, twin], memo.gpu[c, twin]
+            else:
+                memo.score[c, node], memo.gpu[c, node] = evaluate_node(
+                    nodes, asks, c, node, outlook, potential, memo, values[node], inputs
+                )
+    else:
+        mark = -2 - now * len(memo.seen) - c
+        for change in range(now - 1, since - 1, -1):
+            node = memo.changed[change & (len(memo.changed) - 1)]
+            if memo.checked[node] != mark:
+                memo.checked[node] = mark
+                memo.score[c, node], memo.gpu[c, node] = evaluate_node(
+                    nodes, asks, c, node, outlook, potential, memo, values[node], inputs
+                )
+    memo.seen[c] = now
+
+
+@compiled
+def place_all(
+    nodes: Nodes,
+    asks: Asks,
+    classes: Longs,
+    outlook: Outlook,
+    potential: Potential,
+    memo: Memo,
+    placed: Longs,
+    gpus: Longs,
+    fragments: Floats,
+) -> None:
+    """Offer P pods one after the other, as `kernels.place_all`; the first of the best nodes is taken."""
+    inputs = np.zeros(_NUM_FEATURES)
+    values = np.zeros(len(nodes.cpu_milli))
+    total = 0.0
+    for node in range(len(values)):
+        values[node] = value_now(nodes, node, outlook, potential, memo, inputs)
+        total += memo.fragment[node]
+    for p in range(len(classes)):
+        c = classes[p]
+        refresh(nodes, asks, c, outlook, potential, memo, values, inputs)
+        node, _ = kernels.pick(memo.score[c], _FIRST, 0.0, -1)
+        placed[p] = node
+        gpus[p] = 0
+        if node >= 0:
+            before = memo.fragment[node]
+            gpus[p] = kernels.take(nodes, asks, c, node, outlook.mix, memo)
+            total += memo.fragment[node] - before
+            values[node] = value_now(nodes, node, outlook, potential, memo, inputs)
+        fragments[p] = total

@@ -1,0 +1,90 @@
+"""Replays under a learned rank: the outlook that it is told, and its placements."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from extender.core import packing, potentials
+from extender.core.clusters import Floats, Ints, Longs
+from extender.core.features import Outlook
+from extender.core.fragments import fragment_milli
+from extender.core.packing import Tie
+from extender.core.potentials import Potential
+from model import prices
+from model.measures import LOADS, allocation_curve
+from model.replays import Engine, Replay, check
+from model.traces import NodeList, PodList
+from model.workloads import Workload, bits_of, classes_of
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """How the expected pods are priced."""
+
+    load: float = 1.0
+    """GPU that the expected pods ask for, by capacity: the higher, the more even are the models' prices."""
+
+
+def told(offered: Workload, node_list: NodeList, pod_list: PodList, foresight: Foresight) -> Outlook:
+    """The outlook on a trace: the mix of its list of pods, which is what FGD is told; nothing of their order."""
+    _, pod_class = classes_of(pod_list, bits_of(node_list))
+    count = np.bincount(pod_class, minlength=len(offered.asks.cpu_milli)).astype(np.int64)
+    return prices.outlook(offered.nodes, offered.asks, count, offered.mix, foresight.load)
+
+
+def replay(workload: Workload, outlook: Outlook, potential: Potential, engine: Engine = Engine.COMPILED) -> Replay:
+    """Offer all arrivals to a learned rank; nothing about it is random."""
+    nodes = packing.copy_of(workload.nodes)
+    num_pods = len(workload.pods)
+    done = Replay(np.full(num_pods, -1, np.int64), np.zeros(num_pods, np.int64), np.zeros(num_pods), nodes, 0.0)
+    run = _run_compiled if engine is Engine.COMPILED else _run_numpy
+    seconds = run(workload, outlook, potential, done)
+    done = Replay(done.placed, done.gpus, done.fragment_milli, nodes, seconds)
+    check(workload, done)
+    return done
+
+
+def allocations(workload: Workload, placed: Longs) -> tuple[float, ...]:
+    """Percent of the GPUs allocated at each of LOADS. Raises ValueError when the arrivals end before one."""
+    curve = allocation_curve(workload, placed)
+    found = [curve.at(load) for load in LOADS]
+    if None in found:
+        raise ValueError(f"the arrivals end before {LOADS[found.index(None)]} % of the GPU capacity")
+    return tuple(percent for percent in found if percent is not None)
+
+
+def _run_compiled(workload: Workload, outlook: Outlook, potential: Potential, done: Replay) -> float:
+    from extender.core import kernels, potential_kernels  # noqa: PLC0415 - numba takes its time
+
+    memo = kernels.memo_of(len(workload.asks.cpu_milli), done.nodes, outlook.mix)
+    begin = time.perf_counter()
+    potential_kernels.place_all(
+        done.nodes, workload.asks, workload.classes, outlook, potential, memo,
+        done.placed, done.gpus, done.fragment_milli,
+    )  # fmt: skip
+    return time.perf_counter() - begin
+
+
+def _run_numpy(workload: Workload, outlook: Outlook, potential: Potential, done: Replay) -> float:
+    begin = time.perf_counter()
+    nodes, asks = done.nodes, workload.asks
+    every = np.arange(len(nodes.cpu_milli))
+    scores: dict[int, tuple[int, Floats, Ints]] = {}  # per class: changes seen, scores, GPUs
+    changed: list[int] = []
+    for p, c in enumerate(workload.classes.tolist()):
+        seen, score, gpu = scores.get(c, (0, np.empty(0), np.empty(0, np.int32)))
+        if len(score) == 0:
+            score, gpu = potentials.evaluate(nodes, asks, c, every, outlook, potential)
+        elif seen < len(changed):
+            rows = np.unique(changed[seen:])
+            score[rows], gpu[rows] = potentials.evaluate(nodes, asks, c, rows, outlook, potential)
+        scores[c] = (len(changed), score, gpu)
+        node, _ = packing.pick(score, Tie.FIRST, 0.0, -1)
+        done.placed[p] = node
+        if node >= 0:
+            done.gpus[p] = packing.take(nodes, asks, c, node, int(gpu[node]))
+            changed.append(node)
+        free = nodes.gpu_free_milli.astype(np.int64)
+        done.fragment_milli[p] = fragment_milli(nodes.cpu_free_milli, free, nodes.model, outlook.mix).sum()
+    return time.perf_counter() - begin

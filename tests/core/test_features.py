@@ -1,0 +1,106 @@
+"""Features of a node: the vectorised ones beside a loop over nodes and GPUs."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.features import FEATURES, Outlook, features, needs, plain_worth
+from extender.core.fragments import TypicalPod, fragment_milli, mix_of
+from extender.core.packing import Asks, Nodes
+from tests.model.builders import random_asks, random_mix, random_nodes
+
+SEEDS = st.integers(0, 2**32)
+
+
+def random_outlook(rng: np.random.Generator) -> Outlook:
+    worth = np.zeros((4, 1001))
+    worth[:3] = np.sort(rng.random((3, 1001)), axis=1)
+    return Outlook(random_mix(rng, 12), worth, float(rng.integers(1000, 20000)), float(rng.integers(1000, 90000)))
+
+
+def oracle(nodes: Nodes, outlook: Outlook, n: int) -> dict[str, float]:
+    """The features of one node, one after the other."""
+    free = [int(left) for left in nodes.gpu_free_milli[n]]
+    num, model = int(nodes.num_gpus[n]), int(nodes.model[n])
+    cpu_free, memory_free = int(nodes.cpu_free_milli[n]), int(nodes.memory_free_mib[n])
+    gpu = sum(free) / 1000
+    cpu = cpu_free / outlook.cpu_need_milli
+    memory = memory_free / outlook.memory_need_mib
+    idle = sum(1 for left in free if left == 1000)
+    one = Nodes(*(column[n : n + 1] for column in nodes))  # type: ignore[arg-type]
+    fragment = fragment_milli(one.cpu_free_milli, one.gpu_free_milli.astype(np.int64), one.model, outlook.mix)[0]
+    return {
+        "fragment": fragment / 1000,
+        "worth": sum(outlook.worth[model][left] for left in free) if model >= 0 else 0,
+        "gpus_idle": idle,
+        "node_idle": 1 if num > 0 and idle == num else 0,
+        "gpus_partly_used": sum(1 for left in free if 0 < left < 1000),
+        "cpu_short_half": min(0, cpu - 0.5 * gpu),
+        "cpu_short": min(0, cpu - gpu),
+        "cpu_short_more": min(0, cpu - 1.5 * gpu),
+        "cpu": cpu,
+        "cpu_square": cpu * cpu_free / int(nodes.cpu_milli[n]),
+        "cpu_log": math.log(1 + cpu),
+        "gpu_cpu": gpu * cpu_free / int(nodes.cpu_milli[n]),
+        "memory_short": min(0, memory - gpu),
+        "memory": memory,
+        "memory_square": memory * memory_free / int(nodes.memory_mib[n]),
+        "gpu_memory": gpu * memory_free / int(nodes.memory_mib[n]),
+        "gpu_sqrt": math.sqrt(gpu),
+        "gpu_square": gpu * gpu / num if num else 0,
+    }
+
+
+@given(SEEDS)
+def test_features_equal_a_loop_over_nodes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes, outlook = random_nodes(rng, 8), random_outlook(rng)
+    found = features(nodes, outlook)
+    assert found.shape == (8, len(FEATURES))
+    for n in range(8):
+        right = oracle(nodes, outlook, n)
+        assert tuple(right) == FEATURES
+        assert found[n].tolist() == pytest.approx(list(right.values()), rel=1e-12, abs=1e-12)
+
+
+def test_features_of_a_node_worked_by_hand() -> None:
+    # One class: a whole GPU with 8 cores and 16 GiB. The node has 4 GPUs, two idle, one with 250 milli left.
+    mix = mix_of([TypicalPod(8000, 1, 1000, -1, 1)], 1)
+    outlook = Outlook(mix, plain_worth(1), 8000.0, 16384.0)
+    cpu, memory, num, model, cpu_free, memory_free = (
+        np.array([amount]) for amount in (32000, 65536, 4, 0, 16000, 8192)
+    )
+    free = np.array([[1000, 1000, 250, 0]], np.int32)
+    nodes = Nodes(cpu, memory, num, model, cpu_free, memory_free, free)
+    found = dict(zip(FEATURES, features(nodes, outlook)[0].tolist(), strict=True))
+    assert found == pytest.approx({
+        "fragment": 0.25, "worth": 2.25, "gpus_idle": 2, "node_idle": 0, "gpus_partly_used": 1,
+        "cpu_short_half": 0, "cpu_short": 2 - 2.25, "cpu_short_more": 2 - 1.5 * 2.25,
+        "cpu": 2, "cpu_square": 4 / 4, "cpu_log": math.log(3), "gpu_cpu": 2.25 * 0.5,
+        "memory_short": 0.5 - 2.25, "memory": 0.5, "memory_square": 0.25 / 4, "gpu_memory": 2.25 * 0.125,
+        "gpu_sqrt": 1.5, "gpu_square": 2.25**2 / 4,
+    })  # fmt: skip
+
+
+@given(SEEDS)
+def test_the_order_of_gpus_and_nodes_changes_nothing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes, outlook = random_nodes(rng, 6), random_outlook(rng)
+    order = rng.permutation(6)
+    moved = Nodes(*(column[order] for column in nodes))  # type: ignore[arg-type]
+    moved = moved._replace(gpu_free_milli=moved.gpu_free_milli[:, ::-1].copy())
+    assert features(moved, outlook) == pytest.approx(features(nodes, outlook)[order], rel=1e-12, abs=1e-12)
+
+
+def test_needs_are_means_over_the_gpus_asked_for() -> None:
+    # 3 shares of half a GPU with 2 cores, 1 pod of 4 GPUs with 40 cores; pods without GPUs don't count.
+    columns = ([2000, 40000, 64000], [4096, 65536, 4096], [1, 4, 0], [500, 1000, 0], [-1, -1, -1])
+    asks = Asks(*(np.array(column) for column in columns))
+    cpu, memory = needs(asks, np.array([3, 1, 50]))
+    assert cpu == pytest.approx((3 * 2000 + 40000) / 5.5)
+    assert memory == pytest.approx((3 * 4096 + 65536) / 5.5)
+    assert needs(asks, np.array([0, 0, 50])) == (1.0, 1.0)
+    assert needs(random_asks(np.random.default_rng(0), 3), np.zeros(3, np.int64)) == (1.0, 1.0)

@@ -1,0 +1,85 @@
+"""Replays under a learned rank: the compiled engine places as the NumPy rules do."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from extender.core import kernels, packing, potential_kernels, potentials
+from extender.core.features import FEATURES, features
+from model import learned
+from model.learned import Foresight
+from model.replays import Engine
+from model.traces import read_nodes, read_pods
+from model.workloads import Workload, workload
+from tests.core.test_features import random_outlook
+from tests.core.test_potentials import random_potential
+from tests.model.builders import random_asks, random_nodes, write_openb
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_openb(tmp_path_factory.mktemp("openb"), num_nodes=8, num_pods=90)
+
+
+def offered(directory: Path, seed: int) -> Workload:
+    return workload(directory, "small", seed, read_nodes(directory), read_pods(directory, "small"))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_compiled_features_and_scores_equal_those_of_numpy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes, asks, outlook = random_nodes(rng, 8), random_asks(rng, 6), random_outlook(rng)
+    potential = random_potential(rng, seed % 4)
+    memo, inputs = kernels.memo_of(6, nodes, outlook.mix), np.zeros(len(FEATURES))
+    right, values = features(nodes, outlook), potentials.node_values(nodes, outlook, potential)
+    for n in range(8):
+        now = potential_kernels.value_now(nodes, n, outlook, potential, memo, inputs)
+        assert inputs == pytest.approx(right[n], rel=1e-12, abs=1e-12)
+        assert now == pytest.approx(values[n], rel=1e-12, abs=1e-12)
+    for c in range(6):
+        score, gpu = potentials.evaluate(nodes, asks, c, np.arange(8), outlook, potential)
+        for n in range(8):
+            found = potential_kernels.evaluate_node(
+                nodes, asks, c, n, outlook, potential, memo, float(values[n]), inputs
+            )
+            assert found == (score[n], gpu[n])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_engines_place_the_same(small: Path, seed: int) -> None:
+    arrivals = offered(small, seed)
+    outlook = learned.told(arrivals, read_nodes(small), read_pods(small, "small"), Foresight())
+    potential = random_potential(np.random.default_rng(seed), seed)
+    compiled, plain = (learned.replay(arrivals, outlook, potential, engine) for engine in Engine)
+    assert np.array_equal(compiled.placed, plain.placed)
+    assert np.array_equal(compiled.gpus, plain.gpus)
+    assert compiled.fragment_milli == pytest.approx(plain.fragment_milli, rel=1e-9, abs=1e-6)
+
+
+def test_no_pod_that_fits_is_refused(small: Path) -> None:
+    arrivals = offered(small, 5)
+    outlook = learned.told(arrivals, read_nodes(small), read_pods(small, "small"), Foresight())
+    done = learned.replay(arrivals, outlook, potentials.fragments_only())
+    refused = np.flatnonzero(done.placed < 0)
+    assert len(refused)
+    # Nothing departs: what fits at the end fitted when the pod came.
+    for c in set(arrivals.classes[refused].tolist()):
+        assert not packing.fits(done.nodes, arrivals.asks, c, np.arange(8)).any()
+
+
+def test_the_outlook_is_that_of_the_list_and_not_of_the_order(small: Path) -> None:
+    pods = read_pods(small, "small")
+    one, other = (learned.told(offered(small, seed), read_nodes(small), pods, Foresight()) for seed in (1, 2))
+    assert one.worth == pytest.approx(other.worth)
+    assert (one.cpu_need_milli, one.memory_need_mib) == (other.cpu_need_milli, other.memory_need_mib)
+
+
+def test_allocation_needs_the_load_to_be_reached(small: Path) -> None:
+    arrivals = offered(small, 1)
+    first = Workload(
+        arrivals.node_names, arrivals.nodes, arrivals.asks, arrivals.pods[:5], arrivals.classes[:5],
+        arrivals.asked_milli[:5], arrivals.mix,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="end before 100 %"):
+        learned.allocations(first, np.zeros(5, np.int64))
