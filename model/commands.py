@@ -35,14 +35,14 @@ report_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 NODE_LIST = "openb_node_list_gpu_node.csv"
 
 
-def _console(stream: TextIO) -> Console:
+def console_on(stream: TextIO) -> Console:
     """Files and pipes have no width of their own; the tables need 110 columns."""
     return Console(file=stream, width=None if stream.isatty() else 110, highlight=False)
 
 
-def _errors() -> Console:
+def errors() -> Console:
     """Made anew each time: standard error may be another one by then."""
-    return _console(sys.stderr)
+    return console_on(sys.stderr)
 
 
 TracesOption = Annotated[
@@ -81,12 +81,12 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
     json: JsonOption = None,
 ) -> None:
     """GPU allocation of a policy as the pods of a trace arrive; none departs, or all do (--departures)."""
-    with _telling_faults():
+    with telling_faults():
         from model.baselines import baseline
         from model.traces import read_nodes, read_pods
 
         rule = baseline(policy)
-        directory = _folder(traces)
+        directory = folder(traces)
         pod_list, node_list = read_pods(directory, trace), read_nodes(directory)
         report: dict[str, Any] = {
             **{"trace": trace, "seed": seed, "policy": policy},
@@ -115,7 +115,7 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
                 raise ValueError("--load, --order, --round-s and --mtbf-hours need --departures")
             arrivals = workload(directory, trace, seed, node_list, pod_list)
             report |= {"engine": engine, **measures(arrivals, replay(arrivals, rule, seed, Engine(engine)))}
-    _publish(report, [_summary(report, f"{policy} on {trace}, seed {seed}")], json)
+    publish(report, [_summary(report, f"{policy} on {trace}, seed {seed}")], json)
 
 
 @simulate_app.command()
@@ -135,7 +135,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - options of a command
     json: JsonOption = None,
 ) -> None:
     """Queueing delay and completion time of jobs that come, wait for GPUs, run and go."""
-    with _telling_faults():
+    with telling_faults():
         from model import delays
         from model.baselines import baseline
         from model.jobs import GPUS_PER_NODE, drawn_jobs, nodes_for_load, read_jobs
@@ -168,14 +168,14 @@ def jobs(  # noqa: PLR0913, PLR0917 - options of a command
             "fairness": delays.fairness(run, fitting.cluster),
         }
     if too_large.cluster:
-        _errors().print(f"left out: {len(too_large.cluster)} jobs of more than {num_gpus} GPUs")
-    _publish(report, [_summary(report, f"{len(fitting.cluster)} jobs, order {order or 'fifo'}, {policy}")], json)
+        errors().print(f"left out: {len(too_large.cluster)} jobs of more than {num_gpus} GPUs")
+    publish(report, [_summary(report, f"{len(fitting.cluster)} jobs, order {order or 'fifo'}, {policy}")], json)
 
 
 def _tell_time(run: "Run") -> None:
     """On standard error: equal seeds give equal figures, and this is none."""
     events = 2 * len(run.submitted_s)
-    _errors().print(f"simulated in {run.seconds:.1f} s, {events / max(run.seconds, 1e-9):,.0f} events a second")
+    errors().print(f"simulated in {run.seconds:.1f} s, {events / max(run.seconds, 1e-9):,.0f} events a second")
 
 
 def _left_out(too_large: "JobList") -> dict[str, Any]:
@@ -205,10 +205,10 @@ def published(
     json: JsonOption = None,
 ) -> None:
     """Replay the published experiment; exit status 1 when a result differs by more than 0.01 points."""
-    with _telling_faults():
+    with telling_faults():
         from model import published as experiment
 
-        directory = _folder(traces)
+        directory = folder(traces)
         lines = [
             line
             for line in experiment.table(directory)
@@ -216,7 +216,7 @@ def published(
         ]
         if not lines:
             raise ValueError("no such line in published_allocation.csv")
-        with _progress(len(lines)) as tell:
+        with progress_bar(len(lines)) as tell:
             runs = experiment.verify(directory, lines, tell)
     table = Table("trace", "policy", "runs", "largest difference", "differ", title="Published and replayed allocation")
     for name, rule in sorted({(run.trace, run.policy) for run in runs}):
@@ -225,7 +225,7 @@ def published(
         table.add_row(name, rule, str(len(group)), f"{worst:.2f}", str(sum(not run.equal for run in group)))
     different = [run for run in runs if not run.equal]
     for run in different:
-        _errors().print(f"{run.trace}, {run.policy}, seed {run.seed}: published {run.published}, replayed {run.ours}")
+        errors().print(f"{run.trace}, {run.policy}, seed {run.seed}: published {run.published}, replayed {run.ours}")
     report = {
         "runs": [
             {"trace": run.trace, "policy": run.policy, "seed": run.seed, "published": run.published, "ours": run.ours}
@@ -233,8 +233,8 @@ def published(
         ],
         "equal": not different,
     }
-    _publish(report, [table], json)
-    console = _errors() if json == "-" else _console(sys.stdout)
+    publish(report, [table], json)
+    console = errors() if json == "-" else console_on(sys.stdout)
     console.print(f"{len(runs) - len(different)} of {len(runs)} runs equal within {experiment.TOLERANCE} points")
     if different:
         raise typer.Exit(1)
@@ -255,7 +255,7 @@ def report(  # noqa: PLR0913, PLR0917 - options of a command
     sizes: Annotated[bool, typer.Option("--sizes", help="Cost of a decision by the number of nodes too.")] = False,
 ) -> None:
     """Compare policies on the same traces and seeds: tables and plots in one HTML file."""
-    with _telling_faults():
+    with telling_faults():
         from model import reports
         from model.baselines import baseline
         from model.comparisons import SIZES, compare, compare_orders, compare_sizes
@@ -265,14 +265,14 @@ def report(  # noqa: PLR0913, PLR0917 - options of a command
         listed = trace or ["default"]
         ordered = [name.strip() for name in orders.split(",")] if jobs is not None else []
         num_steps = len(listed) * len(names) * len(numbers) + len(ordered) + (len(SIZES) if sizes else 0)
-        with _progress(num_steps) as tell:
-            found = compare(_folder(traces), listed, names, numbers, tell)
+        with progress_bar(num_steps) as tell:
+            found = compare(folder(traces), listed, names, numbers, tell)
             if jobs is not None:
                 found.delays = compare_orders(jobs, ordered, load or 0.9, numbers[0], tell)
             if sizes:
-                found.sizes = compare_sizes(_folder(traces), listed[0], names[0], SIZES, tell)
+                found.sizes = compare_sizes(folder(traces), listed[0], names[0], SIZES, tell)
         path = reports.write(found, out)
-    _console(sys.stdout).print(f"{path}", soft_wrap=True)
+    console_on(sys.stdout).print(f"{path}", soft_wrap=True)
 
 
 def _whole_numbers(text: str) -> list[int]:
@@ -282,7 +282,7 @@ def _whole_numbers(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _folder(traces: Path) -> Path:
+def folder(traces: Path) -> Path:
     """The folder that holds the lists itself, or has them in `openb`."""
     inner = traces / "openb"
     return inner if not (traces / NODE_LIST).exists() and (inner / NODE_LIST).exists() else traces
@@ -301,23 +301,23 @@ def _summary(report: dict[str, Any], title: str) -> Table:
 
 
 @contextlib.contextmanager
-def _telling_faults() -> Iterator[None]:
+def telling_faults() -> Iterator[None]:
     """Bad files and arguments end the command with a message and status 2."""
     try:
         yield
     except ModuleNotFoundError as error:
-        _errors().print(f'{error}: install Kerf with its extra "sim"', style="red", markup=False)
+        errors().print(f'{error}: install Kerf with its extra "sim"', style="red", markup=False)
         raise typer.Exit(2) from None
     except (ValueError, OSError) as error:
-        _errors().print(str(error), style="red", markup=False, soft_wrap=True)
+        errors().print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 
 @contextlib.contextmanager
-def _progress(num_steps: int) -> Iterator[Callable[[str], None]]:
+def progress_bar(num_steps: int) -> Iterator[Callable[[str], None]]:
     """A bar on standard error; the block calls what it gets with the name of each step as it begins."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=_errors(), transient=True) as progress:
+    with Progress(*columns, console=errors(), transient=True) as progress:
         task = progress.add_task("starting", total=num_steps)
         begun = 0
 
@@ -329,9 +329,9 @@ def _progress(num_steps: int) -> Iterator[Callable[[str], None]]:
         yield tell
 
 
-def _publish(report: dict[str, Any], tables: list[Table], json: str | None) -> None:
+def publish(report: dict[str, Any], tables: list[Table], json: str | None) -> None:
     """Tables on standard output, or on standard error where the figures go there."""
-    console = _errors() if json == "-" else _console(sys.stdout)
+    console = errors() if json == "-" else console_on(sys.stdout)
     for table in tables:
         console.print(table)
     if json is None:
@@ -340,5 +340,5 @@ def _publish(report: dict[str, Any], tables: list[Table], json: str | None) -> N
     if json == "-":
         sys.stdout.write(text)
     else:
-        with _telling_faults():
+        with telling_faults():
             Path(json).write_text(text)

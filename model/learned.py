@@ -45,13 +45,20 @@ def replay(workload: Workload, outlook: Outlook, potential: Potential, engine: E
     return done
 
 
-def allocations(workload: Workload, placed: Longs) -> tuple[float, ...]:
-    """Percent of the GPUs allocated at each of LOADS. Raises ValueError when the arrivals end before one."""
-    curve = allocation_curve(workload, placed)
-    found = [curve.at(load) for load in LOADS]
-    if None in found:
-        raise ValueError(f"the arrivals end before {LOADS[found.index(None)]} % of the GPU capacity")
-    return tuple(percent for percent in found if percent is not None)
+def allocations(offered: Workload, placed: Longs) -> tuple[float, ...]:
+    """Percent of the GPUs allocated at each of LOADS.
+
+    Where no arrival rounds to a load, on small clusters, it is that of the load before. Raises ValueError when the
+    arrivals end before a load.
+    """
+    curve = allocation_curve(offered, placed)
+    found = []
+    for load in LOADS:
+        if curve.arrived_percent[-1] < load or curve.arrived_percent[0] > load:
+            raise ValueError(f"no arrivals at {load} % of the GPU capacity")
+        last = int(np.searchsorted(curve.arrived_percent, load, side="right")) - 1
+        found.append(round(float(curve.percent[last]), 2))
+    return tuple(found)
 
 
 def _run_compiled(workload: Workload, outlook: Outlook, potential: Potential, done: Replay) -> float:

@@ -17,6 +17,9 @@ from extender.core.packing import GPU_MILLI, Asks, Nodes, fits
 TOLERANCE: Final = 1e-6
 """Of a quantum: sums of equal terms in another order must not fall on two sides of a step."""
 
+_EXTREME: Final = 1e6
+"""Beyond every feature of a real node; the value there must be finite."""
+
 
 class Potential(NamedTuple):
     """V(x) = x . weights + tanh((x * scale) @ hidden + bias) . out, in GPUs."""
@@ -56,7 +59,7 @@ def potential_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
     """A potential from the arrays of a file and the features that it was trained on.
 
     Raises PotentialError when the features are others than this program has, when an array is missing, is unknown or
-    has another shape, or when a number is not finite.
+    has another shape, or when a number or a value that comes out is not finite.
     """
     if version != FEATURES_VERSION:
         raise PotentialError(f"trained on features version {version}; this program has version {FEATURES_VERSION}")
@@ -79,7 +82,12 @@ def potential_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
             raise PotentialError(f"array {name}: shape {arrays[name].shape}; needed is {shape}")
     if arrays["quantum"][0] <= 0:
         raise PotentialError("the quantum is not above 0")
-    return Potential(*(np.ascontiguousarray(arrays[name]) for name in Potential._fields))
+    potential = Potential(*(np.ascontiguousarray(arrays[name]) for name in Potential._fields))
+    with np.errstate(over="ignore", invalid="ignore"):
+        extremes = values(np.array([np.full(F, _EXTREME), np.full(F, -_EXTREME)]), potential)
+    if not np.isfinite(extremes).all():
+        raise PotentialError(f"the value of features of {_EXTREME:g} is not finite")
+    return potential
 
 
 def values(inputs: Floats, potential: Potential) -> Floats:

@@ -88,6 +88,7 @@ def arrays(**replaced: np.ndarray) -> dict[str, np.ndarray]:
         (arrays(bias=np.zeros(4)), FEATURES_VERSION, FEATURES, r"bias: shape \(4,\)"),
         (arrays(bias=np.array([0, np.nan, 0])), FEATURES_VERSION, FEATURES, "bias: not all numbers are finite"),
         (arrays(bias=np.zeros(3, np.float32)), FEATURES_VERSION, FEATURES, "bias: float32"),
+        (arrays(weights=np.full(len(FEATURES), 1e303)), FEATURES_VERSION, FEATURES, "of 1e\\+06 is not finite"),
         (arrays(quantum=np.zeros(1)), FEATURES_VERSION, FEATURES, "quantum is not above 0"),
     ],
 )

@@ -81,5 +81,5 @@ def test_allocation_needs_the_load_to_be_reached(small: Path) -> None:
         arrivals.node_names, arrivals.nodes, arrivals.asks, arrivals.pods[:5], arrivals.classes[:5],
         arrivals.asked_milli[:5], arrivals.mix,
     )  # fmt: skip
-    with pytest.raises(ValueError, match="end before 100 %"):
+    with pytest.raises(ValueError, match="no arrivals at 100 %"):
         learned.allocations(first, np.zeros(5, np.int64))

@@ -1,0 +1,118 @@
+"""Models as files: a directory of weights and a manifest that says what they are, by whom they can be checked.
+
+`weights.npz` holds the arrays of a potential, `manifest.json` the features that it was trained on, the hash of the
+weights, the data and seeds of training, and the evaluation that justifies it. Nothing is loaded that does not match.
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from extender.core.clusters import Floats
+from extender.core.features import FEATURES, FEATURES_VERSION
+from extender.core.potentials import Potential, PotentialError, potential_of
+
+FORMAT: Final = 1
+WEIGHTS: Final = "weights.npz"
+MANIFEST: Final = "manifest.json"
+LICENCE: Final = "Apache-2.0"
+_LARGEST_BYTES: Final = 64 * 2**20
+
+
+class ModelError(ValueError):
+    """A model that can't be used: names the file and the reason."""
+
+
+class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """GPUs allocated on one trace in orders that the model was not trained on, in percent, by seed."""
+
+    trace: str
+    seeds: tuple[int, ...]
+    kerf: dict[str, tuple[float, ...]]
+    """By arrived load in percent."""
+    fgd: dict[str, tuple[float, ...]]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a model is."""
+
+    format: int = FORMAT
+    features_version: int = FEATURES_VERSION
+    features: tuple[str, ...] = FEATURES
+    sha256: str
+    """Of the file of weights."""
+    licence: str = LICENCE
+    foresight_load: float
+    """`learned.Foresight.load` that it was trained with."""
+    training: dict[str, Any]
+    """The configuration, how many generations and episodes: what training again takes."""
+    evaluation: tuple[Evaluation, ...]
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A potential and its manifest."""
+
+    potential: Potential
+    manifest: Manifest
+
+
+def write(
+    directory: Path,
+    potential: Potential,
+    foresight_load: float,
+    training: dict[str, Any],
+    evaluation: tuple[Evaluation, ...],
+) -> Manifest:
+    """Write a model; equal models give equal bytes. The manifest comes last: without it there is no model."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MANIFEST).unlink(missing_ok=True)
+    buffer = io.BytesIO()
+    np.savez(buffer, **potential._asdict())
+    weights = buffer.getvalue()
+    manifest = Manifest(
+        sha256=hashlib.sha256(weights).hexdigest(), foresight_load=foresight_load, training=training,
+        evaluation=evaluation,
+    )  # fmt: skip
+    (directory / WEIGHTS).write_bytes(weights)
+    (directory / MANIFEST).write_text(json.dumps(msgspec.to_builtins(manifest), indent=2) + "\n", encoding="utf-8")
+    return manifest
+
+
+def read(directory: Path) -> Model:
+    """Read a model. Raises ModelError with the reason when anything about it is not as it must be."""
+    path = directory / MANIFEST
+    try:
+        manifest = msgspec.json.decode(_bytes(path), type=Manifest)
+    except msgspec.DecodeError as error:  # a ValidationError is one
+        raise ModelError(f"{path}: {error}") from None
+    if manifest.format != FORMAT:
+        raise ModelError(f"{path}: format {manifest.format}; this program reads format {FORMAT}")
+    path = directory / WEIGHTS
+    weights = _bytes(path)
+    found = hashlib.sha256(weights).hexdigest()
+    if found != manifest.sha256:
+        raise ModelError(f"{path}: SHA-256 {found}, but the manifest says {manifest.sha256}")
+    try:
+        with np.load(io.BytesIO(weights), allow_pickle=False) as archive:
+            arrays: dict[str, Floats] = {name: archive[name] for name in archive}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ModelError(f"{path}: {error}") from None
+    try:
+        return Model(potential_of(arrays, manifest.features_version, manifest.features), manifest)
+    except PotentialError as error:
+        raise ModelError(f"{directory}: {error}") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise ModelError(f"{path}: larger than {_LARGEST_BYTES} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror}") from None

@@ -1,0 +1,88 @@
+"""Commands of the learned rank: `kerf train`, `kerf evaluate`."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from model.commands import JsonOption, TracesOption, errors, folder, progress_bar, publish, telling_faults
+
+train_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+evaluate_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+MODES = ("es",)
+
+
+@train_app.command()
+def train(
+    traces: TracesOption,
+    config: Annotated[Path, typer.Option(help="YAML file: traces, seeds, search (docs/model.md).")],
+    out: Annotated[Path, typer.Option(help="Folder for checkpoint.npz, log.jsonl and model/.")] = Path("kerf-train"),
+    mode: Annotated[str, typer.Option(help="es: evolution strategy (CMA-ES).")] = "es",
+    episodes: Annotated[int, typer.Option(min=1, help="Replays of a trace in all, by generations.")] = 2000,
+    save_interval: Annotated[int, typer.Option(min=1, help="Episodes between checkpoints, by generations.")] = 100,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in the folder.")] = False,
+) -> None:
+    """Fit the learned rank to traces; the model comes with its evaluation on orders that it never saw."""
+    with telling_faults():
+        from model.training import runs
+
+        if mode not in MODES:
+            raise ValueError(f"no mode {mode!r}; there is {', '.join(MODES)}")
+        chosen = runs.read_config(config)
+        generations = runs.num_generations(chosen, episodes)
+        num_validations = len(chosen.validation or chosen.train)
+        with progress_bar(generations + num_validations) as tell:
+            manifest = runs.train(
+                folder(traces), chosen, generations, runs.num_generations(chosen, save_interval), out, tell,
+                resume=resume,
+            )  # fmt: skip
+    table = Table("trace", "seeds", "kerf @100", "fgd @100", "kerf @130", "fgd @130", title="Validation")
+    for row in manifest.evaluation:
+        means = [f"{fmean(policy[load]):.2f}" for load in ("100", "130") for policy in (row.kerf, row.fgd)]
+        table.add_row(row.trace, str(len(row.seeds)), *means)
+    publish({}, [table], None)
+    errors().print(f"{out / runs.MODEL}", soft_wrap=True)
+
+
+@evaluate_app.command()
+def evaluate(
+    traces: TracesOption,
+    trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
+    model: Annotated[Path | None, typer.Option(help="Folder of the model that policy kerf is.")] = None,
+    seeds: Annotated[str, typer.Option(help="As in 42-51 or 42,43.")] = "42-51",
+    policies: Annotated[str, typer.Option(help="kerf, and the baselines of kerf simulate.")] = "kerf,fgd",
+    json: JsonOption = None,
+) -> None:
+    """GPU allocation of policies on a trace at 100 % and 130 % arrived load, seed by seed."""
+    with telling_faults():
+        from model.training.evaluations import evaluate as evaluated
+
+        names = [name.strip() for name in policies.split(",")]
+        numbers = seed_range(seeds)
+        with progress_bar(len(names) * len(numbers)) as tell:
+            found = evaluated(folder(traces), trace, numbers, names, model, tell)
+    report: dict[str, Any] = {"trace": trace, "seeds": numbers, "policies": found}
+    table = Table("policy", "mean @100", "mean @130", "refused", title=f"{trace}, {len(numbers)} seeds")
+    for name, rows in found.items():
+        table.add_row(name, f"{fmean(rows['100']):.2f}", f"{fmean(rows['130']):.2f}", str(sum(rows["refused"])))
+    publish(report, [table], json)
+
+
+def seed_range(text: str) -> list[int]:
+    """Seeds of "42-51", "42,43" or both mixed. Raises ValueError."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        ends = [first, last] if dash else [first, first]
+        if not all(end.isascii() and end.isdecimal() and len(end) <= 9 for end in ends):
+            raise ValueError(f"--seeds {text}: write whole numbers, as in 42-51 or 42,43")
+        low, high = int(ends[0]), int(ends[1])
+        if not low <= high < low + 1000:
+            raise ValueError(f"--seeds {text}: a range goes up, by less than 1000")
+        found += range(low, high + 1)
+    if len(set(found)) < len(found):
+        raise ValueError(f"--seeds {text}: a seed is named twice")
+    return found

@@ -1,0 +1,1 @@
+"""Fitting the learned rank: evolution strategies, tasks, checkpoints."""

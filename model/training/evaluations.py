@@ -1,0 +1,83 @@
+"""The figures that a model is judged by: GPU allocation of policies on a trace, seed by seed."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from extender.core import packing
+from extender.core.clusters import Longs
+from model import files, learned, replays
+from model.baselines import baseline
+from model.learned import Foresight
+from model.measures import LOADS
+from model.replays import Replay
+from model.traces import read_nodes, read_pods
+from model.workloads import Workload, workload
+
+LEARNED: Final = "kerf"
+
+
+def evaluate(
+    directory: Path,
+    trace: str,
+    seeds: Sequence[int],
+    policies: Sequence[str],
+    model: Path | None,
+    tell: Callable[[str], None],
+) -> dict[str, dict[str, list[Any]]]:
+    """By policy: percent allocated at each of LOADS and pods refused although they fitted, each by seed.
+
+    Policy `kerf` is a model and is told the mix of the trace's pods, as FGD is.
+    """
+    rules = {name: baseline(name) for name in policies if name != LEARNED}
+    if LEARNED in policies and model is None:
+        raise ValueError("policy kerf needs --model: the folder of a trained model; none is released with this version")
+    loaded = files.read(model) if model is not None and LEARNED in policies else None
+    node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
+    outlook = None
+    found: dict[str, dict[str, list[Any]]] = {
+        name: {**{str(load): [] for load in LOADS}, "refused": []} for name in policies
+    }
+    for seed in seeds:
+        offered = workload(directory, trace, seed, node_list, pod_list)
+        for name in policies:
+            tell(f"{trace}, {name}, seed {seed}")
+            if loaded is not None and name == LEARNED:
+                if outlook is None:
+                    outlook = learned.told(offered, node_list, pod_list, Foresight(loaded.manifest.foresight_load))
+                done = learned.replay(offered, outlook, loaded.potential)
+            else:
+                done = replays.replay(offered, rules[name], seed)
+            for load, percent in zip(LOADS, learned.allocations(offered, done.placed), strict=True):
+                found[name][str(load)].append(percent)
+            found[name]["refused"].append(num_refused(offered, done))
+    return found
+
+
+def num_refused(offered: Workload, done: Replay) -> int:
+    """Pods that were not placed although they fitted when they came."""
+    nodes = packing.copy_of(offered.nodes)
+    every = np.arange(len(nodes.cpu_milli))
+    full: Longs = np.zeros(len(offered.asks.cpu_milli), np.int64)  # nothing departs: what fits nowhere never will
+    refused = 0
+    for p, c in enumerate(offered.classes.tolist()):
+        node = int(done.placed[p])
+        if node >= 0:
+            _take(nodes, offered, c, node, int(done.gpus[p]))
+        elif not full[c]:
+            if packing.fits(nodes, offered.asks, c, every).any():
+                refused += 1
+            else:
+                full[c] = 1
+    return refused
+
+
+def _take(nodes: packing.Nodes, offered: Workload, c: int, node: int, gpus: int) -> None:
+    asks = offered.asks
+    nodes.cpu_free_milli[node] -= asks.cpu_milli[c]
+    nodes.memory_free_mib[node] -= asks.memory_mib[c]
+    for g in range(nodes.gpu_free_milli.shape[1]):
+        if gpus >> g & 1:
+            nodes.gpu_free_milli[node, g] -= asks.gpu_milli[c]

@@ -1,0 +1,177 @@
+"""Training runs: generations of a search over tasks, checkpoints, the model at the end.
+
+Equal configurations give equal models, whether a run was interrupted or not: candidates are drawn from the seed and
+the number of the generation.
+"""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import yaml
+
+from extender.core.clusters import Floats
+from extender.core.potentials import Potential
+from model import files
+from model.learned import Foresight
+from model.measures import LOADS
+from model.training import strategies
+from model.training.strategies import State
+from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks, num_parameters, potential_at
+
+CHECKPOINT: Final = "checkpoint.npz"
+LOG: Final = "log.jsonl"
+MODEL: Final = "model"
+
+Tell = Callable[[str], None]
+"""Hears of each step before it begins."""
+
+
+class TrainingError(ValueError):
+    """A run that can't be done: says why."""
+
+
+class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is trained on, and how."""
+
+    train: tuple[str, ...]
+    """Traces of the episodes."""
+    train_seeds: tuple[int, ...]
+    """Orders of arrival; each generation sees one, in turn."""
+    validation: tuple[str, ...] = ()
+    """Traces of the evaluation in the manifest; default: those of `train`."""
+    validation_seeds: tuple[int, ...]
+    seed: int = 0
+    """Of the search."""
+    sigma: float = 0.5
+    """Length of the first steps."""
+    population: int = 0
+    """Candidates of a generation; 0: the strategy's default."""
+    worse_weight: float = 0.25
+    """What a percentage point less than FGD on a trace costs beyond its part in the mean."""
+    foresight_load: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.train or not self.train_seeds or not self.validation_seeds:
+            raise ValueError("train, train_seeds and validation_seeds must not be empty")
+        if published := PUBLISHED_SEEDS & {*self.train_seeds, *self.validation_seeds}:
+            raise ValueError(f"seeds {sorted(published)} are the published experiment's, for final tables only")
+        if common := set(self.train_seeds) & set(self.validation_seeds):
+            raise ValueError(f"seeds {sorted(common)} are both trained and validated on")
+        if self.population < 0 or self.population == 1 or not self.sigma > 0 or not self.foresight_load > 0:
+            raise ValueError("sigma and foresight_load must be above 0, population 0 or 2 and more")
+
+    @property
+    def num_candidates(self) -> int:
+        """Candidates of a generation."""
+        return self.population or strategies.population_size(num_parameters())
+
+
+def read_config(path: Path) -> TrainConfig:
+    """The configuration of a YAML file. Raises TrainingError that names the file and what is wrong."""
+    try:
+        return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), TrainConfig)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
+        raise TrainingError(f"{path}: {error}") from None
+
+
+def num_generations(config: TrainConfig, num_episodes: int) -> int:
+    """Generations for at least so many episodes: one is a candidate on a trace."""
+    return -(-num_episodes // (config.num_candidates * len(config.train)))
+
+
+def train(
+    directory: Path, config: TrainConfig, generations: int, save_every: int, out: Path, tell: Tell, *, resume: bool
+) -> files.Manifest:
+    """Search up to a number of generations, with a checkpoint after every `save_every`; write the model.
+
+    Raises TrainingError when there is something in the way in `out`, or nothing to resume.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    state, log = _read_checkpoint(out, config) if resume else _fresh(out, config)
+    tasks = Tasks(directory, Foresight(config.foresight_load))
+    known: dict[int, list[Task]] = {}
+    for generation in range(state.generation, generations):
+        order = config.train_seeds[generation % len(config.train_seeds)]
+        if order not in known:
+            known[order] = [tasks.task(trace, order) for trace in config.train]
+        last = f", {log[-1]['mean']:+.2f} points" if log else ""
+        tell(f"generation {generation + 1}{last}")
+        tried = strategies.candidates(state, config.num_candidates, config.seed)
+        gains = np.array([[task.gains(potential_at(point)) for task in known[order]] for point in tried])
+        success = successes(gains, config.worse_weight)
+        state = strategies.updated(state, tried, success)
+        by_trace = gains.mean(axis=(0, 2)).round(4).tolist()
+        log.append({
+            "generation": state.generation, "best": round(float(success.max()), 4),
+            "mean": round(float(gains.mean()), 4), "sigma": round(state.sigma, 4),
+            "by_trace": dict(zip(config.train, by_trace, strict=True)),
+        })  # fmt: skip
+        if state.generation % save_every == 0 or state.generation == generations:
+            _write_checkpoint(out, config, state, log)
+    potential = potential_at(state.mean)
+    evaluation = []
+    for trace in config.validation or config.train:
+        tell(f"validation on {trace}")
+        evaluation.append(evaluate(tasks, trace, config.validation_seeds, potential))
+    training = {
+        "mode": "es", "generations": state.generation,
+        "episodes": state.generation * config.num_candidates * len(config.train), "config": msgspec.to_builtins(config),
+    }  # fmt: skip
+    return files.write(out / MODEL, potential, config.foresight_load, training, tuple(evaluation))
+
+
+def successes(gains: Floats, worse_weight: float) -> Floats:
+    """(B,) of (B, traces, loads) gains: their mean, and less where a trace is worse than under FGD."""
+    by_trace = gains.mean(axis=2)
+    found: Floats = by_trace.mean(axis=1) + worse_weight * np.minimum(by_trace, 0).sum(axis=1)
+    return found
+
+
+def evaluate(tasks: Tasks, trace: str, seeds: tuple[int, ...], potential: Potential) -> files.Evaluation:
+    """A potential beside FGD on one trace."""
+    listed = [tasks.task(trace, seed) for seed in seeds]
+    ours = [task.allocations(potential) for task in listed]
+    kerf, fgd = (
+        {str(load): tuple(run[i] for run in runs) for i, load in enumerate(LOADS)}
+        for runs in (ours, [task.fgd for task in listed])
+    )
+    return files.Evaluation(trace, seeds, kerf, fgd)
+
+
+def _fresh(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:
+    if (out / CHECKPOINT).exists():
+        raise TrainingError(f"{out}: there is a checkpoint; go on with --resume, or name another folder")
+    return strategies.begin(np.zeros(num_parameters()), config.sigma), []
+
+
+def _write_checkpoint(out: Path, config: TrainConfig, state: State, log: list[dict[str, Any]]) -> None:
+    lines = [json.dumps(line) for line in log]
+    with (out / "new.npz").open("wb") as file:
+        np.savez(file, **state._asdict(), config=_text(config), log=np.array(lines))
+    (out / "new.npz").replace(out / CHECKPOINT)
+    (out / LOG).write_text("\n".join(lines) + "\n")
+
+
+def _read_checkpoint(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:
+    path = out / CHECKPOINT
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive}
+        if str(arrays["config"]) != _text(config):
+            raise TrainingError(f"{path}: of another configuration: {arrays['config']}")
+        state = State(
+            int(arrays["generation"]), arrays["mean"], float(arrays["sigma"]), arrays["covariance"],
+            arrays["path_sigma"], arrays["path_covariance"],
+        )  # fmt: skip
+        return state, [json.loads(line) for line in arrays["log"].tolist()]
+    except (OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise TrainingError(f"{path}: nothing to resume: {error}") from None
+
+
+def _text(config: TrainConfig) -> str:
+    return msgspec.json.encode(config).decode()

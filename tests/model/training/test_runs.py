@@ -1,0 +1,160 @@
+"""Training: repeatable, resumable, kept away from the published seeds; its commands."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from model import files
+from model.baselines import BASELINES
+from model.learned import Foresight, allocations
+from model.learning_commands import evaluate_app, seed_range, train_app
+from model.replays import replay
+from model.traces import read_nodes, read_pods
+from model.training import runs
+from model.training.evaluations import num_refused
+from model.training.runs import TrainConfig, TrainingError
+from model.training.tasks import SeedError, Tasks
+from model.workloads import workload
+from tests.model.builders import write_openb
+
+CONFIG = "{train: [small], train_seeds: [1, 2], validation_seeds: [3, 4], population: 4}"
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_openb(tmp_path_factory.mktemp("openb"), num_nodes=6, num_pods=60)
+
+
+def config(tmp_path: Path, text: str = CONFIG) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def trained(traces: Path, tmp_path: Path, name: str, generations: int, *, resume: bool = False) -> Path:
+    out = tmp_path / name
+    chosen = runs.read_config(config(tmp_path))
+    runs.train(traces, chosen, generations, 2, out, lambda _: None, resume=resume)
+    return out
+
+
+def test_equal_configurations_give_equal_models_interrupted_or_not(traces: Path, tmp_path: Path) -> None:
+    whole = trained(traces, tmp_path, "whole", 4)
+    trained(traces, tmp_path, "parts", 2)
+    parts = trained(traces, tmp_path, "parts", 4, resume=True)
+    for name in (f"model/{files.MANIFEST}", f"model/{files.WEIGHTS}", runs.LOG):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
+    log = [json.loads(line) for line in (whole / runs.LOG).read_text().splitlines()]
+    assert [line["generation"] for line in log] == [1, 2, 3, 4]
+
+
+def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path) -> None:
+    model = files.read(trained(traces, tmp_path, "out", 1) / "model")
+    (row,) = model.manifest.evaluation
+    assert (row.trace, row.seeds) == ("small", (3, 4))
+    tasks = Tasks(traces, Foresight())
+    for i, seed in enumerate(row.seeds):
+        task = tasks.task("small", seed)
+        assert task.allocations(model.potential) == (row.kerf["100"][i], row.kerf["130"][i])
+        offered = workload(traces, "small", seed, read_nodes(traces), read_pods(traces, "small"))
+        placed = replay(offered, BASELINES["fgd"], seed).placed
+        assert row.fgd["100"][i] == allocations(offered, placed)[0]
+
+
+def test_what_is_worse_than_fgd_on_a_trace_counts_double() -> None:
+    # Two traces, +1 and -1 point at both loads: mean 0, less a quarter of the point lost.
+    gains = np.array([[[1.0, 1.0], [-1.0, -1.0]], [[0.5, 0.5], [0.5, 0.5]]])
+    assert runs.successes(gains, 0.25).tolist() == [-0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{train: [small], train_seeds: [42], validation_seeds: [3]}", "seeds \\[42\\] are the published"),
+        ("{train: [small], train_seeds: [1], validation_seeds: [51]}", "seeds \\[51\\] are the published"),
+        ("{train: [small], train_seeds: [1], validation_seeds: [1]}", "both trained and validated on"),
+        ("{train: [], train_seeds: [1], validation_seeds: [2]}", "must not be empty"),
+        ("{train: [small], train_seeds: [1], validation_seeds: [2], more: 1}", "unknown field `more`"),
+        ("{train: [small], train_seeds: [1], validation_seeds: [2], population: 1}", "population 0 or 2"),
+        ("[", "config.yaml: "),
+    ],
+)
+def test_configurations_that_are_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(TrainingError, match=reason):
+        runs.read_config(config(tmp_path, text))
+
+
+def test_published_seeds_make_no_task(traces: Path) -> None:
+    with pytest.raises(SeedError, match="seed 47"):
+        Tasks(traces, Foresight()).task("small", 47)
+
+
+def test_a_run_is_neither_overwritten_nor_resumed_with_another_configuration(traces: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="nothing to resume"):
+        trained(traces, tmp_path, "out", 1, resume=True)
+    out = trained(traces, tmp_path, "out", 1)
+    with pytest.raises(TrainingError, match="go on with --resume"):
+        trained(traces, tmp_path, "out", 1)
+    other = TrainConfig(train=("small",), train_seeds=(1,), validation_seeds=(3,), population=4)
+    with pytest.raises(TrainingError, match="of another configuration"):
+        runs.train(traces, other, 1, 1, out, lambda _: None, resume=True)
+
+
+def test_episodes_are_whole_generations() -> None:
+    chosen = TrainConfig(train=("a", "b"), train_seeds=(1,), validation_seeds=(2,), population=10)
+    assert [runs.num_generations(chosen, episodes) for episodes in (1, 20, 21)] == [1, 1, 2]
+
+
+def test_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
+    out, figures = tmp_path / "run", tmp_path / "figures.json"
+    call = ["--traces", str(traces), "--config", str(config(tmp_path)), "--out", str(out), "--episodes", "4"]
+    done = CliRunner().invoke(train_app, call)
+    assert done.exit_code == 0, done.output
+    call = ["--traces", str(traces), "--trace", "small", "--seeds", "3-4", "--json", str(figures)]
+    done = CliRunner().invoke(evaluate_app, [*call, "--model", str(out / "model")])
+    assert done.exit_code == 0, done.output
+    found = json.loads(figures.read_text())
+    assert (found["trace"], found["seeds"], list(found["policies"])) == ("small", [3, 4], ["kerf", "fgd"])
+    (row,) = files.read(out / "model").manifest.evaluation
+    assert found["policies"]["kerf"] == {"100": list(row.kerf["100"]), "130": list(row.kerf["130"]), "refused": [0, 0]}
+    assert found["policies"]["fgd"] == {"100": list(row.fgd["100"]), "130": list(row.fgd["130"]), "refused": [0, 0]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--policies", "kerf"], "needs --model"),
+        (["--policies", "best"], "no policy 'best'"),
+        (["--policies", "fgd", "--seeds", "5-3"], "a range goes up"),
+        (["--policies", "kerf", "--model", "/nowhere"], "No such file"),
+    ],
+)
+def test_evaluate_refuses_with_the_reason(traces: Path, arguments: list[str], reason: str) -> None:
+    done = CliRunner().invoke(evaluate_app, ["--traces", str(traces), "--trace", "small", *arguments])
+    assert done.exit_code == 2
+    assert reason in done.output
+
+
+def test_only_modes_that_are_there(traces: Path, tmp_path: Path) -> None:
+    call = ["--traces", str(traces), "--config", str(config(tmp_path)), "--mode", "ppo"]
+    done = CliRunner().invoke(train_app, call)
+    assert done.exit_code == 2
+    assert "there is es" in done.output
+
+
+def test_seeds() -> None:
+    assert seed_range("42-44, 7") == [42, 43, 44, 7]
+    for wrong in ("", "x", "1-", "3-1", "1,1", "1-2,2", "0-9999"):
+        with pytest.raises(ValueError, match="--seeds"):
+            seed_range(wrong)
+
+
+def test_a_pod_that_fitted_and_was_not_placed_counts_as_refused(traces: Path) -> None:
+    offered = workload(traces, "small", 3, read_nodes(traces), read_pods(traces, "small"))
+    done = replay(offered, BASELINES["fgd"], 3)
+    assert num_refused(offered, done) == 0
+    done.placed[np.flatnonzero(done.placed >= 0)[-1]] = -1
+    assert num_refused(offered, done) >= 1
