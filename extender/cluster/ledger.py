@@ -113,6 +113,10 @@ class Ledger:
         """What is held for a pod."""
         return self._claims.get(uid)
 
+    def claims_on(self, node: str) -> list[Claim]:
+        """What is held on a node."""
+        return list(self._claims_on.get(node, {}).values())
+
     def without(self, node: str, uids: Collection[str], now: float) -> Cluster | None:
         """A node alone, as it would be if these pods were gone; None when it is not known."""
         self._expire(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ from extender.core.requests import RequestError
 from extender.service import admissions, gates, wire
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
+from extender.service.remedies import Question, now, suggestions
 from extender.service.telemetries import describe, interference_of
 from extender.service.verbs import UnavailableError
 
@@ -234,15 +236,28 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         responses={404: {"description": "No decision about this pod is kept."}},
     )
     async def explain_pod(namespace: str, name: str) -> JSONResponse:
-        """The newest decision about a pod that is still kept: every candidate, what was required and available."""
+        """Why a pod is where it is, or is pending: the newest decision that is still kept, and how it looks by now."""
         placement = service.placer.last(namespace, name)
         if placement is None:
             detail = f"no decision about pod {namespace}/{name} is kept; only the newest are"
             return JSONResponse({"detail": detail}, status_code=404)
-        told = explain(placement)
+        question = service.remedies.ask(placement)
+        # In a thread: what is asked by people must not keep kube-scheduler waiting.
+        told = await asyncio.to_thread(_explained, question)
+        for suggestion in told.get("wouldFit", []):
+            if suggestion["change"] == "room":
+                suggestion["holders"] = service.remedies.held_on(suggestion["nodes"][0])
         if (cost := interference_of(placement, service.owners)) is not None:
             told["interference"] = cost
         return JSONResponse(told)
+
+
+def _explained(question: Question) -> dict[str, Any]:
+    told = explain(question.placement)
+    told["now"] = now(question)
+    if question.placement.node is None:
+        told["wouldFit"] = suggestions(question)
+    return told
 
 
 def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:
