@@ -7,6 +7,7 @@ as long as the pod exists.
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -125,6 +126,19 @@ class Ledger:
             return None
         occupancy = self._occupancy(row, node, uids)
         return self._arrays.alone(row, occupancy.held, occupancy.untracked, occupancy.mig)
+
+    def extended(self, added: Iterable[objects.Node], now: float) -> Cluster:
+        """The cluster with more nodes, nobody on them; the ledger's own arrays stay as they are."""
+        self._expire(now)
+        arrays = deepcopy(self._arrays)
+        for node in added:
+            offer = self._read_offer(node)
+            occupancy = Occupancy(offer)
+            occupancy.settle()
+            row = arrays.set_node(node.metadata.name, offer)
+            arrays.set_held(row, occupancy.held, occupancy.untracked, occupancy.mig)
+            arrays.set_compute(row, *read_capacity(node))
+        return arrays.snapshot()
 
     def num_claims(self, state: ClaimState) -> int:
         """How many claims are in a state."""

@@ -31,6 +31,7 @@ from extender.service.remedies import Remedies
 from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
 from extender.service.telemetries import TelemetryCollector, observe, policies_of, rules_of
+from extender.service.trials import Trials
 from extender.service.verbs import Verbs
 from extender.telemetry.observers import Observer
 from extender.telemetry.owners import OwnerUsage
@@ -52,6 +53,7 @@ class Service:
     metrics: Metrics
     owners: OwnerUsage
     remedies: Remedies
+    trials: Trials
     observer: Observer | None = None
     """None when telemetry is off."""
     draining: bool = field(default=False)
@@ -137,7 +139,8 @@ def create_app(
     )
     parts: tuple[_Part | None, ...] = (events, leadership, waker, binder.settler, queue, observer)
     remedies = Remedies(placer, ledger, time.time)
-    service = Service(settings, mirror, fence, placer, verbs, metrics, owners, remedies, observer)
+    trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy)
+    service = Service(settings, mirror, fence, placer, verbs, metrics, owners, remedies, trials, observer)
 
     app = KerfApp(
         title="Kerf",

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -90,3 +91,52 @@ def test_nobody_answers() -> None:
     assert result.exit_code == FAILED
     assert "no Kerf answers at http://127.0.0.1:1" in result.output
     assert "port-forward" in result.output
+
+
+POD = """
+kind: Pod
+metadata: {name: train}
+spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> str:
+    """A pod that asks for 8 GPUs."""
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD)
+    return str(path)
+
+
+def test_what_if(server: Server, manifest: str) -> None:
+    result = kerf(server, "what-if", "-f", manifest)
+    assert result.exit_code == 0, result.output
+    assert "1 of 1 pods would find a node, with 8 GPUs" in result.output
+    result = kerf(server, "what-if", "-f", manifest, "--replicas", "40")
+    assert result.exit_code == PENDING, result.output
+    assert "would stay pending" in result.output
+    assert "x needs 8 GPUs, best node: " in result.output
+
+
+def test_what_if_with_other_nodes(server: Server, manifest: str) -> None:
+    asked = ["what-if", "-f", manifest, "--replicas", "30", "--add-node", "h100-0=40", "-o", "json"]
+    told = json.loads(kerf(server, *asked).output)
+    assert (told["placed"], told["unassigned"]) == (30, [])
+    told = json.loads(kerf(server, "what-if", "--drain", "a100-0", "-o", "json").output)
+    assert told["moved"]
+    assert all(entry["node"] != "a100-0" for entry in told["assignments"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        pytest.param([], "nothing to place", id="nothing"),
+        pytest.param(["-f", "/nowhere.yaml"], "/nowhere.yaml", id="no file"),
+        pytest.param(["--drain", "moon"], "no node is named moon", id="no such node"),
+        pytest.param(["--drain", "a100-0", "--add-node", "x=y"], "NODE=3", id="number"),
+    ],
+)
+def test_wrong_what_ifs(server: Server, arguments: list[str], fault: str) -> None:
+    result = kerf(server, "what-if", *arguments)
+    assert result.exit_code == USAGE
+    assert fault in result.output
