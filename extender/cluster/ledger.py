@@ -7,6 +7,7 @@ as long as the pod exists.
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -113,6 +114,10 @@ class Ledger:
         """What is held for a pod."""
         return self._claims.get(uid)
 
+    def claims_on(self, node: str) -> list[Claim]:
+        """What is held on a node."""
+        return list(self._claims_on.get(node, {}).values())
+
     def without(self, node: str, uids: Collection[str], now: float) -> Cluster | None:
         """A node alone, as it would be if these pods were gone; None when it is not known."""
         self._expire(now)
@@ -121,6 +126,19 @@ class Ledger:
             return None
         occupancy = self._occupancy(row, node, uids)
         return self._arrays.alone(row, occupancy.held, occupancy.untracked, occupancy.mig)
+
+    def extended(self, added: Iterable[objects.Node], now: float) -> Cluster:
+        """The cluster with more nodes, nobody on them; the ledger's own arrays stay as they are."""
+        self._expire(now)
+        arrays = deepcopy(self._arrays)
+        for node in added:
+            offer = self._read_offer(node)
+            occupancy = Occupancy(offer)
+            occupancy.settle()
+            row = arrays.set_node(node.metadata.name, offer)
+            arrays.set_held(row, occupancy.held, occupancy.untracked, occupancy.mig)
+            arrays.set_compute(row, *read_capacity(node))
+        return arrays.snapshot()
 
     def num_claims(self, state: ClaimState) -> int:
         """How many claims are in a state."""

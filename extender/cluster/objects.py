@@ -16,10 +16,10 @@ class Object(msgspec.Struct, gc=False):
 
 
 class OwnerReference(Object):
-    kind: str = ""
     name: str = ""
     uid: str = ""
     controller: bool = False
+    kind: str = ""
 
 
 class Metadata(Object, rename="camel"):

@@ -12,7 +12,7 @@ import yaml
 from extender.cluster import objects
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH
-from extender.cluster.transports import Transport
+from extender.cluster.transports import Query, Transport
 from extender.core.requests import RequestError
 from extender.queueing.batches import asked_of, plan_pod, view_of
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
@@ -69,8 +69,8 @@ def read_files(paths: Iterable[Path]) -> Source:
 
 async def read_cluster(transport: Transport) -> Source:
     """Nodes and pods of an API server. Raises ClusterError, msgspec.DecodeError."""
-    source = Source(nodes=await _list(transport, NODES_PATH, Node))
-    source.add(await _list(transport, PODS_PATH, Pod))
+    source = Source(nodes=await list_objects(transport, NODES_PATH, Node))
+    source.add(await list_objects(transport, PODS_PATH, Pod))
     return source
 
 
@@ -143,11 +143,14 @@ def _take(source: Source, manifest: Any) -> list[str]:
     return []
 
 
-async def _list(transport: Transport, path: str, kind: type[ObjectT]) -> list[ObjectT]:
+async def list_objects(
+    transport: Transport, path: str, kind: type[ObjectT], query: Query | None = None
+) -> list[ObjectT]:
+    """All objects at a path of an API server. Raises ClusterError, msgspec.DecodeError."""
     decoder: msgspec.json.Decoder[objects.ObjectList[ObjectT]] = msgspec.json.Decoder(
         objects.ObjectList[kind]  # type: ignore[valid-type]
     )
-    query = {"limit": _PAGE}
+    query = {**(query or {}), "limit": _PAGE}
     items: list[ObjectT] = []
     while True:
         page = decoder.decode(await transport.get(path, query))

@@ -27,9 +27,11 @@ from extender.queueing.controllers import QueueController
 from extender.queueing.options import Options
 from extender.queueing.quotas import Quotas
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, QueueCollector
+from extender.service.remedies import Remedies
 from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
 from extender.service.telemetries import TelemetryCollector, observe, policies_of, rules_of
+from extender.service.trials import Trials
 from extender.service.verbs import Verbs
 from extender.telemetry.observers import Observer
 from extender.telemetry.owners import OwnerUsage
@@ -50,6 +52,8 @@ class Service:
     verbs: Verbs
     metrics: Metrics
     owners: OwnerUsage
+    remedies: Remedies
+    trials: Trials
     observer: Observer | None = None
     """None when telemetry is off."""
     draining: bool = field(default=False)
@@ -134,7 +138,9 @@ def create_app(
         near_best_nodes=settings.decisions.near_best_nodes,
     )
     parts: tuple[_Part | None, ...] = (events, leadership, waker, binder.settler, queue, observer)
-    service = Service(settings, mirror, fence, placer, verbs, metrics, owners, observer)
+    remedies = Remedies(placer, ledger, time.time)
+    trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy)
+    service = Service(settings, mirror, fence, placer, verbs, metrics, owners, remedies, trials, observer)
 
     app = KerfApp(
         title="Kerf",

@@ -12,8 +12,10 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from extender import __version__
+from extender.service.explain_command import explain
 from extender.service.plan_command import plan
 from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
+from extender.service.what_if_command import what_if
 
 COMMANDS = "kerf.commands"
 """Entry points: commands of other parts of the product, each a `typer.Typer`."""
@@ -44,6 +46,8 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at settings, or check them.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.command()(plan)
+app.command()(explain)
+app.command("what-if")(what_if)
 
 _errors = Console(stderr=True)
 
@@ -102,7 +106,7 @@ def demo(
         f"  curl -s {address}/readyz\n"
         f"  curl -s {address}/docs            # the API, in a browser\n"
         f"  curl -s {address}/telemetry       # sample metrics, moving\n"
-        f"  curl -s {address}/explain/pod/default/train-0   # after a filter call: see the README",
+        f"  kerf explain default/train-0      # after a filter call: see the README",
         highlight=False,
         soft_wrap=True,
     )

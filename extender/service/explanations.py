@@ -10,9 +10,13 @@ import numpy as np
 
 from extender.cluster.placements import Placement
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
+from extender.core.decisions import ranked
+from extender.core.fits import fit
 from extender.core.observations import Gauge
 from extender.core.occupancies import ObservedRules, faulty, unmanaged_mib
 from extender.core.reasons import RESOLVABLE, Reason, sentence
+from extender.core.requests import GpuRequest
+from extender.service.obstacles import obstacles
 
 logger = logging.getLogger(__name__)
 
@@ -80,14 +84,15 @@ def _texts(placement: Placement) -> tuple[list[str], Rows]:
 def explain(placement: Placement) -> dict[str, Any]:
     """A decision in full: what was asked, what was decided, and every candidate with its GPUs."""
     decision, cluster = placement.decision, placement.cluster
-    scores = dict(zip(decision.rows.tolist(), decision.evaluation.score.tolist(), strict=True))
     reasons = node_reasons(placement)
+    seen = _Seen(placement, [cluster.row_of[reason.node] for reason in reasons if reason.node in cluster.row_of])
     return {
         "pod": placement.pod.key,
         "uid": placement.pod.uid,
         "decidedAt": datetime.fromtimestamp(placement.decided_at, UTC).isoformat(),
         "policy": decision.policy,
         "request": str(decision.request),
+        "required": _required(decision.request),
         "verdict": "placed" if placement.node else "rejected",
         "node": placement.node,
         "gpus": list(decision.gpus),
@@ -101,20 +106,50 @@ def explain(placement: Placement) -> dict[str, Any]:
                 "reason": reason.reason.name,
                 "text": reason.text,
                 "available": reason.available,
-                **_node_details(cluster, reason.node, scores),
+                **_node_details(cluster, reason.node, seen),
             }
             for reason in reasons
         ],
     }
 
 
-def _node_details(cluster: Cluster, node: str, scores: dict[int, float]) -> dict[str, Any]:
+class _Seen:
+    """What a decision saw of its candidates, looked at once for all of them."""
+
+    def __init__(self, placement: Placement, listed: list[int]) -> None:
+        decision, cluster = placement.decision, placement.cluster
+        evaluation = decision.evaluation
+        self.scores = dict(zip(decision.rows.tolist(), evaluation.score.tolist(), strict=True))
+        offered = np.isin(decision.rows, listed)
+        ranks = ranked(cluster, decision.rows[offered], evaluation.take(np.flatnonzero(offered)))
+        self.ranks = {row: rank for rank, row in enumerate(ranks, 1)}
+        rows = np.array(listed, np.intp)
+        checked = fit(cluster, decision.request, rows)
+        self._index = {row: index for index, row in enumerate(listed)}
+        self._checked = checked
+        self.idle = cluster.gpu_idle
+        self._obstacles = obstacles(cluster, decision.request, rows, checked)
+
+    def terms(self, row: int) -> dict[str, int]:
+        """What a score is made of, for a node that fits."""
+        free, taken = (int(array[self._index[row]]) for array in (self._checked.free_units, self._checked.taken_units))
+        return {"freeUnits": free, "takenUnits": taken, "leftUnits": free - taken}
+
+    def obstacles(self, row: int) -> list[str]:
+        """For each GPU slot what keeps the request from it, "" for nothing."""
+        return self._obstacles[self._index[row]]
+
+
+def _node_details(cluster: Cluster, node: str, seen: _Seen) -> dict[str, Any]:
     row = cluster.row_of.get(node)
     if row is None:
         return {}
-    score = scores[row]
+    score = seen.scores[row]
+    fits = score > float("-inf")
     return {
-        "score": score if score > float("-inf") else None,
+        "score": score if fits else None,
+        "rank": seen.ranks.get(row),
+        "terms": seen.terms(row) if fits else None,
         "untrackedUnits": int(cluster.untracked_units[row]),
         "gpus": [
             {
@@ -125,22 +160,42 @@ def _node_details(cluster: Cluster, node: str, scores: dict[int, float]) -> dict
                 "healthy": healthy,
                 "freeMilli": free_milli,
                 "freeMemoryMiB": free_mib,
+                "obstacle": obstacle or None,
                 **_observed(cluster, row, index),
             }
-            for index, (model, memory, free, healthy, free_milli, free_mib) in enumerate(
+            for index, (model, memory, free, healthy, free_milli, free_mib, obstacle) in enumerate(
                 zip(
                     cluster.gpu_model[row].tolist(),
                     cluster.gpu_memory_mib[row].tolist(),
-                    cluster.gpu_idle[row].tolist(),
+                    seen.idle[row].tolist(),
                     cluster.gpu_healthy[row].tolist(),
                     cluster.gpu_free_milli[row].tolist(),
                     cluster.gpu_free_mib[row].tolist(),
+                    seen.obstacles(row),
                     strict=True,
                 )
             )
             if model >= 0
         ],
     }
+
+
+def _required(request: GpuRequest) -> dict[str, Any]:
+    """The conditions on GPUs, those that are not stated left out."""
+    stated = {
+        "count": request.count,
+        "unit": request.unit.name,
+        "milli": request.milli,
+        "memoryEachMiB": request.memory_each_mib,
+        "memoryEachPercent": request.memory_each_percent,
+        "memoryTotalMiB": request.memory_total_mib,
+        "model": request.include and request.include.text,
+        "modelExclude": request.exclude and request.exclude.text,
+        "uuids": sorted(request.uuids),
+        "uuidsExclude": sorted(request.uuids_exclude),
+        "mig": dict(request.mig),
+    }
+    return {name: value for name, value in stated.items() if value}
 
 
 def _observed(cluster: Cluster, row: int, slot: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -14,12 +15,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from extender import __version__
+from extender.cluster.transports import ClusterError
 from extender.core.quantities import MIB
 from extender.core.requests import RequestError
 from extender.service import admissions, gates, wire
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
+from extender.service.remedies import Question, now, suggestions
 from extender.service.telemetries import describe, interference_of
+from extender.service.trials import TrialError, WhatIf
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
@@ -34,7 +38,11 @@ _FAULTS: Final = {
     "413": "The body is too large.",
     "503": "The mirror of the cluster is not fit for use.",
 }
-_FAULT_STATUSES: Final = {"HostPriorityList": ("400", "413", "503"), "PreemptionResult": ("400", "413")}
+_FAULT_STATUSES: Final = {
+    "HostPriorityList": ("400", "413", "503"),
+    "PreemptionResult": ("400", "413"),
+    "WhatIfResult": ("400", "413", "503"),
+}
 """Of the verbs whose answers have no field for a fault."""
 
 _Reply = tuple[int, bytes]
@@ -99,6 +107,16 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
     async def bind(body: bytes) -> _Reply:
         return 200, await verbs.bind(body)
 
+    async def what_if(body: bytes) -> _Reply:
+        if fault := service.mirror.fault():
+            return 503, _fault(UnavailableError(fault))
+        try:
+            return 200, wire.encode(await service.trials.answer(body))
+        except TrialError as error:
+            return 400, _fault(error)
+        except ClusterError as error:
+            return 503, _fault(error)
+
     def filter_too_large(error: BodyTooLargeError) -> _Reply:
         return 200, wire.encode(wire.FilterResult(error=str(error)))
 
@@ -119,6 +137,7 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
         "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service, open_to_all=True),
         "/gate": VerbEndpoint("gate", gate, mutate_too_large, service, open_to_all=True),
         "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
+        "/what-if": VerbEndpoint("what-if", what_if, refuse_too_large, service),
     }
 
 
@@ -234,15 +253,28 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         responses={404: {"description": "No decision about this pod is kept."}},
     )
     async def explain_pod(namespace: str, name: str) -> JSONResponse:
-        """The newest decision about a pod that is still kept: every candidate, what was required and available."""
+        """Why a pod is where it is, or is pending: the newest decision that is still kept, and how it looks by now."""
         placement = service.placer.last(namespace, name)
         if placement is None:
             detail = f"no decision about pod {namespace}/{name} is kept; only the newest are"
             return JSONResponse({"detail": detail}, status_code=404)
-        told = explain(placement)
+        question = service.remedies.ask(placement)
+        # In a thread: what is asked by people must not keep kube-scheduler waiting.
+        told = await asyncio.to_thread(_explained, question)
+        for suggestion in told.get("wouldFit", []):
+            if suggestion["change"] == "room":
+                suggestion["holders"] = service.remedies.held_on(suggestion["nodes"][0])
         if (cost := interference_of(placement, service.owners)) is not None:
             told["interference"] = cost
         return JSONResponse(told)
+
+
+def _explained(question: Question) -> dict[str, Any]:
+    told = explain(question.placement)
+    told["now"] = now(question)
+    if question.placement.node is None:
+        told["wouldFit"] = suggestions(question)
+    return told
 
 
 def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:
@@ -256,7 +288,7 @@ def _fault(error: Exception) -> bytes:
     return wire.encode({"Error": str(error)})
 
 
-def _operation(summary: str, request: str, answer: str) -> dict[str, Any]:
+def _operation(summary: str, request: str, answer: str, tag: str = "kube-scheduler") -> dict[str, Any]:
     """OpenAPI of a verb; FastAPI knows nothing of the plain routes."""
 
     def content(name: str) -> dict[str, Any]:
@@ -267,7 +299,7 @@ def _operation(summary: str, request: str, answer: str) -> dict[str, Any]:
         responses[status] = {"description": _FAULTS[status], "content": content("Fault")}
     return {
         "post": {
-            "tags": ["kube-scheduler"],
+            "tags": [tag],
             "summary": summary,
             "requestBody": {"required": True, "content": content(request)},
             "responses": responses,
@@ -282,6 +314,7 @@ def _describe_wire(app: FastAPI) -> None:
             *(wire.ExtenderArgs, wire.FilterResult, wire.HostPriority, wire.ExtenderBindingArgs, wire.BindResult),
             *(wire.ExtenderPreemptionArgs, wire.PreemptionResult),
             *(admissions.AdmissionReview, admissions.AdmissionAnswer),
+            WhatIf,
         ),
         ref_template=_SCHEMAS + "{name}",
     )
@@ -295,6 +328,10 @@ def _describe_wire(app: FastAPI) -> None:
         components[name]["required"] = ["Pod"]
         components[name]["properties"]["Pod"] = {"$ref": _SCHEMAS + "Pod"}
     components["HostPriorityList"] = {"type": "array", "items": {"$ref": _SCHEMAS + "HostPriority"}}
+    components["WhatIfResult"] = {
+        "type": "object",
+        "required": ["pods", "placed", "assignments", "unassigned", "reasons"],
+    }
     components["Fault"] = {"type": "object", "properties": {"Error": {"type": "string"}}, "required": ["Error"]}
     verbs = {
         "/filter": _operation(
@@ -326,6 +363,12 @@ def _describe_wire(app: FastAPI) -> None:
             "Bind a pod to a node, with its GPUs. A fault is a sentence in Error, always with status 200.",
             "ExtenderBindingArgs",
             "BindResult",
+        ),
+        "/what-if": _operation(
+            "Where a batch of pods would go and what would stay pending, on a copy of the cluster. Changes nothing.",
+            "WhatIf",
+            "WhatIfResult",
+            "explanation",
         ),
     }
     generate: Callable[[], dict[str, Any]] = app.openapi

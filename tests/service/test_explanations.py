@@ -16,7 +16,8 @@ def explained(kerf: Kerf, name: str) -> Any:
 
 
 def test_a_placed_pod_is_explained_with_every_candidate() -> None:
-    with running([node("n-0", 2, "t4"), node("n-1", 4), node("cpu-0"), pod("held", 1, node_name="n-1")]) as kerf:
+    objects = [node("n-0", 2, "t4"), node("n-1", 4), node("cpu-0"), pod("held", 1, node_name="n-1")]
+    with running(objects, telemetry__source="off") as kerf:
         asking = pod("asking", 1, annotations={"kerf.dev/gpu-memory-each": "10Gi"})
         kerf.filter(asking, ["cpu-0", "n-1", "n-0", "x"])
         why = explained(kerf, "asking")
@@ -42,11 +43,16 @@ def test_a_placed_pod_is_explained_with_every_candidate() -> None:
             "healthy": True,
             "freeMilli": 1000,
             "freeMemoryMiB": 15360,
+            "obstacle": None,
         }
         for index in range(2)
     ]
     assert nodes["n-0"]["score"] > nodes["n-1"]["score"]
+    assert (nodes["n-0"]["rank"], nodes["n-1"]["rank"], nodes["cpu-0"]["rank"]) == (1, 2, None)
+    assert nodes["n-1"]["terms"] == {"freeUnits": 3, "takenUnits": 1, "leftUnits": 2}
     assert nodes["cpu-0"]["score"] is None
+    assert why["required"] == {"count": 1, "unit": "GPU", "memoryEachMiB": 10240}
+    assert "wouldFit" not in why
     # Somebody holds one GPU of n-1, of an index that nobody has written down.
     assert (nodes["n-1"]["available"], nodes["n-1"]["untrackedUnits"]) == (3, 1)
     assert "gpus" not in nodes["x"]
@@ -62,6 +68,50 @@ def test_a_rejected_pod_is_explained(kerf: Kerf) -> None:
         ("needs 9 GPUs, best here: 2 installed", 1),
     ]
     assert [line["available"] for line in why["nodes"]] == [8, 8, 2]
+
+
+def test_what_would_make_a_pending_pod_fit(kerf: Kerf) -> None:
+    """a100-0 and a100-1 have 8 GPUs of 80 GiB each, one of a100-1 is held here; t4-0 has 2 of 15 GiB."""
+    kerf.create(pod("holder", 1, node_name="a100-1", annotations={"kerf.dev/assigned-gpus": "3"}))
+    kerf.filter(pod("asking", 8, annotations={"kerf.dev/gpu-model": "a100"}), ["a100-1", "t4-0"])
+    why = explained(kerf, "asking")
+    room, fewer = why["wouldFit"]
+    assert (room["change"], room["text"]) == ("room", "1 more GPU free on node a100-1")
+    assert room["holders"] == [{"pod": "default/holder", "units": 1, "gpus": [3], "state": "BOUND"}]
+    assert (fewer["change"], fewer["text"]) == ("count", "1 GPU fewer (7 instead of 8)")
+    assert (fewer["nodes"], fewer["numNodes"]) == (["a100-1"], 1)
+    gpus = {line["node"]: [gpu["obstacle"] for gpu in line["gpus"]] for line in why["nodes"]}
+    assert gpus == {
+        "a100-1": [None, None, None, "in use", None, None, None, None],
+        "t4-0": ["another model", "another model"],
+    }
+    assert (why["now"]["nodesThatFit"], why["now"]["held"]) == (0, None)
+
+
+def test_what_has_changed_since(kerf: Kerf) -> None:
+    kerf.filter(pod("placed", 2), ["t4-0", "t4-1", "a100-0"])
+    kerf.create(pod("holder", 1, node_name="t4-1"))
+    kerf.clock.now += 1
+    now = explained(kerf, "placed")["now"]
+    assert now["held"] == {"node": "t4-0", "gpus": [0, 1], "state": "RESERVED"}
+    assert {entry["node"]: (entry["freeGPUsThen"], entry["freeGPUsNow"]) for entry in now["changed"]} == {
+        "t4-0": (2, 0),
+        "t4-1": (2, 2),  # of an index that nobody knows
+    }
+    assert (now["bestNode"], now["nodesThatFit"], now["gone"]) == ("a100-0", 1, [])
+    kerf.cluster.delete(node("t4-1"))
+    kerf.settle()
+    assert explained(kerf, "placed")["now"]["gone"] == ["t4-1"]
+
+
+def test_a_pending_pod_that_fits_by_now_needs_no_change(kerf: Kerf) -> None:
+    holder = kerf.create(pod("holder", 2, node_name="t4-0", annotations={"kerf.dev/assigned-gpus": "0,1"}))
+    kerf.filter(pod("asking", 1), ["t4-0"])
+    assert [entry["change"] for entry in explained(kerf, "asking")["wouldFit"]] == ["room"]
+    kerf.cluster.delete(holder)
+    kerf.settle()
+    why = explained(kerf, "asking")
+    assert (why["verdict"], why["wouldFit"], why["now"]["bestNode"]) == ("rejected", [], "t4-0")
 
 
 def test_the_newest_decision_counts_and_shows_the_cluster_of_that_moment(kerf: Kerf) -> None:

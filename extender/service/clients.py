@@ -1,0 +1,113 @@
+"""What commands share that ask a running Kerf: one HTTP request, and its answer as table, JSON or YAML."""
+
+import json
+import os
+import ssl
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPSHandler as Https
+from urllib.request import ProxyHandler, Request, build_opener
+
+import typer
+import yaml
+from rich.console import Console
+
+_TIMEOUT_S = 30.0
+_PLAIN_WIDTH = 160
+"""Columns of a table that goes to a file or a pipe."""
+
+
+class Output(StrEnum):
+    """Form of an answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+ServerOption = Annotated[
+    str, typer.Option("--server", "-s", envvar="KERF_SERVER_URL", help="Address of a running Kerf.")
+]
+CaOption = Annotated[
+    Path | None, typer.Option("--ca-file", envvar="KERF_SERVER_CA_FILE", help="Authority that signed its certificate.")
+]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
+DEFAULT_SERVER = "http://127.0.0.1:8888"
+
+_STATUS_USAGE, _STATUS_FAILED = 2, 1
+
+
+class AnswerError(Exception):
+    """Kerf has answered with a status that means no."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+def ask(server: str, path: str, ca_file: Path | None = None, body: Any = None) -> Any:
+    """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError.
+
+    Ends the command with a sentence where no Kerf answers.
+    """
+    address = server.rstrip("/")
+    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).netloc:
+        fail(f"--server {server}: write an address such as {DEFAULT_SERVER}", _STATUS_USAGE)
+    try:
+        context = ssl.create_default_context(cafile=str(ca_file)) if ca_file else None
+        # Without the proxies of the environment: Kerf is on loopback, or behind a Service.
+        opener = build_opener(ProxyHandler({}), Https(context=context))
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(address + path, data, {"content-type": "application/json"})  # noqa: S310 - checked above
+        with opener.open(request, timeout=_TIMEOUT_S) as response:
+            return json.load(response)
+    except HTTPError as error:
+        raise AnswerError(error.code, _detail(error)) from None
+    except (URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        fail(
+            f"no Kerf answers at {address}: {reason}\n"
+            "Is it running? Try one of\n"
+            "  kerf demo                                                             # a sample cluster, here\n"
+            "  kubectl -n kube-system port-forward deployment/kerf-scheduler 8888  # the one of a cluster\n"
+            "and say where with --server or KERF_SERVER_URL.",
+            _STATUS_FAILED,
+        )
+    except ValueError as error:
+        fail(f"what answers at {address} is no Kerf: {error}", _STATUS_FAILED)
+
+
+def show(answer: Any, output: Output, table: Callable[[Console], None]) -> None:
+    """Print an answer; `table` does it for people."""
+    match output:
+        case Output.JSON:
+            typer.echo(json.dumps(answer, indent=2))
+        case Output.YAML:
+            typer.echo(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True).rstrip())
+        case Output.TABLE:
+            table(console())
+
+
+def console() -> Console:
+    """Standard output: in colour on a terminal only, and never with NO_COLOR."""
+    found = Console(highlight=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
+    return found if found.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+def fail(text: str, status: int) -> NoReturn:
+    """End the command with a sentence on standard error."""
+    typer.echo(text, err=True)
+    raise typer.Exit(status)
+
+
+def _detail(error: HTTPError) -> str:
+    try:
+        told = json.loads(error.read())
+    except ValueError:
+        return f"status {error.code}"
+    detail = told.get("detail") or told.get("Error") if isinstance(told, dict) else None
+    return str(detail or f"status {error.code}")

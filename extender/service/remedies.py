@@ -1,0 +1,140 @@
+"""What would make a pending pod fit, and what has changed since a pod was placed: worked out when somebody asks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from extender.cluster.ledger import Claim, Ledger
+from extender.cluster.placements import Placement, Placer
+from extender.core.clusters import Cluster, Rows
+from extender.core.decisions import evaluate, near_best, ranked
+from extender.core.fits import fit
+from extender.core.occupancies import counting_observed
+from extender.core.policies import Policy
+from extender.core.relaxations import Relaxation, Shortfall, relaxations, shortfalls
+from extender.core.requests import PodRequest
+
+_MAX_NAMES: Final = 10
+_MAX_CHANGED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that an answer takes, read at one moment: the answer may be worked out in a thread."""
+
+    placement: Placement
+    cluster: Cluster
+    policy: Policy
+    claim: Claim | None
+    """What is held for the pod."""
+    asked_at: float
+    """Unix time."""
+
+
+class Remedies:
+    """Compares kept decisions with the cluster as it is."""
+
+    def __init__(self, placer: Placer, ledger: Ledger, wall_clock: Callable[[], float]) -> None:
+        self._placer = placer
+        self._ledger = ledger
+        self._wall_clock = wall_clock
+
+    def ask(self, placement: Placement) -> Question:
+        """Read what is needed now, in the event loop."""
+        policy = self._placer.policy_of(PodRequest(policy=placement.decision.policy))
+        claim = self._ledger.claim(placement.pod.uid)
+        return Question(placement, self._placer.snapshot(), policy, claim, self._wall_clock())
+
+    def held_on(self, node: str) -> list[dict[str, Any]]:
+        """Who holds GPUs of a node."""
+        held = (
+            {"pod": claim.pod or None, "units": claim.units, "gpus": list(claim.gpus), "state": claim.state.name}
+            for claim in self._ledger.claims_on(node)
+        )
+        return sorted(held, key=lambda entry: (entry["gpus"], entry["pod"] or ""))
+
+
+def now(question: Question) -> dict[str, Any]:
+    """How the decision looks by now: what is held for the pod, where it would fit, what changed on its candidates."""
+    placement, cluster, claim = question.placement, question.cluster, question.claim
+    rows = _rows(question)
+    evaluation = evaluate(cluster, placement.decision.request, question.policy, rows)
+    best = next(ranked(cluster, rows, evaluation), None)
+    return {
+        "askedAt": datetime.fromtimestamp(question.asked_at, UTC).isoformat(),
+        "age_s": round(max(question.asked_at - placement.decided_at, 0.0), 3),
+        "held": claim and {"node": claim.node, "gpus": list(claim.gpus), "state": claim.state.name},
+        "nodesThatFit": int(evaluation.fits.sum()),
+        "bestNode": None if best is None else cluster.node_names[best],
+        **_changes(question),
+    }
+
+
+def suggestions(question: Question) -> list[dict[str, Any]]:
+    """What would make it fit, the smallest change first; nothing where it fits as it is."""
+    request, rows = question.placement.decision.request, _rows(question)
+    seen = counting_observed(question.cluster, question.policy.rules)
+    if fit(seen, request, rows).fits.any():
+        return []
+    lacking = [_of_shortfall(question.cluster, shortfall) for shortfall in shortfalls(seen, request, rows)]
+    return lacking[:1] + [_of_relaxation(question, one) for one in relaxations(seen, request, rows)] + lacking[1:]
+
+
+def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> dict[str, Any]:
+    node = cluster.node_names[shortfall.row]
+    return {
+        "change": "room",
+        "text": f"{shortfall.text} on node {node}",
+        "missing": shortfall.missing,
+        "unit": shortfall.unit,
+        "numNodes": 1,
+        "nodes": [node],
+    }
+
+
+def _of_relaxation(question: Question, relaxation: Relaxation) -> dict[str, Any]:
+    cluster = question.cluster
+    evaluation = evaluate(cluster, relaxation.request, question.policy, relaxation.rows)
+    order = list(ranked(cluster, relaxation.rows, evaluation))[:_MAX_NAMES]
+    return {
+        "change": relaxation.change,
+        "text": relaxation.text,
+        "request": str(relaxation.request),
+        "numNodes": len(relaxation.rows),
+        "nodes": [cluster.node_names[row] for row in order],
+    }
+
+
+def _rows(question: Question) -> Rows:
+    """Rows that the candidates have by now."""
+    placement, row_of = question.placement, question.cluster.row_of
+    then = placement.cluster.node_names
+    names = (then[row] for row in placement.decision.rows.tolist())
+    if placement.offered is not None:
+        offered = set(placement.offered.decode())
+        names = (name for name in names if name in offered)
+    return np.array([row_of[name] for name in names if name in row_of], np.intp)
+
+
+def _changes(question: Question) -> dict[str, Any]:
+    """Candidates that differ from what the decision saw."""
+    placement, cluster, before = question.placement, question.cluster, question.placement.cluster
+    gone: list[str] = []
+    changed: list[dict[str, Any]] = []
+    num_changed = 0
+    idle_then, idle_now = before.gpu_idle.sum(axis=1), cluster.gpu_idle.sum(axis=1)
+    order = [*near_best(before, placement.decision, _MAX_CHANGED).tolist(), *placement.decision.rows.tolist()]
+    for row in dict.fromkeys(order):
+        name = before.node_names[row]
+        current = cluster.row_of.get(name)
+        if current is None:
+            gone += [name] if name else []
+        elif cluster.row_version[current] != before.row_version[row]:
+            then, today = int(idle_then[row]), int(idle_now[current])
+            num_changed += 1
+            if len(changed) < _MAX_CHANGED:
+                changed.append({"node": name, "freeGPUsThen": then, "freeGPUsNow": today})
+    return {"numChanged": num_changed, "changed": changed, "gone": gone[:_MAX_CHANGED]}

@@ -1,0 +1,109 @@
+"""`kerf what-if`: where a batch of pods would go on the cluster as it is, and what would stay pending."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from extender.service.clients import (
+    DEFAULT_SERVER,
+    AnswerError,
+    CaOption,
+    Output,
+    OutputOption,
+    ServerOption,
+    ask,
+    fail,
+    show,
+)
+
+_PENDING, _USAGE, _FAILED = 3, 2, 1
+_BAD_QUESTION = 400
+_MAX_NAMES = 4
+
+
+def what_if(
+    files: Annotated[
+        list[Path] | None, typer.Option("--file", "-f", help="Manifests of pods, and of nodes to add; repeatable.")
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="How many of each pod.")] = 1,
+    drain: Annotated[
+        list[str] | None, typer.Option(help="A node to take out of use: its pods go elsewhere; repeatable.")
+    ] = None,
+    add_node: Annotated[
+        list[str] | None, typer.Option(help="A node to add one like it, or NODE=3 for three; repeatable.")
+    ] = None,
+    server: ServerOption = DEFAULT_SERVER,
+    output: OutputOption = Output.TABLE,
+    ca_file: CaOption = None,
+) -> None:
+    """Where pods would go on the cluster as it is now, and what would stay pending; changes nothing.
+
+    Exit status 0 when all pods find a node, 3 when some stay pending, 2 for wrong usage, 1 when Kerf can't be reached.
+    """
+    pods, nodes = _read(files or [])
+    added = [*nodes, *(_template(text) for text in add_node or ())]
+    if not pods and not drain:
+        fail("nothing to place: name manifests of pods with -f, or a node with --drain", _USAGE)
+    question = {"pods": pods, "replicas": replicas, "drain": drain or [], "addNodes": added}
+    try:
+        answer = ask(server, "/what-if", ca_file, question)
+    except AnswerError as error:
+        fail(str(error), _USAGE if error.status == _BAD_QUESTION else _FAILED)
+    show(answer, output, lambda console: _print(answer, console))
+    if answer["unassigned"]:
+        raise typer.Exit(_PENDING)
+
+
+def _read(files: list[Path]) -> tuple[list[Any], list[Any]]:
+    """The pods of the files, and the nodes as what is to be added."""
+    pods: list[Any] = []
+    nodes: list[Any] = []
+    for path in files:
+        try:
+            documents = list(yaml.safe_load_all(path.read_text()))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            fail(f"{path}: {error}", _USAGE)
+        for document in documents:
+            kind = document.get("kind") if isinstance(document, dict) else type(document).__name__
+            if kind == "Pod":
+                pods.append(document)
+            elif kind == "Node":
+                nodes.append({"manifest": document})
+            elif document is not None:
+                fail(f"{path}: {kind} can't be placed; write pods, and nodes to add", _USAGE)
+    return pods, nodes
+
+
+def _template(text: str) -> dict[str, Any]:
+    name, _, count = text.partition("=")
+    if not name or not (count or "1").isdecimal() or not int((count or "1")[:9]) >= 1:
+        fail(f"--add-node {text}: write a node's name, or NODE=3 for three like it", _USAGE)
+    return {"template": name, "count": int(count or "1")}
+
+
+def _print(answer: Any, console: Console) -> None:
+    console.print(
+        f"[bold]{answer['placed']} of {answer['pods']} pods[/bold] would find a node, with {answer['gpus']} GPUs"
+    )
+    if answer["moved"]:
+        console.print(f"{len(answer['moved'])} of them are moved from drained nodes")
+    if answer["nodes"]:
+        table = Table("NODE", "PODS", "GPUS", "WHICH", box=None, pad_edge=False)
+        for node in answer["nodes"]:
+            names = ", ".join(node["pods"][:_MAX_NAMES])
+            more = len(node["pods"]) - _MAX_NAMES
+            which = names + (f" and {more} more" if more > 0 else "")
+            used = f"{node['gpusUsed']}/{node['gpus']}"
+            table.add_row(escape(node["node"]), str(len(node["pods"])), used, escape(which))
+        console.print(table)
+    if answer["unassigned"]:
+        console.print(f"[red]{len(answer['unassigned'])} would stay pending[/red]:")
+    for reason, count in answer["reasons"].items():
+        console.print(f"  {count:>5} x {escape(reason)}", soft_wrap=True)
+    before, after = (f"{100 * answer[key]:.1f} %" for key in ("fragmentsBefore", "fragments"))
+    console.print(f"fragments: {before} of all GPUs before, {after} after")

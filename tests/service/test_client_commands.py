@@ -1,0 +1,142 @@
+"""Commands that ask a running Kerf, against a demo in a process of its own."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from extender.service.cli import app
+from tests.service.bodies import args, pod
+from tests.service.processes import Server, demo, request
+
+PENDING, UNKNOWN, USAGE, FAILED = 3, 4, 2, 1
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A demo that has decided on two pods: one placed, one that asks for more than its candidates have."""
+    log = tmp_path_factory.mktemp("clients") / "log"
+    with demo(log) as process:
+        server = Server(process, log)
+        server.wait_for(lambda: server.get("/readyz").status == 200)
+        with server.connection() as connection:
+            for name, gpus in (("placed", 1), ("pending", 8)):
+                body = args(pod(name, gpus), ["a100-0", "t4-1", "cpu-0"])
+                assert request(connection, "POST", "/filter", body).status == 200
+        yield server
+        assert "Traceback" not in server.log
+
+
+def kerf(server: Server, *arguments: str) -> Result:
+    """A command that asks the demo."""
+    return CliRunner().invoke(app, [*arguments], env={"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"})
+
+
+def test_explain_a_placed_pod(server: Server) -> None:
+    result = kerf(server, "explain", "default/placed")
+    assert result.exit_code == 0, result.output
+    assert "default/placed: placed on " in result.output
+    assert "1 x needs 1 GPU, no GPUs here" in result.output
+    assert "now: " in result.output
+
+
+@pytest.mark.parametrize("arguments", [["default/pending"], ["pending"], ["pending", "-n", "default"]])
+def test_explain_a_pending_pod(server: Server, arguments: list[str]) -> None:
+    result = kerf(server, "explain", *arguments)
+    assert result.exit_code == PENDING, result.output
+    assert "default/pending: pending" in result.output
+    assert "needs 8 GPUs, best here: 2 installed" in result.output
+    assert "It would fit with" in result.output
+    assert "GPUs fewer (" in result.output
+
+
+def test_explain_as_data(server: Server) -> None:
+    as_json = kerf(server, "explain", "default/pending", "-o", "json")
+    assert as_json.exit_code == PENDING
+    as_yaml = kerf(server, "explain", "default/pending", "-o", "yaml")
+    told, again = json.loads(as_json.output), yaml.safe_load(as_yaml.output)
+    assert told["verdict"] == again["verdict"] == "rejected"
+    assert told["reasons"] == again["reasons"]
+
+
+def test_explain_a_pod_of_which_nothing_is_known(server: Server) -> None:
+    result = kerf(server, "explain", "default/nobody")
+    assert result.exit_code == UNKNOWN
+    assert "no decision about pod default/nobody is kept" in result.output
+    assert "schedulerName" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["a/b/c"], id="two slashes"),
+        pytest.param(["/name"], id="no namespace"),
+        pytest.param(["default/"], id="no name"),
+        pytest.param(["default/name", "-n", "other"], id="two namespaces"),
+        pytest.param(["default/name", "--server", "localhost:8888"], id="no scheme"),
+        pytest.param(["default/name", "--server", "file:///etc/passwd"], id="another scheme"),
+        pytest.param(["default/name", "-o", "xml"], id="no such form"),
+        pytest.param([], id="nothing"),
+    ],
+)
+def test_wrong_usage(server: Server, arguments: list[str]) -> None:
+    assert kerf(server, "explain", *arguments).exit_code == USAGE
+
+
+def test_nobody_answers() -> None:
+    result = CliRunner().invoke(app, ["explain", "default/name", "--server", "http://127.0.0.1:1"])
+    assert result.exit_code == FAILED
+    assert "no Kerf answers at http://127.0.0.1:1" in result.output
+    assert "port-forward" in result.output
+
+
+POD = """
+kind: Pod
+metadata: {name: train}
+spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> str:
+    """A pod that asks for 8 GPUs."""
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD)
+    return str(path)
+
+
+def test_what_if(server: Server, manifest: str) -> None:
+    result = kerf(server, "what-if", "-f", manifest)
+    assert result.exit_code == 0, result.output
+    assert "1 of 1 pods would find a node, with 8 GPUs" in result.output
+    result = kerf(server, "what-if", "-f", manifest, "--replicas", "40")
+    assert result.exit_code == PENDING, result.output
+    assert "would stay pending" in result.output
+    assert "x needs 8 GPUs, best node: " in result.output
+
+
+def test_what_if_with_other_nodes(server: Server, manifest: str) -> None:
+    asked = ["what-if", "-f", manifest, "--replicas", "30", "--add-node", "h100-0=40", "-o", "json"]
+    told = json.loads(kerf(server, *asked).output)
+    assert (told["placed"], told["unassigned"]) == (30, [])
+    told = json.loads(kerf(server, "what-if", "--drain", "a100-0", "-o", "json").output)
+    assert told["moved"]
+    assert all(entry["node"] != "a100-0" for entry in told["assignments"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        pytest.param([], "nothing to place", id="nothing"),
+        pytest.param(["-f", "/nowhere.yaml"], "/nowhere.yaml", id="no file"),
+        pytest.param(["--drain", "moon"], "no node is named moon", id="no such node"),
+        pytest.param(["--drain", "a100-0", "--add-node", "x=y"], "NODE=3", id="number"),
+    ],
+)
+def test_wrong_what_ifs(server: Server, arguments: list[str], fault: str) -> None:
+    result = kerf(server, "what-if", *arguments)
+    assert result.exit_code == USAGE
+    assert fault in result.output

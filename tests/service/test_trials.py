@@ -1,0 +1,100 @@
+"""What if: plans on a copy of the cluster as it is, without a trace in it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.service.bodies import node, pod
+from tests.service.services import Kerf, running
+
+
+def ask(kerf: Kerf, **question: Any) -> Any:
+    answer = kerf.post("/what-if", json.dumps(question).encode())
+    assert answer.status == 200, answer.content
+    return answer.json()
+
+
+def test_a_batch_goes_where_there_is_room_and_the_rest_has_reasons() -> None:
+    with running([node("n-0", 4), node("n-1", 2), node("cpu-0")]) as kerf:
+        told = ask(kerf, pods=[pod("train", 2)], replicas=4)
+        assert (told["pods"], told["placed"]) == (4, 3)
+        assert sorted(entry["node"] for entry in told["assignments"]) == ["n-0", "n-0", "n-1"]
+        assert told["reasons"] == {"needs 2 GPUs, best node: 0 free": 1}
+        assert told["unassigned"][0]["pod"] == "default/train-3"
+        assert {line["node"]: line["gpusUsed"] for line in told["nodes"]} == {"n-0": 4, "n-1": 2}
+
+
+def test_nothing_is_left_of_it() -> None:
+    with running([node("n-0", 2)]) as kerf:
+        before = kerf.service.placer.snapshot().version
+        assert ask(kerf, pods=[pod("train", 2)], addNodes=[{"template": "n-0"}])["placed"] == 1
+        assert kerf.service.placer.snapshot().version == before
+        assert kerf.service.placer.snapshot().node_names == ("n-0",)
+        assert kerf.num_reservations == 0
+        assert kerf.filter(pod("train", 2), ["n-0"])["NodeNames"] == ["n-0"]
+
+
+def test_reservations_count() -> None:
+    with running([node("n-0", 2)]) as kerf:
+        kerf.filter(pod("first", 2), ["n-0"])
+        assert ask(kerf, pods=[pod("train", 2)])["placed"] == 0
+
+
+def test_more_nodes() -> None:
+    with running([node("n-0", 2), pod("held", 2, node_name="n-0")]) as kerf:
+        assert ask(kerf, pods=[pod("train", 2)], replicas=3)["placed"] == 0
+        told = ask(kerf, pods=[pod("train", 2)], replicas=3, addNodes=[{"template": "n-0", "count": 2}])
+        assert sorted(entry["node"] for entry in told["assignments"]) == ["n-0+1", "n-0+2"]
+        told = ask(kerf, pods=[pod("train", 4)], addNodes=[{"manifest": node("new", 4)}])
+        assert told["assignments"] == [{"pod": "default/train", "node": "new+1", "gpus": [0, 1, 2, 3]}]
+
+
+def test_a_drained_node_gives_its_pods_to_others_and_takes_none() -> None:
+    objects = [node("n-0", 4), node("n-1", 4), pod("moved", 3, node_name="n-0"), pod("stays", 1, node_name="n-1")]
+    daemon = pod("daemon", 1, node_name="n-0")
+    daemon["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]
+    with running([*objects, daemon]) as kerf:
+        told = ask(kerf, pods=[pod("train", 1)], drain=["n-0"])
+    assert told["moved"] == ["default/moved"]
+    assert {entry["pod"]: entry["node"] for entry in told["assignments"]} == {"default/moved": "n-1"}
+    assert [entry["pod"] for entry in told["unassigned"]] == ["default/train"]
+
+
+def test_a_pod_that_asks_for_nonsense_is_named() -> None:
+    with running([node("n-0", 4)]) as kerf:
+        told = ask(kerf, pods=[pod("odd", annotations={"kerf.dev/gpu-count": "lots"})])
+    assert "lots" in told["unassigned"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("question", "fault"),
+    [
+        pytest.param("{", "can't be read", id="no JSON"),
+        pytest.param('{"replicas": 0}', "Expected `int` >= 1", id="replicas"),
+        pytest.param('{"pod": []}', "unknown field", id="a key that is none"),
+        pytest.param('{"pods": [{"spec": {"containers": 3}}]}', "pods[0]: Expected `array", id="a pod that is none"),
+        pytest.param('{"pods": [{}, {}], "replicas": 9000}', "more than 10000 pods", id="too many pods"),
+        pytest.param('{"drain": ["n-9"]}', "no node is named n-9", id="drain"),
+        pytest.param('{"addNodes": [{"template": "n-9"}]}', "no node is named n-9", id="template"),
+        pytest.param('{"addNodes": [{}]}', "write either the template", id="nothing to add"),
+        pytest.param(
+            '{"addNodes": [{"template": "n-0", "count": 600}, {"template": "n-0", "count": 600}]}',
+            "more than 1000 nodes",
+            id="too many nodes",
+        ),
+        pytest.param('{"addNodes": [{"manifest": {"status": 3}}]}', "addNodes: Expected `object`", id="bad manifest"),
+    ],
+)
+def test_questions_that_are_none(question: str, fault: str) -> None:
+    with running([node("n-0", 4)]) as kerf:
+        answer = kerf.post("/what-if", question.encode())
+    assert answer.status == 400
+    assert fault in answer.json()["Error"]
+
+
+def test_not_before_the_cluster_is_known() -> None:
+    with running([node("n-0", 4)]) as kerf:
+        kerf.stop_mirror()
+        kerf.clock.now += 3600
+        assert kerf.post("/what-if", b"{}").status == 503
