@@ -87,6 +87,13 @@ def test_configurations_that_are_refused(tmp_path: Path, text: str, reason: str)
         runs.read_config(config(tmp_path, text))
 
 
+def test_the_configurations_that_come_along_are_valid() -> None:
+    paths = sorted((Path(runs.__file__).parent / "configs").glob("*.yaml"))
+    assert paths
+    for path in paths:
+        assert runs.num_generations(runs.read_config(path), 336) == 4
+
+
 def test_published_seeds_make_no_task(traces: Path) -> None:
     with pytest.raises(SeedError, match="seed 47"):
         Tasks(traces, Foresight()).task("small", 47)
