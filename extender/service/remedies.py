@@ -132,9 +132,18 @@ def _changes(question: Question) -> dict[str, Any]:
         current = cluster.row_of.get(name)
         if current is None:
             gone += [name] if name else []
-        elif cluster.row_version[current] != before.row_version[row]:
+        elif cluster.row_version[current] == before.row_version[row]:
+            continue
+        elif _booked(before, row) != _booked(cluster, current):
             then, today = int(idle_then[row]), int(idle_now[current])
             num_changed += 1
             if len(changed) < _MAX_CHANGED:
                 changed.append({"node": name, "freeGPUsThen": then, "freeGPUsNow": today})
     return {"numChanged": num_changed, "changed": changed, "gone": gone[:_MAX_CHANGED]}
+
+
+def _booked(cluster: Cluster, row: int) -> tuple[object, ...]:
+    """What of a node's GPUs can be had, whatever they are seen doing."""
+    has = cluster.gpu_model[row] >= 0
+    arrays = (cluster.gpu_memory_mib, cluster.gpu_healthy, cluster.gpu_free_milli, cluster.gpu_free_mib)
+    return (int(cluster.untracked_units[row]), *(array[row][has].tolist() for array in arrays))
