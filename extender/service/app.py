@@ -27,6 +27,7 @@ from extender.queueing.controllers import QueueController
 from extender.queueing.options import Options
 from extender.queueing.quotas import Quotas
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, QueueCollector
+from extender.service.overviews import Overviews
 from extender.service.remedies import Remedies
 from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
@@ -54,6 +55,7 @@ class Service:
     owners: OwnerUsage
     remedies: Remedies
     trials: Trials
+    overviews: Overviews
     observer: Observer | None = None
     """None when telemetry is off."""
     draining: bool = field(default=False)
@@ -140,7 +142,8 @@ def create_app(
     parts: tuple[_Part | None, ...] = (events, leadership, waker, binder.settler, queue, observer)
     remedies = Remedies(placer, ledger, time.time)
     trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy)
-    service = Service(settings, mirror, fence, placer, verbs, metrics, owners, remedies, trials, observer)
+    overviews = Overviews(ledger, clock, lambda: waker.num_waiting)
+    service = Service(settings, mirror, fence, placer, verbs, metrics, owners, remedies, trials, overviews, observer)
 
     app = KerfApp(
         title="Kerf",

@@ -15,6 +15,7 @@ from extender import __version__
 from extender.service.explain_command import explain
 from extender.service.plan_command import plan
 from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
+from extender.service.top_command import top
 from extender.service.what_if_command import what_if
 
 COMMANDS = "kerf.commands"
@@ -47,6 +48,7 @@ config_app = typer.Typer(help="Look at settings, or check them.", no_args_is_hel
 app.add_typer(config_app, name="config")
 app.command()(plan)
 app.command()(explain)
+app.command()(top)
 app.command("what-if")(what_if)
 
 _errors = Console(stderr=True)

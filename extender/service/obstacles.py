@@ -5,6 +5,7 @@ import numpy as np
 from extender.core.clusters import Cluster, Rows
 from extender.core.fits import Fit, model_mask, share_mib, uuid_mask
 from extender.core.quantities import format_mib
+from extender.core.reasons import Reason
 from extender.core.requests import GpuRequest
 
 
@@ -14,7 +15,7 @@ def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -
     A GPU without room names what it fails first, in the order of the checks of `fit`.
     """
     installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
-    blocked = installed & ~checked.room
+    blocked = installed & (~checked.room | (checked.reason == Reason.NOT_THIS_KIND)[:, None])
     texts = np.full(blocked.shape, "", dtype=object)
     if request.mig or not blocked.any():
         return [list(row) for row in texts]
@@ -25,10 +26,13 @@ def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -
     of_model = model_mask(cluster, request)[cluster.taken(cluster.gpu_model, rows)]
     milli = cluster.taken(cluster.gpu_free_milli, rows)
     mib = cluster.taken(cluster.gpu_free_mib, rows)
+    other_kind = checked.reason == Reason.NOT_THIS_KIND
     enough_mib = share_mib(request, memory)
     for row, slot in np.argwhere(blocked).tolist():
         shares = checked.shares[row]
-        if not healthy[row, slot]:
+        if other_kind[row]:
+            text = "not of the kind asked"
+        elif not healthy[row, slot]:
             text = "unhealthy"
         elif not of_uuid[row, slot]:
             text = "another UUID"

@@ -11,14 +11,15 @@ from extender.cluster.ledger import Claim, Ledger
 from extender.cluster.placements import Placement, Placer
 from extender.core.clusters import Cluster, Rows
 from extender.core.decisions import evaluate, near_best, ranked
-from extender.core.fits import fit
 from extender.core.occupancies import counting_observed
-from extender.core.policies import Policy
+from extender.core.policies import POLICIES, Policy
 from extender.core.relaxations import Relaxation, Shortfall, relaxations, shortfalls
 from extender.core.requests import PodRequest
 
 _MAX_NAMES: Final = 10
 _MAX_CHANGED: Final = 20
+_TIGHTEST_FIRST: Final = POLICIES["bestfit"]
+"""Of the nodes where a smaller request fits; keeps no state of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,10 @@ class Question:
     policy: Policy
     claim: Claim | None
     """What is held for the pod."""
+    num_fit: int
+    """Candidates that have room now."""
+    best_node: str | None
+    """The one that ranks highest."""
     asked_at: float
     """Unix time."""
 
@@ -43,10 +48,21 @@ class Remedies:
         self._wall_clock = wall_clock
 
     def ask(self, placement: Placement) -> Question:
-        """Read what is needed now, in the event loop."""
+        """Read what is needed now, in the event loop: policies that rank by samples are not for several threads."""
         policy = self._placer.policy_of(PodRequest(policy=placement.decision.policy))
-        claim = self._ledger.claim(placement.pod.uid)
-        return Question(placement, self._placer.snapshot(), policy, claim, self._wall_clock())
+        cluster, claim = self._placer.snapshot(), self._ledger.claim(placement.pod.uid)
+        rows = _rows(placement, cluster)
+        evaluation = evaluate(cluster, placement.decision.request, policy, rows)
+        best = next(ranked(cluster, rows, evaluation), None)
+        return Question(
+            placement,
+            cluster,
+            policy,
+            claim,
+            num_fit=int(evaluation.fits.sum()),
+            best_node=None if best is None else cluster.node_names[best],
+            asked_at=self._wall_clock(),
+        )
 
     def held_on(self, node: str) -> list[dict[str, Any]]:
         """Who holds GPUs of a node."""
@@ -59,26 +75,23 @@ class Remedies:
 
 def now(question: Question) -> dict[str, Any]:
     """How the decision looks by now: what is held for the pod, where it would fit, what changed on its candidates."""
-    placement, cluster, claim = question.placement, question.cluster, question.claim
-    rows = _rows(question)
-    evaluation = evaluate(cluster, placement.decision.request, question.policy, rows)
-    best = next(ranked(cluster, rows, evaluation), None)
+    placement, claim = question.placement, question.claim
     return {
         "askedAt": datetime.fromtimestamp(question.asked_at, UTC).isoformat(),
         "age_s": round(max(question.asked_at - placement.decided_at, 0.0), 3),
         "held": claim and {"node": claim.node, "gpus": list(claim.gpus), "state": claim.state.name},
-        "nodesThatFit": int(evaluation.fits.sum()),
-        "bestNode": None if best is None else cluster.node_names[best],
+        "nodesThatFit": question.num_fit,
+        "bestNode": question.best_node,
         **_changes(question),
     }
 
 
 def suggestions(question: Question) -> list[dict[str, Any]]:
     """What would make it fit, the smallest change first; nothing where it fits as it is."""
-    request, rows = question.placement.decision.request, _rows(question)
-    seen = counting_observed(question.cluster, question.policy.rules)
-    if fit(seen, request, rows).fits.any():
+    if question.num_fit:
         return []
+    request, rows = question.placement.decision.request, _rows(question.placement, question.cluster)
+    seen = counting_observed(question.cluster, question.policy.rules)
     lacking = [_of_shortfall(question.cluster, shortfall) for shortfall in shortfalls(seen, request, rows)]
     return lacking[:1] + [_of_relaxation(question, one) for one in relaxations(seen, request, rows)] + lacking[1:]
 
@@ -97,7 +110,7 @@ def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> dict[str, Any]:
 
 def _of_relaxation(question: Question, relaxation: Relaxation) -> dict[str, Any]:
     cluster = question.cluster
-    evaluation = evaluate(cluster, relaxation.request, question.policy, relaxation.rows)
+    evaluation = evaluate(cluster, relaxation.request, _TIGHTEST_FIRST, relaxation.rows)
     order = list(ranked(cluster, relaxation.rows, evaluation))[:_MAX_NAMES]
     return {
         "change": relaxation.change,
@@ -108,9 +121,9 @@ def _of_relaxation(question: Question, relaxation: Relaxation) -> dict[str, Any]
     }
 
 
-def _rows(question: Question) -> Rows:
+def _rows(placement: Placement, cluster: Cluster) -> Rows:
     """Rows that the candidates have by now."""
-    placement, row_of = question.placement, question.cluster.row_of
+    row_of = cluster.row_of
     then = placement.cluster.node_names
     names = (then[row] for row in placement.decision.rows.tolist())
     if placement.offered is not None:
@@ -132,9 +145,18 @@ def _changes(question: Question) -> dict[str, Any]:
         current = cluster.row_of.get(name)
         if current is None:
             gone += [name] if name else []
-        elif cluster.row_version[current] != before.row_version[row]:
+        elif cluster.row_version[current] == before.row_version[row]:
+            continue
+        elif _booked(before, row) != _booked(cluster, current):
             then, today = int(idle_then[row]), int(idle_now[current])
             num_changed += 1
             if len(changed) < _MAX_CHANGED:
                 changed.append({"node": name, "freeGPUsThen": then, "freeGPUsNow": today})
     return {"numChanged": num_changed, "changed": changed, "gone": gone[:_MAX_CHANGED]}
+
+
+def _booked(cluster: Cluster, row: int) -> tuple[object, ...]:
+    """What of a node's GPUs can be had, whatever they are seen doing."""
+    has = cluster.gpu_model[row] >= 0
+    arrays = (cluster.gpu_memory_mib, cluster.gpu_healthy, cluster.gpu_free_milli, cluster.gpu_free_mib)
+    return (int(cluster.untracked_units[row]), *(array[row][has].tolist() for array in arrays))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
@@ -267,6 +267,15 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         if (cost := interference_of(placement, service.owners)) is not None:
             told["interference"] = cost
         return JSONResponse(told)
+
+    @app.get("/nodes", tags=["explanation"])
+    async def nodes(
+        limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 100,
+        after: Annotated[str, Query(max_length=253, description="The `next` of the page before.")] = "",
+        gpus: Annotated[bool, Query(description="Only nodes with GPUs.")] = False,
+    ) -> JSONResponse:
+        """What is booked and used: totals of the cluster, and its nodes page by page."""
+        return JSONResponse(service.overviews.page(limit, after, gpus_only=gpus))
 
 
 def _explained(question: Question) -> dict[str, Any]:

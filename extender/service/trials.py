@@ -16,11 +16,10 @@ import numpy as np
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH, Mirror
 from extender.cluster.transports import ClusterError, Transport
-from extender.core.policies import POLICIES
 from extender.core.requests import RequestError
 from extender.queueing import reports, sources
 from extender.queueing.batches import asked_of, plan_pod, view_of
-from extender.queueing.boards import Board
+from extender.queueing.boards import DEFAULT_POLICY, Board
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.planners import PLANNERS
 from extender.queueing.plans import Plan, PlanPod, View
@@ -28,6 +27,8 @@ from extender.queueing.restrictions import Kinds
 
 _MAX_PODS: Final = 10_000
 _MAX_ADDED: Final = 1_000
+_STATELESS: Final = frozenset({"bestfit", "binpack", "spread"})
+"""Policies that several threads may use at once; for others bestfit stands in."""
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
 
@@ -70,7 +71,7 @@ class Trials:
         self._ledger = ledger
         self._mirror = mirror
         self._clock = clock
-        self._policy = default_policy if default_policy in POLICIES else ""
+        self._policy = default_policy
         self._busy = asyncio.Lock()
 
     async def answer(self, body: bytes) -> dict[str, Any]:
@@ -176,7 +177,8 @@ def _planned(pods: Iterable[Pod], kinds: Kinds, policy: str) -> tuple[list[PlanP
         except RequestError as error:
             faults[pod.key] = str(error)
             continue
-        batch.append(replace(planned, policy=planned.policy or policy))
+        wanted = planned.policy or policy
+        batch.append(replace(planned, policy=wanted if wanted in _STATELESS else DEFAULT_POLICY))
     return batch, faults
 
 

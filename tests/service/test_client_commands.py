@@ -8,6 +8,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from extender.service import kubectl_plugin
 from extender.service.cli import app
 from tests.service.bodies import args, pod
 from tests.service.processes import Server, demo, request
@@ -140,3 +141,21 @@ def test_wrong_what_ifs(server: Server, arguments: list[str], fault: str) -> Non
     result = kerf(server, "what-if", *arguments)
     assert result.exit_code == USAGE
     assert fault in result.output
+
+
+def test_top(server: Server) -> None:
+    result = kerf(server, "top", "--once")
+    assert result.exit_code == 0, result.output
+    assert " GPUs booked" in result.output
+    assert "h100-0" in result.output
+    assert "cpu-0" not in result.output
+    assert "cpu-0" in kerf(server, "top", "--all").output
+    told = json.loads(kerf(server, "top", "-o", "json").output)
+    assert len(told["items"]) == told["totals"]["gpuNodes"] == 34
+
+
+def test_the_kubectl_plugin(server: Server) -> None:
+    environment = {"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
+    for arguments in (["top", "--once"], ["what-if", "--drain", "cpu-0"], ["explain", "default/placed"]):
+        result = CliRunner().invoke(kubectl_plugin.app, arguments, env=environment)
+        assert result.exit_code == 0, result.output

@@ -104,6 +104,19 @@ def test_what_has_changed_since(kerf: Kerf) -> None:
     assert explained(kerf, "placed")["now"]["gone"] == ["t4-1"]
 
 
+def test_what_keeps_a_pod_from_each_gpu() -> None:
+    objects = [node("small", 1, "t4"), node("shared", shared=4), node("big", 1)]
+    with running(objects) as kerf:
+        kerf.create(pod("held", 1, node_name="big", annotations={"kerf.dev/assigned-gpus": "0"}))
+        kerf.filter(pod("asking", 1, annotations={"kerf.dev/gpu-memory-each": "40Gi"}), ["small", "shared", "big"])
+        why = explained(kerf, "asking")
+    assert {line["node"]: line["gpus"][0]["obstacle"] for line in why["nodes"]} == {
+        "small": "too small: 15 GiB of 40 GiB",
+        "shared": "not of the kind asked",
+        "big": "in use",
+    }
+
+
 def test_a_pending_pod_that_fits_by_now_needs_no_change(kerf: Kerf) -> None:
     holder = kerf.create(pod("holder", 2, node_name="t4-0", annotations={"kerf.dev/assigned-gpus": "0,1"}))
     kerf.filter(pod("asking", 1), ["t4-0"])

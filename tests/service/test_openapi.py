@@ -48,6 +48,8 @@ def description() -> schemathesis.BaseSchema:
         pytest.param("GET /syncz", VALID, (), id="syncz"),
         pytest.param("GET /version", VALID, (), id="version"),
         pytest.param("GET /metrics", VALID, (), id="metrics"),
+        pytest.param("GET /nodes", VALID, (), id="nodes, valid"),
+        pytest.param("GET /nodes", INVALID, (), id="nodes, invalid"),
         pytest.param("GET /explain/pod/{namespace}/{name}", VALID, (), id="explain"),
     ],
 )
@@ -84,6 +86,7 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/version": {"200"},
         "/metrics": {"200"},
         "/telemetry": {"200"},
+        "/nodes": {"200", "422"},
         # 422 is FastAPI's own, for path parameters; every text is one.
         "/explain/pod/{namespace}/{name}": {"200", "404", "422"},
     }

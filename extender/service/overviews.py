@@ -1,0 +1,110 @@
+"""The cluster at a glance: totals, and node by node what GPUs there are and what of them is booked and used."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from extender.cluster.ledger import ClaimState, Ledger
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.nodes import GpuUnit
+from extender.core.observations import Gauge
+
+
+class Overviews:
+    """Reads the cluster as it is when somebody looks."""
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float], num_waiting: Callable[[], int]) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._num_waiting = num_waiting
+
+    def page(self, limit: int, after: str, *, gpus_only: bool) -> dict[str, Any]:
+        """Totals of the whole cluster, and up to `limit` nodes in the order of their names, those past `after`."""
+        cluster = self._ledger.snapshot(self._clock())
+        figures = _Figures(cluster)
+        has_gpus = (cluster.unit != GpuUnit.NONE).tolist()
+        names = sorted(name for name, row in cluster.row_of.items() if has_gpus[row] or not gpus_only)
+        first = bisect_right(names, after) if after else 0
+        chosen = names[first : first + limit]
+        more = first + limit < len(names)
+        return {
+            "version": cluster.version,
+            "totals": {
+                "nodes": len(cluster.row_of),
+                "gpuNodes": sum(has_gpus),
+                **figures.totals(),
+                "reservations": self._ledger.num_claims(ClaimState.RESERVED),
+                "bindings": self._ledger.num_claims(ClaimState.BINDING),
+                "waitingPods": self._num_waiting(),
+            },
+            "items": [self._item(figures, name, cluster.row_of[name]) for name in chosen],
+            "next": chosen[-1] if more and chosen else None,
+        }
+
+    def _item(self, figures: "_Figures", name: str, row: int) -> dict[str, Any]:
+        states = [claim.state for claim in self._ledger.claims_on(name)]
+        return {
+            "node": name,
+            **figures.of(row),
+            "pods": states.count(ClaimState.BOUND),
+            "reservations": len(states) - states.count(ClaimState.BOUND),
+        }
+
+
+class _Figures:
+    """Sums over the GPUs of each node, made once for a page."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._installed = cluster.gpu_model >= 0  # (N, G)
+        per_gpu = cluster.units_per_gpu
+        self._units = self._installed.sum(axis=1) * per_gpu  # (N,)
+        self._free = np.clip(cluster.gpu_idle.sum(axis=1) * per_gpu - cluster.untracked_units, 0, None)
+        self._healthy = (self._installed & cluster.gpu_healthy).sum(axis=1)
+        # Of a GPU of unknown holder nothing tells how much is in use: it counts as whole.
+        unknown = np.minimum(cluster.untracked_units / np.maximum(per_gpu, 1), cluster.gpu_idle.sum(axis=1))
+        free = np.where(self._installed, cluster.gpu_free_milli, 0).sum(axis=1) / WHOLE_MILLI - unknown
+        self._booked = np.maximum(self._installed.sum(axis=1) - free, 0.0)
+        # As `kerf plan` counts them: units free on a node of which others are in use.
+        self._cut = np.where(self._free < self._units, self._free, 0)
+
+    def totals(self) -> dict[str, Any]:
+        """Of all nodes."""
+        return {
+            "gpus": int(self._installed.sum()),
+            "gpusBooked": round(float(self._booked.sum()), 3),
+            "units": int(self._units.sum()),
+            "unitsFree": int(self._free.sum()),
+            "fragments": int(self._cut.sum()),
+            "unhealthy": int(self._installed.sum() - self._healthy.sum()),
+            "load": self._load(np.flatnonzero(self._installed.any(axis=1))),
+        }
+
+    def of(self, row: int) -> dict[str, Any]:
+        """Of one node."""
+        cluster, installed = self._cluster, self._installed[row]
+        models = {cluster.models[index].name for index in cluster.gpu_model[row][installed].tolist()}
+        memory, free = (int(array[row][installed].sum()) for array in (cluster.gpu_memory_mib, cluster.gpu_free_mib))
+        return {
+            "unit": GpuUnit(int(cluster.unit[row])).name,
+            "models": sorted(models - {""}),
+            "gpus": int(installed.sum()),
+            "gpusBooked": round(float(self._booked[row]), 3),
+            "units": int(self._units[row]),
+            "unitsFree": int(self._free[row]),
+            "fragments": int(self._cut[row]),
+            "unhealthy": int(installed.sum() - self._healthy[row]),
+            "memoryMiB": memory,
+            "memoryFreeMiB": free,
+            "load": self._load(np.array([row])),
+        }
+
+    def _load(self, rows: Rows) -> float | None:
+        """Mean load of the GPUs of some nodes that tell one, None where none does."""
+        if self._cluster.observed is None:
+            return None
+        load = self._cluster.observed.gauge(Gauge.LOAD)[rows][self._installed[rows]]
+        known = load[np.isfinite(load)]
+        return round(float(known.mean()), 4) if len(known) else None
