@@ -6,6 +6,7 @@ found by halving: some dozens of fits in all, each over all R rows, made when so
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -63,6 +64,8 @@ class _Number:
     """Values worth trying, ascending, all below what is asked."""
 
 
+_MAX_SIZES: Final = 8
+
 _UNIT_OF = {Reason.BUSY: "GPUs", Reason.COMPUTE_BUSY: "milli", Reason.MEMORY_BUSY: "MiB", Reason.TOTAL_BUSY: "MiB"}
 
 
@@ -77,18 +80,14 @@ def relaxations(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relax
     found = [*_reduced(cluster, request, rows), *_fitting(cluster, dropped, rows)]
     if not found:
         found = [
-            replace(
-                further,
-                change=f"{first.change}+{further.change}",
-                text=f"{first.text}, and {further.text}",
-                size=first.size + further.size,
-            )
+            _joined(first, further)
             for first in dropped
             for further in (
                 *_reduced(cluster, first.request, rows),
                 *_fitting(cluster, [one for one in _dropped(first.request) if one.change > first.change], rows),
             )
         ]
+        found += _smaller_and_fewer(cluster, request, rows)
     return sorted(found, key=lambda relaxation: relaxation.size)
 
 
@@ -108,6 +107,29 @@ def shortfalls(cluster: Cluster, request: GpuRequest, rows: Rows, most: int = 3)
             part = lacks / max(int(asked[at[index]]), 1)
             found.append((part, int(cluster.tie_rank[row]), Shortfall(row, lacks, unit)))
     return [shortfall for _, _, shortfall in sorted(found, key=lambda entry: entry[:2])[:most] if shortfall.missing > 0]
+
+
+def _joined(first: Relaxation, further: Relaxation) -> Relaxation:
+    return replace(
+        further,
+        change=f"{first.change}+{further.change}",
+        text=f"{first.text}, and {further.text}",
+        size=first.size + further.size,
+    )
+
+
+def _smaller_and_fewer(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relaxation]:
+    """The largest memory of each GPU, of a few sizes below what is asked, with which fewer of them fit."""
+    for number in _numbers(cluster, request, rows):
+        if number.change != "memoryEach":
+            continue
+        for mib in list(number.limits)[: -_MAX_SIZES - 1 : -1]:
+            size = (number.asked - mib) / number.asked
+            first = Relaxation(number.change, number.words(mib), number.smaller(mib), size, rows)
+            fewer = [one for one in _reduced(cluster, first.request, rows) if one.change == "count"]
+            if fewer:
+                return [_joined(first, fewer[0])]
+    return []
 
 
 def _asked(request: GpuRequest, reason: Reason, cluster: Cluster, rows: Rows) -> Longs:

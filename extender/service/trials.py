@@ -78,7 +78,7 @@ class Trials:
         """Where the pods would go. Raises TrialError, ClusterError."""
         try:
             asked = _decoder.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise TrialError(f"the question can't be read: {error}") from None
         async with self._busy:
             return await self._answer(asked)
@@ -86,12 +86,12 @@ class Trials:
     async def _answer(self, asked: WhatIf) -> dict[str, Any]:
         try:
             nodes = await sources.list_objects(self._transport, NODES_PATH, Node)
+            by_name = {node.metadata.name: node for node in nodes}
+            if unknown := [name for name in asked.drain if name not in by_name]:
+                raise TrialError(f"drain: no node is named {', '.join(unknown[:5])}")
             moving = [pod for name in dict.fromkeys(asked.drain) for pod in await self._pods_on(name)]
         except msgspec.DecodeError as error:
             raise ClusterError(f"nodes and pods can't be read: {error}") from None
-        by_name = {node.metadata.name: node for node in nodes}
-        if unknown := [name for name in asked.drain if name not in by_name]:
-            raise TrialError(f"drain: no node is named {', '.join(unknown[:5])}")
         added = _added(asked.add_nodes, by_name)
         kinds = Kinds()
         batch, faults = _planned([*moving, *_pods(asked)], kinds, self._policy)

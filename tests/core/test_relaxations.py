@@ -43,6 +43,11 @@ def texts(cluster: Cluster, request: GpuRequest) -> list[str]:
             ["any model instead of model h100, and 1 GPU fewer (4 instead of 5)"],
             id="two conditions",
         ),
+        pytest.param(
+            GpuRequest(5, memory_each_mib=102400),
+            ["80 GiB instead of 100 GiB each, and 3 GPUs fewer (2 instead of 5)"],
+            id="smaller and fewer",
+        ),
         pytest.param(GpuRequest(1, mig=(("1g.5gb", 1),)), [], id="MIG"),
     ],
 )

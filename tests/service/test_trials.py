@@ -71,6 +71,7 @@ def test_a_pod_that_asks_for_nonsense_is_named() -> None:
     ("question", "fault"),
     [
         pytest.param("{", "can't be read", id="no JSON"),
+        pytest.param('{"pods": [' + '{"a":' * 20_000, "can't be read", id="deep JSON"),
         pytest.param('{"replicas": 0}', "Expected `int` >= 1", id="replicas"),
         pytest.param('{"pod": []}', "unknown field", id="a key that is none"),
         pytest.param('{"pods": [{"spec": {"containers": 3}}]}', "pods[0]: Expected `array", id="a pod that is none"),
@@ -91,6 +92,12 @@ def test_questions_that_are_none(question: str, fault: str) -> None:
         answer = kerf.post("/what-if", question.encode())
     assert answer.status == 400
     assert fault in answer.json()["Error"]
+
+
+def test_bytes_that_are_no_text() -> None:
+    with running([node("n-0", 4)]) as kerf:
+        answer = kerf.post("/what-if", b'{"drain": ["\xff"]}')
+    assert answer.status == 400
 
 
 def test_not_before_the_cluster_is_known() -> None:
