@@ -14,6 +14,7 @@ from extender.core.clusters import Cluster, Floats, Rows
 from extender.core.fits import Fit
 from extender.core.genius import min_max, neutral
 from extender.core.observations import Gauge
+from extender.core.refreshes import PerRefresh
 from extender.core.requests import GpuRequest
 
 NODE_WEIGHT: Final = 5.0
@@ -28,25 +29,20 @@ class AlnairScore:
 
     def __init__(self, model_weights: Mapping[str, float] = MODEL_WEIGHTS) -> None:
         self._model_weights = dict(model_weights)
-        self._of: tuple[object, object] = None, None
-        self._scores: Floats = np.zeros(0)
-        self._version = 0
+        self._scores = PerRefresh(self._all_scores)
 
     def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
         """(R,) Alnair's score from 0 to 100."""
-        self._refresh(cluster)
-        return self._scores[rows]
+        scores: Floats = self._scores(cluster)[rows]
+        return scores
 
     def context(self, cluster: Cluster) -> Hashable:
         """Another value whenever any node's score may be another."""
-        self._refresh(cluster)
-        return self._version
+        return self._scores.version(cluster)
 
-    def _refresh(self, cluster: Cluster) -> None:
+    def _all_scores(self, cluster: Cluster) -> Floats:
+        """(N,)."""
         observed = cluster.observed
-        value = None if observed is None else observed.value
-        if self._of[0] is cluster.gpu_model and self._of[1] is value:
-            return
         installed = cluster.gpu_model >= 0
         weights = np.array([self._model_weights.get(model.name, NEWEST_WEIGHT) for model in cluster.models] + [0.0])
         memory_gib = cluster.gpu_memory_mib / 1024
@@ -58,8 +54,4 @@ class AlnairScore:
             total = used + observed.gauge(Gauge.MEMORY_FREE)
             used_fraction[0] = np.divide(used, total, out=np.full(used.shape, np.nan), where=total > 0)
         actual = np.where(installed, neutral(used_fraction, installed)[0], 0).sum(axis=1)
-        self._scores = 100 * min_max(
-            NODE_WEIGHT * node_value + ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1))
-        )
-        self._of = cluster.gpu_model, value
-        self._version += 1
+        return 100 * min_max(NODE_WEIGHT * node_value + ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1)))

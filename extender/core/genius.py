@@ -15,6 +15,7 @@ from extender.core.clusters import Cluster, Floats, Mask, Rows
 from extender.core.fits import Fit
 from extender.core.observations import Gauge
 from extender.core.products import attributes
+from extender.core.refreshes import PerRefresh
 from extender.core.requests import GpuRequest
 
 Planes = npt.NDArray[np.float64]
@@ -91,32 +92,25 @@ class GeniusScore:
 
     def __init__(self, weights: GeniusWeights | None = None) -> None:
         self._weights = weights or GeniusWeights()
-        self._of: tuple[object, object] = None, None
-        self._scores: Floats = np.zeros(0)
-        self._version = 0
+        self._scores = PerRefresh(self._all_scores)
 
     def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
         """(R,) Genius' score from 0 to 1."""
-        self._refresh(cluster)
-        return self._scores[rows]
+        scores: Floats = self._scores(cluster)[rows]
+        return scores
 
     def context(self, cluster: Cluster) -> Hashable:
         """Another value whenever any node's score may be another."""
-        self._refresh(cluster)
-        return self._version
+        return self._scores.version(cluster)
 
-    def _refresh(self, cluster: Cluster) -> None:
-        value = None if cluster.observed is None else cluster.observed.value
-        if self._of[0] is cluster.gpu_model and self._of[1] is value:
-            return
+    def _all_scores(self, cluster: Cluster) -> Floats:
+        """(N,)."""
         installed = cluster.gpu_model >= 0
         table = attributes(cluster.models)
         memory = np.where(cluster.gpu_memory_mib > 0, cluster.gpu_memory_mib, np.nan)
         static = np.stack([memory, *table[:4][:, cluster.gpu_model]])
         *_, scores = genius_totals(static, _dynamic(cluster), installed, self._weights)
-        self._scores = min_max(scores, np.asarray(installed.any(axis=1)))
-        self._of = cluster.gpu_model, value
-        self._version += 1
+        return min_max(scores, np.asarray(installed.any(axis=1)))
 
 
 def _dynamic(cluster: Cluster) -> Planes:

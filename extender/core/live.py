@@ -24,6 +24,7 @@ from extender.core.fits import Fit
 from extender.core.observations import Gauge
 from extender.core.occupancies import HARDWARE_XIDS, ObservedRules, faulty
 from extender.core.products import attributes
+from extender.core.refreshes import PerRefresh
 from extender.core.requests import GpuRequest
 
 _COOL_C: Final = 50.0
@@ -48,32 +49,40 @@ class LiveWeights:
     """Part of the GPUs that the pod would get, from 0 to 1; the rest is the whole node's."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """What depends on the samples and the inventory alone."""
+
+    busy: Plane
+    """(N, G) compute in use."""
+    rest: Plane
+    """(N, G) weighted headroom of the terms that no pod just placed changes."""
+    sound: Mask
+    """(N, G) GPUs without a fault."""
+
+
 class LiveScore:
     """The policy. What depends on samples alone is worked out once for each refresh of them."""
 
     def __init__(self, weights: LiveWeights | None = None, xids: frozenset[int] = HARDWARE_XIDS) -> None:
         self._weights = weights or LiveWeights()
         self._rules = ObservedRules(xids=xids)
-        self._of: tuple[object, object] = None, None
-        self._busy: Plane = np.zeros((0, 0))
-        self._rest: Plane = np.zeros((0, 0))
-        self._sound: Mask = np.zeros((0, 0), np.bool_)
-        self._version = 0
+        self._sampled = PerRefresh(self._of_samples)
 
     def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
         """(R,) headroom from 0 to 1."""
-        self._refresh(cluster)
+        sampled = self._sampled(cluster)
         weights = self._weights
         installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
         memory = np.maximum(cluster.taken(cluster.gpu_memory_mib, rows), 1)
         left = np.minimum(cluster.taken(cluster.gpu_free_mib, rows) / memory, 1.0)
-        busy = cluster.taken(self._busy, rows)
+        busy = cluster.taken(sampled.busy, rows)
         if cluster.observed is not None:
             busy = np.maximum(busy, cluster.taken(cluster.observed.expected_load, rows))
         total = weights.load + weights.memory + weights.power + weights.temperature
         total += weights.bandwidth + weights.tensor
-        headroom = weights.load * (1 - busy) + weights.memory * left + cluster.taken(self._rest, rows)
-        headroom = np.where(cluster.taken(self._sound, rows), headroom / max(total, 1e-9), 0.0)
+        headroom = weights.load * (1 - busy) + weights.memory * left + cluster.taken(sampled.rest, rows)
+        headroom = np.where(cluster.taken(sampled.sound, rows), headroom / max(total, 1e-9), 0.0)
         own = _mean(headroom, fit.room & installed)
         around = _mean(headroom, installed)
         # Rounded, so that the order in which GPUs were added up breaks no tie.
@@ -82,15 +91,10 @@ class LiveScore:
 
     def context(self, cluster: Cluster) -> Hashable:
         """Another value whenever any node's score may be another."""
-        self._refresh(cluster)
-        return self._version
+        return self._sampled.version(cluster)
 
-    def _refresh(self, cluster: Cluster) -> None:
-        """Work out what depends on the samples and the inventory alone."""
+    def _of_samples(self, cluster: Cluster) -> "_Sampled":
         observed = cluster.observed
-        value = None if observed is None else observed.value
-        if self._of[0] is cluster.gpu_model and self._of[1] is value:
-            return
         weights = self._weights
         installed = cluster.gpu_model >= 0
         limit = attributes(cluster.models)[4][cluster.gpu_model]
@@ -100,17 +104,15 @@ class LiveScore:
                 return np.full(installed.shape, np.nan)
             return observed.gauge(gauge).astype(np.float64)
 
-        self._busy = 1 - _or_mean(1 - sampled(Gauge.LOAD), installed)
-        self._rest = (
+        busy = 1 - _or_mean(1 - sampled(Gauge.LOAD), installed)
+        rest = (
             weights.power * _or_mean(1 - np.minimum(sampled(Gauge.POWER) / limit, 1), installed)
             + weights.temperature
             * _or_mean(np.clip((_HOT_C - sampled(Gauge.TEMPERATURE)) / (_HOT_C - _COOL_C), 0, 1), installed)
             + weights.bandwidth * _or_mean(1 - sampled(Gauge.BANDWIDTH), installed)
             + weights.tensor * _or_mean(1 - sampled(Gauge.TENSOR), installed)
         )
-        self._sound = ~faulty(cluster, np.arange(cluster.num_nodes), self._rules)
-        self._of = cluster.gpu_model, value
-        self._version += 1
+        return _Sampled(busy, rest, ~faulty(cluster, np.arange(cluster.num_nodes), self._rules))
 
 
 def _or_mean(headroom: Plane, installed: Mask) -> Plane:

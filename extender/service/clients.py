@@ -38,7 +38,8 @@ CaOption = Annotated[
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
 DEFAULT_SERVER = "http://127.0.0.1:8888"
 
-_STATUS_USAGE, _STATUS_FAILED = 2, 1
+FAILED, USAGE, PENDING, UNKNOWN = 1, 2, 3, 4
+"""Exit statuses: no Kerf answers or it can't; wrong usage; a pod stays pending; Kerf does not know it."""
 
 
 class AnswerError(Exception):
@@ -56,7 +57,7 @@ def ask(server: str, path: str, ca_file: Path | None = None, body: Any = None) -
     """
     address = server.rstrip("/")
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).netloc:
-        fail(f"--server {server}: write an address such as {DEFAULT_SERVER}", _STATUS_USAGE)
+        fail(f"--server {server}: write an address such as {DEFAULT_SERVER}", USAGE)
     try:
         context = ssl.create_default_context(cafile=str(ca_file)) if ca_file else None
         # Without the proxies of the environment: Kerf is on loopback, or behind a Service.
@@ -75,10 +76,10 @@ def ask(server: str, path: str, ca_file: Path | None = None, body: Any = None) -
             "  kerf demo                                                             # a sample cluster, here\n"
             "  kubectl -n kube-system port-forward deployment/kerf-scheduler 8888  # the one of a cluster\n"
             "and say where with --server or KERF_SERVER_URL.",
-            _STATUS_FAILED,
+            FAILED,
         )
     except ValueError as error:
-        fail(f"what answers at {address} is no Kerf: {error}", _STATUS_FAILED)
+        fail(f"what answers at {address} is no Kerf: {error}", FAILED)
 
 
 def show(answer: Any, output: Output, table: Callable[[Console], None]) -> None:

@@ -10,6 +10,10 @@ from rich.table import Table
 
 from extender.service.clients import (
     DEFAULT_SERVER,
+    FAILED,
+    PENDING,
+    UNKNOWN,
+    USAGE,
     AnswerError,
     CaOption,
     Output,
@@ -20,7 +24,6 @@ from extender.service.clients import (
     show,
 )
 
-_PENDING, _UNKNOWN, _USAGE, _FAILED = 3, 4, 2, 1
 _NOT_FOUND = 404
 _MAX_NODES = 15
 
@@ -39,21 +42,21 @@ def explain(
     """
     before, slash, name = pod.rpartition("/")
     if not name or "/" in before or (slash and not before) or (slash and namespace not in (None, before)):
-        fail(f"{pod}: write NAMESPACE/NAME, or NAME with -n NAMESPACE", _USAGE)
+        fail(f"{pod}: write NAMESPACE/NAME, or NAME with -n NAMESPACE", USAGE)
     path = f"/explain/pod/{quote(before or namespace or 'default', safe='')}/{quote(name, safe='')}"
     try:
         answer = ask(server, path, ca_file)
     except AnswerError as error:
         if error.status != _NOT_FOUND:
-            fail(str(error), _FAILED)
+            fail(str(error), FAILED)
         fail(
             f"{error}\nKerf decides when kube-scheduler offers it a pod that asks for GPUs: "
             "does the pod's schedulerName name a scheduler that calls Kerf, and is it held by a scheduling gate?",
-            _UNKNOWN,
+            UNKNOWN,
         )
     show(answer, output, lambda console: _print(answer, console))
     if answer["verdict"] != "placed":
-        raise typer.Exit(_PENDING)
+        raise typer.Exit(PENDING)
 
 
 def _print(answer: Any, console: Console) -> None:

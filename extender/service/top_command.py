@@ -15,6 +15,7 @@ from rich.text import Text
 
 from extender.service.clients import (
     DEFAULT_SERVER,
+    FAILED,
     AnswerError,
     CaOption,
     Output,
@@ -27,7 +28,6 @@ from extender.service.clients import (
 )
 
 _PAGE = 500
-_FAILED = 1
 
 
 def top(
@@ -44,7 +44,7 @@ def top(
         try:
             return _read(server, ca_file, gpus_only=not all_nodes)
         except AnswerError as error:
-            fail(str(error), _FAILED)
+            fail(str(error), FAILED)
 
     out = console()
     if once or output is not Output.TABLE or not out.is_terminal:

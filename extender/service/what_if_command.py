@@ -11,6 +11,9 @@ from rich.table import Table
 
 from extender.service.clients import (
     DEFAULT_SERVER,
+    FAILED,
+    PENDING,
+    USAGE,
     AnswerError,
     CaOption,
     Output,
@@ -21,7 +24,6 @@ from extender.service.clients import (
     show,
 )
 
-_PENDING, _USAGE, _FAILED = 3, 2, 1
 _BAD_QUESTION = 400
 _MAX_NAMES = 4
 
@@ -48,15 +50,15 @@ def what_if(
     pods, nodes = _read(files or [])
     added = [*nodes, *(_template(text) for text in add_node or ())]
     if not pods and not drain:
-        fail("nothing to place: name manifests of pods with -f, or a node with --drain", _USAGE)
+        fail("nothing to place: name manifests of pods with -f, or a node with --drain", USAGE)
     question = {"pods": pods, "replicas": replicas, "drain": drain or [], "addNodes": added}
     try:
         answer = ask(server, "/what-if", ca_file, question)
     except AnswerError as error:
-        fail(str(error), _USAGE if error.status == _BAD_QUESTION else _FAILED)
+        fail(str(error), USAGE if error.status == _BAD_QUESTION else FAILED)
     show(answer, output, lambda console: _print(answer, console))
     if answer["unassigned"]:
-        raise typer.Exit(_PENDING)
+        raise typer.Exit(PENDING)
 
 
 def _read(files: list[Path]) -> tuple[list[Any], list[Any]]:
@@ -67,7 +69,7 @@ def _read(files: list[Path]) -> tuple[list[Any], list[Any]]:
         try:
             documents = list(yaml.safe_load_all(path.read_text()))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            fail(f"{path}: {error}", _USAGE)
+            fail(f"{path}: {error}", USAGE)
         for document in documents:
             kind = document.get("kind") if isinstance(document, dict) else type(document).__name__
             if kind == "Pod":
@@ -75,14 +77,14 @@ def _read(files: list[Path]) -> tuple[list[Any], list[Any]]:
             elif kind == "Node":
                 nodes.append({"manifest": document})
             elif document is not None:
-                fail(f"{path}: {kind} can't be placed; write pods, and nodes to add", _USAGE)
+                fail(f"{path}: {kind} can't be placed; write pods, and nodes to add", USAGE)
     return pods, nodes
 
 
 def _template(text: str) -> dict[str, Any]:
     name, _, count = text.partition("=")
     if not name or not (count or "1").isdecimal() or not int((count or "1")[:9]) >= 1:
-        fail(f"--add-node {text}: write a node's name, or NODE=3 for three like it", _USAGE)
+        fail(f"--add-node {text}: write a node's name, or NODE=3 for three like it", USAGE)
     return {"template": name, "count": int(count or "1")}
 
 
