@@ -1,6 +1,6 @@
 """How Kerf speaks to an API server: four calls behind a seam, so that a cluster in memory can stand in for one.
 
-kubeconfig, in-cluster credentials and TLS are the official client's work; requests go straight through aiohttp, since
+kubeconfig, in-cluster credentials and TLS are the official client's work; requests go straight to the server, since
 the client's models cost a hundred times what narrow decoding does.
 """
 
@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -20,9 +21,11 @@ from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from yarl import URL
 
 from extender.cluster import objects
+from extender.cluster.connections import ConnectionPool
 
 Query = Mapping[str, str]
 
+_HEADERS: Final = {"Accept": "application/json", "User-Agent": "kerf"}
 _IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: silence for longer is a dead connection
 _MAX_CONNECTIONS: Final = 100
 _CONTENT_TYPES: Final = {"POST": "application/json", "PATCH": "application/merge-patch+json"}
@@ -90,6 +93,7 @@ class ApiServer:
         self._request_timeout_s = request_timeout_s
         self._configuration: Configuration | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._connections: ConnectionPool | None = None
         self._extra: dict[str, str] = {}
 
     async def start(self) -> None:
@@ -99,16 +103,25 @@ class ApiServer:
         except OSError as error:  # certificates or keys that are missing, or none
             raise _unusable(error) from error
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls, limit=_MAX_CONNECTIONS, keepalive_timeout=60),
-            headers={"Accept": "application/json", "User-Agent": "kerf"},
+            connector=aiohttp.TCPConnector(ssl=tls, limit=_MAX_CONNECTIONS, keepalive_timeout=60), headers=_HEADERS
         )
         self._configuration, self._session = configuration, session
         if configuration.tls_server_name:
             self._extra["server_hostname"] = configuration.tls_server_name
         if configuration.proxy:
             self._extra["proxy"] = configuration.proxy
+            return
+        self._connections = ConnectionPool(
+            URL(configuration.host, encoded=True),
+            headers=_HEADERS,
+            tls=tls,
+            server_name=configuration.tls_server_name or "",
+            timeout_s=self._request_timeout_s,
+        )
 
     async def close(self) -> None:
+        if self._connections is not None:
+            self._connections.close()
         if self._session is not None:
             await self._session.close()
 
@@ -158,6 +171,9 @@ class ApiServer:
         return content
 
     async def _exchange(self, method: str, path: str, query: Query | None, body: bytes | None) -> tuple[int, bytes]:
+        if self._connections is not None:
+            headers = await self._headers(method, body)
+            return await self._connections.exchange(method, path, urlencode(query or {}, safe="/"), headers, body)
         limit = aiohttp.ClientTimeout(total=self._request_timeout_s)
         async with await self._send(method, path, query, body, limit) as response:
             return response.status, await response.read()
@@ -166,6 +182,20 @@ class ApiServer:
         self, method: str, path: str, query: Query | None, body: bytes | None, limit: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         if self._configuration is None or self._session is None:
+            raise RuntimeError("ApiServer is used before start()")
+        return await self._session.request(
+            method,
+            URL(self._configuration.host + path, encoded=True),
+            params=query,
+            data=body,
+            headers=await self._headers(method, body),
+            timeout=limit,
+            **self._extra,  # type: ignore[arg-type]
+        )
+
+    async def _headers(self, method: str, body: bytes | None) -> dict[str, str]:
+        """What a request carries of its own. Raises CredentialsError."""
+        if self._configuration is None:
             raise RuntimeError("ApiServer is used before start()")
         headers = {} if body is None else {"Content-Type": _CONTENT_TYPES[method]}
         try:
@@ -176,15 +206,7 @@ class ApiServer:
             headers["Authorization"] = token.strip()  # a token file may end in a newline
         elif self._configuration.username:
             headers["Authorization"] = self._configuration.get_basic_auth_token() or ""
-        return await self._session.request(
-            method,
-            URL(self._configuration.host + path, encoded=True),
-            params=query,
-            data=body,
-            headers=headers,
-            timeout=limit,
-            **self._extra,  # type: ignore[arg-type]
-        )
+        return headers
 
     async def _load_configuration(self) -> Configuration:
         configuration = Configuration()
