@@ -8,7 +8,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 import httptools
 from yarl import URL
@@ -130,9 +130,7 @@ class _Connection(asyncio.Protocol):
     # asyncio's and the parser's calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a stream is needed")
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 from yarl import URL
 
 from extender.cluster.connections import ConnectionPool
@@ -66,7 +67,7 @@ def run(server: Server, scenario: Callable[[ConnectionPool], Awaitable[None]], *
         async with server.pool(**options) as pool:  # type: ignore[arg-type]
             await scenario(pool)
 
-    asyncio.run(run())
+    uvloop.run(run())
 
 
 async def get(pool: ConnectionPool, path: str = "/x", query: str = "") -> tuple[int, bytes]:

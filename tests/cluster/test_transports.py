@@ -13,6 +13,7 @@ from pathlib import Path
 
 import certifi
 import pytest
+import uvloop
 from aiohttp import web
 
 from extender.cluster.transports import ApiError, ApiServer, CredentialsError, Transport, UnreachableError
@@ -100,7 +101,7 @@ class Rig:
                 finally:
                     await transport.close()
 
-        asyncio.run(run())
+        uvloop.run(run())
 
 
 def answering(status: int, text: str) -> Handler:
@@ -187,7 +188,7 @@ def test_an_api_server_that_is_not_there(tmp_path: Path) -> None:
                 await call
         await transport.close()
 
-    asyncio.run(run())
+    uvloop.run(run())
 
 
 def test_an_answer_that_takes_too_long(tmp_path: Path) -> None:
@@ -222,11 +223,11 @@ def test_an_answer_that_breaks_off(tmp_path: Path) -> None:
 
 def test_nothing_is_asked_before_the_start() -> None:
     with pytest.raises(RuntimeError, match=r"before start\(\)"):
-        asyncio.run(api_server("/nonexistent").get("/x"))
+        uvloop.run(api_server("/nonexistent").get("/x"))
 
 
 def test_to_close_what_was_never_started_is_nothing() -> None:
-    asyncio.run(api_server("/nonexistent").close())
+    uvloop.run(api_server("/nonexistent").close())
 
 
 # Watches.
@@ -414,7 +415,7 @@ def test_a_kubeconfig_that_is_of_no_use(tmp_path: Path, content: str | None, con
         finally:
             await transport.close()
 
-    asyncio.run(run())
+    uvloop.run(run())
 
 
 # In a pod.
@@ -454,7 +455,7 @@ def test_a_service_account_that_is_of_no_use(
         with pytest.raises(CredentialsError, match="no usable credentials"):
             await transport.start()
 
-    asyncio.run(run())
+    uvloop.run(run())
 
 
 def test_a_kubeconfig_that_is_named_wins_over_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -503,7 +504,7 @@ def test_in_a_pod_the_service_account_speaks_tls_and_its_token_is_read_again(
             await transport.get("/x")
             await transport.close()
 
-    asyncio.run(run())
+    uvloop.run(run())
     assert [token.lower() for token in tokens] == ["bearer secret", "bearer new"]
 
 
@@ -521,4 +522,4 @@ def test_a_certificate_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypat
                 await transport.get("/x")
             await transport.close()
 
-    asyncio.run(run())
+    uvloop.run(run())
