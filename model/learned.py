@@ -11,7 +11,7 @@ from extender.core.features import Outlook
 from extender.core.fragments import fragment_milli
 from extender.core.packing import Tie
 from extender.core.potentials import Potential
-from model import prices
+from extender.models import prices
 from model.measures import LOADS, allocation_curve
 from model.replays import Engine, Replay, check
 from model.traces import NodeList, PodList

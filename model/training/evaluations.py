@@ -8,7 +8,8 @@ import numpy as np
 
 from extender.core import packing
 from extender.core.clusters import Longs
-from model import files, learned, replays
+from extender.models import files
+from model import learned, replays
 from model.baselines import baseline
 from model.learned import Foresight
 from model.measures import LOADS

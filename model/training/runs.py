@@ -16,7 +16,7 @@ import yaml
 
 from extender.core.clusters import Floats
 from extender.core.potentials import Potential
-from model import files
+from extender.models import files
 from model.learned import Foresight
 from model.measures import LOADS
 from model.training import strategies

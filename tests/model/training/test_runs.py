@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from model import files
+from extender.models import files
 from model.baselines import BASELINES
 from model.learned import Foresight, allocations
 from model.learning_commands import evaluate_app, seed_range, train_app

@@ -1,5 +1,6 @@
 """Model directories: what is written is read back, and what does not match is refused with the reason."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model import files
+from extender.models import files
 from tests.core.test_potentials import random_potential
 
 EVALUATION = (files.Evaluation("small", (7, 8), {"100": (1.0, 2.0)}, {"100": (0.5, 1.5)}),)
@@ -41,7 +42,8 @@ def test_equal_models_are_equal_bytes(written: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"format": 2}, "format 2; this program reads format 1"),
+        ({"format": 1}, "format 1; this program reads format 2"),
+        ({"kind": "attention"}, "a model of kind 'attention'; this program serves kind 'potential'"),
         ({"features_version": 2}, "trained on features version 2"),
         ({"features": ["fragment"]}, "trained on other features: fragment"),
         ({"sha256": "00"}, "SHA-256 [0-9a-f]{64}, but the manifest says 00"),
@@ -61,7 +63,11 @@ def test_damaged_and_missing_files_are_refused(written: Path) -> None:
     with pytest.raises(files.ModelError, match="SHA-256"):
         files.read(written)
     weights.unlink()
-    with pytest.raises(files.ModelError, match=r"weights\.npz: No such file"):
+    with pytest.raises(files.ModelError, match=r"weights\.safetensors: No such file"):
+        files.read(written)
+    weights.write_bytes(b"not tensors")
+    edit(written, sha256=hashlib.sha256(b"not tensors").hexdigest())
+    with pytest.raises(files.ModelError, match=r"weights\.safetensors: .*header"):
         files.read(written)
     (written / files.MANIFEST).write_text("{")
     with pytest.raises(files.ModelError, match=r"manifest\.json: "):

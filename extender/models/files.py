@@ -1,26 +1,30 @@
-"""Models as files: a directory of weights and a manifest that says what they are, by whom they can be checked.
+"""Models as files: a directory of weights and a manifest that says what they are, by which they can be checked.
 
-`weights.npz` holds the arrays of a potential, `manifest.json` the features that it was trained on, the hash of the
-weights, the data and seeds of training, and the evaluation that justifies it. Nothing is loaded that does not match.
+`weights.safetensors` holds the arrays, `manifest.json` the kind of model, the features that it was trained on, the
+hash of the weights, the data and seeds of training, and the evaluation that justifies it. Nothing is loaded that does
+not match.
 """
 
 import hashlib
-import io
 import json
-import zipfile
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import numpy as np
+from safetensors import SafetensorError
+from safetensors import numpy as tensors
 
 from extender.core.clusters import Floats
 from extender.core.features import FEATURES, FEATURES_VERSION
 from extender.core.potentials import Potential, PotentialError, potential_of
 
-FORMAT: Final = 1
-WEIGHTS: Final = "weights.npz"
+FORMAT: Final = 2
+POTENTIAL: Final = "potential"
+"""The kind of model that `extender.core.potentials` evaluates."""
+WEIGHTS: Final = "weights.safetensors"
 MANIFEST: Final = "manifest.json"
+RELEASED: Final = Path(__file__).parent / "released"
+"""The model that comes with this version, where there is one."""
 LICENCE: Final = "Apache-2.0"
 _LARGEST_BYTES: Final = 64 * 2**20
 
@@ -43,13 +47,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """What a model is."""
 
     format: int = FORMAT
+    kind: str = POTENTIAL
     features_version: int = FEATURES_VERSION
     features: tuple[str, ...] = FEATURES
     sha256: str
     """Of the file of weights."""
     licence: str = LICENCE
     foresight_load: float
-    """`learned.Foresight.load` that it was trained with."""
+    """Load of the pods that its prices were worked out for (`prices.outlook`)."""
     training: dict[str, Any]
     """The configuration, how many generations and episodes: what training again takes."""
     evaluation: tuple[Evaluation, ...]
@@ -72,9 +77,7 @@ def write(
     """Write a model; equal models give equal bytes. The manifest comes last: without it there is no model."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MANIFEST).unlink(missing_ok=True)
-    buffer = io.BytesIO()
-    np.savez(buffer, **potential._asdict())
-    weights = buffer.getvalue()
+    weights = tensors.save(potential._asdict())
     manifest = Manifest(
         sha256=hashlib.sha256(weights).hexdigest(), foresight_load=foresight_load, training=training,
         evaluation=evaluation,
@@ -93,15 +96,16 @@ def read(directory: Path) -> Model:
         raise ModelError(f"{path}: {error}") from None
     if manifest.format != FORMAT:
         raise ModelError(f"{path}: format {manifest.format}; this program reads format {FORMAT}")
+    if manifest.kind != POTENTIAL:
+        raise ModelError(f"{path}: a model of kind {manifest.kind!r}; this program serves kind {POTENTIAL!r}")
     path = directory / WEIGHTS
     weights = _bytes(path)
     found = hashlib.sha256(weights).hexdigest()
     if found != manifest.sha256:
         raise ModelError(f"{path}: SHA-256 {found}, but the manifest says {manifest.sha256}")
     try:
-        with np.load(io.BytesIO(weights), allow_pickle=False) as archive:
-            arrays: dict[str, Floats] = {name: archive[name] for name in archive}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        arrays: dict[str, Floats] = tensors.load(weights)
+    except (SafetensorError, KeyError) as error:  # the latter: a type that NumPy lacks
         raise ModelError(f"{path}: {error}") from None
     try:
         return Model(potential_of(arrays, manifest.features_version, manifest.features), manifest)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.packing import Asks, Nodes
-from model import prices
+from extender.models import prices
 from model.traces import read_nodes, read_pods
 from model.workloads import workload
 from tests.model.builders import PUBLISHED, needs_traces, random_asks, random_mix, random_nodes
