@@ -15,7 +15,7 @@ from extender.core.fits import Fit, fit, share_mib
 from extender.core.nodes import GpuUnit
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies import Policy
-from extender.core.reasons import RESOLVABLE, Reason
+from extender.core.reasons import Reason, resolvable
 from extender.core.requests import GpuRequest
 
 MAX_LEVEL: Final = 10
@@ -106,7 +106,7 @@ def _evaluation(
     """What `checked`, the fit on the cluster as the policy counts it, comes to."""
     score = np.where(checked.fits, policy.score(seen, request, rows, checked), -np.inf)
     reason = checked.reason
-    if seen is not cluster and (busy := np.flatnonzero(np.isin(reason, list(RESOLVABLE)))).size:
+    if seen is not cluster and (busy := np.flatnonzero(resolvable(reason))).size:
         booked = fit(cluster, request, rows[busy])
         reason = reason.copy()
         reason[busy[booked.fits]] = Reason.OCCUPIED

@@ -36,7 +36,9 @@ def faulty(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Mask:
         return np.zeros(shape, np.bool_)
     xid = cluster.taken(cluster.observed.gauge(Gauge.XID), rows)
     remap = cluster.taken(cluster.observed.gauge(Gauge.ROW_REMAP_FAILED), rows)
-    found: Mask = (remap > 0) | np.isin(xid, sorted(rules.xids))
+    found: Mask = remap > 0
+    if (xid > 0).any():  # there are none as a rule, and to look codes up costs more than all the rest
+        found = found | np.isin(xid, sorted(rules.xids))
     return found
 
 
@@ -53,7 +55,7 @@ def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
     unit = cluster.taken(cluster.unit, rows)
     known &= ((unit == GpuUnit.WHOLE) | (unit == GpuUnit.PART))[:, None] & (memory > 0)
     booked = memory - cluster.taken(cluster.gpu_free_mib, rows)
-    beyond = np.where(known, np.nan_to_num(used) - booked, 0)
+    beyond = np.where(known, used - booked, 0)
     result: Ints = np.where(beyond >= rules.min_unmanaged_mib, np.ceil(beyond), 0).astype(np.int32)
     return result
 
@@ -61,8 +63,8 @@ def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
 def counting_observed(
     cluster: Cluster, rules: ObservedRules | None, before: tuple[Cluster, Cluster] | None = None
 ) -> Cluster:
-    """The cluster with what is used taken off what is free. `before` is an earlier cluster with its own result: only
-    rows that changed since are worked out again.
+    """The cluster with what is used taken off what is free. `before` is an earlier cluster with its own result, whose
+    arrays are written on: only rows that changed since are worked out again.
 
     Memory in use on a GPU that nobody is known to hold may be a pod's whose GPUs are of unknown index: each such GPU
     takes one off `untracked_units`, so that nothing is counted twice.
@@ -73,17 +75,15 @@ def counting_observed(
     rows = np.arange(cluster.num_nodes)
     if before is not None and before[1].gpu_free_mib.shape == cluster.gpu_free_mib.shape:
         rows = np.flatnonzero(cluster.row_version > before[0].version)
-        free_milli, free_mib, untracked = (
-            before[1].gpu_free_milli.copy(),
-            before[1].gpu_free_mib.copy(),
-            before[1].untracked_units.copy(),
-        )
+        written = before[1]
     else:
-        free_milli, free_mib, untracked = (
-            cluster.gpu_free_milli.copy(),
-            cluster.gpu_free_mib.copy(),
-            cluster.untracked_units.copy(),
+        written = replace(
+            cluster,
+            gpu_free_milli=cluster.gpu_free_milli.copy(),
+            gpu_free_mib=cluster.gpu_free_mib.copy(),
+            untracked_units=cluster.untracked_units.copy(),
         )
+    free_milli, free_mib, untracked = written.gpu_free_milli, written.gpu_free_mib, written.untracked_units
     if len(rows):
         milli, mib = cluster.gpu_free_milli[rows], cluster.gpu_free_mib[rows]
         unknown = cluster.untracked_units[rows]

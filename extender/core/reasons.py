@@ -7,6 +7,9 @@ line of its event, and a text that changes from try to try keeps the pod spinnin
 from enum import IntEnum
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from extender.core.nodes import GPU_RESOURCE
 from extender.core.quantities import format_mib
 from extender.core.requests import AskedUnit, GpuRequest
@@ -34,6 +37,7 @@ class Reason(IntEnum):
 
 RESOLVABLE: Final = frozenset({Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY})
 """Reasons that go away when other pods do: only these make a node a candidate for preemption."""
+_IS_RESOLVABLE: Final = np.isin(np.arange(len(Reason)), list(RESOLVABLE))
 
 _HERE: Final = {
     Reason.TOO_FEW_INSTALLED: "installed",
@@ -43,6 +47,12 @@ _HERE: Final = {
     Reason.TOO_SMALL: "of that size",
     Reason.BUSY: "free",
 }
+
+
+def resolvable(reason: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Which of some reasons are among RESOLVABLE, in the same shape."""
+    mask: npt.NDArray[np.bool_] = _IS_RESOLVABLE[reason]
+    return mask
 
 
 def sentence(reason: Reason, request: GpuRequest, available: int) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from extender.core.clusters import Mask
 from extender.core.fits import fit
-from extender.core.reasons import RESOLVABLE
+from extender.core.reasons import resolvable
 from extender.queueing.boards import DEFAULT_POLICY, Board
 from extender.queueing.planners import PLANNERS
 from extender.queueing.planners.greedy import place_unit
@@ -137,7 +137,7 @@ def _head(board: Board, unit: Sequence[int], key: str, held: Head | None) -> Hea
         free = view.cpu_free_milli.astype(np.float64)
         if pod.gpus is not None:
             checked = fit(board.cluster, pod.gpus, np.arange(cluster.num_nodes))
-            could &= checked.fits | np.isin(checked.reason, list(RESOLVABLE))
+            could &= checked.fits | resolvable(checked.reason)
             free = checked.free_units.astype(np.float64)
         could[chosen] = False  # one node for each pod: what more of a gang fits there comes as it may
         if not could.any():

@@ -14,7 +14,7 @@ from extender.core.decisions import ranked
 from extender.core.fits import fit
 from extender.core.observations import Gauge
 from extender.core.occupancies import ObservedRules, faulty, unmanaged_mib
-from extender.core.reasons import RESOLVABLE, Reason, sentence
+from extender.core.reasons import Reason, resolvable, sentence
 from extender.core.requests import GpuRequest
 from extender.service.obstacles import obstacles
 
@@ -61,14 +61,14 @@ def failures(placement: Placement) -> tuple[dict[str, str], dict[str, str]]:
     decision, node_names = placement.decision, placement.cluster.node_names
     texts, which = _texts(placement)
     reason = decision.evaluation.reason
-    resolvable = np.isin(reason, list(RESOLVABLE))
+    passing = resolvable(reason)
 
     def texts_of(wanted: Mask) -> dict[str, str]:
         names = map(node_names.__getitem__, decision.rows[wanted].tolist())
         return dict(zip(names, map(texts.__getitem__, which[wanted].tolist()), strict=True))
 
     unknown = dict.fromkeys(placement.unknown, sentence(Reason.UNKNOWN_NODE, decision.request, 0))
-    return texts_of(resolvable), texts_of((reason != Reason.FITS) & ~resolvable) | unknown
+    return texts_of(passing), texts_of((reason != Reason.FITS) & ~passing) | unknown
 
 
 def _texts(placement: Placement) -> tuple[list[str], Rows]:
