@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import Floats, Longs
-from extender.core.fragments import Mix, fragment_milli
+from extender.core.clusters import Floats, Longs, Mask
+from extender.core.fragments import Mix
 from extender.core.packing import GPU_MILLI, Asks, Nodes
 
-FEATURES_VERSION: Final = 1
+FEATURES_VERSION: Final = 2
 """Changes whenever a feature changes its meaning, its place or its unit."""
 
 FEATURES: Final = (
@@ -28,27 +28,48 @@ FEATURES: Final = (
     "cpu_short_half",  # min(0, free CPU - 0.5 x need of the free GPU)
     "cpu_short",
     "cpu_short_more",  # 1.5 x need
-    "cpu",
     "cpu_square",  # by capacity
     "cpu_log",  # log(1 + free)
     "gpu_cpu",  # free GPU x free fraction of the CPU
     "memory_short",
-    "memory",
-    "memory_square",
-    "gpu_memory",
     "gpu_sqrt",
     "gpu_square",  # by number of GPUs
+    "gpu_wanted",  # free GPU that pods will ask for by its model: those who may go elsewhere should
+    "worth_fed",  # worth, by the part of what the free GPUs will need that there is CPU for
+    "hosts_one",  # pods of one whole GPU that the node could take, by what they will need of all such nodes
+    "hosts_many",  # pods of several, likewise
 )
 """Names of the F features, in order."""
+
+LEAST_GPU: Final = 1e-3
+"""Less free GPU counts as so much where something is divided by it."""
 
 CPU_NEEDS: Final = (0.5, 1.0, 1.5)
 """Multiples of the expected need at which CPU counts as short."""
 
 
+class Hosting(NamedTuple):
+    """What of some classes of pods a node can host, summed up: a table to look it up in, instead of a loop over them.
+
+    Classes that ask for as many GPUs of a size are one of U kinds; T are the amounts of CPU asked for.
+    """
+
+    num_gpus: Longs
+    """(U,)."""
+    gpu_milli: Longs
+    """(U,)."""
+    cpu_milli: Longs
+    """(T,) distinct, ascending."""
+    weight: Floats
+    """(M + 1, U, T + 1) of a kind's classes that take a model and do with the first t amounts; the last row is 0."""
+
+
 class Outlook(NamedTuple):
-    """The pods that are expected to come."""
+    """The pods that are expected to come: see `outlook_of`."""
 
     mix: Mix
+    typical: Hosting
+    """By their frequency in the mix."""
     worth: Floats
     """(M + 1, 1001) GPUs that each number of milli left on a GPU of each model is worth; the last row, for nodes
     without GPUs, is 0."""
@@ -56,6 +77,67 @@ class Outlook(NamedTuple):
     """CPU that the expected pods ask for by whole GPU."""
     memory_need_mib: float
     """Memory, likewise."""
+    wanted: Floats
+    """(M + 1,) GPUs that pods will ask for by model, by the number that there are, at most 1; the last is 0."""
+    one: Hosting
+    """Pods of one whole GPU, each class by the GPUs it will ask for, by all those on nodes that can host it."""
+    many: Hosting
+    """Pods of several, likewise."""
+
+
+def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Floats) -> Outlook:
+    """The outlook on `expected` (C,) pods of each class that will come to nodes, and on a mix of typical ones."""
+    num_models = len(worth) - 1
+    gpus = expected * asks.num_gpus * asks.gpu_milli / GPU_MILLI  # (C,) asked for
+    suitable = _suitable_gpus(nodes, asks)
+    scarcity = np.where(suitable > 0, gpus / np.maximum(suitable, 1), 0.0)
+    whole = asks.gpu_milli == GPU_MILLI
+    one, many = (
+        hosting(_chosen(asks, chosen), scarcity[chosen], num_models)
+        for chosen in (whole & (asks.num_gpus == 1), whole & (asks.num_gpus > 1))
+    )
+    typical = Asks(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
+    with_gpus = typical.num_gpus > 0
+    return Outlook(
+        mix, hosting(_chosen(typical, with_gpus), mix.frequency[with_gpus], num_models), worth, *needs(asks, expected),
+        _wanted(nodes, asks, gpus, num_models), one, many,
+    )  # fmt: skip
+
+
+def hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
+    """The table of (C,) classes that ask for GPUs, each of a weight."""
+    kinds, kind = np.unique(np.stack([asks.num_gpus, asks.gpu_milli], axis=1), axis=0, return_inverse=True)
+    cpu, amount = np.unique(asks.cpu_milli, return_inverse=True)
+    table = np.zeros((num_models + 1, len(kinds), len(cpu) + 1))
+    for model in range(num_models):
+        np.add.at(table[model], (kind.reshape(-1), amount + 1), np.where((asks.models >> model) & 1, weight, 0))
+    return Hosting(np.ascontiguousarray(kinds[:, 0]), np.ascontiguousarray(kinds[:, 1]), cpu, np.cumsum(table, axis=2))
+
+
+def _chosen(asks: Asks, chosen: Mask) -> Asks:
+    return Asks(*(column[chosen] for column in asks))
+
+
+def _suitable_gpus(nodes: Nodes, asks: Asks) -> Longs:
+    """(C,) GPUs of the nodes that could host a class if they were empty."""
+    columns = (nodes.model, nodes.num_gpus, nodes.cpu_milli, nodes.memory_mib)
+    types, count = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
+    model, num_gpus, cpu, memory = types.T
+    allowed = (model >= 0) & ((asks.models[:, None] >> np.maximum(model, 0)) & 1 == 1)  # (C, types)
+    hosts = allowed & (asks.num_gpus[:, None] <= num_gpus)
+    hosts &= (asks.cpu_milli[:, None] <= cpu) & (asks.memory_mib[:, None] <= memory)
+    suitable: Longs = np.where(hosts, count * num_gpus, 0).sum(axis=1)
+    return suitable
+
+
+def _wanted(nodes: Nodes, asks: Asks, gpus: Floats, num_models: int) -> Floats:
+    """`Outlook.wanted` of (C,) GPUs asked for: pods that take one of several models count for each by its number."""
+    held = np.bincount(nodes.model[nodes.model >= 0], nodes.num_gpus[nodes.model >= 0], num_models)  # (M,)
+    allowed = (asks.models[:, None] >> np.arange(num_models)) & 1 == 1  # (C, M)
+    choosy = (asks.num_gpus > 0) & ~allowed[:, held > 0].all(axis=1)
+    choice = np.where(allowed & choosy[:, None], held, 0.0)
+    choice *= (gpus / np.maximum(choice.sum(axis=1), 1e-9))[:, None]
+    return np.append(np.minimum(choice.sum(axis=0) / np.maximum(held, 1), 1.0), 0.0)
 
 
 def plain_worth(num_models: int) -> Floats:
@@ -65,7 +147,7 @@ def plain_worth(num_models: int) -> Floats:
     return worth
 
 
-def needs(asks: Asks, count: Longs) -> tuple[float, float]:
+def needs(asks: Asks, count: Floats) -> tuple[float, float]:
     """CPU milli and memory MiB by whole GPU over classes of pods, `count` (C,) times each; 1 and 1 without GPUs.
 
     Pods without GPUs are left out: they don't compete for the CPU beside a GPU in particular.
@@ -87,25 +169,37 @@ def features(nodes: Nodes, outlook: Outlook) -> Floats:
     idle = (free == GPU_MILLI).sum(axis=1)
     cpu, cpu_capacity = nodes.cpu_free_milli / outlook.cpu_need_milli, nodes.cpu_milli / outlook.cpu_need_milli
     memory = nodes.memory_free_mib / outlook.memory_need_mib
-    memory_capacity = nodes.memory_mib / outlook.memory_need_mib
     cpu_frac = nodes.cpu_free_milli / np.maximum(nodes.cpu_milli, 1)
-    memory_frac = nodes.memory_free_mib / np.maximum(nodes.memory_mib, 1)
+    worth = outlook.worth[nodes.model[:, None], free].sum(axis=1)  # model -1 is the last row
+    fragment = free.sum(axis=1) - _hosted(nodes, free, outlook.typical, by_milli=True)
     columns: list[npt.NDArray[np.generic]] = [
-        fragment_milli(nodes.cpu_free_milli, free, nodes.model, outlook.mix) / GPU_MILLI,
-        outlook.worth[nodes.model[:, None], free].sum(axis=1),  # model -1 is the last row
+        fragment / GPU_MILLI if len(outlook.mix.frequency) else np.zeros(len(free)),
+        worth,
         idle,
         has_gpus & (idle == nodes.num_gpus),
         ((free > 0) & (free < GPU_MILLI)).sum(axis=1),
         *(np.minimum(0, cpu - need * gpu) for need in CPU_NEEDS),
-        cpu,
         cpu * cpu / np.maximum(cpu_capacity, 1e-9),
         np.log1p(cpu),
         gpu * cpu_frac,
         np.minimum(0, memory - gpu),
-        memory,
-        memory * memory / np.maximum(memory_capacity, 1e-9),
-        gpu * memory_frac,
         np.sqrt(gpu),
         gpu * gpu / num_gpus,
+        gpu * outlook.wanted[nodes.model],
+        worth * np.minimum(cpu / np.maximum(gpu, LEAST_GPU), 1),
+        _hosted(nodes, free, outlook.one),
+        _hosted(nodes, free, outlook.many),
     ]
     return np.column_stack([column.astype(np.float64) for column in columns])
+
+
+def _hosted(nodes: Nodes, free: Longs, table: Hosting, *, by_milli: bool = False) -> Floats:
+    """(R,) weight of the classes that nodes can host, times the milli left on GPUs large enough for them or not."""
+    enough = free[:, None, :] >= table.gpu_milli[:, None]  # (R, U, G)
+    num_amounts = np.searchsorted(table.cpu_milli, nodes.cpu_free_milli, side="right")
+    weight = table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), num_amounts[:, None]]  # (R, U)
+    weight = np.where(enough.sum(axis=2) >= table.num_gpus, weight, 0)
+    if by_milli:
+        weight = weight * np.where(enough, free[:, None, :], 0).sum(axis=2)
+    hosted: Floats = weight.sum(axis=1)
+    return hosted

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from extender.core import kernels
 from extender.core.clusters import Floats, Longs
-from extender.core.features import CPU_NEEDS, FEATURES, Outlook
+from extender.core.features import CPU_NEEDS, FEATURES, LEAST_GPU, Hosting, Outlook
 from extender.core.kernels import Memo, compiled
 from extender.core.packing import GPU_MILLI, Asks, Nodes, Tie
 from extender.core.potentials import TOLERANCE, Potential
@@ -18,9 +18,33 @@ from extender.core.potentials import TOLERANCE, Potential
 _GPU_MILLI: Final = GPU_MILLI
 _TOLERANCE: Final = TOLERANCE
 _HALF, _FULL, _MORE = CPU_NEEDS
+_LEAST_GPU: Final = LEAST_GPU
 _FIRST: Final = int(Tie.FIRST)
 _NOWHERE: Final = -np.inf
 _NUM_FEATURES: Final = len(FEATURES)
+
+
+@compiled
+def hosted(cpu_milli: int, left: Longs, model: int, table: Hosting, by_milli: bool) -> float:
+    """`features._hosted` of one node, with what is `left` on each of its GPUs that have something left."""
+    low, high = 0, len(table.cpu_milli)
+    while low < high:
+        middle = (low + high) // 2
+        if table.cpu_milli[middle] <= cpu_milli:
+            low = middle + 1
+        else:
+            high = middle
+    total = 0.0
+    for u in range(len(table.num_gpus)):
+        num_enough, enough_milli = 0, 0
+        for g in range(len(left)):
+            if left[g] >= table.gpu_milli[u]:
+                num_enough += 1
+                enough_milli += left[g]
+        if num_enough >= table.num_gpus[u]:
+            weight = table.weight[model, u, low]
+            total += weight * enough_milli if by_milli else weight
+    return total
 
 
 @compiled
@@ -35,10 +59,13 @@ def node_features(
     scratch: Longs,
     into: Floats,
 ) -> None:
-    """`features.features` of one node with so much CPU and memory free, and `share` (GPU, milli) less of a GPU."""
+    """`features.features` of one node with so much CPU and memory free, and `share` (GPU, milli) less of a GPU.
+
+    `scratch` has room for a number by GPU.
+    """
     gpu, milli = share
     model, num_gpus = nodes.model[node], nodes.num_gpus[node]
-    total, num_idle, num_partly, worth = 0, 0, 0, 0.0
+    total, num_idle, num_partly, num_left, worth = 0, 0, 0, 0, 0.0
     for g in range(len(free)):
         left = free[g] - (milli if g == gpu else 0)
         total += left
@@ -47,11 +74,16 @@ def node_features(
         elif left > 0:
             num_partly += 1
         worth += outlook.worth[model, left]
+        if left > 0:
+            scratch[num_left] = left
+            num_left += 1
+    lefts = scratch[:num_left]
     gpus = total / _GPU_MILLI
     cpu, cpu_capacity = cpu_milli / outlook.cpu_need_milli, nodes.cpu_milli[node] / outlook.cpu_need_milli
-    memory = memory_mib / outlook.memory_need_mib
-    memory_capacity = nodes.memory_mib[node] / outlook.memory_need_mib
-    into[0] = kernels.fragment(cpu_milli, free, gpu, milli, model, outlook.mix, scratch) / _GPU_MILLI
+    fragment = 0.0
+    if len(outlook.mix.frequency) > 0:
+        fragment = (total - hosted(cpu_milli, lefts, model, outlook.typical, True)) / _GPU_MILLI
+    into[0] = fragment
     into[1] = worth
     into[2] = num_idle
     into[3] = 1.0 if num_gpus > 0 and num_idle == num_gpus else 0.0
@@ -59,16 +91,16 @@ def node_features(
     into[5] = min(0.0, cpu - _HALF * gpus)
     into[6] = min(0.0, cpu - _FULL * gpus)
     into[7] = min(0.0, cpu - _MORE * gpus)
-    into[8] = cpu
-    into[9] = cpu * cpu / max(cpu_capacity, 1e-9)
-    into[10] = np.log1p(cpu)
-    into[11] = gpus * (cpu_milli / max(nodes.cpu_milli[node], 1))
-    into[12] = min(0.0, memory - gpus)
-    into[13] = memory
-    into[14] = memory * memory / max(memory_capacity, 1e-9)
-    into[15] = gpus * (memory_mib / max(nodes.memory_mib[node], 1))
-    into[16] = np.sqrt(gpus)
-    into[17] = gpus * gpus / max(num_gpus, 1)
+    into[8] = cpu * cpu / max(cpu_capacity, 1e-9)
+    into[9] = np.log1p(cpu)
+    into[10] = gpus * (cpu_milli / max(nodes.cpu_milli[node], 1))
+    into[11] = min(0.0, memory_mib / outlook.memory_need_mib - gpus)
+    into[12] = np.sqrt(gpus)
+    into[13] = gpus * gpus / max(num_gpus, 1)
+    into[14] = gpus * outlook.wanted[model]
+    into[15] = worth * min(cpu / max(gpus, _LEAST_GPU), 1.0)
+    into[16] = hosted(cpu_milli, lefts, model, outlook.one, False)
+    into[17] = hosted(cpu_milli, lefts, model, outlook.many, False)
 
 
 @compiled
@@ -86,10 +118,10 @@ def value(inputs: Floats, potential: Potential) -> float:
 
 
 @compiled
-def value_now(nodes: Nodes, node: int, outlook: Outlook, potential: Potential, memo: Memo, inputs: Floats) -> float:
+def value_now(nodes: Nodes, node: int, outlook: Outlook, potential: Potential, scratch: Longs, inputs: Floats) -> float:
     """V of a node in its present state."""
     cpu, memory, free = nodes.cpu_free_milli[node], nodes.memory_free_mib[node], nodes.gpu_free_milli[node]
-    node_features(nodes, node, cpu, memory, free, (-1, 0), outlook, memo.scratch, inputs)
+    node_features(nodes, node, cpu, memory, free, (-1, 0), outlook, scratch, inputs)
     return float(value(inputs, potential))
 
 
@@ -101,7 +133,7 @@ def evaluate_node(
     node: int,
     outlook: Outlook,
     potential: Potential,
-    memo: Memo,
+    scratch: Longs,
     before: float,
     inputs: Floats,
 ) -> tuple[float, int]:
@@ -122,7 +154,7 @@ def evaluate_node(
                 known = known or free[earlier] == free[g]
             if known:
                 continue
-            node_features(nodes, node, cpu, memory, free, (g, milli), outlook, memo.scratch, inputs)
+            node_features(nodes, node, cpu, memory, free, (g, milli), outlook, scratch, inputs)
             gain = value(inputs, potential) - before
             if gain > best + _TOLERANCE * quantum:
                 best, gpu = gain, g
@@ -132,14 +164,22 @@ def evaluate_node(
             if num > 0 and free[g] == _GPU_MILLI:
                 after[g] = 0
                 num -= 1
-        node_features(nodes, node, cpu, memory, after, (-1, 0), outlook, memo.scratch, inputs)
+        node_features(nodes, node, cpu, memory, after, (-1, 0), outlook, scratch, inputs)
         best = value(inputs, potential) - before
     return np.floor(best / quantum + _TOLERANCE), gpu
 
 
 @compiled
 def refresh(
-    nodes: Nodes, asks: Asks, c: int, outlook: Outlook, potential: Potential, memo: Memo, values: Floats, inputs: Floats
+    nodes: Nodes,
+    asks: Asks,
+    c: int,
+    outlook: Outlook,
+    potential: Potential,
+    memo: Memo,
+    values: Floats,
+    scratch: Longs,
+    inputs: Floats,
 ) -> None:
     """Bring a class's remembered scores up to date, as `kernels.refresh`; (N,) `values` is V of each node now."""
     now = memo.num_changes[0]
@@ -151,7 +191,7 @@ def refresh(
                 memo.score[c, node], memo.gpu[c, node] = memo.score[c, twin], memo.gpu[c, twin]
             else:
                 memo.score[c, node], memo.gpu[c, node] = evaluate_node(
-                    nodes, asks, c, node, outlook, potential, memo, values[node], inputs
+                    nodes, asks, c, node, outlook, potential, scratch, values[node], inputs
                 )
     else:
         mark = -2 - now * len(memo.seen) - c
@@ -160,7 +200,7 @@ def refresh(
             if memo.checked[node] != mark:
                 memo.checked[node] = mark
                 memo.score[c, node], memo.gpu[c, node] = evaluate_node(
-                    nodes, asks, c, node, outlook, potential, memo, values[node], inputs
+                    nodes, asks, c, node, outlook, potential, scratch, values[node], inputs
                 )
     memo.seen[c] = now
 
@@ -179,14 +219,15 @@ def place_all(
 ) -> None:
     """Offer P pods one after the other, as `kernels.place_all`; the first of the best nodes is taken."""
     inputs = np.zeros(_NUM_FEATURES)
+    scratch = np.zeros(nodes.gpu_free_milli.shape[1], np.int64)
     values = np.zeros(len(nodes.cpu_milli))
     total = 0.0
     for node in range(len(values)):
-        values[node] = value_now(nodes, node, outlook, potential, memo, inputs)
+        values[node] = value_now(nodes, node, outlook, potential, scratch, inputs)
         total += memo.fragment[node]
     for p in range(len(classes)):
         c = classes[p]
-        refresh(nodes, asks, c, outlook, potential, memo, values, inputs)
+        refresh(nodes, asks, c, outlook, potential, memo, values, scratch, inputs)
         node, _ = kernels.pick(memo.score[c], _FIRST, 0.0, -1)
         placed[p] = node
         gpus[p] = 0
@@ -194,5 +235,5 @@ def place_all(
             before = memo.fragment[node]
             gpus[p] = kernels.take(nodes, asks, c, node, outlook.mix, memo)
             total += memo.fragment[node] - before
-            values[node] = value_now(nodes, node, outlook, potential, memo, inputs)
+            values[node] = value_now(nodes, node, outlook, potential, scratch, inputs)
         fragments[p] = total

@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
 from extender.core.clusters import Floats, Longs
-from extender.core.features import Outlook, needs
+from extender.core.features import Outlook, outlook_of
 from extender.core.fragments import Mix
 from extender.core.packing import GPU_MILLI, Asks, Nodes
 
@@ -52,7 +52,7 @@ def expected_count(asks: Asks, count: Longs, num_gpus: int, load: float = 1.0) -
 def outlook(nodes: Nodes, asks: Asks, count: Longs, mix: Mix, load: float = 1.0) -> Outlook:
     """What is expected of a mix of classes, `count` (C,) pods each, on nodes."""
     expected = expected_count(asks, count, int(nodes.num_gpus.sum()), load)
-    return Outlook(mix, prices(nodes, asks, expected).worth, *needs(asks, count))
+    return outlook_of(nodes, asks, expected, mix, prices(nodes, asks, expected).worth)
 
 
 def prices(nodes: Nodes, asks: Asks, expected: Floats) -> Prices:

@@ -42,6 +42,10 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Traces of the episodes."""
     train_seeds: tuple[int, ...]
     """Orders of arrival; each generation sees one, in turn."""
+    traces_per_generation: int = 0
+    """How many of the traces a generation is tried on, in turn; 0: all."""
+    early_weight: float = 0.5
+    """Weight of the gain at 100 % arrived load; the rest is that at 130 %."""
     validation: tuple[str, ...] = ()
     """Traces of the evaluation in the manifest; default: those of `train`."""
     validation_seeds: tuple[int, ...]
@@ -62,8 +66,20 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ValueError(f"seeds {sorted(published)} are the published experiment's, for final tables only")
         if common := set(self.train_seeds) & set(self.validation_seeds):
             raise ValueError(f"seeds {sorted(common)} are both trained and validated on")
+        if not 0 <= self.traces_per_generation <= len(self.train) or not 0 <= self.early_weight <= 1:
+            raise ValueError("traces_per_generation is at most the traces of train, early_weight between 0 and 1")
         if self.population < 0 or self.population == 1 or not self.sigma > 0 or not self.foresight_load > 0:
             raise ValueError("sigma and foresight_load must be above 0, population 0 or 2 and more")
+
+    @property
+    def num_tried(self) -> int:
+        """Traces of a generation."""
+        return self.traces_per_generation or len(self.train)
+
+    def traces_of(self, generation: int) -> list[str]:
+        """Traces that a generation is tried on."""
+        first = generation * self.num_tried
+        return [self.train[(first + i) % len(self.train)] for i in range(self.num_tried)]
 
     @property
     def num_candidates(self) -> int:
@@ -80,8 +96,8 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def num_generations(config: TrainConfig, num_episodes: int) -> int:
-    """Generations for at least so many episodes: one is a candidate on a trace."""
-    return -(-num_episodes // (config.num_candidates * len(config.train)))
+    """Generations for at least so many episodes: one is a candidate on each of its traces."""
+    return -(-num_episodes // (config.num_candidates * config.num_tried))
 
 
 def train(
@@ -94,22 +110,22 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     state, log = _read_checkpoint(out, config) if resume else _fresh(out, config)
     tasks = Tasks(directory, Foresight(config.foresight_load))
-    known: dict[int, list[Task]] = {}
+    known: dict[tuple[str, int], Task] = {}
     for generation in range(state.generation, generations):
         order = config.train_seeds[generation % len(config.train_seeds)]
-        if order not in known:
-            known[order] = [tasks.task(trace, order) for trace in config.train]
+        traces = config.traces_of(generation)
+        known |= {(trace, order): tasks.task(trace, order) for trace in traces if (trace, order) not in known}
         last = f", {log[-1]['mean']:+.2f} points" if log else ""
         tell(f"generation {generation + 1}{last}")
         tried = strategies.candidates(state, config.num_candidates, config.seed)
-        gains = np.array([[task.gains(potential_at(point)) for task in known[order]] for point in tried])
-        success = successes(gains, config.worse_weight)
+        gains = np.array([[known[trace, order].gains(potential_at(point)) for trace in traces] for point in tried])
+        success = successes(gains, config)
         state = strategies.updated(state, tried, success)
         by_trace = gains.mean(axis=(0, 2)).round(4).tolist()
         log.append({
             "generation": state.generation, "best": round(float(success.max()), 4),
             "mean": round(float(gains.mean()), 4), "sigma": round(state.sigma, 4),
-            "by_trace": dict(zip(config.train, by_trace, strict=True)),
+            "by_trace": dict(zip(traces, by_trace, strict=True)),
         })  # fmt: skip
         if state.generation % save_every == 0 or state.generation == generations:
             _write_checkpoint(out, config, state, log)
@@ -120,15 +136,15 @@ def train(
         evaluation.append(evaluate(tasks, trace, config.validation_seeds, potential))
     training = {
         "mode": "es", "generations": state.generation,
-        "episodes": state.generation * config.num_candidates * len(config.train), "config": msgspec.to_builtins(config),
+        "episodes": state.generation * config.num_candidates * config.num_tried, "config": msgspec.to_builtins(config),
     }  # fmt: skip
     return files.write(out / MODEL, potential, config.foresight_load, training, tuple(evaluation))
 
 
-def successes(gains: Floats, worse_weight: float) -> Floats:
+def successes(gains: Floats, config: TrainConfig) -> Floats:
     """(B,) of (B, traces, loads) gains: their mean, and less where a trace is worse than under FGD."""
-    by_trace = gains.mean(axis=2)
-    found: Floats = by_trace.mean(axis=1) + worse_weight * np.minimum(by_trace, 0).sum(axis=1)
+    by_trace = gains @ np.array([config.early_weight, 1 - config.early_weight])
+    found: Floats = by_trace.mean(axis=1) + config.worse_weight * np.minimum(by_trace, 0).sum(axis=1)
     return found
 
 

@@ -20,9 +20,14 @@ PUBLISHED_SEEDS: Final = frozenset(range(42, 52))
 
 # Where a search begins and how far its first steps reach, by feature: FGD's fragment, shadow prices, and a
 # fall below the CPU that the free GPUs will need.
-_BEGIN: Final = {"fragment": -1.0, "worth": 2.0, "cpu_short_half": 0.3, "cpu_short": 0.3, "cpu_short_more": 0.1}
-_REACH: Final = {"fragment": 0.5, "worth": 1.0, "gpus_idle": 0.1, "node_idle": 0.3, "cpu_square": 0.1, "gpu_sqrt": 0.3}
-_REACH_OTHERS: Final = 0.1
+_BEGIN: Final = {
+    "fragment": -0.75, "worth": 5.0, "cpu_short_half": 0.6, "cpu_short": 1.0, "cpu_short_more": 0.5, "gpu_wanted": 1.25,
+}  # fmt: skip
+_REACH: Final = {
+    **{"fragment": 0.5, "worth": 1.0, "cpu_short_half": 0.4, "cpu_short": 0.4, "cpu_short_more": 0.4},
+    **{"gpu_wanted": 0.5, "worth_fed": 0.5, "node_idle": 0.3, "hosts_one": 0.3, "hosts_many": 0.3, "gpu_sqrt": 0.3},
+}
+_REACH_OTHERS: Final = 0.15
 _QUANTUM: Final = 0.2
 _LOG_QUANTUM_REACH: Final = 0.5
 

@@ -1,28 +1,75 @@
 """Features of a node: the vectorised ones beside a loop over nodes and GPUs."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.features import FEATURES, Outlook, features, needs, plain_worth
-from extender.core.fragments import TypicalPod, fragment_milli, mix_of
+from extender.core.clusters import Floats
+from extender.core.features import FEATURES, Outlook, features, needs, outlook_of, plain_worth
+from extender.core.fragments import Mix, TypicalPod, fragment_milli, mix_of
 from extender.core.packing import Asks, Nodes
 from tests.model.builders import random_asks, random_mix, random_nodes
 
 SEEDS = st.integers(0, 2**32)
 
 
-def random_outlook(rng: np.random.Generator) -> Outlook:
+class Expectation(NamedTuple):
+    """What an outlook is made of."""
+
+    nodes: Nodes
+    asks: Asks
+    expected: Floats
+    mix: Mix
+    worth: Floats
+
+
+def random_expectation(rng: np.random.Generator) -> Expectation:
     worth = np.zeros((4, 1001))
-    worth[:3] = np.sort(rng.random((3, 1001)), axis=1)
-    return Outlook(random_mix(rng, 12), worth, float(rng.integers(1000, 20000)), float(rng.integers(1000, 90000)))
+    worth[:3, 1:] = np.sort(rng.random((3, 1000)), axis=1)
+    return Expectation(random_nodes(rng, 9), random_asks(rng, 12), rng.random(12) * 5, random_mix(rng, 12), worth)
 
 
-def oracle(nodes: Nodes, outlook: Outlook, n: int) -> dict[str, float]:
+def random_outlook(rng: np.random.Generator) -> Outlook:
+    return outlook_of(*random_expectation(rng))
+
+
+def takes_model(asks: Asks, c: int, model: int) -> bool:
+    return model >= 0 and int(asks.models[c]) >> model & 1 == 1
+
+
+def scarcity(expectation: Expectation, c: int) -> float:
+    """GPUs that a class will ask for, by all those on nodes that could host it when empty."""
+    nodes, asks = expectation.nodes, expectation.asks
+    suitable = 0
+    for n in range(len(nodes.model)):
+        enough = nodes.num_gpus[n] >= asks.num_gpus[c]
+        enough &= nodes.cpu_milli[n] >= asks.cpu_milli[c] and nodes.memory_mib[n] >= asks.memory_mib[c]
+        suitable += int(nodes.num_gpus[n]) if enough and takes_model(asks, c, int(nodes.model[n])) else 0
+    return expectation.expected[c] * asks.num_gpus[c] / suitable if suitable else 0.0
+
+
+def wanted(expectation: Expectation, model: int) -> float:
+    """GPUs of a model that pods who don't take every model will ask for, by the number that there are."""
+    nodes, asks = expectation.nodes, expectation.asks
+    held = [int(nodes.num_gpus[nodes.model == m].sum()) for m in range(3)]
+    if model < 0 or not held[model]:
+        return 0.0
+    total = 0.0
+    for c in range(len(asks.models)):
+        models = [m for m in range(3) if held[m] and takes_model(asks, c, m)]
+        if asks.num_gpus[c] and model in models and len(models) < sum(1 for number in held if number):
+            asked = expectation.expected[c] * asks.num_gpus[c] * asks.gpu_milli[c] / 1000
+            total += asked * held[model] / sum(held[m] for m in models)
+    return min(total / held[model], 1.0)
+
+
+def oracle(nodes: Nodes, expectation: Expectation, n: int) -> dict[str, float]:
     """The features of one node, one after the other."""
+    asks, outlook = expectation.asks, outlook_of(*expectation)
     free = [int(left) for left in nodes.gpu_free_milli[n]]
     num, model = int(nodes.num_gpus[n]), int(nodes.model[n])
     cpu_free, memory_free = int(nodes.cpu_free_milli[n]), int(nodes.memory_free_mib[n])
@@ -31,57 +78,67 @@ def oracle(nodes: Nodes, outlook: Outlook, n: int) -> dict[str, float]:
     memory = memory_free / outlook.memory_need_mib
     idle = sum(1 for left in free if left == 1000)
     one = Nodes(*(column[n : n + 1] for column in nodes))  # type: ignore[arg-type]
-    fragment = fragment_milli(one.cpu_free_milli, one.gpu_free_milli.astype(np.int64), one.model, outlook.mix)[0]
+    fragment = fragment_milli(one.cpu_free_milli, one.gpu_free_milli.astype(np.int64), one.model, expectation.mix)[0]
+    worth = sum(expectation.worth[model][left] for left in free) if model >= 0 else 0
+    hosts = {True: 0.0, False: 0.0}
+    for c in range(len(asks.models)):
+        fits = takes_model(asks, c, model) and cpu_free >= asks.cpu_milli[c] and idle >= asks.num_gpus[c]
+        if asks.gpu_milli[c] == 1000 and fits:
+            hosts[asks.num_gpus[c] > 1] += scarcity(expectation, c)
     return {
         "fragment": fragment / 1000,
-        "worth": sum(outlook.worth[model][left] for left in free) if model >= 0 else 0,
+        "worth": worth,
         "gpus_idle": idle,
         "node_idle": 1 if num > 0 and idle == num else 0,
         "gpus_partly_used": sum(1 for left in free if 0 < left < 1000),
         "cpu_short_half": min(0, cpu - 0.5 * gpu),
         "cpu_short": min(0, cpu - gpu),
         "cpu_short_more": min(0, cpu - 1.5 * gpu),
-        "cpu": cpu,
         "cpu_square": cpu * cpu_free / int(nodes.cpu_milli[n]),
         "cpu_log": math.log(1 + cpu),
         "gpu_cpu": gpu * cpu_free / int(nodes.cpu_milli[n]),
         "memory_short": min(0, memory - gpu),
-        "memory": memory,
-        "memory_square": memory * memory_free / int(nodes.memory_mib[n]),
-        "gpu_memory": gpu * memory_free / int(nodes.memory_mib[n]),
         "gpu_sqrt": math.sqrt(gpu),
         "gpu_square": gpu * gpu / num if num else 0,
+        "gpu_wanted": gpu * wanted(expectation, model),
+        "worth_fed": worth * min(cpu / gpu, 1) if gpu else 0,
+        "hosts_one": hosts[False],
+        "hosts_many": hosts[True],
     }
 
 
 @given(SEEDS)
 def test_features_equal_a_loop_over_nodes(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    nodes, outlook = random_nodes(rng, 8), random_outlook(rng)
-    found = features(nodes, outlook)
+    nodes, expectation = random_nodes(rng, 8), random_expectation(rng)
+    found = features(nodes, outlook_of(*expectation))
     assert found.shape == (8, len(FEATURES))
     for n in range(8):
-        right = oracle(nodes, outlook, n)
+        right = oracle(nodes, expectation, n)
         assert tuple(right) == FEATURES
         assert found[n].tolist() == pytest.approx(list(right.values()), rel=1e-12, abs=1e-12)
 
 
 def test_features_of_a_node_worked_by_hand() -> None:
-    # One class: a whole GPU with 8 cores and 16 GiB. The node has 4 GPUs, two idle, one with 250 milli left.
-    mix = mix_of([TypicalPod(8000, 1, 1000, -1, 1)], 1)
-    outlook = Outlook(mix, plain_worth(1), 8000.0, 16384.0)
+    # One class: a whole GPU with 8 cores and 16 GiB, which does with this model; the cluster has a model more. The node
+    # has 4 GPUs, two idle, one with 250 milli left. 6 pods will come for its 4 GPUs and the 4 of another node like it.
+    mix = mix_of([TypicalPod(8000, 1, 1000, 1, 1)], 1)
     cpu, memory, num, model, cpu_free, memory_free = (
-        np.array([amount]) for amount in (32000, 65536, 4, 0, 16000, 8192)
+        np.array([amount, amount]) for amount in (32000, 65536, 4, 0, 16000, 8192)
     )
-    free = np.array([[1000, 1000, 250, 0]], np.int32)
+    free = np.array([[1000, 1000, 250, 0], [0, 0, 0, 0]], np.int32)
     nodes = Nodes(cpu, memory, num, model, cpu_free, memory_free, free)
+    others = Nodes(*(np.concatenate([column, column[:1]]) for column in nodes))
+    others.model[2] = 1
+    asks = Asks(*(np.array([amount]) for amount in (8000, 16384, 1, 1000, 1)))
+    outlook = outlook_of(others, asks, np.array([6.0]), mix, plain_worth(2))
     found = dict(zip(FEATURES, features(nodes, outlook)[0].tolist(), strict=True))
     assert found == pytest.approx({
         "fragment": 0.25, "worth": 2.25, "gpus_idle": 2, "node_idle": 0, "gpus_partly_used": 1,
         "cpu_short_half": 0, "cpu_short": 2 - 2.25, "cpu_short_more": 2 - 1.5 * 2.25,
-        "cpu": 2, "cpu_square": 4 / 4, "cpu_log": math.log(3), "gpu_cpu": 2.25 * 0.5,
-        "memory_short": 0.5 - 2.25, "memory": 0.5, "memory_square": 0.25 / 4, "gpu_memory": 2.25 * 0.125,
-        "gpu_sqrt": 1.5, "gpu_square": 2.25**2 / 4,
+        "cpu_square": 4 / 4, "cpu_log": math.log(3), "gpu_cpu": 2.25 * 0.5,
+        "memory_short": 0.5 - 2.25, "gpu_sqrt": 1.5, "gpu_square": 2.25**2 / 4,
+        "gpu_wanted": 2.25 * 6 / 8, "worth_fed": 2.25 * 2 / 2.25, "hosts_one": 6 / 8, "hosts_many": 0,
     })  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def arrays(**replaced: np.ndarray) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("given_arrays", "version", "names", "reason"),
     [
-        (arrays(), FEATURES_VERSION + 1, FEATURES, "features version 2; this program has version 1"),
+        (arrays(), FEATURES_VERSION + 1, FEATURES, "features version 3; this program has version 2"),
         (arrays(), FEATURES_VERSION, FEATURES[::-1], "other features"),
         ({}, FEATURES_VERSION, FEATURES, "has arrays none"),
         (arrays(more=np.zeros(1)), FEATURES_VERSION, FEATURES, "has arrays bias, hidden, more"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extender.core import kernels, packing, potential_kernels, potentials
+from extender.core import packing, potential_kernels, potentials
 from extender.core.features import FEATURES, features
 from model import learned
 from model.learned import Foresight
@@ -31,17 +31,17 @@ def test_compiled_features_and_scores_equal_those_of_numpy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     nodes, asks, outlook = random_nodes(rng, 8), random_asks(rng, 6), random_outlook(rng)
     potential = random_potential(rng, seed % 4)
-    memo, inputs = kernels.memo_of(6, nodes, outlook.mix), np.zeros(len(FEATURES))
+    scratch, inputs = np.zeros(nodes.gpu_free_milli.shape[1], np.int64), np.zeros(len(FEATURES))
     right, values = features(nodes, outlook), potentials.node_values(nodes, outlook, potential)
     for n in range(8):
-        now = potential_kernels.value_now(nodes, n, outlook, potential, memo, inputs)
+        now = potential_kernels.value_now(nodes, n, outlook, potential, scratch, inputs)
         assert inputs == pytest.approx(right[n], rel=1e-12, abs=1e-12)
         assert now == pytest.approx(values[n], rel=1e-12, abs=1e-12)
     for c in range(6):
         score, gpu = potentials.evaluate(nodes, asks, c, np.arange(8), outlook, potential)
         for n in range(8):
             found = potential_kernels.evaluate_node(
-                nodes, asks, c, n, outlook, potential, memo, float(values[n]), inputs
+                nodes, asks, c, n, outlook, potential, scratch, float(values[n]), inputs
             )
             assert found == (score[n], gpu[n])
 
