@@ -1,9 +1,12 @@
 """The policies that everyone is measured against, by name."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from extender.core.packing import Rank, Tie
+from extender.core.clusters import Rows
+from extender.core.packing import Nodes, Rank, Tie
+from model.preferences import genius_order
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,8 @@ class Baseline:
     rank: Rank
     tie: Tie
     description: str
+    order: Callable[[Nodes, Sequence[str]], Rows] | None = None
+    """(nodes, names of their models) to the order of rows in which ties are broken; None: as they come."""
 
 
 BASELINES: Final = {
@@ -25,6 +30,7 @@ BASELINES: Final = {
         Baseline("spread", Rank.SPREAD, Tie.FIRST, "the emptiest node, by fraction of its GPUs (LeastAllocated)"),
         Baseline("round-robin", Rank.NONE, Tie.NEXT, "the next node that fits, in turn"),
         Baseline("random", Rank.NONE, Tie.RANDOM, "any node that fits"),
+        Baseline("genius", Rank.NONE, Tie.FIRST, "Genius' static score: traces tell of no load", genius_order),
         Baseline("kube-default", Rank.KUBE, Tie.SAMPLED, "kube-scheduler's own plugins, sampling and random ties"),
     )
 }

@@ -12,7 +12,7 @@ from model.delays import Run, order_key
 from model.estimates import History
 from model.queues import Failures, Simulation, Tasks
 from model.traces import GPU_MILLI, NodeList, PodList, TraceError
-from model.workloads import classes_of, empty_nodes, typical_pods
+from model.workloads import bits_of, classes_of, empty_nodes, typical_pods
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Churn:
 
     tasks: Tasks
     nodes: packing.Nodes
+    model_names: tuple[str, ...]
+    """(M,) of the models that `nodes.model` counts."""
     groups: list[tuple[str, int]]
     """(J,) what history is kept by: models asked for, and GPU milli."""
     num_before: int
@@ -45,7 +47,7 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
     if pod_list.submitted_s is None or pod_list.duration_s is None:
         raise TraceError(f"{path}: line 1: no creation_time and deletion_time, without which nothing departs")
     rng = np.random.default_rng(seed)
-    model_bits = {name: bit for bit, name in enumerate(sorted(set(node_list.models) - {""}))}
+    model_bits = bits_of(node_list)
     nodes = empty_nodes(node_list, model_bits, rng.permutation(len(node_list.names)))
     asks, pod_class = classes_of(pod_list, model_bits)
     every = np.arange(len(nodes.cpu_milli))
@@ -79,7 +81,7 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
         typical_pods(pod_list, model_bits),
     )
     groups = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
-    return Churn(tasks, nodes, groups, len(before), len(pod_list.names) - len(kept), factor)
+    return Churn(tasks, nodes, tuple(model_bits), groups, len(before), len(pod_list.names) - len(kept), factor)
 
 
 def simulate_churn(
@@ -87,6 +89,9 @@ def simulate_churn(
 ) -> Run:
     """Run all pods to their ends."""
     tasks = offered.tasks
+    nodes = packing.copy_of(offered.nodes)
+    if policy.order is not None:
+        nodes = packing.in_order(nodes, policy.order(nodes, offered.model_names))
     history = History()
 
     def ended(job: int) -> None:
@@ -94,7 +99,7 @@ def simulate_churn(
 
     simulation = Simulation(
         tasks,
-        packing.copy_of(offered.nodes),
+        nodes,
         policy,
         order_key(order, tasks, offered.groups, history),
         np.random.default_rng([seed, 2]),

@@ -49,13 +49,17 @@ class Replay:
 def replay(workload: Workload, policy: Baseline, seed: int, engine: Engine = Engine.COMPILED) -> Replay:
     """Offer all arrivals; `seed` draws the ties of policies that break them at random."""
     draws = np.random.default_rng([seed, 1]).random(len(workload.pods))
-    nodes = packing.copy_of(workload.nodes)
+    rows = np.arange(len(workload.nodes.model))
+    if policy.order is not None:
+        rows = policy.order(workload.nodes, workload.model_names)
+    nodes = packing.in_order(workload.nodes, rows)
     placed = np.full(len(draws), -1, np.int64)
     gpus = np.zeros(len(draws), np.int64)
     fragments = np.zeros(len(draws))
     run = _run_compiled if engine is Engine.COMPILED else _run_numpy
     seconds = run(workload, policy, nodes, draws, placed, gpus, fragments)
-    done = Replay(placed, gpus, fragments, nodes, seconds)
+    placed[placed >= 0] = rows[placed[placed >= 0]]
+    done = Replay(placed, gpus, fragments, packing.in_order(nodes, np.argsort(rows)), seconds)
     check(workload, done)
     return done
 

@@ -30,6 +30,8 @@ class Workload:
     node_names: tuple[str, ...]
     nodes: Nodes
     """Empty: copied before placing."""
+    model_names: tuple[str, ...]
+    """(M,) of the models that `nodes.model` counts."""
     asks: Asks
     """C classes."""
     pods: Longs
@@ -64,6 +66,7 @@ def workload(directory: Path, trace: str, seed: int, node_list: NodeList, pod_li
     return Workload(
         node_names=tuple(node_list.names[i] for i in np.argsort(node_rank)),
         nodes=empty_nodes(node_list, model_bits, np.argsort(node_rank)),
+        model_names=tuple(model_bits),
         asks=asks,
         pods=pods,
         classes=pod_class[pods],

@@ -62,14 +62,19 @@ class Asks(NamedTuple):
 
 def copy_of(nodes: Nodes) -> Nodes:
     """The same nodes with arrays of their own, so that they can be filled."""
+    return in_order(nodes, np.arange(len(nodes.model)))
+
+
+def in_order(nodes: Nodes, rows: Rows) -> Nodes:
+    """(R,) rows of nodes, in arrays of their own."""
     return Nodes(
-        nodes.cpu_milli.copy(),
-        nodes.memory_mib.copy(),
-        nodes.num_gpus.copy(),
-        nodes.model.copy(),
-        nodes.cpu_free_milli.copy(),
-        nodes.memory_free_mib.copy(),
-        nodes.gpu_free_milli.copy(),
+        nodes.cpu_milli[rows],
+        nodes.memory_mib[rows],
+        nodes.num_gpus[rows],
+        nodes.model[rows],
+        nodes.cpu_free_milli[rows],
+        nodes.memory_free_mib[rows],
+        nodes.gpu_free_milli[rows],
     )
 
 

@@ -54,7 +54,7 @@ def offered(
     asks = Asks(columns[0], columns[1], columns[2], columns[3], np.full(len(usable), ANY_MODEL))
     classes = rng.choice(len(usable), num_pods, p=weights / weights.sum()).astype(np.int64)
     asked_milli = (asks.num_gpus * asks.gpu_milli)[classes]
-    workload = Workload(tuple(names), nodes, asks, np.arange(num_pods), classes, asked_milli, mix())
+    workload = Workload(tuple(names), nodes, (), asks, np.arange(num_pods), classes, asked_milli, mix())
     return Offered(
         workload,
         [

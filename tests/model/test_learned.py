@@ -1,5 +1,6 @@
 """Replays under a learned rank: the compiled engine places as the NumPy rules do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,9 +78,8 @@ def test_the_outlook_is_that_of_the_list_and_not_of_the_order(small: Path) -> No
 
 def test_allocation_needs_the_load_to_be_reached(small: Path) -> None:
     arrivals = offered(small, 1)
-    first = Workload(
-        arrivals.node_names, arrivals.nodes, arrivals.asks, arrivals.pods[:5], arrivals.classes[:5],
-        arrivals.asked_milli[:5], arrivals.mix,
-    )  # fmt: skip
+    first = replace(
+        arrivals, pods=arrivals.pods[:5], classes=arrivals.classes[:5], asked_milli=arrivals.asked_milli[:5]
+    )
     with pytest.raises(ValueError, match="no arrivals at 100 %"):
         learned.allocations(first, np.zeros(5, np.int64))
