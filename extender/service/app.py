@@ -208,6 +208,7 @@ def _queue(
         reserve_frac=given.reserve_frac,
         reserve_after_s=given.reserve_after_s,
         fail_open_s=given.fail_open_s,
+        gang_timeout_s=given.gang_timeout_s,
         fair_share=given.fair_share,
         quotas=Quotas(given.quotas, given.weights),
     )

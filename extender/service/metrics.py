@@ -137,6 +137,8 @@ class QueueCollector(Collector):
         yield _gauge("kerf_queue_fallbacks", "Pods let go that went another way.", counts.fallbacks)
         yield _gauge("kerf_queue_outdated", "Pods whose node no longer fitted when its turn came.", counts.outdated)
         yield _gauge("kerf_queue_failed_open", "Gates opened since the pod had waited too long.", counts.failed_open)
+        evicted = self._queue.remnants.num_evicted
+        yield _gauge("kerf_queue_evicted", "Pods evicted because their gang had lost a member.", evicted)
         yield _gauge("kerf_queue_errors", "Rounds and writes that failed.", counts.errors)
         skipped = GaugeMetricFamily("kerf_queue_skipped", "Pods passed over, by what keeps them.", labels=["why"])
         for why, number in Counts(_why(entry.reason) for entry in waiting if entry.reason).items():

@@ -221,6 +221,8 @@ class QueueSettings(_Section):
     """Most pods that are let go and have no node yet."""
     fail_open_s: float = Field(default=0.0, ge=0)
     """The gate of a pod that has waited so long is opened whatever holds; 0: never."""
+    gang_timeout_s: float = Field(default=0.0, ge=0)
+    """What is left of a gang that was let go and has not been whole for so long is evicted; 0: never."""
     pipelines: bool = False
     """Whether Pipeline objects are run, their pods through the queue: see docs/pipelines.md."""
 

@@ -23,15 +23,21 @@ class ControlPlane:
     """Starts on entry, ends on exit; everything it writes, logs included, lies in `directory`.
 
     `users` adds to USERS or renames, for example {"kerf": "system:serviceaccount:kerf:kerf"}: then a shipped
-    manifest that binds a role to that service account gives the rights to the `kerf` token.
+    manifest that binds a role to that service account gives the rights to the `kerf` token. `flags` are more of
+    kube-apiserver's.
     """
 
     def __init__(
-        self, directory: Path, binaries: Binaries | None = None, users: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        binaries: Binaries | None = None,
+        users: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.url = ""
         self._binaries = binaries
+        self._flags = flags
         self._users = USERS | dict(users or {})
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
         self._processes: list[Process] = []
@@ -235,6 +241,7 @@ class ControlPlane:
             # Pods need no service account, and nodes no controller that takes the not-ready taint off again.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             *("--max-requests-inflight=3000", "--max-mutating-requests-inflight=1500"),
+            *self._flags,
         ]
 
     def _token_line(self, user: str) -> str:

@@ -2,8 +2,7 @@
 
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import RBAC, ROOT, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, Manifest
 from tests.e2e.fixtures import Clusters
+from tests.e2e.kubelets import Kubelet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
@@ -23,53 +23,9 @@ WITHIN_S = 40.0
 """Several controllers, one after the other, on a machine that is busy with other tests."""
 PATH = "/apis/kerf.dev/v1alpha1/namespaces/default/pipelines"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
-PODS = "/api/v1/namespaces/default/pods"
 QUEUE = ROOT / "manifests" / "queue"
 MERGE = "application/merge-patch+json"
-
-
-class Kubelet:
-    """What kubelets report and do: pods with a node run, end when a test says so, and go when they are deleted."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kubelet")
-        self.ends: Callable[[Manifest], str] = lambda pod: ""
-        """Phase in which a running pod ends, "" to let it run."""
-
-    def __enter__(self) -> "Kubelet":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(0.05):
-            for pod in self._plane.request("GET", PODS)["items"]:
-                try:
-                    self._act(pod)
-                except ApiError as error:
-                    if error.status not in (404, 409, 422):
-                        raise
-
-    def _act(self, pod: Manifest) -> None:
-        path = f"{PODS}/{pod['metadata']['name']}"
-        phase = pod.get("status", {}).get("phase")
-        if "deletionTimestamp" in pod["metadata"]:
-            if phase not in ("Succeeded", "Failed"):
-                self._report(path, "Failed")
-            self._plane.request("DELETE", f"{path}?gracePeriodSeconds=0")
-        elif pod["spec"].get("nodeName") and phase not in ("Succeeded", "Failed"):
-            if phase != "Running":
-                self._report(path, "Running")
-            elif end := self.ends(pod):
-                self._report(path, end)
-
-    def _report(self, path: str, phase: str) -> None:
-        self._plane.request("PATCH", f"{path}/status", {"status": {"phase": phase}}, MERGE)
+PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture(scope="module")
