@@ -86,8 +86,8 @@ def test_a5_a_gang_that_loses_a_member_is_given_up_and_formed_anew(cluster: Kerf
     cluster.add_nodes(gpu_node("a", gpus=1), gpu_node("b", gpus=1))
     annotations = {"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}
     container = {"name": "main", "image": "example/work", "resources": {"limits": {"nvidia.com/gpu": 1}}}
-    template = {"metadata": {"annotations": annotations}, "spec": {"restartPolicy": "Never", "containers": [container]}}
-    template["spec"] |= GATED
+    spec = {"restartPolicy": "Never", "containers": [container], **GATED}
+    template = {"metadata": {"annotations": annotations}, "spec": spec}
     made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "default"}}
     made["spec"] = {"parallelism": 2, "completions": 2, "backoffLimit": 5, "template": template}
     jobs = "/apis/batch/v1/namespaces/default/jobs"
