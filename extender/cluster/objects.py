@@ -33,6 +33,12 @@ class Metadata(Object, rename="camel"):
     owner_references: list[OwnerReference] | None = None
 
 
+class Named(Object):
+    """Base of what the API server stores: everything that can be watched."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+
+
 class Resources(Object):
     requests: Quantities | None = None
     limits: Quantities | None = None
@@ -87,8 +93,7 @@ class PodStatus(Object, rename="camel"):
     resource_claim_statuses: list[PodClaim] | None = None
 
 
-class Pod(Object):
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
+class Pod(Named):
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -138,8 +143,7 @@ class NodeStatus(Object):
     capacity: Quantities | None = None
 
 
-class Node(Object):
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
+class Node(Named):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
@@ -204,8 +208,7 @@ class ResourceSliceSpec(Object, rename="camel"):
     devices: list[Device] | None = None
 
 
-class ResourceSlice(Object):
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
+class ResourceSlice(Named):
     spec: ResourceSliceSpec = msgspec.field(default_factory=ResourceSliceSpec)
 
 
@@ -264,7 +267,6 @@ class ResourceClaimStatus(Object, rename="camel"):
     reserved_for: list[Consumer] | None = None
 
 
-class ResourceClaim(Object):
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
+class ResourceClaim(Named):
     spec: ResourceClaimSpec = msgspec.field(default_factory=ResourceClaimSpec)
     status: ResourceClaimStatus = msgspec.field(default_factory=ResourceClaimStatus)

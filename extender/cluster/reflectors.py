@@ -18,10 +18,8 @@ from extender.cluster.transports import ApiError, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
 
-ObjectT = TypeVar("ObjectT", objects.Node, objects.Pod, objects.ResourceSlice, objects.ResourceClaim)
-ItemT_contra = TypeVar(
-    "ItemT_contra", objects.Node, objects.Pod, objects.ResourceSlice, objects.ResourceClaim, contravariant=True
-)
+ObjectT = TypeVar("ObjectT", bound=objects.Named)
+ItemT_contra = TypeVar("ItemT_contra", bound=objects.Named, contravariant=True)
 
 
 class Sink(Protocol[ItemT_contra]):
@@ -50,7 +48,7 @@ class ReflectorTimes:
 class Reflector(Generic[ObjectT]):
     """Mirrors one kind of object into a sink."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it mirrors, and how
         self,
         transport: Transport,
         path: str,
@@ -59,6 +57,7 @@ class Reflector(Generic[ObjectT]):
         clock: Callable[[], float],
         *,
         field_selector: str = "",
+        label_selector: str = "",
         page_size: int = 500,
         times: ReflectorTimes | None = None,
     ) -> None:
@@ -66,7 +65,8 @@ class Reflector(Generic[ObjectT]):
         self._path = path
         self._sink: Sink[ObjectT] = sink
         self._clock = clock
-        self._selection = {"fieldSelector": field_selector} if field_selector else {}
+        selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        self._selection = {name: text for name, text in selectors.items() if text}
         self._page_size = page_size
         self._times = times or ReflectorTimes()
         self._list_decoder: msgspec.json.Decoder[objects.ObjectList[ObjectT]] = msgspec.json.Decoder(

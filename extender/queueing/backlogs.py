@@ -7,7 +7,7 @@ from typing import Final
 
 from extender.cluster import objects
 from extender.core.requests import RequestError
-from extender.queueing.batches import gang_of, plan_pod
+from extender.queueing.batches import plan_pod
 from extender.queueing.manifests import Pod
 from extender.queueing.plans import PlanPod
 from extender.queueing.restrictions import Kinds
@@ -28,8 +28,6 @@ class Entry:
     """As planners take it; None when its request can't be understood."""
     fault: str
     """Why it can't be understood."""
-    gang_size: int
-    """0 where only the PodGroup says."""
     created: float
     """Unix time."""
     seen: float
@@ -131,16 +129,16 @@ class Backlog:
         known.pod = item
         if not same or _asked(old.annotations) != _asked(new.annotations):
             fresh = self._entry(item)
-            known.planned, known.fault, known.gang_size = fresh.planned, fresh.fault, fresh.gang_size
+            known.planned, known.fault = fresh.planned, fresh.fault
             self._changed()
 
     def _entry(self, pod: Pod) -> Entry:
-        planned, fault, size = None, "", 0
+        planned, fault = None, ""
         try:
-            planned, (_, size) = plan_pod(pod, self.kinds), gang_of(pod)
+            planned = plan_pod(pod, self.kinds)
         except RequestError as error:
             fault = str(error)
-        return Entry(pod, planned, fault, size, unix_time(pod.metadata.creation_timestamp), self._clock())
+        return Entry(pod, planned, fault, unix_time(pod.metadata.creation_timestamp), self._clock())
 
 
 def unix_time(text: str) -> float:

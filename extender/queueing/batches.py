@@ -112,7 +112,7 @@ def gang_of(pod: Pod) -> tuple[str, int]:
     annotations, labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
     name = annotations.get(GANG, "").strip()
     if not name:
-        group = labels.get(POD_GROUP_LABEL, "").strip()
+        group = labels.get(POD_GROUP_LABEL, "").strip() or pod.spec.pod_group
         return (f"{pod.metadata.namespace}/{group}", 0) if group else ("", 0)
     text = annotations.get(GANG_SIZE, "").strip()
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MAX_GANG):

@@ -28,6 +28,7 @@ from extender.queueing.options import Counts, Options
 from extender.queueing.orders import Order, Waiting, ordered
 from extender.queueing.plans import Plan, PlanPod
 from extender.queueing.realisations import Realiser
+from extender.queueing.remnants import Remnants
 from extender.queueing.rounds import Head, Round, Rules, greedy_round, searched_round
 from extender.queueing.runs import Runs, owners_of
 
@@ -81,10 +82,13 @@ class QueueController:
             "nodes": Reflector[objects.Node](transport, NODES_PATH, Node, self._nodes, clock, page_size=page_size),
             "namespaces": Reflector[objects.Node](transport, NAMESPACES_PATH, Node, self._namespaces, clock),
         }
-        if options.order is Order.SHORTEST or options.fair_share or options.quotas.gpus:
+        if options.order is Order.SHORTEST or options.fair_share or options.quotas.gpus or options.gang_timeout_s:
             self._reflectors["running pods"] = Reflector[objects.Pod](
                 transport, PODS_PATH, Pod, self._runs, clock, field_selector=HOLDING_PODS, page_size=page_size
             )
+        self.remnants = Remnants(
+            transport, self._gangs, self._runs.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._planned_version = -1
         self._planned_at = float("-inf")
@@ -95,9 +99,12 @@ class QueueController:
             asyncio.create_task(reflector.run(), name=f"queue: {name}") for name, reflector in self._reflectors.items()
         ]
         self._tasks.append(asyncio.create_task(self._run(), name="queue"))
+        if self._options.gang_timeout_s:
+            self.remnants.start()
 
     async def stop(self) -> None:
         """End; what is being written is written."""
+        await self.remnants.stop()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:

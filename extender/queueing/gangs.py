@@ -4,9 +4,9 @@ While a gang waits it holds nothing, so no two gangs can ever wait for each othe
 after a restart in the middle of opening a gang, count.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,23 +14,61 @@ from extender.cluster import objects
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.requests import RequestError
 from extender.queueing.backlogs import Entry
-from extender.queueing.batches import gang_of
+from extender.queueing.batches import POD_GROUP_LABEL, gang_of
 from extender.queueing.manifests import Pod
+from extender.queueing.pipelines.jobs import PIPELINE_LABEL
 from extender.queueing.plans import PlanPod
 
 _ASK_AGAIN_S: Final = 5.0
+_PLUGINS_API: Final = "/apis/scheduling.x-k8s.io/v1alpha1"
+_NATIVE_APIS: Final = tuple(f"/apis/scheduling.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha2"))
+_NOT_FOUND: Final = 404
+ValueT = TypeVar("ValueT")
 
 
-class _Members(objects.Object, rename="camel"):
+class _Gang(objects.Object, rename="camel"):
+    min_count: int = 0
+
+
+class _Policy(objects.Object):
+    basic: object | None = None
+    gang: _Gang | None = None
+
+
+class _Topology(objects.Object):
+    key: str = ""
+
+
+class _Constraints(objects.Object):
+    topology: list[_Topology] | None = None
+
+
+class _GroupSpec(objects.Object, rename="camel"):
+    """Of a PodGroup: `minMember` is scheduler-plugins' word, the others are Kubernetes' own."""
+
     min_member: int = 0
+    scheduling_policy: _Policy | None = None
+    scheduling_constraints: _Constraints | None = None
 
 
 class _PodGroup(objects.Object):
-    spec: _Members = msgspec.field(default_factory=_Members)
+    spec: _GroupSpec = msgspec.field(default_factory=_GroupSpec)
 
 
 _group_decoder: Final = msgspec.json.Decoder(_PodGroup)
 _pods_decoder: Final = msgspec.json.Decoder(objects.ObjectList[Pod])
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a PodGroup says."""
+
+    size: int = 0
+    """Pods that have to be there, 0 when it can't be told."""
+    topology: str = ""
+    """Label of nodes of which all pods must find one value."""
+    together: bool = True
+    """Whether its pods start together at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,47 +108,67 @@ class Gangs:
     def __init__(self, transport: Transport, clock: Callable[[], float]) -> None:
         self._transport = transport
         self._clock = clock
-        self._sizes: dict[str, tuple[float, int]] = {}
-        self._running: dict[str, tuple[float, int]] = {}
+        self._groups: dict[str, tuple[float, Group]] = {}
+        self._members: dict[str, tuple[float, list[Pod]]] = {}
 
-    async def size(self, gang: str) -> int:
-        """Pods that a PodGroup of scheduler-plugins asks for, 0 when it can't be told."""
-        return await self._remembered(self._sizes, gang, self._ask_size)
+    async def group(self, gang: str, *, native: bool) -> Group:
+        """The PodGroup of that name: Kubernetes' own, or scheduler-plugins'."""
+        key = f"{gang} native" if native else gang
 
-    async def running(self, gang: str) -> int:
-        """Pods of a gang that have a node, or have been let go, and are not finished."""
-        return await self._remembered(self._running, gang, self._ask_running)
+        async def ask() -> Group:
+            return await self._ask_group(gang, _NATIVE_APIS if native else (_PLUGINS_API,))
+
+        return await self._remembered(self._groups, key, ask, Group())
+
+    async def members(self, gang: str) -> list[Pod]:
+        """Pods of a gang that have been let go, those that have succeeded too."""
+        return await self._remembered(self._members, gang, lambda: self.ask_members(gang), [])
+
+    async def ask_members(self, gang: str) -> list[Pod]:
+        """The same, asked now. Raises ClusterError, DecodeError."""
+        namespace = gang.partition("/")[0]
+        query = {"fieldSelector": "status.phase!=Failed"}
+        found = _pods_decoder.decode(await self._transport.get(f"/api/v1/namespaces/{namespace}/pods", query))
+        return [pod for pod in found.items or () if _is_member(pod, gang)]
 
     async def _remembered(
-        self, known: dict[str, tuple[float, int]], gang: str, ask: Callable[[str], Awaitable[int]]
-    ) -> int:
+        self,
+        known: dict[str, tuple[float, ValueT]],
+        key: str,
+        ask: Callable[[], Awaitable[ValueT]],
+        nothing: ValueT,
+    ) -> ValueT:
         now = self._clock()
-        asked_at, value = known.get(gang, (float("-inf"), 0))
+        asked_at, value = known.get(key, (float("-inf"), nothing))
         if now - asked_at >= _ASK_AGAIN_S:
             for name in [name for name, (at, _) in known.items() if now - at >= 10 * _ASK_AGAIN_S]:
                 del known[name]
             try:
-                value = await ask(gang)
+                value = await ask()
             except (ClusterError, msgspec.DecodeError):
-                value = 0
-            known[gang] = now, value
+                value = nothing
+            known[key] = now, value
         return value
 
-    async def _ask_size(self, gang: str) -> int:
+    async def _ask_group(self, gang: str, apis: Sequence[str]) -> Group:
         namespace, _, name = gang.partition("/")
-        path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups/{name}"
-        try:
-            return _group_decoder.decode(await self._transport.get(path)).spec.min_member
-        except ApiError as error:
-            if error.status == 404:
-                return 0
-            raise
+        for api in apis:
+            try:
+                found = await self._transport.get(f"{api}/namespaces/{namespace}/podgroups/{name}")
+            except ApiError as error:
+                if error.status != _NOT_FOUND:
+                    raise
+                continue  # no such PodGroup, or the API server does not have this version
+            return _read_group(_group_decoder.decode(found).spec)
+        return Group()
 
-    async def _ask_running(self, gang: str) -> int:
-        namespace = gang.partition("/")[0]
-        query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        found = _pods_decoder.decode(await self._transport.get(f"/api/v1/namespaces/{namespace}/pods", query))
-        return sum(_is_member(pod, gang) for pod in found.items or ())
+
+def _read_group(spec: _GroupSpec) -> Group:
+    constraints, policy = spec.scheduling_constraints, spec.scheduling_policy
+    topology = constraints.topology[0].key if constraints is not None and constraints.topology else ""
+    if policy is None:
+        return Group(spec.min_member)
+    return Group(policy.gang.min_count, topology) if policy.gang is not None else Group(1, together=False)
 
 
 async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
@@ -124,20 +182,53 @@ async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
             members.setdefault(entry.planned.gang, []).append(entry)
         else:
             singles.append(Unit(entry.pod.key, (entry,)))
-    return singles + [Unit(gang, tuple(found), await _missing(gang, found, gangs)) for gang, found in members.items()]
+    for gang, found in members.items():
+        group = await group_of(gang, [entry.pod for entry in found], gangs)
+        if not group.together:
+            for entry in found:
+                if entry.planned is not None:
+                    entry.planned = replace(entry.planned, gang="")  # of what waits: the pod is not written to
+                singles.append(Unit(entry.pod.key, (entry,)))
+            continue
+        for entry in found if group.topology else ():
+            if entry.planned is not None and not entry.planned.topology:
+                entry.planned = replace(entry.planned, topology=group.topology)
+        singles.append(Unit(gang, tuple(found), await _missing(gang, found, group.size, gangs)))
+    return singles
 
 
-async def _missing(gang: str, found: list[Entry], gangs: Gangs) -> str:
-    size = max(entry.gang_size for entry in found) or await gangs.size(gang)
+async def group_of(gang: str, pods: Sequence[Pod], gangs: Gangs) -> Group:
+    """What the pods of a gang say of it, else their PodGroup."""
+    size = max((gang_of(pod)[1] for pod in pods), default=0)
+    if size:
+        return Group(size)
+    labelled = any((pod.metadata.labels or {}).get(POD_GROUP_LABEL, "").strip() for pod in pods)
+    return await gangs.group(gang, native=not labelled)
+
+
+async def _missing(gang: str, found: list[Entry], size: int, gangs: Gangs) -> str:
     if not size:
-        return f"gang {gang}: its PodGroup is not there, or says no minMember"
+        return f"gang {gang}: its PodGroup is not there, or says no minMember or minCount"
     if len(found) >= size:
         return ""
-    here = len(found) + await gangs.running(gang)
+    owners = {owner for entry in found if (owner := _controller(entry.pod))}
+    started = await gangs.members(gang)
+    here = len(found) + sum(not pod.finished or _succeeded_with(pod, owners) for pod in started)
     return "" if here >= size else f"gang {gang} waits for its pods: {here} of {size} are here"
 
 
+def _succeeded_with(pod: Pod, owners: set[str]) -> bool:
+    """Whether a pod that has succeeded is of this gang, and not of an earlier one of the same name."""
+    return _controller(pod) in owners or PIPELINE_LABEL in (pod.metadata.labels or {})  # named after their attempt
+
+
+def _controller(pod: Pod) -> str:
+    """UID of a pod's controller, "" for none."""
+    return next((item.uid for item in pod.metadata.owner_references or () if item.controller), "")
+
+
 def _is_member(pod: Pod, gang: str) -> bool:
+    """Whether a pod is of a gang, and has been let go."""
     try:
         return gang_of(pod)[0] == gang and not pod.gated and not pod.metadata.deletion_timestamp
     except RequestError:

@@ -22,6 +22,7 @@ class Options:
     reserve_frac: float = 0.0
     reserve_after_s: float = 10.0
     fail_open_s: float = 0.0
+    gang_timeout_s: float = 0.0
     fair_share: bool = False
     quotas: Quotas = field(default_factory=Quotas)
 

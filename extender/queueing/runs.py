@@ -1,10 +1,13 @@
 """Pods that run: how many GPUs each namespace uses, and how long pods of each owner have run."""
 
+import contextlib
 from collections.abc import Callable
 
 from extender.cluster import objects
 from extender.cluster.pods import read_holding
+from extender.core.requests import RequestError
 from extender.queueing.backlogs import unix_time
+from extender.queueing.batches import gang_of
 from extender.queueing.durations import Durations
 from extender.queueing.manifests import Pod
 
@@ -18,6 +21,16 @@ class Runs:
         self._running: dict[str, tuple[Pod, float]] = {}
         self.gpus: dict[str, float] = {}
         """GPUs in use by namespace."""
+
+    def gangs(self) -> dict[str, list[Pod]]:
+        """Pods that hold something, by their gang."""
+        found: dict[str, list[Pod]] = {}
+        for pod, _ in self._running.values():
+            with contextlib.suppress(RequestError):
+                gang, _ = gang_of(pod)
+                if gang:
+                    found.setdefault(gang, []).append(pod)
+        return found
 
     def upsert(self, item: objects.Pod) -> None:
         """A pod runs, or has changed."""

@@ -25,8 +25,9 @@ from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
 from extender.queueing.controllers import QueueController
 from extender.queueing.options import Options
+from extender.queueing.pipelines.controllers import PipelineController
 from extender.queueing.quotas import Quotas
-from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, QueueCollector
+from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, PipelineCollector, QueueCollector
 from extender.service.overviews import Overviews
 from extender.service.remedies import Remedies
 from extender.service.routes import KerfApp, install_routes
@@ -119,11 +120,14 @@ def create_app(
     binder = Binder(transport, ledger, placer, events, clock, fence, time.time)
     waker = Waker(transport, ledger, placer, clock, fence)
     queue = _queue(settings, transport, ledger, placer, fence, mirror, clock) if settings.queue.enabled else None
+    pipelines = _pipelines(settings, transport, fence, clock) if settings.queue.pipelines else None
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
     metrics.registry.register(LeadershipCollector(fence, leadership))
     if queue is not None:
         metrics.registry.register(QueueCollector(queue))
+    if pipelines is not None:
+        metrics.registry.register(PipelineCollector(pipelines))
     if observer is not None:
         unmanaged = UnmanagedWatch(ledger, events, rules_of(settings.telemetry), clock)
         observer.on_pods, observer.on_refresh = owners.add, unmanaged.check
@@ -139,7 +143,7 @@ def create_app(
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
-    parts: tuple[_Part | None, ...] = (events, leadership, waker, binder.settler, queue, observer)
+    parts: tuple[_Part | None, ...] = (events, leadership, waker, binder.settler, queue, pipelines, observer)
     remedies = Remedies(placer, ledger, time.time)
     trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy)
     overviews = Overviews(ledger, clock, lambda: waker.num_waiting)
@@ -204,6 +208,7 @@ def _queue(
         reserve_frac=given.reserve_frac,
         reserve_after_s=given.reserve_after_s,
         fail_open_s=given.fail_open_s,
+        gang_timeout_s=given.gang_timeout_s,
         fair_share=given.fair_share,
         quotas=Quotas(given.quotas, given.weights),
     )
@@ -217,6 +222,14 @@ def _queue(
         standby=fence.fault,
         mirror_fault=mirror.fault,
         page_size=settings.cluster.page_size,
+    )
+
+
+def _pipelines(
+    settings: Settings, transport: Transport, fence: Fence, clock: Callable[[], float]
+) -> PipelineController:
+    return PipelineController(
+        transport, clock=clock, wall_clock=time.time, standby=fence.fault, page_size=settings.cluster.page_size
     )
 
 

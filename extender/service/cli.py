@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from extender import __version__
 from extender.service.explain_command import explain
+from extender.service.pipeline_command import pipeline_app
 from extender.service.plan_command import plan
 from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
 from extender.service.top_command import top
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at settings, or check them.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(pipeline_app, name="pipeline")
 app.command()(plan)
 app.command()(explain)
 app.command()(top)

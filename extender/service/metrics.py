@@ -18,6 +18,7 @@ from extender.cluster.takeovers import Leadership
 from extender.cluster.wakes import Waker
 from extender.core.reasons import Reason
 from extender.queueing.controllers import QueueController
+from extender.queueing.pipelines.controllers import PipelineController
 
 _LATENCIES_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -136,11 +137,27 @@ class QueueCollector(Collector):
         yield _gauge("kerf_queue_fallbacks", "Pods let go that went another way.", counts.fallbacks)
         yield _gauge("kerf_queue_outdated", "Pods whose node no longer fitted when its turn came.", counts.outdated)
         yield _gauge("kerf_queue_failed_open", "Gates opened since the pod had waited too long.", counts.failed_open)
+        evicted = self._queue.remnants.num_evicted
+        yield _gauge("kerf_queue_evicted", "Pods evicted because their gang had lost a member.", evicted)
         yield _gauge("kerf_queue_errors", "Rounds and writes that failed.", counts.errors)
         skipped = GaugeMetricFamily("kerf_queue_skipped", "Pods passed over, by what keeps them.", labels=["why"])
         for why, number in Counts(_why(entry.reason) for entry in waiting if entry.reason).items():
             skipped.add_metric([why], number)
         yield skipped
+
+
+class PipelineCollector(Collector):
+    """How pipelines stand."""
+
+    def __init__(self, pipelines: PipelineController) -> None:
+        self._pipelines = pipelines
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges now."""
+        family = GaugeMetricFamily("kerf_pipelines", "Pipelines by phase.", labels=["phase"])
+        for phase, number in self._pipelines.num_by_phase().items():
+            family.add_metric([phase], number)
+        yield family
 
 
 def _why(reason: str) -> str:

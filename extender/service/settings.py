@@ -221,6 +221,10 @@ class QueueSettings(_Section):
     """Most pods that are let go and have no node yet."""
     fail_open_s: float = Field(default=0.0, ge=0)
     """The gate of a pod that has waited so long is opened whatever holds; 0: never."""
+    gang_timeout_s: float = Field(default=0.0, ge=0)
+    """What is left of a gang that was let go and has not been whole for so long is evicted; 0: never."""
+    pipelines: bool = False
+    """Whether Pipeline objects are run, their pods through the queue: see docs/pipelines.md."""
 
     @field_validator("planner")
     @classmethod
@@ -228,6 +232,12 @@ class QueueSettings(_Section):
         if name not in PLANNERS:
             raise ValueError(f"no planner of that name; write one of {', '.join(PLANNERS)}")
         return name
+
+    @model_validator(mode="after")
+    def _served(self) -> Self:
+        if self.pipelines and not self.enabled:
+            raise ValueError("pipelines needs enabled: their pods wait in the queue")
+        return self
 
 
 class TelemetrySettings(_Section):

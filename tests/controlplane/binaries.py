@@ -1,9 +1,10 @@
 """Where the control plane's executables come from: an installation, the cache, or a build from Go sources.
 
 Search order for kube-apiserver, kube-scheduler and etcd: the folder `KUBEBUILDER_ASSETS`, then `PATH`, both only for
-the wanted version, then the cache, then the build. The echo and load programs are our own and always come from the
-cache or the build. The cache lies outside the checkout; its two kinds of folders have keys of their own, so that
-an edit of echo does not rebuild kube-apiserver.
+the wanted version, then the cache, then the build. kube-controller-manager is looked for in the same order, by those
+alone who need it. The echo and load programs are our own and always come from the cache or the build. The cache lies
+outside the checkout; its kinds of folders have keys of their own, so that an edit of echo does not rebuild
+kube-apiserver.
 """
 
 import contextlib
@@ -50,14 +51,11 @@ def find_binaries(version: str | None = None) -> Binaries:
 
     Without a version: that of the environment variable KERF_TEST_KUBERNETES, else 1.36. Raises BuildError.
     """
-    version = version or os.environ.get("KERF_TEST_KUBERNETES") or DEFAULT_VERSION
-    release = RELEASES.get(version, version)
-    if not re.fullmatch(r"\d+\.\d+\.\d+", release):
-        raise BuildError(f"unknown version {version!r}: say one of {', '.join(RELEASES)}, or a release such as 1.36.1")
+    release = _release(version)
     installed = {name: _installed(name, release) for name in ("kube-apiserver", "kube-scheduler", "etcd")}
     built = Path()
     if None in installed.values():
-        built = cached(f"kubernetes-v{release}", lambda into: _build_kubernetes(release, into))
+        built = cached(f"kubernetes-v{release}", lambda into: _build_servers(release, into))
     own = cached(f"programs-{_sources_hash()}", _build_programs)
     return Binaries(
         kube_apiserver=installed["kube-apiserver"] or built / "kube-apiserver",
@@ -66,6 +64,22 @@ def find_binaries(version: str | None = None) -> Binaries:
         echo=own / "echo",
         load=own / "load",
     )
+
+
+def find_controller_manager(version: str | None = None) -> Path:
+    """kube-controller-manager of the same minor or release; building takes minutes, once. Raises BuildError."""
+    release, name = _release(version), "kube-controller-manager"
+    installed = _installed(name, release)
+    commands = [f"k8s.io/kubernetes/cmd/{name}"]
+    return installed or cached(f"{name}-v{release}", lambda into: _build_kubernetes(release, into, commands)) / name
+
+
+def _release(version: str | None) -> str:
+    version = version or os.environ.get("KERF_TEST_KUBERNETES") or DEFAULT_VERSION
+    release = RELEASES.get(version, version)
+    if not re.fullmatch(r"\d+\.\d+\.\d+", release):
+        raise BuildError(f"unknown version {version!r}: say one of {', '.join(RELEASES)}, or a release such as 1.36.1")
+    return release
 
 
 def _installed(name: str, release: str) -> Path | None:
@@ -112,14 +126,18 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _build_kubernetes(release: str, into: Path) -> None:
+def _build_servers(release: str, into: Path) -> None:
+    commands = ["k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-scheduler"]
+    _build_kubernetes(release, into, [*commands, "go.etcd.io/etcd/server/v3"])
+    (into / "server").rename(into / "etcd")  # go names it after the module's folder
+
+
+def _build_kubernetes(release: str, into: Path, packages: list[str]) -> None:
     major, minor, _ = release.split(".")
     stamps = {"gitVersion": f"v{release}", "gitMajor": major, "gitMinor": minor}
     flags = " ".join(f"-X {_VERSION_PACKAGE}.{name}={value}" for name, value in stamps.items())
-    commands = ["k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-scheduler"]
     with _module(release) as module:
-        _go_build(module, into, f"-s -w {flags}", [*commands, "go.etcd.io/etcd/server/v3"])
-    (into / "server").rename(into / "etcd")  # go names it after the module's folder
+        _go_build(module, into, f"-s -w {flags}", packages)
 
 
 def _build_programs(into: Path) -> None:

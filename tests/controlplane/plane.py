@@ -12,7 +12,7 @@ import yaml
 
 from tests.controlplane import processes
 from tests.controlplane.api import Api, ApiError, Object, read_documents
-from tests.controlplane.binaries import Binaries, find_binaries
+from tests.controlplane.binaries import Binaries, find_binaries, find_controller_manager
 from tests.controlplane.processes import Process, wait_until
 
 USERS = {"admin": "kerf-tests-admin", "scheduler": "system:kube-scheduler", "kerf": "kerf"}
@@ -23,19 +23,25 @@ class ControlPlane:
     """Starts on entry, ends on exit; everything it writes, logs included, lies in `directory`.
 
     `users` adds to USERS or renames, for example {"kerf": "system:serviceaccount:kerf:kerf"}: then a shipped
-    manifest that binds a role to that service account gives the rights to the `kerf` token.
+    manifest that binds a role to that service account gives the rights to the `kerf` token. `flags` are more of
+    kube-apiserver's.
     """
 
     def __init__(
-        self, directory: Path, binaries: Binaries | None = None, users: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        binaries: Binaries | None = None,
+        users: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.url = ""
         self._binaries = binaries
+        self._flags = flags
         self._users = USERS | dict(users or {})
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
         self._processes: list[Process] = []
-        self._commands: dict[str, tuple[Sequence[str | Path], str, Path | None]] = {}
+        self._commands: dict[str, tuple[Sequence[str | Path], str, Path | None, str]] = {}
         self._api: Api | None = None
 
     def __enter__(self) -> Self:
@@ -173,6 +179,25 @@ class ControlPlane:
         path.write_text(yaml.safe_dump(settings))
         return processes.retry_taken_port(lambda: self._start_scheduler(name, path, hostname))
 
+    def start_controller_manager(self, *controllers: str) -> Process:
+        """Start kube-controller-manager with these controllers alone, such as "job-controller"; return when ready."""
+
+        def start() -> Process:
+            port = processes.free_port()
+            certificates = self.directory / "certificates" / "controller-manager"
+            command: list[str | Path] = [
+                *(find_controller_manager(), f"--kubeconfig={self.kubeconfig()}", f"--cert-dir={certificates}"),
+                *("--bind-address=127.0.0.1", f"--secure-port={port}", "--authentication-skip-lookup"),
+                *("--authorization-always-allow-paths=/healthz,/readyz", "--leader-elect=false"),
+                *("--kube-api-qps=500", "--kube-api-burst=1000", f"--controllers={','.join(controllers)}"),
+            ]
+            certificate = certificates / "kube-controller-manager.crt"
+            return self._launch(
+                "controller-manager", command, f"https://127.0.0.1:{port}", certificate, ready_path="/healthz"
+            )
+
+        return processes.retry_taken_port(start)
+
     def _start_scheduler(self, name: str, config: Path, hostname: str) -> Process:
         port = processes.free_port()
         certificates = self.directory / "certificates" / name
@@ -216,6 +241,7 @@ class ControlPlane:
             # Pods need no service account, and nodes no controller that takes the not-ready taint off again.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             *("--max-requests-inflight=3000", "--max-mutating-requests-inflight=1500"),
+            *self._flags,
         ]
 
     def _token_line(self, user: str) -> str:
@@ -225,13 +251,20 @@ class ControlPlane:
             groups = ["system:serviceaccounts", f"system:serviceaccounts:{name.split(':')[2]}"]
         return f'{self._tokens[user]},{name},{user},"{",".join(groups)}"\n'
 
-    def _launch(self, name: str, command: Sequence[str | Path], url: str, certificate: Path | None = None) -> Process:
-        """Start a server and wait until its /readyz says yes."""
-        self._commands[name] = command, url, certificate
+    def _launch(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        url: str,
+        certificate: Path | None = None,
+        ready_path: str = "/readyz",
+    ) -> Process:
+        """Start a server and wait until it says that it is ready."""
+        self._commands[name] = command, url, certificate, ready_path
         process = processes.start_process(name, command, self.directory / f"{name}.log", url)
         self._processes.append(process)
         try:
-            process.wait_ready(lambda: processes.answers(f"{url}/readyz", certificate))
+            process.wait_ready(lambda: processes.answers(f"{url}{ready_path}", certificate))
         except BaseException:
             self._processes.remove(process)
             process.stop()

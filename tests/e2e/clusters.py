@@ -90,6 +90,12 @@ class KerfCluster:
         self._nodes += [node["metadata"]["name"] for node in nodes]
         wait_until(lambda: self.kerf.metric("kerf_nodes") == len(self._nodes), WITHIN_S, "Kerf knows the nodes")
 
+    def remove_node(self, name: str) -> None:
+        """Delete a node and wait until Kerf has seen it."""
+        self.plane.request("DELETE", f"/api/v1/nodes/{name}")
+        self._nodes.remove(name)
+        wait_until(lambda: self.kerf.metric("kerf_nodes") == len(self._nodes), WITHIN_S, "Kerf knows that it is gone")
+
     def submit(self, name: str, gpus: int = 0, **options: Any) -> None:
         """Create a pod."""
         self.create(pod(name, gpus, **options))

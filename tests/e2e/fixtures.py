@@ -32,6 +32,15 @@ class Clusters:
         self._running, self._options = (KerfCluster(self.plane, kerf), scheduler), options
         return self._running[0]
 
+    def restart_kerf(self) -> None:
+        """Start the Kerf that runs once more, where kube-scheduler looks for it, after it has ended."""
+        assert self._running is not None
+        cluster, (_, arguments, environment) = self._running[0], self._options
+        assert isinstance(arguments, tuple)
+        assert isinstance(environment, dict)
+        name = f"kerf-{self._num_opened}"
+        cluster.kerf = KerfProcess(self.plane, name, *arguments, env=environment, port=cluster.kerf.port)
+
     def clean(self) -> None:
         """Empty the cluster that runs."""
         if self._running is not None:

@@ -64,7 +64,7 @@ class Helm:
         return [document for document in yaml.safe_load_all(text) if document]
 
 
-def only(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """The one object of a kind."""
-    (found,) = (item for item in objects if item["kind"] == kind)
+def only(objects: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
+    """The one object of a kind, or the one of that name."""
+    (found,) = (item for item in objects if item["kind"] == kind and name in ("", item["metadata"]["name"]))
     return found

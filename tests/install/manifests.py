@@ -1,4 +1,4 @@
-"""Writes manifests/install.yaml and manifests/rbac.yaml from the chart: `make manifests`."""
+"""Writes the plain manifests from the chart: `make manifests`."""
 
 import tempfile
 from pathlib import Path
@@ -9,7 +9,8 @@ MANIFESTS = CHART.parents[1]
 
 _INSTALL = """\
 # A second kube-scheduler with Kerf as its sidecar, all in one file: kubectl apply -f manifests/install.yaml
-# Pods with `schedulerName: kerf-scheduler` are placed by it; see manifests/samples/.
+# Pods with `schedulerName: kerf-scheduler` are placed by it; see manifests/samples/. Pods created with the gate
+# kerf.dev/queue wait in its queue; manifests/webhook.yaml and manifests/queue/webhook.yaml add it for those who opt in.
 #
 # Written from the chart in manifests/helm/kerf by `make manifests`; with Helm, use the chart. The image is built from
 # the Dockerfile: push it where the cluster's nodes can pull it and name it below.
@@ -20,15 +21,54 @@ _RBAC = """\
 #
 # For another namespace change it wherever kube-system stands.
 """
+_WEBHOOK = """\
+# The webhook that tells containers which GPUs they got, and the Kerf that answers it and manifests/queue/webhook.yaml.
+# docs/webhook.md says how to install them, what they do, and what nobody enforces. Written from the chart in
+# manifests/helm/kerf by `make manifests`; with Helm, use the chart (inject.enabled), which makes the certificate too.
+#
+#   kubectl apply -f manifests/webhook.yaml
+#   kubectl label namespace TEAM kerf.dev/inject=enabled
+#
+# Needs the Secret kerf-webhook (tls.crt, tls.key, ca.crt), and the CA in the caBundle fields below. Name the image.
+"""
+_QUEUE_RBAC = """\
+# What Kerf may do besides when its queue is enabled (setting queue.enabled): kubectl apply -f manifests/queue/rbac.yaml
+# For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
+# `make manifests`.
+"""
+_QUEUE_WEBHOOK = """\
+# Answered by the Kerf of manifests/webhook.yaml, with its certificate: put the CA into the caBundle fields. Written
+# from the chart in manifests/helm/kerf by `make manifests`.
+"""
+_PIPELINES = """\
+# Pipelines, and what a Kerf may do besides that runs them (setting queue.pipelines): docs/pipelines.md.
+# For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
+# `make manifests`.
+"""
 
 
 def render_manifests(helm: Helm) -> dict[Path, str]:
     """The text of each file."""
-    template = ("template", "--namespace", "kube-system", "--kube-version", "v1.36.1", str(CHART))
-    install = helm(*template, "--name-template", "kerf-scheduler")
-    parts = [f"--show-only=templates/{name}.yaml" for name in ("serviceaccount", "rbac")]
-    rbac = helm(*template, "--name-template", "kerf", "--set", "mode=service", *parts)
-    return {MANIFESTS / "install.yaml": _INSTALL + _plain(install), MANIFESTS / "rbac.yaml": _RBAC + _plain(rbac)}
+
+    def render(release: str, *templates: str, **values: str) -> str:
+        shown = [f"--show-only=templates/{name}.yaml" for name in templates]
+        settings = [f"--set={key.replace('__', '.')}={value}" for key, value in values.items()]
+        common = ("--namespace", "kube-system", "--kube-version", "v1.36.1", str(CHART))
+        return _plain(helm("template", "--name-template", release, *common, *shown, *settings))
+
+    queue = MANIFESTS / "queue"
+    # A certificate is nothing to ship: whoever installs the webhook by hand makes the Secret.
+    certificate = {"webhook__tls__secretName": "kerf-webhook"}
+    gated_only = {f"queue__optIn__{who}": "false" for who in ("namespaces", "pods", "genius")}
+    inject = {"inject__enabled": "true", "queue__enabled": "false", **certificate}
+    return {
+        MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler", **gated_only),
+        MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service"),
+        MANIFESTS / "webhook.yaml": _WEBHOOK + render("kerf", "webhook", "webhook-inject", **inject),
+        queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac"),
+        queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **certificate),
+        queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", queue__pipelines="true"),
+    }
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """What the chart renders, without a cluster."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import yaml
 
 from extender.service.settings import load_settings
 from tests.install.helm import CHART, Helm, HelmError, only
-from tests.install.manifests import MANIFESTS, render_manifests
+from tests.install.manifests import render_manifests
 
 ROOT = CHART.parents[2]
 
@@ -39,6 +40,9 @@ def test_lint(helm: Helm) -> None:
         pytest.param("image.repository=", "repository", id="no image"),
         pytest.param("serviceMonitor.enabled=true", "mode=service", id="metrics on loopback"),
         pytest.param("tls.secretName=kerf", "mode=service", id="TLS on loopback"),
+        pytest.param("queue.pipelines=true,queue.enabled=false", "queue.enabled", id="pipelines without a queue"),
+        pytest.param("queue.optIn.everybody=true", "queue.optIn", id="nobody of that name opts in"),
+        pytest.param("webhook.timeoutSeconds=31", "webhook.timeoutSeconds", id="more than the API server allows"),
     ],
 )
 def test_bad_values_are_refused_by_name(helm: Helm, value: str, fault: str) -> None:
@@ -62,11 +66,11 @@ MATRIX = [
 def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, ...]) -> None:
     objects = helm.render(*values)
     sidecar = "mode=service" not in values
-    deployment = only(objects, "Deployment")
+    deployment = only(objects, "Deployment", "kerf")
     spec = deployment["spec"]["template"]["spec"]
     assert set(containers(deployment)) == ({"kerf", "kube-scheduler"} if sidecar else {"kerf"})
     names = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
-    assert {spec["serviceAccountName"]} == names
+    assert {spec["serviceAccountName"], "kerf-webhook"} == names
 
     settings = tmp_path / "kerf.yaml"
     settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
@@ -81,13 +85,87 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     kinds = {item["kind"] for item in objects}
     assert ("PodDisruptionBudget" in kinds) == (replicas > 1)
     assert ("topologySpreadConstraints" in spec) == (replicas > 1)
-    assert ("Service" in kinds) == (not sidecar)
+    services = {item["metadata"]["name"] for item in objects if item["kind"] == "Service"}
+    assert services == ({"kerf-webhook"} if sidecar else {"kerf-webhook", "kerf"})
     assert ("ClusterRole" in kinds) == ("rbac.create=false" not in values)
 
 
-def test_pods_are_restricted(helm: Helm) -> None:
+def hooks(objects: list[dict[str, Any]]) -> dict[str, str]:
+    """Path by name of every webhook."""
+    return {
+        hook["name"]: hook["clientConfig"]["service"]["path"]
+        for item in objects
+        if item["kind"] == "MutatingWebhookConfiguration"
+        for hook in item["webhooks"]
+    }
+
+
+GATES = {f"{who}.queue.kerf.dev": "/gate" for who in ("namespaces", "pods", "genius")}
+INJECTS = {f"{who}.webhook.kerf.dev": "/mutate" for who in ("namespaces", "pods")}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((), GATES),
+        (("queue.optIn.genius=false", "queue.optIn.pods=false"), {"namespaces.queue.kerf.dev": "/gate"}),
+        (("inject.enabled=true",), GATES | INJECTS),
+        (("queue.enabled=false", "inject.enabled=true"), INJECTS),
+        (("queue.enabled=false",), {}),
+        (("queue.optIn.genius=false", "queue.optIn.pods=false", "queue.optIn.namespaces=false"), {}),
+    ],
+)
+def test_g1_who_opts_in(helm: Helm, tmp_path: Path, values: tuple[str, ...], expected: dict[str, str]) -> None:
+    """As shipped the queue is on, and pods of Genius wait in it."""
+    objects = helm.render(*values)
+    assert hooks(objects) == expected
+    served = {item["metadata"]["name"] for item in objects if item["kind"] == "Deployment"}
+    assert ("kerf-webhook" in served) == bool(expected)  # nothing runs for nobody
+    settings = tmp_path / "kerf.yaml"
+    settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
+    enabled = "queue.enabled=false" not in values
+    assert load_settings(settings).queue.enabled == enabled
+    assert (("ClusterRole", "kerf-queue") in {(item["kind"], item["metadata"]["name"]) for item in objects}) == enabled
+
+
+def bundles(objects: list[dict[str, Any]]) -> set[str]:
+    found = [item for item in objects if item["kind"] == "MutatingWebhookConfiguration"]
+    return {hook["clientConfig"]["caBundle"] for item in found for hook in item["webhooks"]}
+
+
+def test_whose_certificate_the_webhook_has(helm: Helm) -> None:
+    made = helm.render("inject.enabled=true")
+    secret = only(made, "Secret")
+    assert bundles(made) == {secret["data"]["ca.crt"]}
+    assert b"PRIVATE KEY" in base64.b64decode(secret["data"]["tls.key"])
+    given = helm.render("webhook.tls.secretName=mine", "webhook.tls.caBundle=Q0E=")
+    assert bundles(given) == {"Q0E="}
+    by_issuer = helm.render("webhook.tls.issuer.name=ca", "webhook.tls.issuer.kind=ClusterIssuer")
+    certificate = only(by_issuer, "Certificate")["spec"]
+    assert certificate["dnsNames"] == ["kerf-webhook.kube-system.svc"]
+    assert bundles(by_issuer) == {""}  # cert-manager fills it in
+    for objects, name in ((given, "mine"), (by_issuer, certificate["secretName"])):
+        assert "Secret" not in {item["kind"] for item in objects}
+        deployment = only(objects, "Deployment", "kerf-webhook")
+        (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
+        assert volume["secret"]["secretName"] == name
+
+
+def test_pipelines_bring_their_definition_and_rights_and_run(helm: Helm, tmp_path: Path) -> None:
+    objects = helm.render("queue.pipelines=true")
+    definition = only(objects, "CustomResourceDefinition")
+    assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert only(objects, "ClusterRole", "kerf-pipelines")
+    settings = tmp_path / "kerf.yaml"
+    settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
+    assert load_settings(settings).queue.pipelines
+    assert "CustomResourceDefinition" not in {item["kind"] for item in helm.render()}
+
+
+@pytest.mark.parametrize("name", ["kerf", "kerf-webhook"])
+def test_pods_are_restricted(helm: Helm, name: str) -> None:
     """The profile `restricted` of the pod security standards."""
-    deployment = only(helm.render(), "Deployment")
+    deployment = only(helm.render(), "Deployment", name)
     security = deployment["spec"]["template"]["spec"]["securityContext"]
     assert security["runAsNonRoot"] is True
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -101,7 +179,7 @@ def test_pods_are_restricted(helm: Helm) -> None:
 
 def test_other_settings_make_other_pods(helm: Helm) -> None:
     def checksum(*values: str) -> str:
-        annotations = only(helm.render(*values), "Deployment")["spec"]["template"]["metadata"]["annotations"]
+        annotations = only(helm.render(*values), "Deployment", "kerf")["spec"]["template"]["metadata"]["annotations"]
         return str(annotations["checksum/config"])
 
     assert checksum() == checksum("resources.limits.memory=2Gi")
@@ -120,5 +198,5 @@ def test_alerts_are_the_file_s_and_each_has_its_page(helm: Helm) -> None:
 
 def test_manifests_are_rendered_from_the_chart(helm: Helm) -> None:
     """`make manifests` writes them."""
-    before = {path: path.read_text() for path in (MANIFESTS / "install.yaml", MANIFESTS / "rbac.yaml")}
-    assert render_manifests(helm) == before
+    for path, text in render_manifests(helm).items():
+        assert path.read_text() == text, path

@@ -1,29 +1,35 @@
 """The chart in a real cluster: installed, changed, rolled back, removed; what it installs is what is run."""
 
+import base64
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 import yaml
 
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
-from tests.e2e.clusters import KerfCluster, KerfProcess, assigned_gpus
+from tests.controlplane.processes import free_port, start_process, wait_until
+from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
 from tests.install.helm import CHART, Helm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 NAMESPACE = "kerf-system"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:kerf"
+USERS = {"kerf": ACCOUNT, "scheduler": ACCOUNT, "webhook": f"{ACCOUNT}-webhook"}
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane on which Kerf and its kube-scheduler are the chart's service account, with its rights."""
-    with ControlPlane(tmp_path_factory.mktemp("install"), users={"kerf": ACCOUNT, "scheduler": ACCOUNT}) as running:
+    with ControlPlane(tmp_path_factory.mktemp("install"), users=USERS) as running:
         yield running
 
 
@@ -78,6 +84,76 @@ def test_install_upgrade_rollback_uninstall(plane: ControlPlane, helm: Helm, ins
     helm("uninstall", "kerf", "--namespace", NAMESPACE)
     assert deployment(plane) is None
     assert read(plane, "/apis/rbac.authorization.k8s.io/v1/clusterroles/kerf") is None
+
+
+def serve_webhook(plane: ControlPlane, running: ExitStack, secret: Path, environment: dict[str, str]) -> int:
+    """Run Kerf as the webhook's container does, with the files of its Secret; its port, once it is ready."""
+    port = free_port()
+    command = [sys.executable, "-m", "extender", "serve", "--port", str(port)]
+    command += ["--kubeconfig", str(plane.kubeconfig("webhook"))]
+    mounted = {name: value.replace("/etc/kerf-webhook", str(secret)) for name, value in environment.items()}
+    process = start_process("kerf-webhook", command, plane.directory / "kerf-webhook.log", env=os.environ | mounted)
+    running.callback(process.stop)
+    name = f"kerf-webhook.{NAMESPACE}.svc"
+    pool = urllib3.HTTPSConnectionPool(
+        *("127.0.0.1", port), ca_certs=str(secret / "ca.crt"), server_hostname=name, assert_hostname=name, retries=False
+    )
+    running.callback(pool.close)
+
+    def ready() -> bool:
+        try:
+            return bool(pool.request("GET", "/syncz").status == 200)
+        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ProtocolError):
+            return False  # a certificate that does not fit is another error, and no reason to wait
+
+    process.wait_ready(ready)
+    return port
+
+
+def test_g1_what_is_installed_answers_the_api_server(plane: ControlPlane, helm: Helm, tmp_path: Path) -> None:
+    """The chart's own certificate, CA and webhooks; only the Service leads here. Pods of Genius wait as shipped."""
+    chart = ("kerf", str(CHART), "--namespace", NAMESPACE, "--set", "inject.enabled=true")
+    helm("install", *chart, "--create-namespace")
+    service = f"/api/v1/namespaces/{NAMESPACE}/services/kerf-webhook"
+    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-webhook"
+    hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    with ExitStack() as running:
+        running.callback(helm, "uninstall", "kerf", "--namespace", NAMESPACE)
+        made = read(plane, secret)
+        helm("upgrade", *chart)
+        kept = read(plane, secret)
+        assert made is not None
+        assert kept is not None
+        assert kept["data"] == made["data"]  # an upgrade makes no other certificate
+        for name, text in kept["data"].items():
+            (tmp_path / name).write_bytes(base64.b64decode(text))
+        found = read(plane, f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kerf-webhook")
+        assert found is not None
+        (container,) = found["spec"]["template"]["spec"]["containers"]
+        assert container["args"] == ["serve", "--host=0.0.0.0", "--port=8443"]
+        given = {item["name"]: item["value"] for item in container["env"]}
+        port = serve_webhook(plane, running, tmp_path, given)
+        to_localhost = [
+            {"op": "replace", "path": "/spec", "value": {"type": "ExternalName", "externalName": "localhost"}}
+        ]
+        plane.request("PATCH", service, to_localhost, "application/json-patch+json")
+        for name in ("kerf-queue", "kerf-webhook"):
+            configuration = read(plane, f"{hooks}/{name}")
+            assert configuration is not None
+            for hook in configuration["webhooks"]:
+                hook["clientConfig"]["service"]["port"] = port
+                hook["failurePolicy"] = "Fail"  # so that whatever is wrong is said
+                hook["timeoutSeconds"] = 10
+            plane.request("PUT", f"{hooks}/{name}", configuration)
+
+        def created(labels: dict[str, str]) -> dict[str, Any]:
+            probe = pod("probe", labels=labels, annotations={"kerf.dev/gpu-count": "1"})
+            answer: dict[str, Any] = plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)["spec"]
+            return answer
+
+        wait_until(lambda: "schedulingGates" in created({"genius/priority": "3"}), WITHIN_S, "pods of Genius wait")
+        wait_until(lambda: "env" in created({"kerf.dev/inject": "enabled"})["containers"][0], WITHIN_S, "GPUs are told")
+        assert "schedulingGates" not in created({})
 
 
 def test_what_is_installed_schedules(plane: ControlPlane, installed: str, tmp_path: Path) -> None:

@@ -1,17 +1,14 @@
-"""What the watch tells of waiting pods, who opts in and out, nodes' facts, runs, and gangs."""
+"""What the watch tells of waiting pods, who opts in and out, nodes' facts, runs, and what is written."""
 
 import asyncio
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from extender.cluster.ledger import Ledger
-from extender.cluster.transports import ApiError, Query
-from extender.queueing.backlogs import Backlog, Entry
+from extender.cluster.transports import ApiError
 from extender.queueing.durations import Durations
-from extender.queueing.gangs import Gangs, units_of
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.nodebooks import Booked, NodeBook
 from extender.queueing.optins import Namespaces, opted_out
@@ -19,29 +16,7 @@ from extender.queueing.plans import PlanPod
 from extender.queueing.realisations import Realiser
 from extender.queueing.restrictions import Kinds
 from extender.queueing.runs import Runs, owners_of
-
-GATES = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
-
-
-def pod(name: str = "p", *, gated: bool = True, spec: dict[str, Any] | None = None, **metadata: Any) -> Pod:
-    meta = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "creationTimestamp": "2026-01-01T00:00:10Z"}
-    return decode_pod({"metadata": {**meta, **metadata}, "spec": {**(GATES if gated else {}), **(spec or {})}})
-
-
-class Watched:
-    """A backlog, and what it told."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.changes = 0
-        self.gone: list[str] = []
-        self.backlog = Backlog(lambda: self.now, self._changed, self._left)
-
-    def _changed(self) -> None:
-        self.changes += 1
-
-    def _left(self, entry: Entry) -> None:
-        self.gone.append(entry.pod.metadata.name)
+from tests.queueing.watches import GATES, Answers, Watched, pod
 
 
 def test_gated_pods_enter_open_and_leave() -> None:
@@ -198,73 +173,6 @@ def test_runs_count_gpus_and_teach_durations() -> None:
     runs.remove(running("b", 1))
     assert durations.expected_s(("ns/Pod/b",)) == float("inf")  # deleted while it ran: nothing is learned
     assert runs.gpus == {"ns": 0.0}
-
-
-class Answers:
-    """An API server of a few paths; what was written to it, and what it refuses."""
-
-    def __init__(self, answers: dict[str, Any] | None = None, refuse: list[ApiError] | None = None) -> None:
-        self._answers = answers or {}
-        self._refuse = refuse or []
-        self.asked: list[str] = []
-        self.written: list[tuple[str, Any]] = []
-
-    async def get(self, path: str, query: Query | None = None) -> bytes:
-        self.asked.append(path)
-        if path not in self._answers:
-            raise ApiError(404, "NotFound", path)
-        return msgspec.json.encode(self._answers[path])
-
-    async def patch(self, path: str, body: bytes) -> bytes:
-        self.written.append((path, msgspec.json.decode(body)))
-        if self._refuse:
-            raise self._refuse.pop(0)
-        return b"{}"
-
-
-def entries(*pods: Pod) -> list[Entry]:
-    watched = Watched()
-    for item in pods:
-        watched.backlog.upsert(item)
-    return watched.backlog.waiting()
-
-
-GROUP = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/ns/podgroups/g"
-PODS = "/api/v1/namespaces/ns/pods"
-
-
-def test_an_incomplete_gang_waits_and_members_that_run_count() -> None:
-    async def run() -> None:
-        gang = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
-        now = [0.0]
-        api = Answers({PODS: {"items": []}})
-        gangs = Gangs(api, lambda: now[0])  # type: ignore[arg-type]
-        waiting = entries(pod("a", annotations=gang), pod("b", annotations=gang), pod("single"))
-        units = await units_of(waiting, gangs)
-        assert [(unit.key, len(unit.entries), unit.missing) for unit in units] == [
-            ("ns/single", 1, ""),
-            ("ns/g", 2, "gang ns/g waits for its pods: 2 of 3 are here"),
-        ]
-        runs = {"metadata": {"namespace": "ns", "annotations": gang}, "spec": {"nodeName": "n"}}
-        api._answers[PODS] = {"items": [runs, {"metadata": {"namespace": "ns"}}]}
-        await units_of(waiting, gangs)
-        assert len(api.asked) == 1  # remembered for a while
-        now[0] = 6.0
-        assert [unit.missing for unit in await units_of(waiting, gangs)] == ["", ""]
-
-    asyncio.run(run())
-
-
-def test_a_pod_group_says_the_size() -> None:
-    async def run() -> None:
-        label = {"scheduling.x-k8s.io/pod-group": "g"}
-        waiting = entries(pod("a", labels=label), pod("b", labels=label))
-        [unit] = await units_of(waiting, Gangs(Answers(), lambda: 0.0))  # type: ignore[arg-type]
-        assert unit.missing == "gang ns/g: its PodGroup is not there, or says no minMember"
-        [unit] = await units_of(waiting, Gangs(Answers({GROUP: {"spec": {"minMember": 2}}}), lambda: 0.0))  # type: ignore[arg-type]
-        assert unit.missing == ""
-
-    asyncio.run(run())
 
 
 def test_opening_keeps_the_gates_of_others_and_takes_a_refusal_for_what_it_is() -> None:

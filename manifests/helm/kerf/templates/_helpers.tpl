@@ -32,7 +32,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
-{{- $config := mergeOverwrite (dict "server" $server "leader_election" $election) $config }}
+{{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines }}
+{{- $config := mergeOverwrite (dict "server" $server "leader_election" $election "queue" $queue) $config }}
 {{- toYaml $config }}
 {{- end }}
 
@@ -137,4 +138,84 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
+{{- end }}
+
+{{/* Whether pods are opted into the queue by the webhook; "" for no. */}}
+{{- define "kerf.queue.optIn" -}}
+{{- $by := .Values.queue.optIn }}
+{{- if and .Values.queue.enabled (or $by.namespaces $by.pods $by.genius) }}yes{{ end }}
+{{- end }}
+
+{{/* Whether the API server asks Kerf about anything; "" for no. */}}
+{{- define "kerf.webhook.wanted" -}}
+{{- if or (include "kerf.queue.optIn" .) .Values.inject.enabled }}yes{{ end }}
+{{- end }}
+
+{{- define "kerf.webhook.name" -}}
+{{ include "kerf.name" . }}-webhook
+{{- end }}
+
+{{- define "kerf.webhook.secret" -}}
+{{ .Values.webhook.tls.secretName | default (include "kerf.webhook.name" .) }}
+{{- end }}
+
+{{- define "kerf.webhook.selector" -}}
+app.kubernetes.io/name: kerf-webhook
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "kerf.webhook.labels" -}}
+{{ include "kerf.webhook.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "kerf.webhook.annotations" -}}
+# With cert-manager: fills caBundle from the Certificate of that name. Without it, nobody reads this.
+cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "kerf.webhook.name" . }}
+{{- end }}
+
+{{/* Certificate, key and CA that the chart makes: once for a release, in base64 as YAML. */}}
+{{- define "kerf.webhook.pair" -}}
+{{- if not (hasKey .Values "madePair") }}
+{{- $name := include "kerf.webhook.name" . }}
+{{- $kept := lookup "v1" "Secret" .Release.Namespace $name }}
+{{- $pair := dict }}
+{{- if and $kept $kept.data }}
+{{- $pair = pick $kept.data "tls.crt" "tls.key" "ca.crt" }}
+{{- else }}
+{{- $ca := genCA (printf "%s-ca" $name) 3650 }}
+{{- $service := printf "%s.%s.svc" $name .Release.Namespace }}
+{{- $made := genSignedCert $service nil (list $service) 3650 $ca }}
+{{- $pair = dict "tls.crt" (b64enc $made.Cert) "tls.key" (b64enc $made.Key) "ca.crt" (b64enc $ca.Cert) }}
+{{- end }}
+{{- $_ := set .Values "madePair" $pair }}
+{{- end }}
+{{- toYaml .Values.madePair }}
+{{- end }}
+
+{{/* By which CA the API server knows the webhook: given, made by the chart, or left for cert-manager to fill in. */}}
+{{- define "kerf.webhook.bundle" -}}
+{{- $tls := .Values.webhook.tls }}
+{{- if or $tls.secretName $tls.issuer.name }}{{ $tls.caBundle }}{{ else }}{{ index (include "kerf.webhook.pair" . | fromYaml) "ca.crt" }}{{ end }}
+{{- end }}
+
+{{/* What all webhooks have in common: the root context, and the path that answers. */}}
+{{- define "kerf.webhook.call" -}}
+{{- $root := index . 0 -}}
+rules:
+  - apiGroups: [""]
+    apiVersions: [v1]
+    resources: [pods]
+    operations: [CREATE]
+    scope: Namespaced
+clientConfig:
+  service: {namespace: {{ $root.Release.Namespace }}, name: {{ include "kerf.webhook.name" $root }}, path: {{ index . 1 }}, port: 443}
+  caBundle: {{ include "kerf.webhook.bundle" $root | quote }}
+admissionReviewVersions: [v1]
+sideEffects: None
+# A pod that Kerf can't be asked about is created as it is.
+failurePolicy: Ignore
+timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
 {{- end }}

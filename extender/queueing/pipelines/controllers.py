@@ -1,0 +1,249 @@
+"""The pipelines' controller: it looks at what a pipeline's Jobs came to, and creates or stops those that follow.
+
+Everything it does can be done twice: Jobs have names that follow from what they are, and a status is written against
+the version that it was made from. So a restart, a second leader for a moment, or a watch that lags do no harm.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from extender.cluster.reflectors import Reflector
+from extender.cluster.transports import ApiError, ClusterError, Transport
+from extender.queueing.pipelines.jobs import JOBS_PATH, PIPELINE_LABEL, Job, Manifest, job_of, run_of
+from extender.queueing.pipelines.specs import ACCEPTED, PIPELINES_PATH, Pipeline, Status, fault
+from extender.queueing.pipelines.states import Start, refused, verdict
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S: Final = 1.0
+_MAX_BACKOFF_S: Final = 60.0
+_STANDBY_S: Final = 0.5
+_INVALID: Final = (400, 422)
+_CONFLICT: Final = 409
+_GONE: Final = 404
+
+_pipeline_decoder: Final = msgspec.json.Decoder(Pipeline)
+_job_decoder: Final = msgspec.json.Decoder(Job)
+
+
+class PipelineController:
+    """Runs from `start` to `stop`; writes nothing on a standby."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        standby: Callable[[], str],
+        page_size: int = 500,
+    ) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._standby = standby
+        self._dirty: dict[str, float] = {}
+        """Pipelines to look at, by UID, and from when."""
+        self._wake = asyncio.Event()
+        self._failures: Counter[str] = Counter()
+        self._pipelines = _Pipelines(self._touch)
+        self._jobs = _Jobs(self._touch)
+        self._reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(transport, PIPELINES_PATH, Pipeline, self._pipelines, clock, page_size=page_size),
+            Reflector(transport, JOBS_PATH, Job, self._jobs, clock, label_selector=PIPELINE_LABEL, page_size=page_size),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin, in the running event loop."""
+        self._tasks = [asyncio.create_task(reflector.run(), name="pipelines") for reflector in self._reflectors]
+        self._tasks.append(asyncio.create_task(self._run(), name="pipelines"))
+
+    async def stop(self) -> None:
+        """End; what is being written is written."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+    def num_by_phase(self) -> Counter[str]:
+        """How many pipelines there are in each phase."""
+        return Counter(pipeline.status.phase or "Waiting" for pipeline in self._pipelines.by_uid.values())
+
+    async def run_round(self) -> None:
+        """Look at every pipeline that is due."""
+        now = self._clock()
+        for uid in [uid for uid, due in self._dirty.items() if due <= now]:
+            del self._dirty[uid]
+            pipeline = self._pipelines.by_uid.get(uid)
+            if pipeline is None or pipeline.metadata.deletion_timestamp:
+                self._failures.pop(uid, None)
+                continue
+            try:
+                await self._settle(pipeline)
+                del self._failures[uid]
+            except ClusterError as error:
+                self._failures[uid] += 1
+                wait_s = min(_FIRST_BACKOFF_S * 2.0 ** (self._failures[uid] - 1), _MAX_BACKOFF_S)
+                self._touch(uid, wait_s)
+                logger.warning("pipeline %s, again in %.0f s: %s", pipeline.key, wait_s, error)
+
+    async def _run(self) -> None:
+        while True:
+            soonest = min(self._dirty.values(), default=float("inf")) - self._clock()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), min(max(soonest, 0.0), _MAX_BACKOFF_S))
+            self._wake.clear()
+            if self._standby() or not all(reflector.synced for reflector in self._reflectors):
+                await asyncio.sleep(_STANDBY_S)  # what is due stays so
+                continue
+            try:
+                await self.run_round()
+            except Exception:
+                logger.exception("a round of the pipelines failed")
+
+    async def _settle(self, pipeline: Pipeline) -> None:
+        """Do what is to be done next for one pipeline, then say so. Raises ClusterError."""
+        now = datetime.fromtimestamp(self._wall_clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        accepted = pipeline.status.condition(ACCEPTED)
+        if accepted is None:
+            why = fault(pipeline.spec) or await self._try(pipeline)
+            if why is not None:
+                await self._tell(pipeline, refused(pipeline, *why, now))
+                return
+        elif accepted.status != "True":
+            return
+        runs = [run for job in self._jobs.of(pipeline.metadata.uid) if (run := run_of(job)) is not None]
+        what = verdict(pipeline, runs, now)
+        for run in what.stop:
+            await self._suspend(pipeline, run.job)
+        for start in what.start:
+            await self._create(pipeline, start)
+        if what.status != pipeline.status:
+            await self._tell(pipeline, what.status)
+
+    async def _try(self, pipeline: Pipeline) -> tuple[str, str] | None:
+        """What the API server finds wrong with the Jobs, before the first of them runs; None for nothing.
+
+        The schema of pipelines does not repeat that of pods: a dry run asks the API server itself, with its admission.
+        """
+        for number, stage in enumerate(pipeline.spec.stages):
+            for step_number, step in enumerate(stage.steps):
+                manifest = job_of(pipeline, stage, step, 1)
+                try:
+                    await self._post(manifest, "?dryRun=All&fieldValidation=Strict")
+                except ApiError as error:
+                    if error.status in _INVALID:
+                        return "InvalidTemplate", f"spec.stages[{number}].steps[{step_number}]: {error.message}"
+                    if error.status != _CONFLICT:  # a Job of that name is there, and what it is follows
+                        raise
+        return None
+
+    async def _create(self, pipeline: Pipeline, start: Start) -> None:
+        """Create a Job, unless it is there already."""
+        manifest = job_of(pipeline, start.stage, start.step, start.attempt)
+        try:
+            created = _job_decoder.decode(await self._post(manifest))
+        except ApiError as error:
+            if error.status != _CONFLICT:
+                raise
+            metadata = manifest["metadata"]
+            path = f"/apis/batch/v1/namespaces/{metadata['namespace']}/jobs/{metadata['name']}"
+            created = _job_decoder.decode(await self._transport.get(path))
+            if created.owner != pipeline.metadata.uid:
+                # Of a pipeline of the same name that was deleted: the garbage collector will come to it.
+                raise ApiError(_CONFLICT, "AlreadyExists", f"Job {metadata['name']} is somebody else's") from error
+        self._jobs.upsert(created)
+
+    async def _post(self, manifest: Manifest, query: str = "") -> bytes:
+        namespace = manifest["metadata"]["namespace"]
+        return await self._transport.post(
+            f"/apis/batch/v1/namespaces/{namespace}/jobs{query}", msgspec.json.encode(manifest)
+        )
+
+    async def _suspend(self, pipeline: Pipeline, job: str) -> None:
+        path = f"/apis/batch/v1/namespaces/{pipeline.metadata.namespace}/jobs/{job}"
+        try:
+            await self._transport.patch(path, b'{"spec":{"suspend":true}}')
+        except ApiError as error:
+            if error.status not in (_GONE, *_INVALID):  # deleted, or finished a moment ago: then it can't be changed
+                raise
+
+    async def _tell(self, pipeline: Pipeline, status: Status) -> None:
+        """Write a status, if the pipeline is still as it was read: else the watch tells of it."""
+        body = {"metadata": {"resourceVersion": pipeline.metadata.resource_version}, "status": status}
+        try:
+            answer = await self._transport.patch(f"{pipeline.path}/status", msgspec.json.encode(body))
+        except ApiError as error:
+            if error.status not in (_GONE, _CONFLICT):
+                raise
+            return
+        self._pipelines.upsert(_pipeline_decoder.decode(answer))
+
+    def _touch(self, uid: str, wait_s: float = 0.0) -> None:
+        self._dirty[uid] = self._clock() + wait_s
+        self._wake.set()
+
+
+class _Pipelines:
+    """Pipelines by UID; the sink of their reflector."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self._changed = changed
+        self.by_uid: dict[str, Pipeline] = {}
+
+    def upsert(self, item: Pipeline) -> None:
+        uid = item.metadata.uid
+        known = self.by_uid.get(uid)
+        if known is None or known.metadata.resource_version != item.metadata.resource_version:
+            self.by_uid[uid] = item
+            self._changed(uid)
+
+    def remove(self, item: Pipeline) -> None:
+        self.by_uid.pop(item.metadata.uid, None)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        for uid in self.by_uid.keys() - items:
+            del self.by_uid[uid]
+
+
+class _Jobs:
+    """Jobs by UID; the sink of their reflector."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self._changed = changed
+        self._by_uid: dict[str, Job] = {}
+        self._of: dict[str, dict[str, Job]] = {}
+
+    def of(self, owner: str) -> list[Job]:
+        """Those of a pipeline, by its UID."""
+        return list(self._of.get(owner, {}).values())
+
+    def upsert(self, item: Job) -> None:
+        self._by_uid[item.metadata.uid] = item
+        self._of.setdefault(item.owner, {})[item.metadata.uid] = item
+        self._changed(item.owner)
+
+    def remove(self, item: Job) -> None:
+        self._drop(item.metadata.uid)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        for uid in self._by_uid.keys() - items:
+            self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
+        job = self._by_uid.pop(uid, None)
+        if job is None:
+            return
+        self._of[job.owner].pop(uid, None)
+        if not self._of[job.owner]:
+            del self._of[job.owner]
+        self._changed(job.owner)

@@ -1,0 +1,325 @@
+"""Pipelines on the real API server, Job controller and garbage collector: row M8, refusals, retries, gangs, ends."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.controlplane.api import ApiError
+from tests.controlplane.objects import gpu_node
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.processes import wait_until
+from tests.e2e.clusters import RBAC, ROOT, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, Manifest
+from tests.e2e.fixtures import Clusters
+from tests.e2e.kubelets import Kubelet
+
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+
+WITHIN_S = 40.0
+"""Several controllers, one after the other, on a machine that is busy with other tests."""
+PATH = "/apis/kerf.dev/v1alpha1/namespaces/default/pipelines"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+QUEUE = ROOT / "manifests" / "queue"
+MERGE = "application/merge-patch+json"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane with pipelines, the Job controller and the garbage collector; Kerf has its shipped rights."""
+    with ControlPlane(tmp_path_factory.mktemp("pipelines"), users={"kerf": SERVICE_ACCOUNT}) as running:
+        running.apply(RBAC, QUEUE / "rbac.yaml", QUEUE / "pipelines.yaml")
+        wait_until(lambda: _served(running), WITHIN_S, "pipelines are served")
+        running.start_controller_manager("job-controller", "garbage-collector-controller")
+        yield running
+
+
+def _served(plane: ControlPlane) -> bool:
+    try:
+        plane.request("GET", PATH)
+    except ApiError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def module_clusters(plane: ControlPlane) -> Iterator[Clusters]:
+    opened = Clusters(plane)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def kubelet(plane: ControlPlane) -> Iterator[Kubelet]:
+    with Kubelet(plane) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(module_clusters: Clusters, kubelet: Kubelet) -> Iterator[KerfCluster]:
+    """A Kerf that runs pipelines, and one node of eight GPUs; the test's pipelines are deleted at its end."""
+    settings = ("--set=queue.enabled=true", "--set=queue.pipelines=true", "--set=queue.reserve_after_s=3600")
+    opened = module_clusters.open(SCHEDULER_CONFIG / "decisive.yaml", *settings)
+    opened.add_nodes(gpu_node("node", gpus=8))
+    yield opened
+    opened.plane.request("DELETE", PATH)
+    wait_until(lambda: not names(opened.plane, JOBS), WITHIN_S, "the garbage collector has deleted all Jobs")
+    wait_until(lambda: not job_pods(opened), WITHIN_S, "and all their pods")
+    module_clusters.clean()
+
+
+def names(plane: ControlPlane, path: str) -> list[str]:
+    return sorted(item["metadata"]["name"] for item in plane.request("GET", path)["items"])
+
+
+def step(name: str, gpus: int = 1, **options: Any) -> Manifest:
+    container = {"name": "main", "image": "example/work", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
+    return {"name": name, "template": {"spec": {"containers": [container]}}} | options
+
+
+def stage(name: str, *steps: Manifest, **options: Any) -> Manifest:
+    return {"name": name, "steps": list(steps), **options}
+
+
+def pipeline(name: str, *stages: Manifest, **spec: Any) -> Manifest:
+    metadata = {"name": name, "namespace": "default"}
+    return {
+        "apiVersion": "kerf.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": metadata,
+        "spec": {"stages": stages} | spec,
+    }
+
+
+def create(cluster: KerfCluster, made: Manifest) -> None:
+    cluster.plane.request("POST", PATH, made)
+
+
+def status(cluster: KerfCluster, name: str) -> Manifest:
+    found: Manifest = cluster.plane.request("GET", f"{PATH}/{name}").get("status", {})
+    return found
+
+
+def reaches(cluster: KerfCluster, name: str, phase: str) -> Manifest:
+    """Wait until a pipeline is in a phase; its status."""
+    wait_until(lambda: status(cluster, name).get("phase") == phase, WITHIN_S, f"pipeline {name} is {phase}")
+    return status(cluster, name)
+
+
+def condition(found: Manifest, kind: str) -> Manifest:
+    (item,) = (item for item in found["conditions"] if item["type"] == kind)
+    assert isinstance(item, dict)
+    return item
+
+
+def job_pods(cluster: KerfCluster) -> list[Manifest]:
+    return [pod for pod in cluster.pods() if "job-name" in pod["metadata"].get("labels", {})]
+
+
+def running(cluster: KerfCluster) -> set[str]:
+    """Jobs of the pods that have a node and have not ended."""
+    return {
+        str(pod["metadata"]["labels"]["job-name"])
+        for pod in job_pods(cluster)
+        if pod["spec"].get("nodeName") and pod.get("status", {}).get("phase") in ("Pending", "Running")
+    }
+
+
+def test_m8_stages_run_in_order_through_the_queue(cluster: KerfCluster, kubelet: Kubelet) -> None:
+    create(
+        cluster, pipeline("flow", stage("prepare", step("load"), step("clean", gpus=0)), stage("train", step("fit")))
+    )
+    wait_until(lambda: running(cluster) == {"flow-prepare-load-1", "flow-prepare-clean-1"}, WITHIN_S, "stage 1 runs")
+    found = status(cluster, "flow")
+    assert (found["phase"], found["stage"]) == ("Running", "prepare")
+    assert names(cluster.plane, JOBS) == ["flow-prepare-clean-1", "flow-prepare-load-1"]  # nothing of stage 2 yet
+    (load,) = (pod for pod in cluster.pods() if pod["metadata"]["labels"]["kerf.dev/pipeline-step"] == "load")
+    assert load["metadata"]["annotations"]["kerf.dev/planned-node"] == "node"  # nominated by the queue
+    kubelet.ends = lambda pod: "Succeeded"
+    found = reaches(cluster, "flow", "Succeeded")
+    assert [item["phase"] for item in found["stages"]] == ["Succeeded", "Succeeded"]
+    first, second = found["stages"]
+    assert first["completionTime"] <= second["startTime"]
+    assert condition(found, "Accepted")["status"] == condition(found, "Succeeded")["status"] == "True"
+
+
+def test_a_gang_of_steps_starts_whole(cluster: KerfCluster, kubelet: Kubelet) -> None:
+    cluster.submit("other", gpus=4)
+    cluster.bound("other")
+    steps = (step("leader", gpus=2), step("worker", gpus=2, parallelism=2))
+    create(cluster, pipeline("gang", stage("train", *steps, gang=True)))
+
+    def told() -> list[str]:
+        return [pod["metadata"]["annotations"].get("kerf.dev/skipped", "") for pod in job_pods(cluster)]
+
+    wait_until(lambda: [text for text in told() if "does not fit as a whole" in text], WITHIN_S, "the gang waits")
+    assert not running(cluster)
+    cluster.set_phase("other", "Succeeded")
+    wait_until(lambda: running(cluster) == {"gang-train-leader-1", "gang-train-worker-1"}, WITHIN_S, "the gang runs")
+    kubelet.ends = lambda pod: "Succeeded"
+    reaches(cluster, "gang", "Succeeded")
+
+
+def test_a_gang_is_repeated_whole_then_fails_with_the_reason(cluster: KerfCluster, kubelet: Kubelet) -> None:
+    create(
+        cluster,
+        pipeline("again", stage("train", step("a"), step("b"), gang=True, retries=1), stage("after", step("c"))),
+    )
+    kubelet.ends = lambda pod: "Failed" if pod["metadata"]["labels"]["kerf.dev/pipeline-step"] == "b" else ""
+    found = reaches(cluster, "again", "Failed")
+    assert names(cluster.plane, JOBS) == [f"again-train-{name}-{n}" for name in "ab" for n in (1, 2)]
+    assert "stage train: step b failed 2 times: " in condition(found, "Succeeded")["message"]
+    assert [item["phase"] for item in found["stages"]] == ["Failed", "Cancelled"]
+    wait_until(lambda: not running(cluster), WITHIN_S, "nothing of it runs any more")
+
+
+def test_cancelling_ends_what_runs_and_can_not_be_taken_back(cluster: KerfCluster) -> None:
+    create(cluster, pipeline("stop", stage("a", step("x", parallelism=2)), stage("b", step("x"))))
+    wait_until(lambda: running(cluster) == {"stop-a-x-1"}, WITHIN_S, "it runs")
+    cluster.plane.request("PATCH", f"{PATH}/stop", {"spec": {"cancel": True}}, MERGE)
+    found = reaches(cluster, "stop", "Cancelled")
+    assert condition(found, "Succeeded")["reason"] == "Cancelled"
+    wait_until(lambda: not running(cluster), WITHIN_S, "its pods have ended")
+    with pytest.raises(ApiError, match="stays so"):
+        cluster.plane.request("PATCH", f"{PATH}/stop", {"spec": {"cancel": False}}, MERGE)
+
+
+def test_deleting_a_pipeline_deletes_its_jobs_and_pods(cluster: KerfCluster) -> None:
+    create(cluster, pipeline("gone", stage("a", step("x"))))
+    wait_until(lambda: running(cluster) == {"gone-a-x-1"}, WITHIN_S, "it runs")
+    cluster.plane.request("DELETE", f"{PATH}/gone?propagationPolicy=Background")
+    wait_until(lambda: not names(cluster.plane, JOBS), WITHIN_S, "its Job is gone")
+    wait_until(lambda: not cluster.pods(), WITHIN_S, "its pod is gone")
+
+
+def test_an_evicted_pod_is_created_again_and_is_no_failure(cluster: KerfCluster, kubelet: Kubelet) -> None:
+    create(cluster, pipeline("moved", stage("a", step("x"))))
+    wait_until(lambda: running(cluster) == {"moved-a-x-1"}, WITHIN_S, "it runs")
+    (first,) = cluster.pods()
+    name = first["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+    cluster.plane.request("POST", f"{PODS}/{name}/eviction", eviction)
+    wait_until(lambda: name not in names(cluster.plane, PODS) and running(cluster), WITHIN_S, "another pod runs")
+    kubelet.ends = lambda pod: "Succeeded"
+    assert reaches(cluster, "moved", "Succeeded")["stages"][0]["steps"][0]["attempt"] == 1
+
+
+def test_kerf_killed_in_the_middle_goes_on(cluster: KerfCluster, kubelet: Kubelet, module_clusters: Clusters) -> None:
+    create(cluster, pipeline("long", *(stage(name, step("x")) for name in ("a", "b"))))
+    wait_until(lambda: running(cluster) == {"long-a-x-1"}, WITHIN_S, "stage a runs")
+    cluster.kerf.process.kill()
+    kubelet.ends = lambda pod: "Succeeded" if pod["metadata"]["labels"]["kerf.dev/pipeline-stage"] == "a" else ""
+    wait_until(lambda: not running(cluster), WITHIN_S, "stage a has ended while nobody looked")
+    module_clusters.restart_kerf()
+    wait_until(lambda: running(cluster) == {"long-b-x-1"}, WITHIN_S, "stage b runs")
+    kubelet.ends = lambda pod: "Succeeded"
+    reaches(cluster, "long", "Succeeded")
+    assert names(cluster.plane, JOBS) == ["long-a-x-1", "long-b-x-1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda spec: spec.pop("stages"), "spec.stages: Required value"),
+        (lambda spec: spec.update(stages=[]), "spec.stages: Invalid value"),
+        (lambda spec: spec["stages"][0].update(name="Stage One"), "spec.stages[0].name: Invalid value"),
+        (lambda spec: spec["stages"].append(spec["stages"][0]), "spec.stages[1]: Duplicate value"),
+        (lambda spec: spec["stages"][0].update(retries=-1), "spec.stages[0].retries: Invalid value"),
+        (lambda spec: spec["stages"][0].update(gang="yes"), "spec.stages[0].gang: Invalid value"),
+        (lambda spec: spec["stages"][0].update(after=["nobody"]), "after: no stage has that name"),
+        (lambda spec: spec["stages"][0].update(after=["a"]), "spec.stages[0].after: Invalid value"),
+        (lambda spec: spec["stages"][0].update(topology="rack"), "only a gang has a topology"),
+        (lambda spec: spec["stages"][0]["steps"][0].update(parallelism=0), "steps[0].parallelism: Invalid value"),
+        (
+            lambda spec: spec["stages"][0]["steps"][0].pop("template"),
+            "spec.stages[0].steps[0].template: Required value",
+        ),
+        (
+            lambda spec: spec["stages"][0]["steps"][0]["template"]["spec"]["containers"][0].pop("image"),
+            "steps[0].template.spec.containers[0].image: Required value",
+        ),
+        (
+            lambda spec: spec["stages"][0]["steps"][0]["template"]["spec"].update(restartPolicy="Always"),
+            "steps[0].template.spec.restartPolicy: Unsupported value",
+        ),
+    ],
+)
+def test_malformed_ones_are_refused_by_the_api_server_with_the_place(
+    plane: ControlPlane, change: Any, place: str
+) -> None:
+    made = yaml.safe_load(yaml.safe_dump(pipeline("bad", stage("a", step("x")))))
+    change(made["spec"])
+    with pytest.raises(ApiError) as refused:
+        plane.request("POST", PATH, made)
+    assert refused.value.status == 422
+    assert place in refused.value.message
+
+
+def test_the_documented_example_is_taken(plane: ControlPlane) -> None:
+    text = (ROOT / "docs" / "pipelines.md").read_text()
+    example = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    example["metadata"]["namespace"] = "default"
+    plane.request("POST", f"{PATH}?dryRun=All&fieldValidation=Strict", example)
+
+
+def test_what_no_schema_tells_is_refused_with_a_condition(cluster: KerfCluster) -> None:
+    create(cluster, pipeline("cycle", stage("a", step("x"), after=["b"]), stage("b", step("x"))))
+    odd = step("x")
+    odd["template"]["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "many"}
+    create(cluster, pipeline("template", stage("a", step("x")), stage("b", odd)))
+    misspelt = step("x")
+    misspelt["template"]["spec"]["nodeSelektor"] = {}
+    create(cluster, pipeline("misspelt", stage("a", misspelt)))
+    expected = {
+        "cycle": ("Cycle", "spec.stages: "),
+        "template": ("InvalidTemplate", "spec.stages[1].steps[0]: "),
+        "misspelt": ("InvalidTemplate", 'unknown field "spec.template.spec.nodeSelektor"'),
+    }
+    for name, (reason, words) in expected.items():
+        accepted = condition(reaches(cluster, name, "Failed"), "Accepted")
+        assert (accepted["status"], accepted["reason"]) == ("False", reason)
+        assert words in accepted["message"]
+    assert not names(cluster.plane, JOBS)
+
+
+def test_stages_can_not_be_changed(cluster: KerfCluster) -> None:
+    create(cluster, pipeline("fixed", stage("a", step("x"))))
+    path = "/spec/stages/0/steps/0/parallelism"
+    with pytest.raises(ApiError, match="stages can't be changed"):
+        body = [{"op": "replace", "path": path, "value": 2}]
+        cluster.plane.request("PATCH", f"{PATH}/fixed", body, "application/json-patch+json")
+
+
+def test_a_converted_mlflow_runs(cluster: KerfCluster, kubelet: Kubelet, tmp_path: Path) -> None:
+    steps = [{"name": "load", "mlfun": "example/load:1"}, {"name": "clean", "mlfun": "example/clean:1"}]
+    flow = {
+        "apiVersion": "kopf.dev/v1",
+        "kind": "MLFlow",
+        "metadata": {"name": "lstm"},
+        "spec": {
+            "pipeline": {
+                "stage1": {
+                    "name": "prepare",
+                    "namespace": "default",
+                    "schedulerName": "default-scheduler",
+                    "step": steps,
+                },
+                "stage2": {
+                    "name": "serve",
+                    "namespace": "default",
+                    "step": [{"name": "run", "mlfun": "example/run:1"}],
+                },
+            }
+        },
+    }
+    path = tmp_path / "flow.yaml"
+    path.write_text(yaml.safe_dump(flow))
+    command = [sys.executable, "-m", "extender", "pipeline", "convert", str(path)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    create(cluster, yaml.safe_load(result.stdout))
+    kubelet.ends = lambda pod: "Succeeded"
+    assert [item["name"] for item in reaches(cluster, "lstm", "Succeeded")["stages"]] == ["prepare", "serve"]

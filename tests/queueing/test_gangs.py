@@ -1,0 +1,165 @@
+"""Gangs: who is there, what PodGroups of either kind say, and what becomes of one that loses a member."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from extender.cluster.transports import ApiError
+from extender.queueing.gangs import Gangs, units_of
+from extender.queueing.manifests import Pod
+from extender.queueing.remnants import Remnants
+from tests.queueing.watches import Answers, entries, pod
+
+GROUP = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/ns/podgroups/g"
+NATIVE = "/apis/scheduling.k8s.io/v1alpha2/namespaces/ns/podgroups/g"
+PODS = "/api/v1/namespaces/ns/pods"
+GANG = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+
+
+def test_an_incomplete_gang_waits_and_members_that_run_count() -> None:
+    async def run() -> None:
+        now = [0.0]
+        api = Answers({PODS: {"items": []}})
+        gangs = Gangs(api, lambda: now[0])  # type: ignore[arg-type]
+        waiting = entries(pod("a", annotations=GANG), pod("b", annotations=GANG), pod("single"))
+        units = await units_of(waiting, gangs)
+        assert [(unit.key, len(unit.entries), unit.missing) for unit in units] == [
+            ("ns/single", 1, ""),
+            ("ns/g", 2, "gang ns/g waits for its pods: 2 of 3 are here"),
+        ]
+        runs = {"metadata": {"namespace": "ns", "annotations": GANG}, "spec": {"nodeName": "n"}}
+        api._answers[PODS] = {"items": [runs, {"metadata": {"namespace": "ns"}}]}
+        await units_of(waiting, gangs)
+        assert len(api.asked) == 1  # remembered for a while
+        now[0] = 6.0
+        assert [unit.missing for unit in await units_of(waiting, gangs)] == ["", ""]
+
+    asyncio.run(run())
+
+
+def test_a_pod_group_says_the_size() -> None:
+    async def run() -> None:
+        label = {"scheduling.x-k8s.io/pod-group": "g"}
+        waiting = entries(pod("a", labels=label), pod("b", labels=label))
+        [unit] = await units_of(waiting, Gangs(Answers(), lambda: 0.0))  # type: ignore[arg-type]
+        assert unit.missing == "gang ns/g: its PodGroup is not there, or says no minMember or minCount"
+        [unit] = await units_of(waiting, Gangs(Answers({GROUP: {"spec": {"minMember": 2}}}), lambda: 0.0))  # type: ignore[arg-type]
+        assert unit.missing == ""
+
+    asyncio.run(run())
+
+
+def member(name: str, *, node: str = "n", phase: str = "Running", owner: str = "", **metadata: Any) -> dict[str, Any]:
+    """A pod of the gang that was let go."""
+    owners = [{"uid": owner, "kind": "Job", "name": owner, "controller": True}] if owner else []
+    meta = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "annotations": GANG, "ownerReferences": owners}
+    return {"metadata": meta | metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("started", "complete"),
+    [
+        pytest.param([member("a"), member("b")], True, id="two run"),
+        pytest.param([member("a"), member("b", phase="Succeeded", owner="job")], True, id="one of its Job succeeded"),
+        pytest.param([member("a"), member("b", phase="Succeeded", owner="old")], False, id="one of an earlier gang"),
+        pytest.param([member("a"), member("b", deletionTimestamp="2026-01-01T00:00:00Z")], False, id="deleted"),
+        pytest.param(
+            [member("a"), member("b", phase="Succeeded", owner="x", labels={"kerf.dev/pipeline": "p"})],
+            True,
+            id="one of another Job of a pipeline's gang has succeeded",
+        ),
+    ],
+)
+def test_a_member_that_is_made_again_joins_those_that_were_let_go(started: list[Any], complete: bool) -> None:
+    job = [{"uid": "job", "kind": "Job", "name": "job", "controller": True}]
+    waiting = entries(pod("c", annotations=GANG, ownerReferences=job))
+    [unit] = asyncio.run(units_of(waiting, Gangs(Answers({PODS: {"items": started}}), lambda: 0.0)))  # type: ignore[arg-type]
+    assert (unit.missing == "") == complete
+
+
+def native(spec: dict[str, Any], *names: str) -> Any:
+    group = {"spec": {"schedulingGroup": {"podGroupName": "g"}}}
+    waiting = entries(*(pod(name, spec=group["spec"]) for name in names))
+    return asyncio.run(units_of(waiting, Gangs(Answers({NATIVE: {"spec": spec}}), lambda: 0.0)))  # type: ignore[arg-type]
+
+
+def test_a_pod_group_of_kubernetes_own() -> None:
+    policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    [unit] = native(policy, "a", "b")
+    assert unit.missing == "gang ns/g waits for its pods: 2 of 3 are here"
+    [unit] = native(policy | {"schedulingConstraints": {"topology": [{"key": "rack"}]}}, "a", "b", "c")
+    assert (unit.missing, {planned.topology for planned in unit.pods}) == ("", {"rack"})
+
+
+def test_pods_of_a_group_whose_policy_is_no_gang_go_one_by_one() -> None:
+    units = native({"schedulingPolicy": {"basic": {}}}, "a", "b")
+    assert [(unit.key, unit.missing, unit.pods[0].gang) for unit in units] == [("ns/a", "", ""), ("ns/b", "", "")]
+
+
+class Lost:
+    """A gang of three, of which the test says who is there."""
+
+    def __init__(self, *there: dict[str, Any], refuse: list[ApiError] | None = None) -> None:
+        self.now = 0.0
+        self.api = Answers({PODS: {"items": list(there)}}, refuse)
+        gangs = Gangs(self.api, lambda: self.now)  # type: ignore[arg-type]
+        self.standby = ""
+        self.remnants = Remnants(
+            self.api,  # type: ignore[arg-type]
+            gangs,
+            self._running,
+            timeout_s=60.0,
+            clock=lambda: self.now,
+            standby=lambda: self.standby,
+        )
+
+    def _running(self) -> dict[str, list[Pod]]:
+        items = [item for item in self.api._answers[PODS]["items"] if item["status"]["phase"] == "Running"]
+        found = [pod(item["metadata"]["name"], annotations=GANG) for item in items if item["spec"].get("nodeName")]
+        return {"ns/g": found} if found else {}
+
+    def look(self, now: float) -> list[str]:
+        """Names of the pods evicted."""
+        self.now = now
+        before = len(self.api.written)
+        asyncio.run(self.remnants.look())
+        return [path.split("/")[-2] for path, body in self.api.written[before:] if body["kind"] == "Eviction"]
+
+
+def test_what_is_left_of_a_gang_is_evicted_after_the_time_out_and_not_before() -> None:
+    lost = Lost(member("a"), member("b"), member("pending", node="", phase="Pending"))
+    assert lost.look(0.0) == lost.look(59.0) == []
+    assert lost.look(60.0) == ["a", "b", "pending"]
+    assert lost.remnants.num_evicted == 3
+    [(path, body), *_] = lost.api.written
+    assert path == "/api/v1/namespaces/ns/pods/a/eviction"
+    assert body["deleteOptions"] == {"preconditions": {"uid": "uid-a"}}
+
+
+def test_a_gang_that_is_whole_again_in_time_stays() -> None:
+    lost = Lost(member("a"), member("b"))
+    lost.look(0.0)
+    lost.api._answers[PODS]["items"].append(member("c"))
+    assert lost.look(59.0) == []
+    lost.api._answers[PODS]["items"].pop()
+    assert lost.look(61.0) == lost.look(120.0) == []  # the time begins anew
+    assert lost.look(121.0) == ["a", "b"]
+
+
+def test_members_that_have_succeeded_are_not_lost() -> None:
+    lost = Lost(member("a"), member("b", phase="Succeeded"), member("c", phase="Succeeded"))
+    assert lost.look(0.0) == lost.look(60.0) == []
+
+
+def test_a_standby_evicts_nobody_and_a_refused_eviction_is_tried_again() -> None:
+    lost = Lost(member("a"), refuse=[ApiError(429, "TooManyRequests", "disruption budget")])
+    lost.standby = "another one leads"
+    assert lost.look(0.0) == lost.look(60.0) == []
+    lost.standby = ""
+    assert lost.look(61.0) == []
+    lost.look(121.0)
+    assert lost.remnants.num_evicted == 0
+    lost.look(122.0)
+    lost.look(182.0)
+    assert lost.remnants.num_evicted == 1
