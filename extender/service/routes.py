@@ -252,7 +252,7 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         tags=["explanation"],
         responses={404: {"description": "No decision about this pod is kept."}},
     )
-    async def explain_pod(namespace: str, name: str) -> JSONResponse:
+    async def explain_pod(namespace: str, name: str) -> Response:
         """Why a pod is where it is, or is pending: the newest decision that is still kept, and how it looks by now."""
         placement = service.placer.last(namespace, name)
         if placement is None:
@@ -266,7 +266,8 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
                 suggestion["holders"] = service.remedies.held_on(suggestion["nodes"][0])
         if (cost := interference_of(placement, service.owners)) is not None:
             told["interference"] = cost
-        return JSONResponse(told)
+        content = await asyncio.to_thread(wire.encode, told)  # megabytes where there are thousands of candidates
+        return Response(content, media_type=_JSON)
 
     @app.get("/nodes", tags=["explanation"])
     async def nodes(
