@@ -22,9 +22,9 @@ _FLAGS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium."""
+    """Chromium, no longer than one module needs it: Playwright keeps an event loop running, and others want one."""
     try:
         chromium = find_chromium()
     except BuildError as error:

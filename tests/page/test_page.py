@@ -124,7 +124,7 @@ def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Serve
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     expect(link).to_be_focused()
-    assert "#" not in page.url
+    expect(page).not_to_have_url(re.compile("#"))
 
 
 def test_the_map_is_walked_by_keyboard(open_page: Opener) -> None:

@@ -72,12 +72,11 @@ function showWaiting({ total, items }) {
     link('pod', item.pod),
     item.request,
     shortened(item.why, item.request) || (item.where === 'queue' ? 'not looked at yet' : 'the reason is no longer kept'),
-    item.where === 'queue' ? 'gate' : 'scheduler',
-    el('span', { class: 'whole' }, age(now - item.since)),
+    el('span', { class: 'whole' }, `${age(now - item.since)}${item.where === 'queue' ? ', at the gate' : ''}`),
   ]);
   fill(
     byId('waiting'),
-    table('Pods without a node', ['Pod', 'Asks for', 'Why', 'Behind', 'For'], rows),
+    table('Pods without a node', ['Pod', 'Asks for', 'Why', 'For'], rows),
     hidden > 0 && el('p', { class: 'hint' }, `and ${hidden.toLocaleString('en')} more`),
   );
 }

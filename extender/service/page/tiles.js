@@ -6,7 +6,7 @@ import { MARK } from './store.js';
 const SIZES = [30, 26, 22, 18, 15, 12, 10, 8, 6, 5, 4, 3]; // of a cell, in px
 const LABELLED_FROM = 15;
 const LABEL_HEIGHT = 16;
-const HEADING_HEIGHT = 34;
+const HEADING_HEIGHT = 42; // with its margin
 const COLOURS = ['free', 'booked', 'used', 'over', 'fragment', 'error', 'stale', 'card', 'muted'];
 
 /** The colours of the theme, as the style sheet has them. */
