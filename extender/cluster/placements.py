@@ -3,6 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Protocol
 
 import numpy as np
@@ -159,7 +160,8 @@ class Placer:
         load_of: Callable[[str], float] = lambda owner: DEFAULT_LOAD,
     ) -> None:
         self._ledger = ledger
-        self._policies = policies
+        self.policies = policies
+        """By name."""
         self._load_of = load_of
         self._default_policy = policies[default_policy]
         self._clock = clock
@@ -169,14 +171,15 @@ class Placer:
         self._assignments: OrderedDict[str, Assignment] = OrderedDict()
         self._expected: tuple[Candidates | None, tuple[str, ...], Rows] = None, (), np.empty(0, np.intp)
         self._kept: deque[Placement] = deque(maxlen=num_kept)
+        self._num_decided = 0
 
     def policy_of(self, request: PodRequest) -> Policy:
         """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
         if not request.policy:
             return self._default_policy
-        policy = self._policies.get(request.policy)
+        policy = self.policies.get(request.policy)
         if policy is None:
-            names = ", ".join(self._policies)
+            names = ", ".join(self.policies)
             raise RequestError(f'{POLICY}: "{request.policy[:80]}" is no policy; write one of {names}')
         return policy
 
@@ -247,6 +250,13 @@ class Placer:
     def keep(self, placement: Placement) -> None:
         """Keep a decision for those who ask later; the oldest one gives way."""
         self._kept.append(placement)
+        self._num_decided += 1
+
+    def kept_after(self, number: int) -> list[tuple[int, Placement]]:
+        """Kept decisions past the `number`th that was made, oldest first, each with its own number."""
+        first = self._num_decided - len(self._kept) + 1
+        newer = islice(self._kept, max(number + 1 - first, 0), None)
+        return list(enumerate(newer, max(number + 1, first)))
 
     def fits_somewhere(self, request: PodRequest) -> bool:
         """Whether any node of the cluster has room for a request now."""

@@ -69,6 +69,10 @@ class Waker:
         """Rejected pods that are waiting for a node."""
         return len(self._waiting)
 
+    def waiting(self) -> list[tuple[PodIdentity, PodRequest, float]]:
+        """Those pods, with the monotonic time of the last rejection or wake."""
+        return [(waiting.pod, waiting.request, waiting.since) for waiting in self._waiting.values()]
+
     def start(self) -> None:
         """Begin to wake, in the running event loop."""
         self._task = asyncio.create_task(self._run(), name="waker")

@@ -1,13 +1,14 @@
 """The application: everything wired together, started and stopped with the app's lifespan."""
 
 import logging
+import math
 import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import FastAPI
 
@@ -29,13 +30,16 @@ from extender.queueing.pipelines.controllers import PipelineController
 from extender.queueing.quotas import Quotas
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, PipelineCollector, QueueCollector
 from extender.service.overviews import Overviews
+from extender.service.pages import install_page
 from extender.service.remedies import Remedies
 from extender.service.routes import KerfApp, install_routes
 from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
+from extender.service.sights import Sights
+from extender.service.streams import Streams
 from extender.service.telemetries import TelemetryCollector, observe, policies_of, rules_of
 from extender.service.trials import Trials
 from extender.service.verbs import Verbs
-from extender.telemetry.observers import Observer
+from extender.telemetry.observers import Observer, State
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
 from extender.telemetry.unmanaged import UnmanagedWatch
@@ -70,6 +74,24 @@ class Service:
         """What works less well than it should, while the service is ready all the same."""
         fault = self.observer.fault() if self.observer else ""
         return [f"telemetry: {fault}"] if fault else []
+
+    def status(self) -> dict[str, Any]:
+        """What the service says of itself to people; ages in whole seconds."""
+        decisions, observer = self.settings.decisions, self.observer
+        age_s = observer.age_s() if observer else math.inf
+        return {
+            "version": __version__,
+            "mode": decisions.mode.value,
+            "policy": decisions.policy,
+            "ranking": self.placer.policies[decisions.policy].description,
+            "fault": self.fault(),
+            "degraded": self.degraded(),
+            "queue": self.settings.queue.enabled,
+            "telemetry": {
+                "state": observer.status.state if observer else State.OFF,
+                "ageSeconds": int(age_s) if math.isfinite(age_s) else None,
+            },
+        }
 
 
 def create_app(
@@ -157,6 +179,20 @@ def create_app(
     )
     app.state.service = service
     install_routes(app, service)
+    sights = Sights(
+        ledger,
+        placer,
+        waker,
+        overviews,
+        verbs.rejections,
+        queue.backlog if queue else None,
+        rules_of(settings.telemetry),
+        service.status,
+        clock,
+        time.time,
+    )
+    app.state.streams = Streams(sights, lambda: service.draining)
+    install_page(app, app.state.streams)
     return app
 
 

@@ -107,6 +107,7 @@ def demo(
     address = f"http://localhost:{port}"
     _errors.print(
         f"Kerf {__version__} on a sample cluster at [bold]{address}[/bold] - stop with Ctrl-C. In another terminal:\n"
+        f"  {address}              # the page: open it in a browser\n"
         f"  curl -s {address}/readyz\n"
         f"  curl -s {address}/docs            # the API, in a browser\n"
         f"  curl -s {address}/telemetry       # sample metrics, moving\n"

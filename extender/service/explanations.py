@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from extender.cluster.placements import Placement
+from extender.cluster.placements import Placement, PodIdentity
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.decisions import ranked
 from extender.core.fits import fit
@@ -127,7 +127,6 @@ class _Seen:
         checked = fit(cluster, decision.request, rows)
         self._index = {row: index for index, row in enumerate(listed)}
         self._checked = checked
-        self.idle = cluster.gpu_idle
         self._obstacles = obstacles(cluster, decision.request, rows, checked)
 
     def terms(self, row: int) -> dict[str, int]:
@@ -151,33 +150,35 @@ def _node_details(cluster: Cluster, node: str, seen: _Seen) -> dict[str, Any]:
         "rank": seen.ranks.get(row),
         "terms": seen.terms(row) if fits else None,
         "untrackedUnits": int(cluster.untracked_units[row]),
-        "gpus": [
-            {
-                "index": index,
-                "model": cluster.models[model].name,
-                "memoryMiB": memory,
-                "free": free,
-                "healthy": healthy,
-                "freeMilli": free_milli,
-                "freeMemoryMiB": free_mib,
-                "obstacle": obstacle or None,
-                **_observed(cluster, row, index),
-            }
-            for index, (model, memory, free, healthy, free_milli, free_mib, obstacle) in enumerate(
-                zip(
-                    cluster.gpu_model[row].tolist(),
-                    cluster.gpu_memory_mib[row].tolist(),
-                    seen.idle[row].tolist(),
-                    cluster.gpu_healthy[row].tolist(),
-                    cluster.gpu_free_milli[row].tolist(),
-                    cluster.gpu_free_mib[row].tolist(),
-                    seen.obstacles(row),
-                    strict=True,
-                )
-            )
-            if model >= 0
-        ],
+        "gpus": [{**gpu, "obstacle": seen.obstacles(row)[gpu["index"]] or None} for gpu in gpus_of(cluster, row)],
     }
+
+
+def gpus_of(cluster: Cluster, row: int) -> list[dict[str, Any]]:
+    """The GPUs of a node, what is free of each, and what it was last seen doing."""
+    return [
+        {
+            "index": index,
+            "model": cluster.models[model].name,
+            "memoryMiB": memory,
+            "free": free_milli == WHOLE_MILLI and free_mib == memory,
+            "healthy": healthy,
+            "freeMilli": free_milli,
+            "freeMemoryMiB": free_mib,
+            **_observed(cluster, row, index),
+        }
+        for index, (model, memory, healthy, free_milli, free_mib) in enumerate(
+            zip(
+                cluster.gpu_model[row].tolist(),
+                cluster.gpu_memory_mib[row].tolist(),
+                cluster.gpu_healthy[row].tolist(),
+                cluster.gpu_free_milli[row].tolist(),
+                cluster.gpu_free_mib[row].tolist(),
+                strict=True,
+            )
+        )
+        if model >= 0
+    ]
 
 
 def _required(request: GpuRequest) -> dict[str, Any]:
@@ -226,6 +227,10 @@ class RejectionLog:
 
     def __init__(self) -> None:
         self._last: OrderedDict[str, str] = OrderedDict()
+
+    def last(self, pod: PodIdentity) -> str:
+        """The reasons logged last of a pod, "" when none are remembered."""
+        return self._last.get(pod.uid or pod.key, "")
 
     def record(self, placement: Placement) -> None:
         """Log why a pod fits on none of its candidates, unless that was logged last time already."""

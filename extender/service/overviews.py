@@ -10,6 +10,7 @@ from extender.cluster.ledger import ClaimState, Ledger
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.nodes import GpuUnit
 from extender.core.observations import Gauge
+from extender.service.explanations import gpus_of
 
 
 class Overviews:
@@ -23,7 +24,7 @@ class Overviews:
     def page(self, limit: int, after: str, *, gpus_only: bool) -> dict[str, Any]:
         """Totals of the whole cluster, and up to `limit` nodes in the order of their names, those past `after`."""
         cluster = self._ledger.snapshot(self._clock())
-        figures = _Figures(cluster)
+        figures = Figures(cluster)
         has_gpus = (cluster.unit != GpuUnit.NONE).tolist()
         names = sorted(name for name, row in cluster.row_of.items() if has_gpus[row] or not gpus_only)
         first = bisect_right(names, after) if after else 0
@@ -31,19 +32,30 @@ class Overviews:
         more = first + limit < len(names)
         return {
             "version": cluster.version,
-            "totals": {
-                "nodes": len(cluster.row_of),
-                "gpuNodes": sum(has_gpus),
-                **figures.totals(),
-                "reservations": self._ledger.num_claims(ClaimState.RESERVED),
-                "bindings": self._ledger.num_claims(ClaimState.BINDING),
-                "waitingPods": self._num_waiting(),
-            },
+            "totals": self._totals(figures),
             "items": [self._item(figures, name, cluster.row_of[name]) for name in chosen],
             "next": chosen[-1] if more and chosen else None,
         }
 
-    def _item(self, figures: "_Figures", name: str, row: int) -> dict[str, Any]:
+    def node(self, name: str) -> dict[str, Any] | None:
+        """One node with its GPUs; None when there is none of that name."""
+        cluster = self._ledger.snapshot(self._clock())
+        row = cluster.row_of.get(name)
+        return None if row is None else self._item(Figures(cluster), name, row) | {"gpuDetails": gpus_of(cluster, row)}
+
+    def totals(self, cluster: Cluster) -> dict[str, Any]:
+        """Totals of the whole cluster."""
+        return self._totals(Figures(cluster))
+
+    def _totals(self, figures: "Figures") -> dict[str, Any]:
+        return {
+            **figures.totals(),
+            "reservations": self._ledger.num_claims(ClaimState.RESERVED),
+            "bindings": self._ledger.num_claims(ClaimState.BINDING),
+            "waitingPods": self._num_waiting(),
+        }
+
+    def _item(self, figures: "Figures", name: str, row: int) -> dict[str, Any]:
         states = [claim.state for claim in self._ledger.claims_on(name)]
         return {
             "node": name,
@@ -53,8 +65,8 @@ class Overviews:
         }
 
 
-class _Figures:
-    """Sums over the GPUs of each node, made once for a page."""
+class Figures:
+    """Sums over the GPUs of each node, made once for a page or a scrape."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -73,6 +85,8 @@ class _Figures:
     def totals(self) -> dict[str, Any]:
         """Of all nodes."""
         return {
+            "nodes": len(self._cluster.row_of),
+            "gpuNodes": int((self._cluster.unit != GpuUnit.NONE).sum()),
             "gpus": int(self._installed.sum()),
             "gpusBooked": round(float(self._booked.sum()), 3),
             "units": int(self._units.sum()),

@@ -278,6 +278,18 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         """What is booked and used: totals of the cluster, and its nodes page by page."""
         return JSONResponse(service.overviews.page(limit, after, gpus_only=gpus))
 
+    @app.get(
+        "/nodes/{node}",
+        tags=["explanation"],
+        responses={404: {"description": "There is no node of that name."}},
+    )
+    async def one_node(node: str) -> JSONResponse:
+        """A node's GPUs, what is booked and used of each, and who holds them."""
+        told = service.overviews.node(node)
+        if told is None:
+            return JSONResponse({"detail": f"no node is named {node}"}, status_code=404)
+        return JSONResponse(told | {"holders": service.remedies.held_on(node)})
+
 
 def _explained(question: Question) -> dict[str, Any]:
     told = explain(question.placement)

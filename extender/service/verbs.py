@@ -74,7 +74,8 @@ class Verbs:
         self._preemptor = preemptor
         self._mode = mode
         self._near_best_nodes = near_best_nodes
-        self._rejections = RejectionLog()
+        self.rejections = RejectionLog()
+        """What pods that fit nowhere were told."""
         self._priorities = wire.PriorityEncoder()
 
     def filter(self, body: bytes) -> bytes:
@@ -182,7 +183,7 @@ class Verbs:
         decision = placement.decision
         if decision.best is None:
             rows = decision.rows[:0]
-            self._rejections.record(placement)
+            self.rejections.record(placement)
             self._waker.rejected(pod, request)
         elif one_is_enough:
             rows = np.array([decision.best])

@@ -75,9 +75,11 @@ def request(connection: HTTPConnection, method: str, path: str, body: bytes | It
 
 
 @contextmanager
-def demo(log: Path, arguments: Sequence[str] = (), port: int = 0) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs the demo; ended for certain when the test is over."""
-    command = [sys.executable, "-m", "extender", "demo", "--port", str(port), *arguments]
+def demo(
+    log: Path, arguments: Sequence[str] = (), port: int = 0, module: str = "extender"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs the demo, or another that `module` has; ended for certain when the test is over."""
+    command = [sys.executable, "-m", module, "demo", "--port", str(port), *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KERF_")}
     with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr, env=environment) as process:
         try:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from extender.cluster.memory import Manifest, MemoryCluster
 from extender.service.app import Service, create_app
 from extender.service.settings import load_settings
+from extender.service.streams import Streams
 from extender.telemetry.readings import Feed
 from tests.service import bodies
 
@@ -54,6 +55,7 @@ class Kerf:
         self.cluster = cluster
         self.clock = clock
         self.service: Service = app.state.service
+        self.streams: Streams = app.state.streams
 
     def filter(self, pod: Manifest, names: Sequence[str]) -> Any:
         """The answer of /filter."""
@@ -115,9 +117,9 @@ class Kerf:
         """How many reservations there are now."""
         return int(self.metric("kerf_reservations"))
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
         """GET."""
-        return self._call("GET", path, (b"",), {})
+        return self._call("GET", path, (b"",), headers or {})
 
     def post(self, path: str, body: bytes | Chunks, headers: Mapping[str, str] | None = None) -> Answer:
         """POST; a body in chunks travels without Content-Length."""

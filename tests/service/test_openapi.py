@@ -50,6 +50,7 @@ def description() -> schemathesis.BaseSchema:
         pytest.param("GET /metrics", VALID, (), id="metrics"),
         pytest.param("GET /nodes", VALID, (), id="nodes, valid"),
         pytest.param("GET /nodes", INVALID, (), id="nodes, invalid"),
+        pytest.param("GET /nodes/{node}", VALID, (), id="one node"),
         pytest.param("GET /explain/pod/{namespace}/{name}", VALID, (), id="explain"),
     ],
 )
@@ -87,6 +88,8 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/metrics": {"200"},
         "/telemetry": {"200"},
         "/nodes": {"200", "422"},
+        "/nodes/{node}": {"200", "404", "422"},
+        "/live": {"200", "503"},
         # 422 is FastAPI's own, for path parameters; every text is one.
         "/explain/pod/{namespace}/{name}": {"200", "404", "422"},
     }

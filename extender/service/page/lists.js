@@ -1,0 +1,103 @@
+// What changes all the time: health, facts, totals, pods that wait, and decisions.
+
+import { age, byId, clock, el, fill, link, percent, plural, table } from './dom.js';
+
+const SHOWN_DECISIONS = 40;
+
+/** Keep all of it current. */
+export function showLists(store) {
+  store.addEventListener('status', () => showStatus(store));
+  store.addEventListener('totals', () => showTotals(store.totals));
+  store.addEventListener('waiting', () => showWaiting(store.waiting));
+  store.addEventListener('decisions', () => showDecisions(store.decisions));
+  setInterval(() => store.waiting && showWaiting(store.waiting), 10_000);
+}
+
+function showStatus({ connected, status }) {
+  const health = byId('health');
+  const fault = status?.fault;
+  const told = !connected ? 'no connection to Kerf' : !status ? 'connecting' : fault || status.degraded[0] || 'deciding';
+  const kind = !connected ? 'bad' : !status ? 'waiting' : fault ? 'bad' : status.degraded.length ? 'poor' : 'good';
+  if (health.textContent !== told) health.textContent = told; // a status that is the same is not said again
+  health.className = `health ${kind}`;
+  if (!status) return;
+  const { state, ageSeconds } = status.telemetry;
+  const facts = {
+    Policy: [status.policy, status.ranking],
+    Model: status.model ? [status.model.name, status.model.state] : ['none', 'The policy is a formula; no learned model is loaded.'],
+    Mode: [status.mode],
+    Queue: [status.queue ? 'on' : 'off'],
+    Telemetry: [ageSeconds == null ? state : `${state}, ${age(ageSeconds)} old`],
+    Version: [status.version],
+  };
+  const items = Object.entries(facts).map(([name, [value, title]]) =>
+    el('div', { title }, el('dt', {}, name), el('dd', {}, value)),
+  );
+  fill(byId('facts'), ...items);
+}
+
+function showTotals(totals) {
+  const tile = (name, value, detail, kind = '') =>
+    el('div', { class: `tile ${kind}` }, el('dt', {}, name), el('dd', {}, value), el('dd', { class: 'detail' }, detail));
+  const booked = el('meter', { min: 0, max: totals.gpus || 1, value: totals.gpusBooked, 'aria-label': 'GPUs booked' });
+  fill(
+    byId('totals'),
+    el(
+      'div',
+      { class: 'tile' },
+      el('dt', {}, 'GPUs booked'),
+      el('dd', {}, `${+totals.gpusBooked.toFixed(1)} of ${totals.gpus.toLocaleString('en')}`),
+      el('dd', { class: 'detail' }, booked),
+    ),
+    tile('In use', totals.load == null ? 'unknown' : `${Math.round(100 * totals.load)} %`, 'mean load of all GPUs'),
+    tile('Free units', totals.unitsFree.toLocaleString('en'), `of ${totals.units.toLocaleString('en')}`),
+    tile('In fragments', totals.fragments.toLocaleString('en'), `${percent(totals.fragments, totals.unitsFree)} of what is free`),
+    tile('Waiting', totals.waitingPods.toLocaleString('en'), `rejected pods; ${plural(totals.reservations, 'reservation')}`),
+    tile('Unhealthy', totals.unhealthy.toLocaleString('en'), `${plural(totals.nodes, 'node')}, ${totals.gpuNodes} with GPUs`, totals.unhealthy ? 'alarm' : ''),
+  );
+}
+
+/** Reasons without the request that each repeats. */
+const shortened = (why, request) => why.replaceAll(` x needs ${request}, `, ' × ');
+
+function showWaiting({ total, items }) {
+  const hidden = total - items.length;
+  byId('waiting-count').textContent = total ? plural(total, 'pod') : '';
+  if (!total) {
+    fill(byId('waiting'), el('p', { class: 'hint' }, 'Nobody waits.'));
+    return;
+  }
+  const now = Date.now() / 1000;
+  const rows = items.map((item) => [
+    link('pod', item.pod),
+    item.request,
+    shortened(item.why, item.request) || (item.where === 'queue' ? 'not looked at yet' : 'the reason is no longer kept'),
+    el('span', { class: 'whole' }, `${age(now - item.since)}${item.where === 'queue' ? ', at the gate' : ''}`),
+  ]);
+  fill(
+    byId('waiting'),
+    table('Pods without a node', ['Pod', 'Asks for', 'Why', 'For'], rows),
+    hidden > 0 && el('p', { class: 'hint' }, `and ${hidden.toLocaleString('en')} more`),
+  );
+}
+
+function showDecisions(decisions) {
+  if (!decisions.length) {
+    fill(byId('decisions'), el('p', { class: 'hint' }, 'None yet. Decisions show up here as they are made.'));
+    return;
+  }
+  const items = decisions.slice(0, SHOWN_DECISIONS).map((one) => {
+    const gpus = one.gpus.length ? ` GPU ${one.gpus.join(', ')}` : '';
+    const where = one.node ? ['→ ', link('node', one.node), gpus] : [shortened(one.why, one.request) || 'fits on no node'];
+    return el(
+      'li',
+      { class: one.node ? 'placed' : 'rejected' },
+      el('time', {}, clock(one.at)),
+      el('span', { class: 'unseen' }, one.node ? 'placed' : 'rejected'),
+      el('strong', {}, link('pod', one.pod)),
+      el('span', { class: 'asked' }, `${one.request}, ${one.policy}`),
+      el('span', { class: 'outcome' }, ...where),
+    );
+  });
+  fill(byId('decisions'), el('ol', { class: 'feed scroll', tabindex: 0, 'aria-label': 'Decisions, newest first' }, items));
+}

@@ -1,0 +1,48 @@
+"""The page at `/`: files of this package, and the live stream that fills them."""
+
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import FileResponse
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from extender.service.streams import Streams
+
+_FOLDER: Final = Path(__file__).parent / "page"
+# Nothing from elsewhere, and no script but these files: what pods say is shown as text whatever it is.
+_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cache-control": "no-cache",
+}
+
+
+class _Files(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_HEADERS)
+        return response
+
+
+def install_page(app: FastAPI, streams: Streams) -> None:
+    """Give the app the page, its files and its stream."""
+    app.mount("/page", _Files(directory=_FOLDER))
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(_FOLDER / "index.html", headers=_HEADERS)
+
+    @app.get(
+        "/live",
+        tags=["explanation"],
+        response_class=Response,
+        responses={
+            200: {"content": {"text/event-stream": {}}, "description": "A stream that does not end."},
+            503: {"description": "Too many streams are open."},
+        },
+    )
+    async def live(request: Request) -> Response:
+        """What the page shows, as server-sent events: all nodes, and from then on what changes."""
+        return streams.open(request.headers.get("last-event-id", ""))

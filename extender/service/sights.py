@@ -1,0 +1,140 @@
+"""What the page shows: nodes with their GPUs, totals, pods that wait and why, decisions, and the state of the service.
+
+Only read, and only while somebody looks.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Any, Final, NamedTuple
+
+from extender.cluster.ledger import Ledger
+from extender.cluster.placements import Placement, Placer
+from extender.cluster.wakes import Waker
+from extender.core.clusters import Cluster, Rows
+from extender.core.nodes import GpuUnit
+from extender.core.observations import SampleState
+from extender.core.occupancies import ObservedRules
+from extender.core.requests import GpuRequest
+from extender.queueing.backlogs import Backlog
+from extender.service.cells import cells
+from extender.service.explanations import RejectionLog
+from extender.service.overviews import Overviews
+
+_MAX_WAITING: Final = 200
+_MAX_DECISIONS: Final = 50
+_WORTH_S: Final = 0.5
+"""For so long what was worked out for one client does for another."""
+
+
+class _Waiting(NamedTuple):
+    """A pod without a node."""
+
+    priority: int
+    since: float
+    """Unix time."""
+    pod: str
+    request: GpuRequest | None
+    why: str
+    where: str
+    """`queue`: behind the gate; `scheduler`: rejected, to be offered again."""
+
+    @property
+    def turn(self) -> tuple[int, float, str]:
+        """Sorts by whose turn it is."""
+        return (-self.priority, self.since, self.pod)
+
+    def told(self) -> dict[str, Any]:
+        """As JSON."""
+        return self._asdict() | {"since": round(self.since, 1), "request": str(self.request or "")}
+
+
+@dataclass
+class Sights:
+    """Reads the parts of a running service."""
+
+    ledger: Ledger
+    placer: Placer
+    waker: Waker
+    overviews: Overviews
+    rejections: RejectionLog
+    backlog: Backlog | None
+    """None when the queue is off."""
+    rules: ObservedRules
+    status: Callable[[], dict[str, Any]]
+    """What the service says of itself."""
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    _sections: tuple[float, dict[str, Any]] = float("-inf"), {}
+
+    def cluster(self) -> Cluster:
+        """The cluster now."""
+        return self.ledger.snapshot(self.clock())
+
+    def nodes(self, cluster: Cluster, rows: Rows) -> list[dict[str, Any]]:
+        """R nodes; of a row that is free by now only its number, with no name."""
+        of_gpus, installed = cells(cluster, rows, self.rules), (cluster.gpu_model[rows] >= 0).sum(axis=1).tolist()
+        told: list[dict[str, Any]] = []
+        for row, num_gpus, gpus in zip(rows.tolist(), installed, of_gpus.tolist(), strict=True):
+            name = cluster.node_names[row]
+            if not name:
+                told.append({"row": row, "node": ""})
+                continue
+            observed = cluster.observed
+            told.append(
+                {
+                    "row": row,
+                    "node": name,
+                    "model": cluster.models[cluster.gpu_model[row, 0]].name if num_gpus else "",
+                    "memoryMiB": int(cluster.gpu_memory_mib[row, 0]) if num_gpus else 0,
+                    "unit": GpuUnit(int(cluster.unit[row])).name,
+                    "samples": "" if observed is None else SampleState(int(observed.state[row])).name,
+                    "gpus": gpus[:num_gpus],
+                }
+            )
+        return told
+
+    def sections(self) -> dict[str, Any]:
+        """`totals`, `status` and `waiting`; a moment later the same does for another client."""
+        at, made = self._sections
+        now = self.clock()
+        if now - at >= _WORTH_S:
+            totals = self.overviews.totals(self.cluster())
+            made = {"totals": totals, "status": self.status(), "waiting": self.waiting()}
+            self._sections = now, made
+        return made
+
+    def waiting(self) -> dict[str, Any]:
+        """Pods without a node, those first whose turn comes first; no more of them than a page can show."""
+        found = [*self._queued(), *self._rejected()]
+        shown = nsmallest(_MAX_WAITING, found, key=lambda waiting: waiting.turn)
+        return {"total": len(found), "items": [waiting.told() for waiting in shown]}
+
+    def decisions(self, after: int) -> list[dict[str, Any]]:
+        """The newest decisions that are kept, oldest first, numbered in the order of their making."""
+        return [self._decision(number, kept) for number, kept in self.placer.kept_after(after)[-_MAX_DECISIONS:]]
+
+    def _decision(self, number: int, kept: Placement) -> dict[str, Any]:
+        decision = kept.decision
+        return {
+            "number": number,
+            "at": round(kept.decided_at, 3),
+            "pod": kept.pod.key,
+            "node": kept.node,
+            "gpus": list(decision.gpus),
+            "request": str(decision.request),
+            "policy": decision.policy,
+            "why": "" if kept.node else self.rejections.last(kept.pod),
+        }
+
+    def _queued(self) -> Iterator[_Waiting]:
+        for entry in self.backlog.waiting() if self.backlog else ():
+            planned, why = entry.planned, entry.reason or entry.fault
+            priority, request = (planned.priority, planned.gpus) if planned else (0, None)
+            yield _Waiting(priority, entry.created, entry.pod.key, request, why, "queue")
+
+    def _rejected(self) -> Iterator[_Waiting]:
+        ahead = self.wall_clock() - self.clock()
+        for pod, request, since in self.waker.waiting():
+            why = self.rejections.last(pod)
+            yield _Waiting(request.priority, since + ahead, pod.key, request.gpus, why, "scheduler")

@@ -1,0 +1,47 @@
+"""A demo of 5,000 nodes with 8 GPUs each, half of them booked: `python -m tests.page.large demo --port N`."""
+
+import sys
+from collections.abc import Iterator
+
+from extender.cluster.memory import Manifest, MemoryCluster
+from extender.cluster.pods import ASSIGNED_GPUS
+from extender.core.nodes import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL
+from extender.service.app import create_app
+from extender.service.logs import configure_logs
+from extender.service.sample_metrics import SampleFeed
+from extender.service.server import run
+from extender.service.settings import load_settings
+
+NUM_NODES = 5_000
+
+
+def large_cluster() -> Iterator[Manifest]:
+    """The nodes, and a pod with four GPUs on each."""
+    for number in range(NUM_NODES):
+        labels = {PRODUCT_LABEL: "NVIDIA-H100-80GB-HBM3", COUNT_LABEL: "8", MEMORY_LABEL: "81559"}
+        allocatable = {"cpu": "192", "memory": "2048Gi", "pods": "110", GPU_RESOURCE: "8"}
+        yield {
+            "kind": "Node",
+            "metadata": {"name": f"n-{number}", "labels": labels},
+            "status": {"allocatable": allocatable},
+        }
+        container = {"name": "main", "resources": {"limits": {GPU_RESOURCE: "4"}}}
+        metadata = {"name": f"job-{number}", "namespace": "default", "annotations": {ASSIGNED_GPUS: "0,1,2,3"}}
+        yield {
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": {"nodeName": f"n-{number}", "containers": [container]},
+            "status": {"phase": "Running"},
+        }
+
+
+def main(port: int) -> None:
+    """Serve it until told to stop."""
+    settings = load_settings(flags={"server.port": port, "telemetry.interval_s": 15})
+    configure_logs(settings.log)
+    cluster = MemoryCluster(large_cluster())
+    run(create_app(settings, cluster, feed=SampleFeed(cluster)), settings)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[-1]))

@@ -1,0 +1,261 @@
+"""The page in a real browser, on the demo's cluster."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from extender.service.samples import sample_cluster
+from tests.page.conftest import Opener
+from tests.service import bodies
+from tests.service.bodies import Manifest
+from tests.service.processes import Server, demo, request
+
+NODES = [item["metadata"]["name"] for item in sample_cluster() if item["kind"] == "Node"]
+GPU_NODES = [name for name in NODES if not name.startswith("cpu")]
+_DOWN = ["ArrowDown", "ArrowDown"]
+"""From the first of two lines of tiles into the next group."""
+WITH_MARKUP = "<img src=x onerror=alert(1)>"
+
+
+def post(server: Server, verb: str, body: bytes) -> Any:
+    with server.connection() as connection:
+        return json.loads(request(connection, "POST", f"/{verb}", body).content)
+
+
+def pod(name: str, gpus: int, **annotations: str) -> Manifest:
+    """One of the demo's pending pods, or one that it does not have."""
+    named = bodies.pod(
+        name, gpus, annotations={f"kerf.dev/{key.replace('_', '-')}": v for key, v in annotations.items()}
+    )
+    named["metadata"]["uid"] = f"sample-{name}"
+    return named
+
+
+def colours(page: Page) -> set[str]:
+    """All colours on the canvases, as #rrggbb."""
+    found = page.evaluate(
+        """() => {
+          const seen = new Set();
+          for (const canvas of document.querySelectorAll('#map canvas')) {
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            for (let at = 0; at < data.length; at += 4) seen.add((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]);
+          }
+          return [...seen];
+        }"""
+    )
+    return {f"#{colour:06x}" for colour in found}
+
+
+def theme(page: Page, *names: str) -> set[str]:
+    """Colours of the style sheet."""
+    style = "getComputedStyle(document.documentElement)"
+    return {page.evaluate(f"{style}.getPropertyValue('--{name}').trim()") for name in names}
+
+
+def test_the_map_and_the_table_show_every_node(open_page: Opener) -> None:
+    page = open_page()
+    expect(page.get_by_role("status").first).to_have_text("deciding")
+    expect(page.locator("#map h3").first).to_have_text(
+        re.compile(r"^a100-sxm4-80gb 80 GiB, 8 nodes, \d+ of 64 GPUs booked$")
+    )
+    assert colours(page) >= theme(page, "free", "booked", "used", "fragment", "over")
+    assert not colours(page) & theme(page, "error")
+    page.get_by_role("tab", name="Table").click()
+    table = page.get_by_role("table", name="Nodes, and what is booked and used of their GPUs")
+    expect(table.get_by_role("rowheader")).to_have_count(len(NODES))
+    assert set(table.get_by_role("rowheader").all_inner_texts()) == set(NODES)
+    expect(table.get_by_role("row", name="cpu-0")).to_contain_text("no GPUs")
+    expect(table.get_by_role("row", name="a100-0 ")).to_contain_text("1 used without a booking")
+
+
+def test_the_table_is_sorted_and_searched(open_page: Opener) -> None:
+    page = open_page()
+    page.get_by_role("tab", name="Table").click()
+    page.get_by_role("searchbox", name="Find nodes").fill("H100")
+    table = page.get_by_role("table", name="Nodes, and")
+    expect(table.get_by_role("rowheader")).to_have_count(6)
+    page.get_by_role("button", name="Booked").click()
+    page.get_by_role("button", name="Booked").click()
+    expect(page.get_by_role("columnheader", name="Booked")).to_have_attribute("aria-sort", "descending")
+    expect(table.get_by_role("rowheader").first).to_have_text("h100-0")  # the only full one
+    page.get_by_role("tab", name="Map").click()
+    expect(page.locator("#map h3")).to_have_count(1)
+
+
+def test_a_booking_appears_without_a_reload(open_page: Opener, server: Server) -> None:
+    page = open_page()
+    heading = page.locator("#map h3").first
+    expect(heading).to_contain_text("31 of 64 GPUs booked")
+    asking = pod("train-0", 2, gpu_model="a100", gpu_memory_each="40Gi")
+    assert post(server, "filter", bodies.args(asking, ["a100-0", "a100-1"]))["NodeNames"] == ["a100-0"]
+    assert post(server, "bind", bodies.binding_args(asking, "a100-0")) == {"Error": ""}
+    expect(heading).to_contain_text("33 of 64 GPUs booked")
+    feed = page.get_by_role("list", name="Decisions, newest first")
+    expect(feed.get_by_role("listitem").first).to_contain_text("default/train-0")
+    expect(feed.get_by_role("listitem").first).to_contain_text("a100-0 GPU 4, 5")
+    feed.get_by_role("link", name="a100-0").click()
+    held = page.get_by_role("dialog").get_by_role("table", name="GPUs of a100-0").get_by_role("row")
+    expect(held.nth(5)).to_contain_text("default/train-0")
+
+
+def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Server) -> None:
+    page = open_page()
+    post(server, "filter", bodies.args(pod("train-1", 9), ["a100-0", "a100-1", "t4-0", "cpu-0"]))
+    waiting = page.get_by_role("table", name="Pods without a node")
+    link = waiting.get_by_role("link", name="default/train-1")
+    expect(waiting.get_by_role("row").nth(1)).to_contain_text("2 × best here: 8 installed")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if link.evaluate("(link) => link === document.activeElement"):
+            break
+    expect(link).to_be_focused()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="default/train-1")
+    expect(dialog).to_contain_text("pending")
+    expect(dialog).to_contain_text("0 of 4 candidates had room")
+    expect(dialog.get_by_role("listitem").first).to_contain_text("1 GPU fewer (8 instead of 9): a100-1")
+    expect(dialog.get_by_role("table", name="Candidates, best first").get_by_role("row")).to_have_count(5)
+    assert page.url.endswith("#pod/default/train-1")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(link).to_be_focused()
+    expect(page).not_to_have_url(re.compile("#"))
+
+
+def test_the_map_is_walked_by_keyboard(open_page: Opener) -> None:
+    page = open_page()
+    cluster_map = page.get_by_role("application", name="Cluster map")
+    told = page.locator("#map-told")
+    cluster_map.focus()
+    expect(told).to_contain_text("a100-0: ")
+    for keys, node in ((["ArrowRight"], "a100-1"), (["End"], "t4-shared-1"), (["Home"], "a100-0"), (_DOWN, "h100-0")):
+        for key in keys:
+            page.keyboard.press(key)
+        expect(told).to_contain_text(f"{node}: ")
+    seen = set()
+    page.keyboard.press("Home")
+    for _ in GPU_NODES:
+        seen.add(told.inner_text().partition(":")[0])
+        page.keyboard.press("ArrowRight")
+    assert seen == set(GPU_NODES)
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="a100-0")).to_contain_text("of 8 GPUs booked")
+
+
+def test_what_if(open_page: Opener) -> None:
+    page = open_page()
+    page.get_by_label("Pods", exact=True).fill("20")
+    page.get_by_label("GPUs each").fill("8")
+    page.get_by_role("button", name="Plan it").click()
+    told = page.locator("#trial-told")
+    expect(told).to_contain_text("3 of 20 pods would be placed")
+    page.get_by_label("Add nodes").fill("a100-0=2")
+    page.keyboard.press("Enter")
+    expect(told).to_contain_text("5 of 20 pods would be placed")
+    page.get_by_label("Drain nodes").fill("nowhere")
+    page.keyboard.press("Enter")
+    expect(told).to_contain_text("drain: no node is named nowhere")
+
+
+def test_what_pods_say_is_text(open_page: Opener, server: Server) -> None:
+    page = open_page()
+    ran: list[str] = []
+    page.on("dialog", lambda dialog: ran.append(dialog.message))
+    post(server, "filter", bodies.args(pod("evil", 1, gpu_model=WITH_MARKUP), ["a100-0"]))
+    expect(page.locator("#waiting")).to_contain_text(WITH_MARKUP)
+    page.get_by_role("table", name="Pods without a node").get_by_role("link", name="default/evil").click()
+    expect(page.get_by_role("dialog")).to_contain_text(WITH_MARKUP)
+    assert page.locator("img[src=x]").count() == 0
+    assert ran == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark(open_page: Opener, scheme: str) -> None:
+    page = open_page(color_scheme=scheme)
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red, green, blue = (int(part) for part in re.findall(r"\d+", background))
+    assert (red + green + blue > 600) == (scheme == "light")
+    assert colours(page) >= theme(page, "card", "free", "booked")
+    page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
+    page.wait_for_timeout(100)
+    assert colours(page) >= theme(page, "card", "free", "booked")  # drawn anew in the other theme
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1100, 1920])
+def test_no_window_scrolls_sideways(open_page: Opener, server: Server, width: int) -> None:
+    long_name = "a-pod-with-a-rather-long-name-as-controllers-make-them-5d8c7b9f4-x7z9k"
+    post(server, "filter", bodies.args(pod(long_name, 9), ["a100-0", "t4-0"]))
+    page = open_page(viewport={"width": width, "height": 800})
+    expect(page.locator("#waiting")).to_contain_text(long_name)
+    page.get_by_role("tab", name="Table").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.goto(page.url + f"#pod/default/{long_name}")
+    expect(page.get_by_role("dialog")).to_contain_text("pending")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility_rules_hold(open_page: Opener, server: Server, scheme: str) -> None:
+    """Those of axe-core: names, roles, contrast, landmarks, focus order."""
+    post(server, "filter", bodies.args(pod("train-1", 9), ["a100-0", "t4-0"]))
+    post(server, "filter", bodies.args(pod("notebook-0", 1), ["a100-0", "t4-0"]))
+    page = open_page(color_scheme=scheme, reduced_motion="reduce")
+    expect(page.get_by_role("table", name="Pods without a node")).to_contain_text("default/train-1")
+    expect(page.get_by_role("list", name="Decisions, newest first")).to_contain_text("default/notebook-0")
+    check(page)
+    page.get_by_role("tab", name="Table").click()
+    check(page)
+    page.get_by_role("table", name="Pods without a node").get_by_role("link", name="default/train-1").click()
+    expect(page.get_by_role("dialog")).to_contain_text("pending")
+    check(page)
+
+
+def check(page: Page) -> None:
+    """Fail with what axe-core finds."""
+    violations = Axe().run(page).response["violations"]
+    assert [(item["id"], [node["html"] for node in item["nodes"]]) for item in violations] == []
+
+
+def test_a_service_that_goes_and_comes_back(open_page: Opener, tmp_path: Path) -> None:
+    with demo(tmp_path / "first") as process:
+        first = Server(process, tmp_path / "first")
+        page = open_page(at=first)
+        health = page.get_by_role("status").first
+        expect(health).to_have_text("deciding")
+    expect(health).to_have_text("no connection to Kerf")
+    with demo(tmp_path / "second", port=first.port) as process:
+        second = Server(process, tmp_path / "second")
+        expect(health).to_have_text("deciding", timeout=30_000)
+        post(second, "filter", bodies.args(pod("train-0", 2), ["a100-1"]))
+        expect(page.get_by_role("list", name="Decisions, newest first")).to_contain_text("default/train-0")
+
+
+def test_five_thousand_nodes(open_page: Opener, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with demo(tmp_path / "log", module="tests.page.large") as process:
+        server = Server(process, tmp_path / "log")
+        server.wait_for(lambda: server.get("/readyz").status == 200, 120)
+        page = open_page(at=server)
+        expect(page.locator("#map h3")).to_have_text(
+            ["h100-80gb-hbm3 80 GiB, 5,000 nodes, 20000 of 40,000 GPUs booked"]
+        )
+        with capsys.disabled():
+            print(f"\n5,000 nodes of 8 GPUs: {page.evaluate(TIMES)}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+        page.get_by_role("application", name="Cluster map").focus()
+        page.keyboard.press("End")
+        expect(page.locator("#map-told")).to_contain_text("n-4999: ")
+        page.get_by_role("tab", name="Table").click()
+        expect(page.get_by_role("rowheader")).to_have_count(50)
+        expect(page.locator(".pager")).to_contain_text("5,000 nodes, page 1 of 100")
+
+
+TIMES = """() => {
+  const after = (name) => `${Math.round(performance.getEntriesByName(name)[0].startTime)} ms`;
+  return `first paint after ${after('first-contentful-paint')}, the whole map after ${after('map')}`;
+}"""
