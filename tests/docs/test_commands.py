@@ -1,0 +1,187 @@
+"""Every command of the README and of docs/getting-started.md, run as it stands there, against the real thing.
+
+What is said of a sample cluster is asked of the one that `make demo` starts. What is said of a cluster goes to a real
+API server through real helm and kubectl; what a kubelet would do (start what the chart has installed, end pods) is
+played.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from extender.service.settings import describe_settings
+from tests.controlplane.objects import cpu_node, gpu_node
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.processes import answers, free_port, start_process, wait_until
+from tests.docs.kubectl import find_kubectl
+from tests.docs.kubelets import Kubelet
+from tests.docs.pages import DOCS, README, ROOT, Command, commands, outputs, sections
+from tests.install.helm import find_helm
+
+GETTING_STARTED = (DOCS / "getting-started.md").read_text()
+ADDRESS = "http://localhost:8888"
+NAMESPACE = "kerf-system"
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:kerf"
+BIN = Path(sys.executable).parent
+WITHIN_S = 30.0
+
+ELSEWHERE = {
+    "make demo": "started by the fixture `demo`",
+    "make test": "the run that this test is a part of",
+    "docker ": "tests/install/test_image.py runs the steps of the Dockerfile",
+    "kubectl -n kerf-system port-forward": "the kubelet forwards; kerf is asked where it listens",
+}
+"""Commands that are not run here, by how they begin, and why."""
+
+
+@dataclass
+class Shell:
+    """Runs commands one by one, and keeps what they printed."""
+
+    url: str
+    """Of Kerf, wherever a page has its address."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    printed: dict[str, str] = field(default_factory=dict)
+
+    def run(self, command: Command, expected: str = "") -> str:
+        """What a command prints; tried again until that is what is expected. Fails as the command does."""
+        text = command.text.replace(ADDRESS, self.url)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
+        environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", "KERF_SERVER_URL": self.url, **self.environment}
+
+        def attempt() -> subprocess.CompletedProcess[str] | None:
+            result = subprocess.run(
+                ["bash", "-c", text], check=False, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment
+            )
+            assert result.returncode == command.status, f"{text}\n{result.stdout}{result.stderr}"
+            return result if re.search(expected, result.stdout) else None
+
+        result = wait_until(attempt, WITHIN_S, f"{text!r} prints {expected!r}", interval_s=0.2)
+        assert result is not None
+        self.printed[command.text] = result.stdout
+        return result.stdout
+
+    def said(self, start: str) -> str:
+        """What the first command that begins so has printed."""
+        return next(printed for text, printed in self.printed.items() if text.startswith(start))
+
+
+def runs_here(command: Command) -> bool:
+    """Whether a command is run by these tests."""
+    return not any(command.text.startswith(start) for start in ELSEWHERE)
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Shell]:
+    """A shell beside a running `make demo`."""
+    if not (ROOT / ".venv" / ".kerf-setup").exists():
+        pytest.skip("`make demo` would set up a .venv here: run the tests by `make test`")
+    port = free_port()
+    url = f"http://localhost:{port}"
+    environment = os.environ | {"KERF_PORT": str(port)}
+    process = start_process("demo", ["make", "-C", ROOT, "demo"], tmp_path / "demo.log", url, environment)
+    try:
+        process.wait_ready(lambda: answers(f"{url}/readyz"))
+        yield Shell(url)
+    finally:
+        process.stop(grace_s=5)
+
+
+def check_output(shell: Shell, text: str) -> None:
+    """What a page shows of an output is what was printed; `...` stands for more."""
+    for block, lines in outputs(text):
+        printed = " ".join("".join(shell.printed[command.text] for command in block).split())
+        for line in lines:
+            shown = " ".join(line.partition("...")[0].split()).rstrip(",")
+            assert shown in printed, f"{shown!r} is not in {printed!r}"
+
+
+def test_the_readme_on_a_sample_cluster(demo: Shell) -> None:
+    text = README.read_text()
+    assert re.findall(r"http://localhost:\d+", text)[0] == ADDRESS
+    for command in filter(runs_here, commands(sections(text)["Try it"])):
+        demo.run(command)
+    check_output(demo, text)
+    assert json.loads(demo.said(f"curl -s {ADDRESS}/filter"))["NodeNames"] == ["a100-0"]
+    assert json.loads(demo.said(f"curl -s {ADDRESS}/bind")) == {"Error": ""}
+    assert json.loads(demo.said(f"curl -s {ADDRESS}/explain"))["node"] == "a100-0"
+    scores = {line["Host"]: line["Score"] for line in json.loads(demo.said(f"curl -s {ADDRESS}/prioritize"))}
+    assert max(scores.values()) == 10
+    assert "default/train-0" in demo.said("kerf explain")
+
+
+def test_getting_started_on_a_sample_cluster(demo: Shell) -> None:
+    text = sections(GETTING_STARTED)["On your machine: a sample cluster"]
+    for command in filter(runs_here, commands(text)):
+        demo.run(command)
+    check_output(demo, text)
+    assert "a100-0" in demo.said("kerf explain default/train-0")
+    assert "would find a node" in demo.said("kerf what-if")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Shell]:
+    """A shell with helm and kubectl for a cluster with GPU nodes, on which a kubelet is played."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in (find_helm(), find_kubectl()):
+        (tools / tool.name).symlink_to(tool)
+    with ExitStack() as running:
+        users = {"kerf": ACCOUNT, "scheduler": ACCOUNT}
+        plane = running.enter_context(ControlPlane(tmp_path / "plane", users=users))
+        plane.apply(
+            gpu_node("a100-0"),
+            gpu_node("v100-0", 4, product="Tesla-V100-SXM2-32GB", memory_mib=32510),
+            cpu_node("cpu-0"),
+        )
+        kubelet = running.enter_context(Kubelet(plane, NAMESPACE))
+        homes = {f"HELM_{name}_HOME": str(tmp_path / name) for name in ("CACHE", "CONFIG", "DATA")}
+        yield Shell(
+            kubelet.url,
+            {
+                **homes,
+                "PATH": f"{tools}:{BIN}:{os.environ['PATH']}",
+                "KUBECONFIG": str(plane.kubeconfig("admin")),
+            },
+        )
+
+
+EXPECTED = {
+    "kubectl get pod one-gpu": r"^\d$",
+    "kubectl get events": r"needs 1 GPU with 500 GiB, best here: ",
+    "kubectl kerf explain": r"default/too-big: pending",
+    "kubectl kerf top": r"a100-0",
+}
+"""What commands print, by how they begin, once the scheduler has got so far."""
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_getting_started_in_a_cluster(cluster: Shell) -> None:
+    for command in filter(runs_here, commands(sections(GETTING_STARTED)["In a cluster"])):
+        start = next((start for start in EXPECTED if command.text.startswith(start)), "")
+        cluster.run(command, EXPECTED.get(start, ""))
+    assert "schedulerName: kerf-scheduler" in cluster.said("helm install")
+    assert "successfully rolled out" in cluster.said("kubectl -n kerf-system rollout")
+    assert "500 GiB" in cluster.said("kubectl kerf explain")
+
+
+def test_every_command_is_run_here_or_elsewhere() -> None:
+    """Those of parts of the pages that no test above goes through would be forgotten."""
+    told = [*commands(README.read_text()), *commands(GETTING_STARTED)]
+    parts = [sections(README.read_text())["Try it"], *sections(GETTING_STARTED).values()]
+    assert [command.text for part in parts for command in commands(part)] == [command.text for command in told]
+    unused = [start for start in ELSEWHERE if not any(command.text.startswith(start) for command in told)]
+    assert not unused
+
+
+def test_configuration_page_is_what_the_command_prints() -> None:
+    assert (DOCS / "configuration.md").read_text().endswith(describe_settings().rstrip() + "\n")
