@@ -1,6 +1,7 @@
 """What the chart renders, without a cluster."""
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.install.helm import CHART, Helm, HelmError, only
 from tests.install.manifests import render_manifests
 
 ROOT = CHART.parents[2]
+MIGRATING = (ROOT / "docs" / "migrating.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,7 @@ def test_lint(helm: Helm) -> None:
         pytest.param("replica=2", "replica", id="a key nobody knows"),
         pytest.param("scheduler.name=default-scheduler", "scheduler.name", id="the cluster's own scheduler"),
         pytest.param("scheduler.percentageOfNodesToScore=101", "percentageOfNodesToScore", id="out of range"),
+        pytest.param("scheduler.ignoredResources[0]=cpu", "ignoredResources", id="no extended resource"),
         pytest.param("image.repository=", "repository", id="no image"),
         pytest.param("serviceMonitor.enabled=true", "mode=service", id="metrics on loopback"),
         pytest.param("tls.secretName=kerf", "mode=service", id="TLS on loopback"),
@@ -175,6 +178,18 @@ def test_pods_are_restricted(helm: Helm, name: str) -> None:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+
+
+def test_in_hamis_place_the_scheduler_is_configured_as_the_file_for_it(helm: Helm) -> None:
+    """With the values that docs/migrating.md names."""
+    (profiles,) = re.findall(
+        r"`(scheduler\.name=hami-scheduler)`.*?`(scheduler\.ignoredResources=\{[^`]*\})`", MIGRATING, re.S
+    )
+    config = yaml.safe_load(only(helm.render(*profiles), "ConfigMap", "kerf")["data"]["scheduler.yaml"])
+    shipped = yaml.safe_load((ROOT / "scheduler-config" / "hami.yaml").read_text())
+    assert config["profiles"] == [
+        profile for profile in shipped["profiles"] if profile["schedulerName"] == "hami-scheduler"
+    ]
 
 
 def test_other_settings_make_other_pods(helm: Helm) -> None:

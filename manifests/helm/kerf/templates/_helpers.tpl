@@ -53,6 +53,12 @@ clientConnection:
 percentageOfNodesToScore: {{ .Values.scheduler.percentageOfNodesToScore }}
 profiles:
   - schedulerName: {{ .Values.scheduler.name }}
+    {{- with .Values.scheduler.ignoredResources }}
+    pluginConfig:
+      - name: NodeResourcesFit
+        args:
+          ignoredResources: {{ toJson . }}
+    {{- end }}
 extenders:
   - urlPrefix: http://127.0.0.1:8888
     filterVerb: filter
