@@ -161,8 +161,10 @@ class QueueController:
 
     async def _run(self) -> None:
         while True:
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes as the event is set, and `stop` never ends.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._dirty.wait(), self._options.interval_s * 4)
+                async with asyncio.timeout(self._options.interval_s * 4):
+                    await self._dirty.wait()
             await asyncio.sleep(max(self._options.interval_s, min(2 * self.counts.round_s, 1.0)))  # others' time
             moved = self._ledger.snapshot(self._clock()).version != self._planned_version
             due = self._clock() - self._planned_at >= self._options.retry_s

@@ -185,7 +185,7 @@ def test_in_hamis_place_the_scheduler_is_configured_as_the_file_for_it(helm: Hel
     (profiles,) = re.findall(
         r"`(scheduler\.name=hami-scheduler)`.*?`(scheduler\.ignoredResources=\{[^`]*\})`", MIGRATING, re.S
     )
-    config = yaml.safe_load(only(helm.render(*profiles), "ConfigMap")["data"]["scheduler.yaml"])
+    config = yaml.safe_load(only(helm.render(*profiles), "ConfigMap", "kerf")["data"]["scheduler.yaml"])
     shipped = yaml.safe_load((ROOT / "scheduler-config" / "hami.yaml").read_text())
     assert config["profiles"] == [
         profile for profile in shipped["profiles"] if profile["schedulerName"] == "hami-scheduler"

@@ -273,3 +273,20 @@ def test_many_gated_pods_at_once_are_all_let_go_in_order() -> None:
     assert rounds == 8  # 256 at a time
     assert len(set(rig.api.order)) == 2000
     assert not free_units(rig.ledger.snapshot(rig.now)).any()
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_it_ends_also_when_something_moves_as_it_is_told_to(steps: int) -> None:
+    async def story() -> None:
+        rig = Rig()
+        rig.queue.start()
+        await asyncio.sleep(0.01)  # until it waits
+        rig.queue._dirty.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        stopped, _ = await asyncio.wait([asyncio.create_task(rig.queue.stop())], timeout=2.0)
+        for task in rig.queue._tasks:
+            task.cancel()  # those that have not ended: without it a failure would never be told
+        assert stopped
+
+    asyncio.run(story())
