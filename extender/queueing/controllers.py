@@ -161,7 +161,7 @@ class QueueController:
 
     async def _run(self) -> None:
         while True:
-            # Not wait_for: in Python 3.11 it loses a cancellation that comes as the event is set, and `stop` never ends.
+            # Not wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.interval_s * 4):
                     await self._dirty.wait()
