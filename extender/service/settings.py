@@ -74,6 +74,35 @@ class ServerSettings(_Section):
         return CertificateFiles(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
 
 
+class OpenTo(StrEnum):
+    """For whom something is open without token or certificate."""
+
+    LOOPBACK = "loopback"
+    ALL = "all"
+
+
+class AccessSettings(_Section):
+    """Who may read: the page and the API that people call, and how much. Not the verbs, not probes: docs/access.md."""
+
+    open_to: OpenTo = OpenTo.LOOPBACK
+    """`loopback`: clients on loopback, those with a token, those with a certificate of `server.tls_client_ca_file`.
+    `all`: whoever reaches the port."""
+    metrics: OpenTo = OpenTo.ALL
+    """The same for /metrics: numbers of the whole cluster, without names of pods or nodes."""
+    token_file: Path | None = None
+    """File of tokens, one a line, of 16 characters or more; read again when it changes."""
+    hosts: list[str] = []
+    """Names, besides localhost and addresses, by which browsers on loopback may call Kerf: those of a proxy there."""
+    calls_per_s: float = Field(default=50.0, ge=0)
+    """Calls a second of one client, by token or address; 0: as many as it likes."""
+    burst: int = Field(default=200, ge=1)
+    """Calls that a client may make at once after a rest."""
+    calls_at_once: int = Field(default=32, ge=1)
+    """Calls of one client under way at the same time, streams among them."""
+    max_body_mib: int = Field(default=16, ge=1)
+    """Larger questions are refused."""
+
+
 class ClusterSettings(_Section):
     """The API server."""
 
@@ -365,6 +394,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
