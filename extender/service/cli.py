@@ -12,6 +12,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from extender import __version__
+from extender.cluster.yaml_faults import yaml_fault
 from extender.service.explain_command import explain
 from extender.service.pipeline_command import pipeline_app
 from extender.service.plan_command import plan
@@ -158,7 +159,7 @@ def version() -> None:
 
 @config_app.command("show")
 def config_show(config: ConfigOption = None, settings: SetOption = None) -> None:
-    """Print all settings as they are in effect, as YAML that --config takes."""
+    """Print all settings as they are in effect, as YAML that --config takes; stars stand for secrets."""
     typer.echo(yaml.safe_dump(_load(config, settings, {}).model_dump(mode="json"), sort_keys=False).rstrip())
 
 
@@ -215,8 +216,10 @@ def _load(
             if not separator:
                 raise ValueError("write section.name=value, as in server.port=9000")
             given[name.strip()] = yaml.safe_load(value) if value else ""
-        except (ValueError, yaml.YAMLError) as error:
-            faults.append(f"--set {assignment}: {error}")
+        except ValueError as error:
+            faults.append(f"--set {name}: {error}")
+        except yaml.YAMLError as error:
+            faults.append(f"--set {name}: {yaml_fault(error)}")
     loaded = Settings.model_construct()
     try:
         loaded = load_settings(config, given)
