@@ -6,7 +6,7 @@ FLOWS is the table from a rule, one verb on one resource, to what needs it: who 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -180,7 +180,7 @@ class Stage(logging.Handler):
         request("DELETE", LEASES)
 
 
-Flow = Callable[[Stage], Awaitable[bool]]
+Flow = Callable[[Stage], Coroutine[Any, Any, bool]]
 
 
 async def mirrors_nodes_and_pods(stage: Stage) -> bool:
@@ -298,7 +298,7 @@ async def leads_by_a_lease_of_its_own(stage: Stage) -> bool:
     async with stage.kerf(leader_election__mode="own") as kerf:
         if not await stage.ready(kerf):
             return False
-    return stage.plane.request("GET", f"{LEASES}/kerf")["spec"].get("holderIdentity", "") == ""
+    return not stage.plane.request("GET", f"{LEASES}/kerf")["spec"].get("holderIdentity")
 
 
 async def follows_the_lease_of_kube_scheduler(stage: Stage) -> bool:
