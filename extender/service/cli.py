@@ -15,6 +15,7 @@ from extender import __version__
 from extender.cluster.yaml_faults import yaml_fault
 from extender.service.explain_command import explain
 from extender.service.pipeline_command import pipeline_app
+from extender.service.install_command import app as install_app
 from extender.service.plan_command import plan
 from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
 from extender.service.top_command import top
@@ -49,6 +50,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at settings, or check them.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(install_app, name="install")
 app.command()(plan)
 app.command()(explain)
 app.command()(top)
