@@ -14,8 +14,8 @@ from typer.core import TyperGroup
 from extender import __version__
 from extender.cluster.yaml_faults import yaml_fault
 from extender.service.explain_command import explain
-from extender.service.pipeline_command import pipeline_app
 from extender.service.install_command import app as install_app
+from extender.service.pipeline_command import pipeline_app
 from extender.service.plan_command import plan
 from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
 from extender.service.top_command import top

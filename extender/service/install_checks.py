@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import yaml
 
 from extender.cluster import objects
@@ -198,7 +199,7 @@ class Checks:
             yield Finding("device plugin", Verdict.NOTE, f"nodes can't be looked at: {error}")
             return
         cluster = ledger.snapshot(time.monotonic())
-        rows = (cluster.gpu_model >= 0).any(axis=1).nonzero()[0].tolist()
+        rows: list[int] = np.flatnonzero((cluster.gpu_model >= 0).any(axis=1)).tolist()
         if unserved:
             told = f"cards of NVIDIA, but no GPUs are offered: {_names(unserved)}"
             yield Finding("device plugin", Verdict.BROKEN, told, _PLUGIN)
@@ -238,8 +239,8 @@ class Checks:
             if any(labels.get(sign) == "true" for sign in _SIGNS_OF_NVIDIA):
                 unserved.append(node.metadata.name)
         cluster = ledger.snapshot(time.monotonic())
-        offers = (cluster.gpu_model >= 0).any(axis=1)
-        return ledger, [name for name in unserved if not (name in cluster.row_of and offers[cluster.row_of[name]])]
+        offering = {cluster.node_names[row] for row in np.flatnonzero((cluster.gpu_model >= 0).any(axis=1))}
+        return ledger, [name for name in unserved if name not in offering]
 
     async def _telemetry(self, installed: Installed | None) -> AsyncIterator[Finding]:
         """dcgm-exporter, and a Prometheus that has its metrics."""
