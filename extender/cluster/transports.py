@@ -22,6 +22,7 @@ from yarl import URL
 
 from extender.cluster import objects
 from extender.cluster.connections import ConnectionPool
+from extender.cluster.yaml_faults import yaml_fault
 
 Query = Mapping[str, str]
 
@@ -227,8 +228,9 @@ class ApiServer:
 
 
 def _unusable(error: Exception) -> CredentialsError:
+    fault = yaml_fault(error) if isinstance(error, yaml.YAMLError) else error
     return CredentialsError(
-        f"no usable credentials for an API server ({error}); name a kubeconfig by --kubeconfig or KUBECONFIG, "
+        f"no usable credentials for an API server ({fault}); name a kubeconfig by --kubeconfig or KUBECONFIG, "
         "or run in a pod with a service account"
     )
 

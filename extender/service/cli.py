@@ -12,7 +12,9 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from extender import __version__
+from extender.cluster.yaml_faults import yaml_fault
 from extender.service.explain_command import explain
+from extender.service.install_command import app as install_app
 from extender.service.pipeline_command import pipeline_app
 from extender.service.plan_command import plan
 from extender.service.settings import Settings, SettingsError, describe_settings, load_settings
@@ -48,6 +50,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at settings, or check them.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(install_app, name="install")
 app.command()(plan)
 app.command()(explain)
 app.command()(top)
@@ -158,7 +161,7 @@ def version() -> None:
 
 @config_app.command("show")
 def config_show(config: ConfigOption = None, settings: SetOption = None) -> None:
-    """Print all settings as they are in effect, as YAML that --config takes."""
+    """Print all settings as they are in effect, as YAML that --config takes; stars stand for secrets."""
     typer.echo(yaml.safe_dump(_load(config, settings, {}).model_dump(mode="json"), sort_keys=False).rstrip())
 
 
@@ -215,8 +218,10 @@ def _load(
             if not separator:
                 raise ValueError("write section.name=value, as in server.port=9000")
             given[name.strip()] = yaml.safe_load(value) if value else ""
-        except (ValueError, yaml.YAMLError) as error:
-            faults.append(f"--set {assignment}: {error}")
+        except ValueError as error:
+            faults.append(f"--set {name}: {error}")
+        except yaml.YAMLError as error:
+            faults.append(f"--set {name}: {yaml_fault(error)}")
     loaded = Settings.model_construct()
     try:
         loaded = load_settings(config, given)
@@ -253,11 +258,12 @@ def _run(settings: Settings, transport: Any, feed: Any = None) -> None:
     from extender.service.certificates import CertificateError
     from extender.service.logs import configure_logs
     from extender.service.server import run
+    from extender.service.tokens import TokenError
 
     configure_logs(settings.log)
     try:
         run(create_app(settings, transport, feed=feed), settings)
-    except (CredentialsError, CertificateError) as error:
+    except (CredentialsError, CertificateError, TokenError) as error:
         _complain(str(error), style="red")
         raise typer.Exit(1) from None
 

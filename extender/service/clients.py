@@ -37,6 +37,8 @@ CaOption = Annotated[
 ]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
 DEFAULT_SERVER = "http://127.0.0.1:8888"
+TOKEN_FILE, CERT_FILE, KEY_FILE = "KERF_SERVER_TOKEN_FILE", "KERF_SERVER_CERT_FILE", "KERF_SERVER_KEY_FILE"
+"""Variables that name files with what a Kerf beyond loopback asks for: a token, or a certificate with its key."""
 
 FAILED, USAGE, PENDING, UNKNOWN = 1, 2, 3, 4
 """Exit statuses: no Kerf answers or it can't; wrong usage; a pod stays pending; Kerf does not know it."""
@@ -59,11 +61,12 @@ def ask(server: str, path: str, ca_file: Path | None = None, body: Any = None) -
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).netloc:
         fail(f"--server {server}: write an address such as {DEFAULT_SERVER}", USAGE)
     try:
-        context = ssl.create_default_context(cafile=str(ca_file)) if ca_file else None
+        context = _tls(ca_file)
         # Without the proxies of the environment: Kerf is on loopback, or behind a Service.
         opener = build_opener(ProxyHandler({}), Https(context=context))
         data = None if body is None else json.dumps(body).encode()
-        request = Request(address + path, data, {"content-type": "application/json"})  # noqa: S310 - checked above
+        headers = {"content-type": "application/json", **_credentials()}
+        request = Request(address + path, data, headers)  # noqa: S310 - checked above
         with opener.open(request, timeout=_TIMEOUT_S) as response:
             return json.load(response)
     except HTTPError as error:
@@ -80,6 +83,32 @@ def ask(server: str, path: str, ca_file: Path | None = None, body: Any = None) -
         )
     except ValueError as error:
         fail(f"what answers at {address} is no Kerf: {error}", FAILED)
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext | None:
+    """What is trusted, and the certificate to show where the environment names one. Raises OSError."""
+    certificate = os.environ.get(CERT_FILE)
+    if not ca_file and not certificate:
+        return None
+    context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    if certificate:
+        context.load_cert_chain(certificate, os.environ.get(KEY_FILE) or None)
+    return context
+
+
+def _credentials() -> dict[str, str]:
+    """The header with the first token of the file that the environment names; ends the command where it has none."""
+    path = os.environ.get(TOKEN_FILE)
+    if not path:
+        return {}
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{TOKEN_FILE}={path}: {error}", USAGE)
+    tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not tokens or not tokens[0].isascii():
+        fail(f"{TOKEN_FILE}={path}: there is no token in that file", USAGE)
+    return {"authorization": f"Bearer {tokens[0]}"}
 
 
 def show(answer: Any, output: Output, table: Callable[[Console], None]) -> None:

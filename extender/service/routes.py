@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from extender import __version__
 from extender.cluster.transports import ClusterError
 from extender.core.quantities import MIB
 from extender.core.requests import RequestError
-from extender.service import admissions, gates, wire
+from extender.service import admissions, gates, guards, wire
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
 from extender.service.remedies import Question, now, suggestions
@@ -45,6 +46,14 @@ _FAULT_STATUSES: Final = {
 }
 """Of the verbs whose answers have no field for a fault."""
 
+_REFUSALS: Final = {
+    "401": {"description": "No token, or an unknown one (docs/access.md)."},
+    "403": {"description": "Open to clients on loopback only."},
+    "429": {"description": "Too many calls; `retry-after` says for how long to wait."},
+}
+"""What the guard answers to readers."""
+_NO_CERTIFICATE: Final = guards.Refusal(403, "a client certificate is needed (setting server.tls_client_ca_file)")
+
 _Reply = tuple[int, bytes]
 """Status and body."""
 
@@ -57,7 +66,7 @@ class KerfApp(FastAPI):
     """A FastAPI application that answers the verbs ahead of routing and middleware: those cost more than a decision."""
 
     verbs: Mapping[str, ASGIApp] = {}
-    """By path; what is not a POST to one of them is FastAPI's."""
+    """By path; what is not a POST to one of them is FastAPI's, behind the guard."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         verb = self.verbs.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
@@ -67,8 +76,9 @@ class KerfApp(FastAPI):
 def install_routes(app: KerfApp, service: Service) -> None:
     """Give the app its routes."""
     app.verbs = _verbs(service)
-    for path, endpoint in app.verbs.items():
+    for path, endpoint in (*app.verbs.items(), ("/what-if", _what_if(service))):
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))  # answers other methods with 405
+    app.add_middleware(guards.Guard, settings=service.settings.access)
     _install_operation(app, service)
     _install_explanations(app, service)
     _describe_wire(app)
@@ -107,6 +117,29 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
     async def bind(body: bytes) -> _Reply:
         return 200, await verbs.bind(body)
 
+    def filter_too_large(error: BodyTooLargeError) -> _Reply:
+        return 200, wire.encode(wire.FilterResult(error=str(error)))
+
+    def mutate_too_large(error: BodyTooLargeError) -> _Reply:
+        return 200, admissions.allow("", str(error))
+
+    def bind_too_large(error: BodyTooLargeError) -> _Reply:
+        return 200, wire.encode(wire.BindResult(str(error)))
+
+    return {
+        "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
+        "/prioritize": VerbEndpoint("prioritize", prioritize, _too_large, service),
+        "/preempt": VerbEndpoint("preempt", preempt, _too_large, service),
+        # The API server has no certificate for them by default, and there is nothing to be had by them.
+        "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service, caller=Caller.API_SERVER),
+        "/gate": VerbEndpoint("gate", gate, mutate_too_large, service, caller=Caller.API_SERVER),
+        "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
+    }
+
+
+def _what_if(service: Service) -> ASGIApp:
+    """What people ask with a body."""
+
     async def what_if(body: bytes) -> _Reply:
         if fault := service.mirror.fault():
             return 503, _fault(UnavailableError(fault))
@@ -117,28 +150,22 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
         except ClusterError as error:
             return 503, _fault(error)
 
-    def filter_too_large(error: BodyTooLargeError) -> _Reply:
-        return 200, wire.encode(wire.FilterResult(error=str(error)))
+    return VerbEndpoint("what-if", what_if, _too_large, service, caller=Caller.READER)
 
-    def refuse_too_large(error: BodyTooLargeError) -> _Reply:
-        return 413, _fault(error)
 
-    def mutate_too_large(error: BodyTooLargeError) -> _Reply:
-        return 200, admissions.allow("", str(error))
+def _too_large(error: BodyTooLargeError) -> _Reply:
+    return 413, _fault(error)
 
-    def bind_too_large(error: BodyTooLargeError) -> _Reply:
-        return 200, wire.encode(wire.BindResult(str(error)))
 
-    return {
-        "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
-        "/prioritize": VerbEndpoint("prioritize", prioritize, refuse_too_large, service),
-        "/preempt": VerbEndpoint("preempt", preempt, refuse_too_large, service),
-        # The API server has no certificate for them by default, and there is nothing to be had by them.
-        "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service, open_to_all=True),
-        "/gate": VerbEndpoint("gate", gate, mutate_too_large, service, open_to_all=True),
-        "/bind": VerbEndpoint("bind", bind, bind_too_large, service),
-        "/what-if": VerbEndpoint("what-if", what_if, refuse_too_large, service),
-    }
+class Caller(Enum):
+    """Who an endpoint is for, which settles what it asks of a caller."""
+
+    SCHEDULER = "kube-scheduler"
+    """A certificate, where there is a CA for them."""
+    API_SERVER = "the API server"
+    """Nothing."""
+    READER = "people"
+    """Nothing more than the guard has asked."""
 
 
 class VerbEndpoint:
@@ -151,19 +178,27 @@ class VerbEndpoint:
         too_large: Callable[[BodyTooLargeError], _Reply],
         service: Service,
         *,
-        open_to_all: bool = False,
+        caller: Caller = Caller.SCHEDULER,
     ) -> None:
+        settings = service.settings
         self._answer = answer
         self._too_large = too_large
         self._service = service
-        self._max_mib = service.settings.server.max_body_mib
+        section = "access" if caller is Caller.READER else "server"
+        self._max_mib: int = getattr(settings, section).max_body_mib
+        self._max_setting = f"{section}.max_body_mib"
         self._latency = service.metrics.latency.labels(verb)
-        self._needs_certificate = service.settings.server.tls_client_ca_file is not None and not open_to_all
+        self._is_verb = caller is Caller.SCHEDULER
+        self._needs_certificate = self._is_verb and settings.server.tls_client_ca_file is not None
+        self._own_hosts = frozenset(settings.access.hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         if self._needs_certificate and not scope.get("state", {}).get(CLIENT_CERTIFICATE):
-            await _refuse(send)
+            await guards.refuse(_NO_CERTIFICATE, send, "Error")
+            return
+        if self._is_verb and (foreign := guards.foreign_page(scope, self._own_hosts)):
+            await guards.refuse(foreign, send, "Error")
             return
         try:
             status, content = await self._answer(await self._body(receive))
@@ -190,23 +225,11 @@ class VerbEndpoint:
             size += len(chunk)
             if size > self._max_mib * MIB:
                 raise BodyTooLargeError(
-                    f"the request body is larger than {self._max_mib} MiB (setting server.max_body_mib)"
+                    f"the request body is larger than {self._max_mib} MiB (setting {self._max_setting})"
                 )
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
-
-
-async def _refuse(send: Send) -> None:
-    """Answer a client that has shown no certificate; what it has sent is not read."""
-    content = wire.encode({"Error": "a client certificate is needed (setting server.tls_client_ca_file)"})
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(content)),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": 403, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
 
 
 def _install_operation(app: FastAPI, service: Service) -> None:
@@ -329,7 +352,7 @@ def _operation(summary: str, request: str, answer: str, tag: str = "kube-schedul
     }
 
 
-def _describe_wire(app: FastAPI) -> None:
+def _describe_wire(app: KerfApp) -> None:
     """Put the verbs and their types into the OpenAPI description."""
     _, components = msgspec.json.schema_components(
         (
@@ -398,6 +421,10 @@ def _describe_wire(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         description = generate()
         description["paths"] = verbs | description["paths"]
+        for path, operations in description["paths"].items():
+            if path not in guards.PROBES and path not in app.verbs:
+                for operation in operations.values():
+                    operation["responses"].update(_REFUSALS)
         schemas = description.setdefault("components", {}).setdefault("schemas", {})
         for name, schema in components.items():
             schemas.setdefault(name, schema)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import signal
 import socket
@@ -12,7 +13,8 @@ from fastapi import FastAPI
 
 from extender.service.certificates import Certificates
 from extender.service.protocols import Protocol
-from extender.service.settings import Settings
+from extender.service.settings import ElectionMode, OpenTo, Settings
+from extender.service.tokens import Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +66,15 @@ class DrainingServer(uvicorn.Server):
 
 
 def run(app: FastAPI, settings: Settings) -> None:
-    """Serve until told to stop. Raises CertificateError, and what the app's lifespan raises, as CredentialsError."""
+    """Serve until told to stop.
+
+    Raises CertificateError, TokenError, and what the app's lifespan raises, as CredentialsError.
+    """
     files = settings.server.certificate_files
+    if settings.access.token_file is not None:
+        Tokens(settings.access.token_file).load()
+    for risk in _risks(settings):
+        logger.warning(risk)
     config = uvicorn.Config(
         app,
         host=settings.server.host,
@@ -85,3 +94,24 @@ def run(app: FastAPI, settings: Settings) -> None:
     if files is not None:
         config.ssl = Certificates(files).listen()
     DrainingServer(config, app, settings.server.drain_s).run()
+
+
+def _risks(settings: Settings) -> list[str]:
+    """What an administrator may not have meant, in words."""
+    if _is_loopback(settings.server.host):
+        return []
+    risks: list[str] = []
+    if settings.server.tls_client_ca_file is None and settings.leader_election.mode is not ElectionMode.NEVER:
+        risks.append("whoever reaches this port can bind pods: see server.tls_client_ca_file, or limit who reaches it")
+    if settings.access.open_to is OpenTo.ALL:
+        risks.append("whoever reaches this port can read about all GPU pods (setting access.open_to)")
+    if settings.access.token_file is not None and settings.server.tls_cert_file is None:
+        risks.append("tokens travel in clear text: serve HTTPS, by server.tls_cert_file and server.tls_key_file")
+    return risks
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from extender.cluster.yaml_faults import yaml_fault
 from extender.core.occupancies import HARDWARE_XIDS
 from extender.core.policies import POLICIES
 from extender.queueing.orders import Order
@@ -72,6 +73,35 @@ class ServerSettings(_Section):
         if self.tls_cert_file is None or self.tls_key_file is None:
             return None
         return CertificateFiles(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
+
+
+class OpenTo(StrEnum):
+    """For whom something is open without token or certificate."""
+
+    LOOPBACK = "loopback"
+    ALL = "all"
+
+
+class AccessSettings(_Section):
+    """Who may read: the page and the API that people call, and how much. Not the verbs, not probes: docs/access.md."""
+
+    open_to: OpenTo = OpenTo.LOOPBACK
+    """`loopback`: clients on loopback, those with a token, those with a certificate of `server.tls_client_ca_file`.
+    `all`: whoever reaches the port."""
+    metrics: OpenTo = OpenTo.ALL
+    """The same for /metrics: numbers of the whole cluster, without names of pods or nodes."""
+    token_file: Path | None = None
+    """File of tokens, one a line, of 16 characters or more; read again when it changes."""
+    hosts: list[str] = []
+    """Names, besides localhost and addresses, by which browsers on loopback may call Kerf: those of a proxy there."""
+    calls_per_s: float = Field(default=50.0, ge=0)
+    """Calls a second of one client, by token or address; 0: as many as it likes."""
+    burst: int = Field(default=200, ge=1)
+    """Calls that a client may make at once after a rest."""
+    calls_at_once: int = Field(default=32, ge=1)
+    """Calls of one client under way at the same time, streams among them."""
+    max_body_mib: int = Field(default=16, ge=1)
+    """Larger questions are refused."""
 
 
 class ClusterSettings(_Section):
@@ -263,8 +293,8 @@ class TelemetrySettings(_Section):
     """Its key, where it is not in the same file."""
     insecure_skip_verify: bool = False
     """Trust any certificate."""
-    headers: dict[str, str] = {}
-    """Headers to send, such as X-Scope-OrgID."""
+    headers: dict[str, SecretStr] = {}
+    """Headers to send, such as X-Scope-OrgID; their values are never shown."""
     interval_s: float = Field(default=15.0, gt=0)
     """Pause between two refreshes. dcgm-exporter collects every 30 s: much faster is of no use."""
     timeout_s: float = Field(default=10.0, gt=0)
@@ -292,14 +322,14 @@ class TelemetrySettings(_Section):
     def _web_address(cls, url: str) -> str:
         if url and not url.startswith(("http://", "https://")):
             raise ValueError("write an address such as http://prometheus.monitoring.svc:9090")
-        return url
+        return _without_user(url)
 
     @field_validator("exporters")
     @classmethod
     def _web_addresses(cls, urls: list[str]) -> list[str]:
         if any(not url.startswith(("http://", "https://")) for url in urls):
             raise ValueError("write addresses such as http://node-1:9400/metrics")
-        return urls
+        return [_without_user(url) for url in urls]
 
 
 class LiveSettings(_Section):
@@ -365,6 +395,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
@@ -385,8 +416,10 @@ def load_settings(path: Path | None = None, flags: Mapping[str, Any] | None = No
     if path is not None:
         try:
             from_file = yaml.safe_load(path.read_text()) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, UnicodeDecodeError) as error:
             faults.append(f"{path}: {error}")
+        except yaml.YAMLError as error:
+            faults.append(f"{path}: {yaml_fault(error)}")
         if not isinstance(from_file, dict):
             faults.append(f"{path}: a mapping of sections is expected, not {type(from_file).__name__}")
             from_file = {}
@@ -485,6 +518,13 @@ def _nested(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return tree, faults
 
 
+def _without_user(url: str) -> str:
+    """An address, which is shown in logs and answers. Raises ValueError where it holds a user or password."""
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("write user and password into telemetry.username and the file of telemetry.password_file")
+    return url
+
+
 def _place(detail: Any) -> str:
     return ".".join(str(part) for part in detail["loc"])
 
@@ -493,4 +533,6 @@ def _fault(detail: Any) -> str:
     place = _place(detail)
     if detail["type"] == "extra_forbidden":
         return f"{place}: no such setting; `kerf config show` lists them"
-    return f"{place}: {detail['msg']} (is {detail['input']!r})"
+    # What is given instead of headers, or with a user in an address, may be a secret: logs are read by others.
+    secret = place.startswith("telemetry.headers") or "@" in str(detail["input"])
+    return f"{place}: {detail['msg']}" + ("" if secret else f" (is {detail['input']!r})")

@@ -63,7 +63,7 @@ def wanted_of(settings: TelemetrySettings) -> Wanted:
             cert_file=str(settings.cert_file or ""),
             key_file=str(settings.key_file or ""),
             insecure_skip_verify=settings.insecure_skip_verify,
-            headers=dict(settings.headers),
+            headers={name: value.get_secret_value() for name, value in settings.headers.items()},
             connect_timeout_s=min(2.0, settings.timeout_s),
             timeout_s=settings.timeout_s,
         ),

@@ -233,6 +233,8 @@ def describe(error: BaseException) -> str:
         return f"TLS: {_innermost(error)}"
     if isinstance(error, requests.ConnectionError):
         return f"no connection: {_innermost(error)}"
+    if isinstance(error, requests.exceptions.InvalidHeader):  # its text is the header's: a token
+        return "a header has characters that none may have: look at telemetry.headers and the token's file"
     return str(error)[:200] or type(error).__name__
 
 

@@ -158,19 +158,20 @@ class ControlPlane:
         extender_url: str | None = None,
         leader_election: Mapping[str, Any] | None = None,
         hostname: str = "",
+        user: str = "scheduler",
     ) -> Process:
         """Start kube-scheduler from a KubeSchedulerConfiguration (text or file); return when it is ready.
 
-        Only clientConnection.kubeconfig and leaderElection are set (none unless given), and the extenders' urlPrefix
-        where `extender_url` is given; `replace` maps pieces of the text to others before it is parsed. With a
-        `hostname` it runs as on a host of that name, where `own_hostname` allows. The process serves /metrics at its
-        `url` without authorization.
+        Only clientConnection.kubeconfig, that of `user`, and leaderElection are set (none unless given), and the
+        extenders' urlPrefix where `extender_url` is given; `replace` maps pieces of the text to others before it is
+        parsed. With a `hostname` it runs as on a host of that name, where `own_hostname` allows. The process serves
+        /metrics at its `url` without authorization.
         """
         text = config.read_text() if isinstance(config, Path) else config
         for old, new in (replace or {}).items():
             text = text.replace(old, new)
         settings = yaml.safe_load(text)
-        settings.setdefault("clientConnection", {})["kubeconfig"] = str(self.kubeconfig("scheduler"))
+        settings.setdefault("clientConnection", {})["kubeconfig"] = str(self.kubeconfig(user))
         settings["leaderElection"] = {"leaderElect": bool(leader_election), **(leader_election or {})}
         if extender_url is not None:
             for extender in settings.get("extenders", []):

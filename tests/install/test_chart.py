@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
 from extender.service.settings import load_settings
 from tests.install.helm import CHART, Helm, HelmError, only
@@ -46,6 +47,7 @@ def test_lint(helm: Helm) -> None:
         pytest.param("queue.pipelines=true,queue.enabled=false", "queue.enabled", id="pipelines without a queue"),
         pytest.param("queue.optIn.everybody=true", "queue.optIn", id="nobody of that name opts in"),
         pytest.param("webhook.timeoutSeconds=31", "webhook.timeoutSeconds", id="more than the API server allows"),
+        pytest.param("mode=service,tls.secretName=kerf,tls.selfSigned=true", "tls: set one of", id="TLS in two ways"),
     ],
 )
 def test_bad_values_are_refused_by_name(helm: Helm, value: str, fault: str) -> None:
@@ -60,6 +62,9 @@ MATRIX = [
     ("mode=service", "replicas=3", "networkPolicy.enabled=true", "networkPolicy.from[0].podSelector.matchLabels.a=b"),
     ("mode=service", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "service.port=80"),
     ("mode=service", "replicas=2", "tls.secretName=kerf-tls", "serviceMonitor.enabled=true"),
+    ("mode=service", "tls.selfSigned=true", "tls.addresses[0]=10.0.0.7", "serviceMonitor.enabled=true"),
+    ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
+    ("access.tokensSecret=readers", "dashboard.enabled=true"),
     ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),
     ("config.decisions.policy=spread", "config.server.port=8888", "env[0].name=KERF_LOG__FORMAT", "env[0].value=json"),
 ]
@@ -76,12 +81,22 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     assert {spec["serviceAccountName"], "kerf-webhook"} == names
 
     settings = tmp_path / "kerf.yaml"
-    settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
+    maps = {item["metadata"]["name"]: item["data"] for item in objects if item["kind"] == "ConfigMap"}
+    settings.write_text(maps["kerf"]["kerf.yaml"])
+    assert ("kerf-dashboard" in maps) == ("dashboard.enabled=true" in values)
     loaded = load_settings(settings)
     assert loaded.server.host == ("127.0.0.1" if sidecar else "0.0.0.0")  # noqa: S104 - what the Service needs
     assert loaded.leader_election.mode == ("scheduler" if sidecar else "own")
-    tls = "tls.secretName=kerf-tls" in values
+    tls = any(value.startswith("tls.") for value in values)
     assert (loaded.server.tls_client_ca_file is not None) == tls
+    assert (loaded.access.token_file is not None) == ("access.tokensSecret=readers" in values)
+    mounts = {mount["mountPath"] for mount in containers(deployment)["kerf"]["volumeMounts"]}
+    server = loaded.server
+    for file in (loaded.access.token_file, server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file):
+        assert file is None or str(file.parent) in mounts, f"{file} is not mounted"
+    assert {mount["name"] for item in containers(deployment).values() for mount in item["volumeMounts"]} == {
+        volume["name"] for volume in spec["volumes"]
+    }
     probe = containers(deployment)["kerf"]["readinessProbe"]["exec"]["command"]
     assert ("HTTPSConnection" in probe[2], probe[3]) == (tls, "/syncz" if sidecar else "/readyz")
     replicas = deployment["spec"]["replicas"]
@@ -163,6 +178,27 @@ def test_pipelines_bring_their_definition_and_rights_and_run(helm: Helm, tmp_pat
     settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
     assert load_settings(settings).queue.pipelines
     assert "CustomResourceDefinition" not in {item["kind"] for item in helm.render()}
+
+
+def test_certificates_are_for_the_service_and_for_kube_scheduler(helm: Helm) -> None:
+    """Those that the chart makes, and those that it asks cert-manager for."""
+    made = helm.render("mode=service", "tls.selfSigned=true", "tls.addresses[0]=10.0.0.7", namespace="gpu")
+    named = {item["metadata"]["name"]: item["data"] for item in made if item["kind"] == "Secret"}
+    secrets = {name: named[name] for name in ("kerf-tls", "kerf-client")}
+    pairs = {name: {key: base64.b64decode(text) for key, text in data.items()} for name, data in secrets.items()}
+    assert pairs["kerf-tls"]["ca.crt"] == pairs["kerf-client"]["ca.crt"]
+    ca = x509.load_pem_x509_certificate(pairs["kerf-tls"]["ca.crt"])
+    server, client = (x509.load_pem_x509_certificate(pairs[name]["tls.crt"]) for name in ("kerf-tls", "kerf-client"))
+    for certificate in (server, client):
+        certificate.verify_directly_issued_by(ca)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "kerf.gpu.svc" in names.get_values_for_type(x509.DNSName)
+    assert "10.0.0.7" in map(str, names.get_values_for_type(x509.IPAddress))
+
+    values = ("mode=service", "queue.enabled=false", "tls.issuer.name=ca")
+    asked = [item for item in helm.render(*values) if item["kind"] == "Certificate"]
+    assert {item["spec"]["secretName"] for item in asked} == {"kerf-tls", "kerf-client"}
+    assert {item["spec"]["issuerRef"]["name"] for item in asked} == {"ca"}
 
 
 @pytest.mark.parametrize("name", ["kerf", "kerf-webhook"])

@@ -16,14 +16,17 @@ from tests.controlplane.api import ApiError
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import free_port, start_process, wait_until
-from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
+from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
 from tests.install.helm import CHART, Helm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 NAMESPACE = "kerf-system"
+CLIENT_FILES = {"ca.crt": "ca.crt", "kube-scheduler.crt": "tls.crt", "kube-scheduler.key": "tls.key"}
+"""Names in scheduler-config/mtls.yaml, and in the Secret."""
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:kerf"
 USERS = {"kerf": ACCOUNT, "scheduler": ACCOUNT, "webhook": f"{ACCOUNT}-webhook"}
+USERS["cluster-scheduler"] = "system:kube-scheduler"
 
 
 @pytest.fixture(scope="module")
@@ -183,4 +186,42 @@ def test_what_is_installed_schedules(plane: ControlPlane, installed: str, tmp_pa
         cluster.create(pod("trains", gpus=2, scheduler_name="kerf-scheduler"))
         assert assigned_gpus(cluster.bound("trains")) == [0, 1]
         assert cluster.event("trains", "GPUsAssigned")
+        cluster.clean()
+
+
+def test_certificates_that_the_chart_makes_let_kube_scheduler_in_and_are_kept(
+    plane: ControlPlane, helm: Helm, installed: str, tmp_path: Path
+) -> None:
+    """Mode `service`: both sides run with the files of the Secrets, on each side its own."""
+    del installed
+    service = ("--set", "mode=service", "--set", "tls.selfSigned=true")
+    notes = helm("upgrade", "kerf", str(CHART), "--namespace", NAMESPACE, *service)
+    assert "get secret kerf-client" in notes
+    secrets = [read(plane, f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-{what}") for what in ("tls", "client")]
+    helm("upgrade", "kerf", str(CHART), "--namespace", NAMESPACE, *service, "--set", "replicas=2")
+    for what, secret in zip(("tls", "client"), secrets, strict=True):
+        assert secret is not None
+        again = read(plane, f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-{what}")
+        assert again is not None
+        assert again["data"] == secret["data"], "a certificate that is in use stays"
+        (tmp_path / what).mkdir()
+        for name, text in secret["data"].items():
+            (tmp_path / what / name).write_bytes(base64.b64decode(text))
+    files = read(plane, f"/api/v1/namespaces/{NAMESPACE}/configmaps/kerf")
+    assert files is not None
+    config = tmp_path / "kerf.yaml"
+    config.write_text(files["data"]["kerf.yaml"].replace("/etc/kerf-tls", str(tmp_path / "tls")))
+    extender = SCHEDULER_CONFIG / "mtls.yaml"
+    mounted = {f"/etc/kubernetes/kerf/{name}": str(tmp_path / "client" / file) for name, file in CLIENT_FILES.items()}
+    with ExitStack() as running:
+        process = KerfProcess(plane, "kerf-tls", "--config", str(config), certificate=tmp_path / "client" / "ca.crt")
+        running.callback(process.stop)
+        scheduler = plane.start_scheduler(
+            extender, "scheduler-tls", replace=mounted, extender_url=process.url, user="cluster-scheduler"
+        )
+        running.callback(scheduler.stop)
+        cluster = KerfCluster(plane, process)
+        cluster.add_nodes(gpu_node("node", gpus=2))
+        cluster.submit("trains", gpus=2)
+        assert assigned_gpus(cluster.bound("trains")) == [0, 1]
         cluster.clean()

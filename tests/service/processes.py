@@ -16,7 +16,7 @@ from tests.service.services import Answer
 
 ResultT = TypeVar("ResultT")
 
-_LISTENING = re.compile(r"listening on 127\.0\.0\.1 port (\d+)")
+_LISTENING = re.compile(r"listening on \S+ port (\d+)")
 
 
 class Server:

@@ -143,7 +143,14 @@ class Kerf:
         return self._runner.run(call(self._app, method, path, chunks, headers))
 
 
-async def call(app: Any, method: str, path: str, chunks: Chunks, headers: Mapping[str, str]) -> Answer:
+async def call(
+    app: Any,
+    method: str,
+    path: str,
+    chunks: Chunks,
+    headers: Mapping[str, str],
+    client: tuple[str, int] = ("127.0.0.1", 50000),
+) -> Answer:
     """One request through ASGI."""
     scope = {
         "type": "http",
@@ -155,7 +162,7 @@ async def call(app: Any, method: str, path: str, chunks: Chunks, headers: Mappin
         "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "server": ("testserver", 80),
-        "client": ("testclient", 50000),
+        "client": client,
     }
     waiting = [
         {"type": "http.request", "body": chunk, "more_body": position < len(chunks)}

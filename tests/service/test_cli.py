@@ -86,7 +86,7 @@ def test_faults_are_reported_all_at_once(arguments: list[str], status: int) -> N
         "server.drain_s: ",
         "sever: ",
         "--set port: write section.name=value",
-        "--set log.level={: ",
+        "--set log.level: ",
         "log.f",
     ):
         assert any(line.startswith(f"  {place}") for line in lines)

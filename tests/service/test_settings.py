@@ -136,7 +136,7 @@ NO_SUCH = "no such setting; `kerf config show` lists them"
         pytest.param({"log__level": "loud"}, "log.level: String should match", id="log level"),
         pytest.param({"text": "[1, 2]"}, "a mapping of sections is expected, not list", id="file is a list"),
         pytest.param({"text": "server: 7"}, "server: Input should be a valid dictionary", id="section is a number"),
-        pytest.param({"text": "server: ["}, "while parsing", id="no YAML"),
+        pytest.param({"text": "server: ["}, "no YAML: expected", id="no YAML"),
         pytest.param(
             {"environment": {"KERF_MODELS__ALIASES": "big=H100"}},
             "models.aliases: Input should be a valid dictionary (is 'big=H100')",

@@ -27,8 +27,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "kerf.config" -}}
 {{- $config := deepCopy .Values.config }}
 {{- $server := dict "port" 8888 "host" (ternary "127.0.0.1" "0.0.0.0" (eq .Values.mode "scheduler")) }}
-{{- if .Values.tls.secretName }}
+{{- if include "kerf.tls.secret" . }}
 {{- $server = merge $server (dict "tls_cert_file" "/etc/kerf-tls/tls.crt" "tls_key_file" "/etc/kerf-tls/tls.key" "tls_client_ca_file" "/etc/kerf-tls/ca.crt") }}
+{{- end }}
+{{- if .Values.access.tokensSecret }}
+{{- $config = mergeOverwrite (dict "access" (dict "token_file" "/etc/kerf-tokens/tokens")) $config }}
 {{- end }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
@@ -109,18 +112,18 @@ ports:
     containerPort: 8888
 {{- end }}
 startupProbe:
-  {{- include "kerf.probe" (dict "tls" .Values.tls.secretName "path" (ternary "/syncz" "/healthz" (eq .Values.mode "scheduler"))) | nindent 2 }}
+  {{- include "kerf.probe" (dict "tls" (include "kerf.tls.secret" .) "path" (ternary "/syncz" "/healthz" (eq .Values.mode "scheduler"))) | nindent 2 }}
   periodSeconds: 1
   timeoutSeconds: 5
   failureThreshold: 120
 readinessProbe:
   # Beside a kube-scheduler a standby is as it should be; behind a Service only the leader may be called.
-  {{- include "kerf.probe" (dict "tls" .Values.tls.secretName "path" (ternary "/syncz" "/readyz" (eq .Values.mode "scheduler"))) | nindent 2 }}
+  {{- include "kerf.probe" (dict "tls" (include "kerf.tls.secret" .) "path" (ternary "/syncz" "/readyz" (eq .Values.mode "scheduler"))) | nindent 2 }}
   periodSeconds: {{ ternary 10 1 (eq .Values.mode "scheduler") }}
   timeoutSeconds: 5
   failureThreshold: {{ ternary 3 1 (eq .Values.mode "scheduler") }}
 livenessProbe:
-  {{- include "kerf.probe" (dict "tls" .Values.tls.secretName "path" "/healthz") | nindent 2 }}
+  {{- include "kerf.probe" (dict "tls" (include "kerf.tls.secret" .) "path" "/healthz") | nindent 2 }}
   periodSeconds: 15
   timeoutSeconds: 5
   failureThreshold: 4
@@ -132,9 +135,14 @@ volumeMounts:
   - name: config
     mountPath: /etc/kerf
     readOnly: true
-  {{- if .Values.tls.secretName }}
+  {{- if include "kerf.tls.secret" . }}
   - name: tls
     mountPath: /etc/kerf-tls
+    readOnly: true
+  {{- end }}
+  {{- if .Values.access.tokensSecret }}
+  - name: tokens
+    mountPath: /etc/kerf-tokens
     readOnly: true
   {{- end }}
 {{- end }}

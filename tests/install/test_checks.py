@@ -1,0 +1,174 @@
+"""`kerf install check` on a real API server: an empty cluster, one that has everything, and each thing broken."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from extender.service.cli import app
+from extender.service.rights import SERVING, electing
+from tests.controlplane.objects import cpu_node, gpu_node, pod
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.processes import wait_until
+from tests.e2e.clusters import RBAC
+from tests.install.helm import CHART, Helm
+from tests.install.test_rights import RULES
+
+MERGE_PATCH = "application/merge-patch+json"
+NAMESPACE = "kerf-system"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kerf"
+
+Findings = dict[str, dict[str, str]]
+
+
+def test_the_rights_that_are_looked_for_are_those_that_are_given() -> None:
+    known = {(r.group, r.resource, verb, r.name) for r in (*SERVING, *electing("own", "n", "kerf")) for verb in r.verbs}
+    known |= {(r.group, r.resource, "get", "kube-scheduler") for r in electing("scheduler", "n", "kube-scheduler")}
+    assert known == {(rule.group, rule.resource, rule.verb, rule.name) for rule in RULES}, RBAC
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("checks"), users={"kerf": "nobody"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def helm(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    return Helm(tmp_path_factory.mktemp("helm"), plane.kubeconfig("admin"))
+
+
+def check(plane: ControlPlane, *arguments: str, user: str = "admin") -> tuple[int, Findings]:
+    """Exit status and findings; of several about one thing, the worst."""
+    command = ["install", "check", "--kubeconfig", str(plane.kubeconfig(user)), "-o", "json", *arguments]
+    result = CliRunner().invoke(app, command)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    order = ["ok", "note", "broken"]
+    found = sorted(json.loads(result.stdout), key=lambda finding: order.index(finding["verdict"]))
+    return result.exit_code, {finding["what"]: finding for finding in found}
+
+
+def verdicts(found: Findings) -> dict[str, str]:
+    return {what: finding["verdict"] for what, finding in found.items()}
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, helm: Helm) -> None:
+    """Each fix that can be made here is made, and its finding is gone."""
+    status, found = check(plane)
+    assert status == 1
+    assert verdicts(found) == {
+        "Kubernetes": "ok",
+        "Kerf": "broken",
+        "device plugin": "broken",
+        "DCGM": "note",
+        "Prometheus": "note",
+    }
+    assert found["Kerf"]["fix"].startswith("helm install kerf")
+    assert "nvidia-device-plugin" in found["device plugin"]["fix"]
+
+    helm("install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
+    status, found = check(plane)
+    assert (status, found["Kerf"]["verdict"], found["Kerf"]["told"]) == (
+        1,
+        "broken",
+        f"Deployment {NAMESPACE}/kerf: no replica is ready",
+    )
+    assert found["rights"]["verdict"] == found["scheduler configuration"]["verdict"] == "ok"
+    assert "kerf-scheduler" in found["scheduler configuration"]["told"]
+    assert found["version skew"]["verdict"] == "ok"
+
+    status_of = {"status": {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1}}
+    plane.request("PATCH", f"{DEPLOYMENT}/status", status_of, MERGE_PATCH)
+    bare = cpu_node("bare", labels={"nvidia.com/gpu.present": "true"})
+    plane.apply(bare, cpu_node("cpu"))
+    _, found = check(plane)
+    assert (found["Kerf"]["verdict"], found["device plugin"]["verdict"]) == ("ok", "broken")
+    assert "cards of NVIDIA, but no GPUs are offered: bare" in found["device plugin"]["told"]
+
+    plane.request("DELETE", "/api/v1/nodes/bare")
+    plane.apply(cpu_node("unlabelled", allocatable={"nvidia.com/gpu": "2"}))
+    _, found = check(plane)
+    assert found["device plugin"]["verdict"] == "ok"
+    assert (found["GPU Feature Discovery"]["verdict"], "unlabelled" in found["GPU Feature Discovery"]["told"]) == (
+        "broken",
+        True,
+    )
+
+    plane.request("DELETE", "/api/v1/nodes/unlabelled")
+    exporter = pod("dcgm", labels={"app.kubernetes.io/name": "dcgm-exporter"}, nodeName="node")
+    plane.apply(gpu_node("node", gpus=2), exporter)
+    service = {"metadata": {"name": "prometheus-server", "namespace": "default"}, "spec": {"ports": [{"port": 80}]}}
+    plane.apply({"apiVersion": "v1", "kind": "Service", **service})
+    status, found = check(plane)
+    assert set(verdicts(found).values()) == {"ok"}, found
+    assert status == 0
+    assert "prometheus-server.default.svc" in found["Prometheus"]["told"]
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_each_right_that_is_missing_is_told_with_what_it_breaks(plane: ControlPlane, helm: Helm) -> None:
+    helm("upgrade", "--install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/kerf"
+    plane.request("PATCH", path, {"rules": []}, MERGE_PATCH)
+    for binding in ("kerf-kube-scheduler", "kerf-volume-scheduler"):
+        plane.request("DELETE", f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{binding}")
+    command = ["install", "check", "--kubeconfig", str(plane.kubeconfig("admin"))]
+    wait_until(lambda: "may not list nodes" in CliRunner().invoke(app, command).stdout, 20.0, "rights are gone")
+    said = CliRunner().invoke(app, command).stdout
+    for right in SERVING:
+        for verb in right.verbs:
+            assert f"kerf may not {verb} {right.resource}: {right.without}" in said
+    assert "--set rbac.create=true" in said
+    # The fix puts them back.
+    helm("uninstall", "kerf", "--namespace", NAMESPACE)
+    helm("install", "kerf", str(CHART), "--namespace", NAMESPACE)
+    wait_until(lambda: check(plane)[1]["rights"]["verdict"] == "ok", 20.0, "rights are back")
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+@pytest.mark.parametrize(
+    ("values", "change", "what", "told"),
+    [
+        (("scheduler.tag=v1.20.0",), {}, "version skew", "kube-scheduler 1.20 on Kubernetes 1."),
+        ((), {"ignorable": True}, "scheduler configuration", "ignorable is true"),
+        ((), {"bindVerb": ""}, "scheduler configuration", "bindVerb is missing"),
+        (("scheduler.percentageOfNodesToScore=50",), {}, "scheduler configuration", "is not 100"),
+    ],
+)
+def test_a_scheduler_that_calls_it_wrongly(
+    plane: ControlPlane, helm: Helm, values: tuple[str, ...], change: dict[str, Any], what: str, told: str
+) -> None:
+    settings = [part for value in values for part in ("--set", value)]
+    helm("upgrade", "--install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace", *settings)
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/kerf"
+    if change:
+        config = yaml.safe_load(plane.request("GET", path)["data"]["scheduler.yaml"])
+        config["extenders"][0].update(change)
+        plane.request("PATCH", path, {"data": {"scheduler.yaml": yaml.safe_dump(config)}}, MERGE_PATCH)
+    _, found = check(plane)
+    assert told in found[what]["told"]
+    assert "helm upgrade kerf" in found[what]["fix"]
+    if change:  # Helm sees no change in its own objects, and would leave this one
+        plane.request("DELETE", path)
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_who_may_not_look_is_told_so(plane: ControlPlane) -> None:
+    status, found = check(plane, "--service-account", f"{NAMESPACE}/kerf", user="kerf")
+    assert (status, set(verdicts(found).values())) == (0, {"ok", "note"})
+    assert "can't be looked at" in found["rights"]["told"]
+
+
+def test_no_cluster_is_said_so(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["install", "check", "--kubeconfig", str(tmp_path / "none")])
+    assert result.exit_code == 1
+    assert "no usable credentials" in result.output

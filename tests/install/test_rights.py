@@ -1,0 +1,140 @@
+"""Kerf's rights are the least: each single one taken away breaks something, and Kerf says what it lacks."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.controlplane.api import ApiError
+from tests.controlplane.objects import pod
+from tests.controlplane.plane import ControlPlane
+from tests.controlplane.processes import wait_until
+from tests.e2e.clusters import RBAC, ROOT, SERVICE_ACCOUNT
+from tests.install.rights import FLOWS, Flow, Rule, Stage
+
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+
+Manifest = dict[str, Any]
+ROLES = [document for document in yaml.safe_load_all(RBAC.read_text()) if document["kind"] in ("ClusterRole", "Role")]
+
+
+def rules_of(role: Manifest) -> list[Rule]:
+    """Every verb on every resource that a role gives."""
+    return [
+        Rule(group, resource, verb, name)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    ]
+
+
+RULES = [rule for role in ROLES for rule in rules_of(role)]
+
+
+def test_every_rule_has_a_flow_that_needs_it() -> None:
+    new = [str(rule) for rule in RULES if rule not in FLOWS]
+    assert not new, f"no flow needs {new}: enter one for each in FLOWS of tests/install/rights.py, or give the right up"
+    gone = [str(rule) for rule in FLOWS if rule not in RULES]
+    assert not gone, f"the chart no longer gives {gone}: take them out of FLOWS in tests/install/rights.py"
+    assert len(set(RULES)) == len(RULES), "a right is given twice"
+    assert not [rule for rule in RULES if "*" in (rule.group, rule.resource, rule.verb)]
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("rights"), users={"kerf": SERVICE_ACCOUNT}) as running:
+        running.apply(RBAC)
+        wait_until(lambda: all(may(running, rule) for rule in RULES), 20.0, "the rights are in effect")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    """One event loop for all: connections by TLS close some time after their session."""
+    with asyncio.Runner() as found:
+        yield found
+        found.run(asyncio.sleep(1))
+
+
+@pytest.fixture
+def stage(plane: ControlPlane) -> Iterator[Stage]:
+    found = Stage(plane)
+    logger = logging.getLogger("extender")
+    level = logger.level
+    logger.addHandler(found)
+    logger.setLevel(logging.INFO)
+    yield found
+    logger.removeHandler(found)
+    logger.setLevel(level)
+    found.clean()
+
+
+def may(plane: ControlPlane, rule: Rule) -> bool:
+    """Whether Kerf's account may do something, as the authorizer has it now."""
+    resource, _, subresource = rule.resource.partition("/")
+    attributes = {"group": rule.group, "resource": resource, "subresource": subresource, "verb": rule.verb}
+    if rule.group == "coordination.k8s.io":
+        attributes |= {"namespace": "kube-system", "name": rule.name}
+    review = {"kind": "SubjectAccessReview", "spec": {"user": SERVICE_ACCOUNT, "resourceAttributes": attributes}}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    answer = plane.request("POST", path, {"apiVersion": "authorization.k8s.io/v1", **review})
+    return bool(answer["status"]["allowed"])
+
+
+@contextmanager
+def without(plane: ControlPlane, lacking: Rule) -> Iterator[None]:
+    """One right less, until the end."""
+    (role,) = (role for role in ROLES if lacking in rules_of(role))
+    rest = [rule.manifest() for rule in rules_of(role) if rule != lacking]
+    plane.apply({**role, "rules": rest})
+    wait_until(lambda: not may(plane, lacking), 10.0, f"{lacking} is taken away")
+    try:
+        yield
+    finally:
+        plane.apply(role)
+        wait_until(lambda: may(plane, lacking), 10.0, f"{lacking} is given back")
+
+
+@pytest.mark.parametrize("flow", list(dict.fromkeys(FLOWS.values())), ids=lambda flow: str(flow.__name__))
+def test_with_all_rights_it_works(stage: Stage, runner: asyncio.Runner, flow: Flow) -> None:
+    assert runner.run(flow(stage)), stage.said
+
+
+@pytest.mark.parametrize("lacking", RULES, ids=str)
+def test_without_one_it_does_not_and_says_why(stage: Stage, runner: asyncio.Runner, lacking: Rule) -> None:
+    stage.lacking = lacking
+    with without(stage.plane, lacking):
+        assert not runner.run(FLOWS[lacking](stage)), f"nothing breaks without {lacking}: give the right up"
+    assert stage.refused, f"broken without {lacking}, and not a word of why:\n{stage.said}"
+
+
+def test_the_policy_of_the_threat_model_holds(stage: Stage) -> None:
+    """SECURITY.md gives one for those who do not trust the authors of pods with assignments."""
+    (policy,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "SECURITY.md").read_text(), re.DOTALL)
+    stage.plane.apply(policy)
+    path = "/api/v1/namespaces/default/pods?dryRun=All"
+
+    def refused(manifest: Manifest) -> str:
+        try:
+            stage.plane.request("POST", path, manifest)
+        except ApiError as error:
+            return error.message
+        return ""
+
+    claims = pod("claims", annotations={"kerf.dev/assigned-gpus": "0"})
+    try:
+        assert "is written by Kerf" in wait_until(lambda: refused(claims), 20.0, "the policy is in effect")
+        assert "placed by a scheduler" in refused(pod("binds-itself", nodeName="node"))
+        assert refused(pod("asks", annotations={"kerf.dev/gpu-memory-each": "1Gi"})) == ""
+        assert refused(pod("says-nothing")) == ""
+    finally:
+        for kind, name in (("policies", "kerf-assignments"), ("policybindings", "kerf-assignments")):
+            group = "/apis/admissionregistration.k8s.io/v1"
+            stage.plane.request("DELETE", f"{group}/validatingadmission{kind}/{name}")
