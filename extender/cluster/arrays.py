@@ -45,6 +45,8 @@ _FIELDS: Final = {
     "gpu_numa": _Field(np.int32, -1, "gpu", _Moves.INVENTORY),
     "gpu_link": _Field(np.int32, -1, "gpu", _Moves.INVENTORY),
     "mig_installed": _Field(np.int32, 0, "mig", _Moves.INVENTORY),
+    "cpu_milli": _Field(np.int64, 0, "", _Moves.INVENTORY),
+    "memory_mib": _Field(np.int64, 0, "", _Moves.INVENTORY),
     "gpu_free_milli": _Field(np.int32, 0, "gpu", _Moves.GPUS),
     "gpu_free_mib": _Field(np.int32, 0, "gpu", _Moves.GPUS),
     "untracked_units": _Field(np.int32, 0, "", _Moves.GPUS),
@@ -99,6 +101,7 @@ class ClusterArrays:
         row = self.row_of.pop(name)
         self._names[row] = ""
         self._write_offer(row, NO_GPUS)
+        self.set_capacity(row, 0, 0)
         self.set_compute(row, 0, 0)
         self._free_rows.append(row)
 
@@ -168,11 +171,21 @@ class ClusterArrays:
             result["mig_free"] = free
         return result
 
+    def set_capacity(self, row: int, cpu_milli: int, memory_mib: int) -> None:
+        """Write a node's allocatable CPU and main memory."""
+        self._write_compute(row, {"cpu_milli": cpu_milli, "memory_mib": memory_mib}, _Moves.INVENTORY)
+
     def set_compute(self, row: int, cpu_free_milli: int, memory_free_mib: int) -> None:
         """Write a node's CPU and main memory that no pod has requested."""
-        cpu, memory = (max(min(value, _MAX_COMPUTE), -_MAX_COMPUTE) for value in (cpu_free_milli, memory_free_mib))
-        if self._write(row, "cpu_free_milli", cpu) | self._write(row, "memory_free_mib", memory):
-            self._touch(row, _Moves.COMPUTE)
+        free = {"cpu_free_milli": cpu_free_milli, "memory_free_mib": memory_free_mib}
+        self._write_compute(row, free, _Moves.COMPUTE)
+
+    def _write_compute(self, row: int, amounts: Mapping[str, int], moved: _Moves) -> None:
+        changed = [
+            self._write(row, name, max(min(amount, _MAX_COMPUTE), -_MAX_COMPUTE)) for name, amount in amounts.items()
+        ]
+        if any(changed):
+            self._touch(row, moved)
 
     def observe(self, times: SampleTimes) -> None:
         """Keep observations from now on."""

@@ -137,6 +137,7 @@ class Ledger:
             occupancy.settle()
             row = arrays.set_node(node.metadata.name, offer)
             arrays.set_held(row, occupancy.held, occupancy.untracked, occupancy.mig)
+            arrays.set_capacity(row, *read_capacity(node))
             arrays.set_compute(row, *read_capacity(node))
         return arrays.snapshot()
 
@@ -167,7 +168,9 @@ class Ledger:
         """What a pod asks for. Raises RequestError with a sentence for its author."""
         request = read_pod_request(pod)
         if request.gpus is None and pod.spec.resource_claims:
-            return replace(request, gpus=self._pools.request_of(pod), policy=read_policy(pod))
+            cpu_milli, memory_mib = read_compute(pod.spec)
+            gpus, policy = self._pools.request_of(pod), read_policy(pod)
+            return replace(request, gpus=gpus, policy=policy, cpu_milli=cpu_milli, memory_mib=memory_mib)
         return request
 
     # What the watch tells
@@ -186,14 +189,14 @@ class Ledger:
         if row is not None and self._arrays.offer(row) == offer:
             if moved:
                 self._write_row(name)
-            self._write_compute(name)
+            self._write_capacity(row, name)
             return faults if moved else ()  # most events are heartbeats
         for claim in list(self._claims_on.get(name, {}).values()):
             if claim.state is ClaimState.RESERVED:
                 self._drop(claim.uid)  # decided on what the node offered before
-        self._arrays.set_node(name, offer)
+        row = self._arrays.set_node(name, offer)
         self._write_row(name)
-        self._write_compute(name)
+        self._write_capacity(row, name)
         warnings = (*offer.warnings, *faults)
         self.num_unreadable += bool(warnings)
         return warnings
@@ -277,10 +280,12 @@ class Ledger:
 
     # What decisions do
 
-    def reserve(self, uid: str, node: str, holding: Holding, now: float, cpu_milli: int = 0) -> None:
+    def reserve(
+        self, uid: str, node: str, holding: Holding, now: float, *, cpu_milli: int = 0, memory_mib: int = 0
+    ) -> None:
         """Hold GPUs for a pod that was decided on, for the TTL; replaces an earlier reservation of the same pod.
 
-        A pod that is bound or being bound keeps what it has. With `cpu_milli` the pod counts among the node's
+        A pod that is bound or being bound keeps what it has. With CPU or memory the pod counts among the node's
         requests from now on, as it will once the watch has told of it.
         """
         if self._settled(uid):
@@ -288,8 +293,8 @@ class Ledger:
         self._drop(uid)
         claim = Claim(uid, node, holding, ClaimState.RESERVED, now)
         self._add(claim)
-        if cpu_milli:
-            self._set_requested(uid, node, cpu_milli, 0)
+        if cpu_milli or memory_mib:
+            self._set_requested(uid, node, cpu_milli, memory_mib)
         self._passing.append((now + self._ttl_s, claim))
 
     def release(self, uid: str) -> None:
@@ -423,6 +428,11 @@ class Ledger:
             self._arrays.set_compute(
                 row, capacity.cpu_milli - requested.cpu_milli, capacity.memory_mib - requested.memory_mib
             )
+
+    def _write_capacity(self, row: int, node: str) -> None:
+        capacity = self._capacity[node]
+        self._arrays.set_capacity(row, capacity.cpu_milli, capacity.memory_mib)
+        self._write_compute(node)
 
     def _write_row(self, node: str) -> None:
         """Work out a node's occupancy afresh from its claims: nothing is added up that could drift."""

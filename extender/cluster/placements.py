@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Protocol
 
@@ -148,7 +148,7 @@ class Placement:
 class Placer:
     """Decides, reserves, and remembers what it decided."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with
         self,
         ledger: Ledger,
         *,
@@ -158,12 +158,18 @@ class Placer:
         num_kept: int = 128,
         policies: Mapping[str, Policy] = POLICIES,
         load_of: Callable[[str], float] = lambda owner: DEFAULT_LOAD,
+        canary: Callable[[objects.Metadata], str] = lambda metadata: "",
+        on_request: Callable[[str, PodRequest], None] = lambda uid, request: None,
     ) -> None:
+        """`policies` may change meanwhile. `canary` names the policy of a pod that chooses none, "" for the
+        deployment's; `on_request` hears of pods that are offered nodes, by UID."""
         self._ledger = ledger
         self.policies = policies
         """By name."""
         self._load_of = load_of
-        self._default_policy = policies[default_policy]
+        self._default_policy = default_policy
+        self._canary = canary
+        self._on_request = on_request
         self._clock = clock
         self._wall_clock = wall_clock
         self._memo = Memo()
@@ -175,9 +181,7 @@ class Placer:
 
     def policy_of(self, request: PodRequest) -> Policy:
         """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
-        if not request.policy:
-            return self._default_policy
-        policy = self.policies.get(request.policy)
+        policy = self.policies.get(request.policy or self._default_policy)
         if policy is None:
             names = ", ".join(self.policies)
             raise RequestError(f'{POLICY}: "{request.policy[:80]}" is no policy; write one of {names}')
@@ -185,7 +189,16 @@ class Placer:
 
     def read_request(self, pod: objects.Pod) -> PodRequest:
         """What a pod asks for. Raises RequestError with a sentence for its author."""
-        return self._ledger.read_request(pod)
+        request = self._ledger.read_request(pod)
+        if request.gpus is None or request.policy:
+            return request
+        chosen = self._canary(pod.metadata)
+        return replace(request, policy=chosen) if chosen else request
+
+    def policies_apart(self) -> dict[str, Policy]:
+        """The policies for a plan that is made in a thread: those that rank by samples with their standard weights."""
+        ours = {name: policy.apart() for name, policy in self.policies.items() if policy.apart is not None}
+        return {**POLICIES, **ours}
 
     def snapshot(self) -> Cluster:
         """The cluster now."""
@@ -194,6 +207,7 @@ class Placer:
     def remember(self, pod: PodIdentity, request: PodRequest) -> None:
         """Keep a pod's request until it is bound, so that bind need not ask the API server for it."""
         self._requests[pod.uid] = request
+        self._on_request(pod.uid, request)
         if len(self._requests) > _MAX_REMEMBERED:
             self._requests.popitem(last=False)
 
@@ -271,17 +285,21 @@ class Placer:
             return False
         if not 0 <= self._wall_clock() - last.decided_at < _A_MOMENT_S:
             return False
-        cluster = self.snapshot()
+        cluster, policy = self.snapshot(), self.policy_of(request)
         rows, _ = _rows(cluster, [last.cluster.node_names[row] for row in last.decision.rows.tolist()])
-        return bool(self._memo.evaluate(cluster, request.gpus, self.policy_of(request)).evaluation.fits[rows].any())
+        asked = policy.asked(request) or request.gpus
+        return bool(self._memo.evaluate(cluster, asked, policy).evaluation.fits[rows].any())
 
     def reserve(self, placement: Placement) -> None:
         """Hold the GPUs of a decision for the pod until it is bound or the TTL ends."""
         assignment, uid = placement.assignment(), placement.pod.uid
         if assignment is None or not uid:
             return
-        cpu_milli = placement.decision.request.cpu_milli
-        self._ledger.reserve(uid, assignment.node, assignment.holding, self._clock(), cpu_milli)
+        request = placement.decision.request
+        self._ledger.reserve(
+            uid, assignment.node, assignment.holding, self._clock(),
+            cpu_milli=request.cpu_milli, memory_mib=request.memory_mib,
+        )  # fmt: skip
         self._expect_load(placement)
         self._assignments[uid] = assignment
         if len(self._assignments) > _MAX_REMEMBERED:

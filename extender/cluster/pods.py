@@ -61,16 +61,19 @@ def _read_request(pod: objects.Pod) -> PodRequest:
     for read in REQUEST_READERS:
         request = read(pod)
         if request is not None:
-            return _with_cpu(request, pod)
+            return _with_compute(request, pod)
     units, unit, mig = _units(pod.spec)
     metadata = pod.metadata
     request = read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern, mig)
-    return _with_cpu(request, pod)
+    return _with_compute(request, pod)
 
 
-def _with_cpu(request: PodRequest, pod: objects.Pod) -> PodRequest:
-    """With the pod's CPU, where it asks for GPUs at all."""
-    return request if request.gpus is None else replace(request, cpu_milli=_peak(pod.spec, "cpu", _cpu_milli))
+def _with_compute(request: PodRequest, pod: objects.Pod) -> PodRequest:
+    """With the pod's CPU and main memory, where it asks for GPUs at all."""
+    if request.gpus is None:
+        return request
+    cpu_milli, memory_mib = read_compute(pod.spec)
+    return replace(request, cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
 def read_policy(pod: objects.Pod) -> str:

@@ -10,9 +10,9 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from extender.core.clusters import Floats
+from extender.core.clusters import Floats, Longs
 from extender.core.fragments import Mix, TypicalPod, mix_of
-from extender.core.packing import Asks
+from extender.core.packing import GPU_MILLI, Asks
 
 TYPICAL_FRAC: Final = 0.95
 """Part of the pods that the typical ones stand for, as FGD's `PodPopularityThreshold` has it."""
@@ -82,3 +82,9 @@ def typical_mix(asks: Asks, count: Floats) -> Mix:
         covered += totals[key]
         typical.append(TypicalPod(*key, int(np.rint(_RESOLUTION * totals[key]))))
     return mix_of(typical, max(sum(pod.num_pods for pod in typical), 1))
+
+
+def expected_count(asks: Asks, count: Longs, num_gpus: int, load: float = 1.0) -> Floats:
+    """(C,) pods by class when their mix fills a cluster of GPUs to a load."""
+    asked = float((count * asks.num_gpus * asks.gpu_milli).sum()) / GPU_MILLI
+    return count.astype(np.float64) * np.float64(load * num_gpus / asked if asked > 0 else 1)

@@ -68,6 +68,10 @@ class Cluster:
     """(N, K) MIG devices of each profile."""
     mig_free: Ints
     """(N, K) those that nobody holds."""
+    cpu_milli: Longs
+    """(N,) allocatable CPU."""
+    memory_mib: Longs
+    """(N,) allocatable main memory."""
     cpu_free_milli: Longs
     """(N,) allocatable CPU less the requests of all pods; negative where they are more."""
     memory_free_mib: Longs

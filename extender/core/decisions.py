@@ -14,7 +14,7 @@ from extender.core.devices import choose_among, crossed_groups
 from extender.core.fits import Fit, fit, share_mib
 from extender.core.nodes import GpuUnit
 from extender.core.occupancies import ObservedRules, counting_observed
-from extender.core.policies import Policy
+from extender.core.policies import Policy, Terms
 from extender.core.reasons import Reason, resolvable
 from extender.core.requests import GpuRequest
 
@@ -76,6 +76,8 @@ class Decision:
     crosses: str = ""
     """"" when the GPUs are in one link group and on one NUMA node or nothing is known of that, else "link" or "numa":
     no better choice was possible."""
+    terms: Terms | None = None
+    """What the score of a row is made of, where the policy can say."""
 
     @property
     def units(self) -> int:
@@ -154,6 +156,10 @@ class Memo:
                 known.evaluation.put(changed, _evaluation(cluster, seen, request, policy, changed, checked))
                 known.room[changed] = checked.room
                 known.shares[changed] = checked.shares
+        if policy.context and (context_now := policy.context(cluster)) != context:
+            # The score has found out that it must be another one: what was computed before is of no use.
+            context, rows = context_now, np.arange(cluster.num_nodes)
+            known.evaluation.put(rows, evaluate(cluster, request, policy, rows))
         self._entries[key] = (cluster.version, context, known)
         if len(self._entries) > self._max_classes:
             self._entries.popitem(last=False)
@@ -164,7 +170,7 @@ def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, me
     """The verdict on a request over R candidate rows: the best node and its GPUs."""
     known = memo.evaluate(cluster, request, policy)
     evaluation = known.evaluation.take(rows)
-    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, ())
+    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), terms=policy.terms)
     best = next(ranked(cluster, rows, evaluation), None)
     return plain if best is None else _decided(memo.seen(cluster, policy), policy, plain, best, known)
 
@@ -187,7 +193,7 @@ def decide_from_top(
     evaluation = known.evaluation.copy()
     for row in islice(ranked(cluster, rows, evaluation), max_tries):
         if offered(cluster.node_names[row]):
-            plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, ())
+            plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), terms=policy.terms)
             return _decided(memo.seen(cluster, policy), policy, plain, row, known)
     return None
 
@@ -213,11 +219,8 @@ def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
 
 def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, known: Known) -> Decision:
     """A decision for one of its rows, with the GPUs of that node."""
-    request, shares = plain.request, bool(known.shares[best])
-    if shares and policy.share is not None and request.count == 1 and not cluster.untracked_units[best]:
-        gpus: tuple[int, ...] | None = (policy.share(cluster, request, best, known.room[best]),)
-    else:
-        gpus = choose_among(cluster, best, request, known.room[best], shares=shares, spreads=policy.spreads)
+    request = plain.request
+    gpus = choice(cluster, best, request, policy, known)
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     shared = request.milli or (request.shares_by_memory and cluster.unit[best] == GpuUnit.PART)
@@ -226,6 +229,14 @@ def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, known
         milli, mib = request.milli, int(share_mib(request, cluster.gpu_memory_mib[best, list(gpus)]).max(initial=0))
     crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
     return replace(plain, best=best, gpus=gpus, milli=milli, mib=mib, crosses=crosses)
+
+
+def choice(cluster: Cluster, row: int, request: GpuRequest, policy: Policy, known: Known) -> tuple[int, ...] | None:
+    """The GPUs of a node that a request gets where it fits; `cluster` as the policy counts it."""
+    shares = bool(known.shares[row])
+    if shares and policy.share is not None and request.count == 1 and not cluster.untracked_units[row]:
+        return (policy.share(cluster, request, row, known.room[row]),)
+    return choose_among(cluster, row, request, known.room[row], shares=shares, spreads=policy.spreads)
 
 
 def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:

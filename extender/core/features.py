@@ -160,8 +160,8 @@ def needs(asks: Asks, count: Floats) -> tuple[float, float]:
     return max(cpu, 1.0), max(memory, 1.0)
 
 
-def features(nodes: Nodes, outlook: Outlook) -> Floats:
-    """(R, F) features of R nodes in their present state."""
+def features(nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = None) -> Floats:
+    """(R, F) features of R nodes in their present state; `unusable_milli` (R,) where fragments are known already."""
     free = nodes.gpu_free_milli.astype(np.int64)  # (R, G)
     has_gpus = nodes.num_gpus > 0
     num_gpus = np.maximum(nodes.num_gpus, 1)
@@ -171,9 +171,10 @@ def features(nodes: Nodes, outlook: Outlook) -> Floats:
     memory = nodes.memory_free_mib / outlook.memory_need_mib
     cpu_frac = nodes.cpu_free_milli / np.maximum(nodes.cpu_milli, 1)
     worth = outlook.worth[nodes.model[:, None], free].sum(axis=1)  # model -1 is the last row
-    fragment = free.sum(axis=1) - _hosted(nodes, free, outlook.typical, by_milli=True)
+    if unusable_milli is None:
+        unusable_milli = free.sum(axis=1) - _hosted(nodes, free, outlook.typical, by_milli=True)
     columns: list[npt.NDArray[np.generic]] = [
-        fragment / GPU_MILLI if len(outlook.mix.frequency) else np.zeros(len(free)),
+        unusable_milli / GPU_MILLI if len(outlook.mix.frequency) else np.zeros(len(free)),
         worth,
         idle,
         has_gpus & (idle == nodes.num_gpus),

@@ -89,6 +89,10 @@ class LiveScore:
         score: Floats = (weights.own_gpus * own + (1 - weights.own_gpus) * around).round(9)
         return score
 
+    def apart(self) -> "LiveScore":
+        """Another one with the same weights, for another thread."""
+        return LiveScore(self._weights, self._rules.xids)
+
     def context(self, cluster: Cluster) -> Hashable:
         """Another value whenever any node's score may be another."""
         return self._sampled.version(cluster)

@@ -1,22 +1,26 @@
 """Policies by name: a deployment chooses one in its settings, a pod by the annotation `kerf.dev/policy`."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from extender.core import scores
 from extender.core.alnair import AlnairScore
 from extender.core.clusters import Cluster, Floats, Mask, Rows
 from extender.core.fits import Fit
 from extender.core.genius import GeniusScore, GeniusWeights
+from extender.core.learned import LearnedScore
 from extender.core.live import LiveScore, LiveWeights
-from extender.core.occupancies import ObservedRules
+from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.requests import GpuRequest, PodRequest
 from extender.core.typical import DEFAULT_MIX, Expected, FragmentScore
 
 Score = Callable[[Cluster, GpuRequest, Rows, Fit], Floats]
 Share = Callable[[Cluster, GpuRequest, int, Mask], int]
 """(cluster, request, row, (G,) room) to the GPU that a share is taken from."""
+
+Terms = Callable[[Cluster, GpuRequest, int], Mapping[str, Any]]
+"""(cluster as the policy counts it, request, row that fits) to what its score is made of, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,22 @@ class Policy:
     weighs_cpu: bool = False
     """Whether the score depends on the pod's CPU: requests that differ in it are then different classes."""
 
+    terms: Terms | None = None
+    """What the score of one row is made of."""
+    apart: Callable[[], "Policy"] | None = None
+    """The same ranking for another thread and another line of snapshots; None where any may use this one or nobody."""
+    weighs_memory: bool = False
+    """Whether it depends on the pod's main memory, likewise."""
+
     def asked(self, request: PodRequest) -> GpuRequest | None:
         """The GPU request of a pod, as this policy tells requests apart."""
-        if request.gpus is None or not self.weighs_cpu:
+        if request.gpus is None or not (self.weighs_cpu or self.weighs_memory):
             return request.gpus
-        return replace(request.gpus, cpu_milli=request.cpu_milli)
+        return replace(
+            request.gpus,
+            cpu_milli=request.cpu_milli if self.weighs_cpu else 0,
+            memory_mib=request.memory_mib if self.weighs_memory else 0,
+        )
 
 
 POLICIES: Final[dict[str, Policy]] = {}
@@ -105,3 +120,25 @@ def fgd(mix: Sequence[Expected] = DEFAULT_MIX) -> Policy:
 
 
 POLICIES["fgd"] = fgd()
+
+
+def kerf(score: LearnedScore, rules: ObservedRules | None = None) -> Policy:
+    """The learned rank with a model and an outlook, or without."""
+    return Policy(
+        "kerf",
+        score,
+        "most learned value left behind, and most headroom by what GPUs are really doing; best fit without a model",
+        rules=rules,
+        context=score.context,
+        share=score.share,
+        weighs_cpu=True,
+        weighs_memory=True,
+        terms=lambda cluster, request, row: score.told(counting_observed(cluster, rules), request, row),
+        apart=lambda: kerf(score.apart()),
+    )
+
+
+POLICIES["kerf"] = kerf(LearnedScore())
+AUTO: Final = "auto"
+"""Name of whatever is the deployment's when it chooses none: `kerf` where a model is served to all, else best fit."""
+POLICIES[AUTO] = POLICIES["bestfit"]

@@ -90,6 +90,8 @@ class GpuRequest:
     """MIG devices asked, by profile."""
     cpu_milli: int = 0
     """CPU of the pod, where the policy weighs it: other policies would only have more classes to remember."""
+    memory_mib: int = 0
+    """Main memory of the pod, likewise."""
     memory_each_percent: int = 0
     """Memory of each GPU in percent of what it has, for a share whose memory is asked so."""
 
@@ -141,6 +143,8 @@ class PodRequest:
     those that it does not write."""
     cpu_milli: int = 0
     """CPU of the pod, whatever its GPUs."""
+    memory_mib: int = 0
+    """Main memory of the pod, likewise."""
 
 
 NO_REQUEST: Final = PodRequest()

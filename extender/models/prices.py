@@ -14,6 +14,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
+from extender.core.arrivals import expected_count
 from extender.core.clusters import Floats, Longs
 from extender.core.features import Outlook, outlook_of
 from extender.core.fragments import Mix
@@ -41,12 +42,6 @@ class Prices:
     """Most GPUs that can be given away, in fractions: no policy gets beyond it for just these pods."""
     num_rounds: int
     """Of column generation."""
-
-
-def expected_count(asks: Asks, count: Longs, num_gpus: int, load: float = 1.0) -> Floats:
-    """(C,) pods by class when their mix fills a cluster of GPUs to a load."""
-    asked = float((count * asks.num_gpus * asks.gpu_milli).sum()) / GPU_MILLI
-    return count.astype(np.float64) * np.float64(load * num_gpus / asked if asked > 0 else 1)
 
 
 def outlook(nodes: Nodes, asks: Asks, count: Longs, mix: Mix, load: float = 1.0) -> Outlook:

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask
-from extender.core.decisions import Evaluation, Memo
-from extender.core.devices import choose_gpus
+from extender.core.decisions import Evaluation, Memo, choice
 from extender.core.nodes import GpuUnit
-from extender.core.policies import POLICIES, Policy
+from extender.core.policies import Policy
 from extender.core.reasons import Reason, sentence
+from extender.core.requests import GpuRequest, PodRequest
 from extender.queueing.plans import Plan, PlanPod, Quality, View
 
 
@@ -116,7 +116,7 @@ class Board:
         request = pod.gpus
         step = _Step(position, row)
         if request is not None:
-            gpus = choose_gpus(self._cluster, row, request, spreads=self._policy(pod).spreads)
+            gpus = self._choice(pod, row)
             if gpus is None:
                 raise AssertionError(f"fit and device choice disagree on {request} at row {row}")
             if request.mig:
@@ -185,12 +185,25 @@ class Board:
         )
 
     def _evaluation(self, pod: PlanPod) -> Evaluation:
-        if pod.gpus is None:
-            raise ValueError(f"{pod.key} asks for no GPU")
-        return self._memo.evaluate(self._cluster, pod.gpus, self._policy(pod)).evaluation
+        return self._memo.evaluate(self._cluster, self._request(pod), self._policy(pod)).evaluation
 
     def _policy(self, pod: PlanPod) -> Policy:
-        return POLICIES[pod.policy or self._default_policy]
+        return self.view.policies[pod.policy or self._default_policy]
+
+    def _request(self, pod: PlanPod) -> GpuRequest:
+        """What a pod asks for, as its policy tells requests apart."""
+        asked = self._policy(pod).asked(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib))
+        if asked is None:
+            raise ValueError(f"{pod.key} asks for no GPU")
+        return asked
+
+    def _choice(self, pod: PlanPod, row: int) -> tuple[int, ...] | None:
+        """The GPUs of a node that a pod gets; None when it does not fit."""
+        policy, request = self._policy(pod), self._request(pod)
+        known = self._memo.evaluate(self._cluster, request, policy)
+        if not known.evaluation.fits[row]:
+            return None
+        return choice(self._memo.seen(self._cluster, policy), row, request, policy, known)
 
     def _plain_score(self, pod: PlanPod) -> Floats:
         """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory."""

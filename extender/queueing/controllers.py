@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from extender.cluster import objects
@@ -226,6 +227,7 @@ class QueueController:
         topologies = {pod.topology for pod in pods if pod.topology}
         cluster = self._ledger.snapshot(now)
         view = self._nodes.view(cluster, self.backlog.kinds, topologies, booked, options.reserve_frac)
+        view = replace(view, policies=self._placer.policies_apart())
         patient = {
             unit.key for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s
         }
@@ -258,8 +260,11 @@ class QueueController:
             if request is None:
                 continue
             identity = _identity(entry.pod)
-            policy = self._placer.policy_of(PodRequest(request, entry.planned.policy if entry.planned else ""))
-            placement = self._placer.place(identity, request, policy, [node])
+            planned = entry.planned
+            policy = self._placer.policy_of(PodRequest(request, planned.policy if planned else ""))
+            cpu, memory = (planned.cpu_milli, planned.memory_mib) if planned else (0, 0)
+            asked = policy.asked(PodRequest(request, cpu_milli=cpu, memory_mib=memory)) or request
+            placement = self._placer.place(identity, asked, policy, [node])
             if placement.node is None:
                 for other, _ in members:
                     self._placer.release(other.uid)

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Ints, Longs, Mask
+from extender.core.policies import POLICIES, Policy
 from extender.core.requests import GpuRequest
 
 ANYWHERE: Final = 0
@@ -61,6 +62,8 @@ class View:
     """(K, N) nodes on which pods of each kind may run, by selector, taints and cordon; row 0 for any pod."""
     domains: Mapping[str, Ints] = field(default_factory=dict)
     """By label key: (N,) number of the node's domain, -1 where it has none."""
+    policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
+    """By name; a plan may be made in a thread, so they are its own."""
 
     @property
     def num_nodes(self) -> int:

@@ -24,6 +24,7 @@ from extender.cluster.preemptions import Preemptor
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
+from extender.core.requests import NO_REQUEST
 from extender.queueing.controllers import QueueController
 from extender.queueing.options import Options
 from extender.queueing.pipelines.controllers import PipelineController
@@ -31,9 +32,12 @@ from extender.queueing.quotas import Quotas
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, PipelineCollector, QueueCollector
 from extender.service.overviews import Overviews
 from extender.service.pages import install_page
+from extender.service.rank_metrics import RankCollector
+from extender.service.ranks import LearnedRank
 from extender.service.remedies import Remedies
 from extender.service.routes import KerfApp, install_routes
-from extender.service.settings import ElectionMode, LeaderElectionSettings, Settings
+from extender.service.settings import ElectionMode, LeaderElectionSettings, ModelMode, Settings
+from extender.service.shadows import Shadow
 from extender.service.sights import Sights
 from extender.service.streams import Streams
 from extender.service.telemetries import TelemetryCollector, observe, policies_of, rules_of
@@ -61,8 +65,11 @@ class Service:
     remedies: Remedies
     trials: Trials
     overviews: Overviews
+    rank: LearnedRank
     observer: Observer | None = None
     """None when telemetry is off."""
+    shadow: Shadow | None = None
+    """None but in shadow mode."""
     draining: bool = field(default=False)
     """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
 
@@ -72,18 +79,18 @@ class Service:
 
     def degraded(self) -> list[str]:
         """What works less well than it should, while the service is ready all the same."""
-        fault = self.observer.fault() if self.observer else ""
-        return [f"telemetry: {fault}"] if fault else []
+        faults = {"telemetry": self.observer.fault() if self.observer else "", "model": self.rank.fault()}
+        return [f"{what}: {fault}" for what, fault in faults.items() if fault]
 
     def status(self) -> dict[str, Any]:
         """What the service says of itself to people; ages in whole seconds."""
-        decisions, observer = self.settings.decisions, self.observer
+        policy, observer = self.placer.policy_of(NO_REQUEST), self.observer
         age_s = observer.age_s() if observer else math.inf
         return {
             "version": __version__,
-            "mode": decisions.mode.value,
-            "policy": decisions.policy,
-            "ranking": self.placer.policies[decisions.policy].description,
+            "mode": self.settings.decisions.mode.value,
+            "policy": policy.name,
+            "ranking": policy.description,
             "fault": self.fault(),
             "degraded": self.degraded(),
             "queue": self.settings.queue.enabled,
@@ -111,13 +118,15 @@ def create_app(
     )
     observer = observe(settings.telemetry, transport, ledger, clock, feed)
     owners = OwnerUsage()
+    policies = policies_of(settings)
+    rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     mirror = Mirror(
         transport,
         ledger,
         clock,
         max_age_s=settings.cluster.max_age_s,
         page_size=settings.cluster.page_size,
-        listeners=[observer, owners] if observer else [],
+        listeners=[rank.mix, observer, owners] if observer else [rank.mix],
     )
     events = EventRecorder(transport, clock)
     placer = Placer(
@@ -125,8 +134,10 @@ def create_app(
         default_policy=settings.decisions.policy,
         clock=clock,
         wall_clock=time.time,
-        policies=policies_of(settings),
+        policies=policies,
         load_of=owners.expected_load,
+        canary=rank.canary,
+        on_request=rank.mix.asked,
     )
     lease = settings.leader_election.lease_name
     fence = Fence(clock, epoch_key(lease) if lease else "")
@@ -165,11 +176,18 @@ def create_app(
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
-    parts: tuple[_Part | None, ...] = (events, leadership, waker, binder.settler, queue, pipelines, observer)
+    shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
+    if shadow is not None:
+        verbs.on_decision = shadow.offer
+    metrics.registry.register(RankCollector(rank, shadow))
+    background = (events, leadership, waker, binder.settler, queue, pipelines, observer, rank, shadow)
+    parts: tuple[_Part | None, ...] = background
     remedies = Remedies(placer, ledger, time.time)
-    trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy)
+    trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart)
     overviews = Overviews(ledger, clock, lambda: waker.num_waiting)
-    service = Service(settings, mirror, fence, placer, verbs, metrics, owners, remedies, trials, overviews, observer)
+    service = Service(
+        settings, mirror, fence, placer, verbs, metrics, owners, remedies, trials, overviews, rank, observer, shadow
+    )
 
     app = KerfApp(
         title="Kerf",

@@ -99,6 +99,7 @@ def explain(placement: Placement) -> dict[str, Any]:
         "milli": decision.milli if decision.gpus else None,
         "memoryMiB": decision.mib if decision.milli < WHOLE_MILLI else None,
         "crosses": decision.crosses or None,
+        "ranking": _ranking(placement),
         "reasons": dict(Counter(reason.text for reason in reasons if reason.reason is not Reason.FITS).most_common()),
         "nodes": [
             {
@@ -111,6 +112,14 @@ def explain(placement: Placement) -> dict[str, Any]:
             for reason in reasons
         ],
     }
+
+
+def _ranking(placement: Placement) -> dict[str, Any] | None:
+    """What the score of the winner is made of, where the policy can say."""
+    decision = placement.decision
+    if decision.terms is None or decision.best is None:
+        return None
+    return dict(decision.terms(placement.cluster, decision.request, decision.best))
 
 
 class _Seen:

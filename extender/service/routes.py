@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from extender import __version__
 from extender.cluster.transports import ClusterError
 from extender.core.quantities import MIB
-from extender.core.requests import RequestError
+from extender.core.requests import NO_REQUEST, RequestError
 from extender.service import admissions, gates, guards, wire
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
@@ -255,11 +255,16 @@ def _install_operation(app: FastAPI, service: Service) -> None:
         """Where samples of GPUs come from, how old they are, and which nodes they were matched to."""
         return JSONResponse(describe(service.observer, service.owners))
 
+    @app.get("/model", tags=["operation"])
+    async def model() -> JSONResponse:
+        """The learned rank: its model, the mix of pods that it expects, and whether it is served."""
+        return JSONResponse(service.rank.describe())
+
     @app.get("/version", tags=["operation"])
     async def version() -> dict[str, str]:
         """Version, mode and policy."""
-        decisions = service.settings.decisions
-        return {"version": __version__, "mode": decisions.mode.value, "policy": decisions.policy}
+        policy = service.placer.policy_of(NO_REQUEST)
+        return {"version": __version__, "mode": service.settings.decisions.mode.value, "policy": policy.name}
 
     @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:

@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from extender.cluster.yaml_faults import yaml_fault
 from extender.core.occupancies import HARDWARE_XIDS
-from extender.core.policies import POLICIES
+from extender.core.policies import AUTO, POLICIES
 from extender.queueing.orders import Order
 from extender.queueing.planners import PLANNERS
 from extender.service.admissions import Devices
@@ -130,6 +130,8 @@ class TypicalPodSettings(_Section):
     """GPUs of a pod."""
     gpu_milli: int = Field(default=1000, ge=1, le=1000)
     """Of each GPU; less than 1000 is a share."""
+    memory_mib: int = Field(default=0, ge=0)
+    """Main memory of a pod; 0: not known."""
     count: int = Field(ge=1)
     """How many of them there are, beside the other classes."""
     models: list[str] = Field(default_factory=list)
@@ -141,8 +143,9 @@ class DecisionSettings(_Section):
 
     mode: Mode = Mode.DECISIVE
     """`decisive`: filter returns the best node. `scores`: filter returns all that fit, prioritize ranks them."""
-    policy: str = "bestfit"
-    """The ranking, where the pod does not choose one by `kerf.dev/policy`."""
+    policy: str = AUTO
+    """The ranking, where the pod does not choose one by `kerf.dev/policy`; `auto` is `kerf` where a model is served to
+    all pods (`model.mode`), else `bestfit`."""
     near_best_nodes: int = Field(default=16, ge=1)
     """In decisive mode, how many nodes a pod with soft preferences of its own is offered."""
     reservation_ttl_s: float = Field(default=30.0, gt=0)
@@ -151,7 +154,8 @@ class DecisionSettings(_Section):
     """A card that reports up to this fraction less than a whole GiB counts as that size: 40536 MiB is 40 GiB."""
 
     typical_pods: list[TypicalPodSettings] = Field(default_factory=list)
-    """The pods that policy `fgd` expects, most of them by count; empty: those of a public production trace."""
+    """The pods that policy `fgd` expects, and `kerf` until it has seen others, most of them by count; empty: those of a
+    public production trace."""
 
     @field_validator("policy")
     @classmethod
@@ -222,6 +226,56 @@ class ModelSettings(_Section):
 
     aliases: dict[str, list[str]] = {}
     """Names that pods may ask by, each with the products it stands for: `big: [NVIDIA-H100-80GB-HBM3]`."""
+
+
+class ModelMode(StrEnum):
+    """What a model is loaded for."""
+
+    SERVE = "serve"
+    CANARY = "canary"
+    SHADOW = "shadow"
+    OFF = "off"
+
+
+class RankSettings(_Section):
+    """The learned rank, policy `kerf`: see docs/model.md."""
+
+    path: Path | None = None
+    """Directory of the model; empty: the one that comes with this version, where there is one. One that changes is
+    loaded again."""
+    mode: ModelMode = ModelMode.SERVE
+    """`serve`: policy `auto` is `kerf`. `canary`: only for the pods below. `shadow`: scores beside the policy that
+    serves, for metrics alone. `off`: no model is loaded."""
+    canary_namespaces: list[str] = []
+    """Mode canary: namespaces whose pods get policy `kerf`."""
+    canary_labels: dict[str, str] = {}
+    """Mode canary: labels of which any gives a pod policy `kerf`: `{team: vision}`."""
+    value_weight: float = Field(default=1.0, ge=0)
+    """Of the value that is left behind, in quanta of the model."""
+    live_weight: float = Field(default=2.0, ge=0)
+    """How many quanta GPUs with all their headroom are worth beside GPUs with none; `live.` weighs its terms."""
+    check_s: float = Field(default=10.0, gt=0)
+    """Time between two looks at the model's files, and at the mix of pods."""
+    prices: str = Field(default="lp", pattern="^(lp|plain)$")
+    """`lp`: what is left of GPUs is priced by a linear program of the pods expected (extra `plan`), in a process of its
+    own. `plain`: it is worth as much as it is."""
+    refresh_s: float = Field(default=300.0, gt=0)
+    """Shortest time between two workings-out of the prices of what is expected."""
+    refresh_max_s: float = Field(default=120.0, gt=0)
+    """Longest time that this may take."""
+    min_drift: float = Field(default=0.05, ge=0, le=1)
+    """They are worked out anew when this part of the pods has become others, or the nodes have."""
+    half_life_pods: float = Field(default=2000.0, gt=0)
+    """A pod counts half in the mix after so many more."""
+    prior_pods: float = Field(default=500.0, ge=0)
+    """`decisions.typical_pods` count as so many pods seen at the start."""
+    shadow_frac: float = Field(default=0.05, gt=0, le=0.5)
+    """Mode shadow: most part of a processor; what does not get its turn is left out and counted."""
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return ModelMode.OFF if value is False else value  # YAML reads a bare `off` as false
 
 
 class QueueSettings(_Section):
@@ -401,6 +455,7 @@ class Settings(BaseSettings):
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
     webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
+    model: RankSettings = RankSettings()
     queue: QueueSettings = QueueSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()

@@ -6,7 +6,7 @@ for what a decision does not need: taints, cordons, labels, and how many pods th
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -16,6 +16,7 @@ import numpy as np
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH, Mirror
 from extender.cluster.transports import ClusterError, Transport
+from extender.core.policies import POLICIES, Policy
 from extender.core.requests import RequestError
 from extender.queueing import reports, sources
 from extender.queueing.batches import asked_of, plan_pod, view_of
@@ -27,8 +28,8 @@ from extender.queueing.restrictions import Kinds
 
 _MAX_PODS: Final = 10_000
 _MAX_ADDED: Final = 1_000
-_STATELESS: Final = frozenset({"bestfit", "binpack", "spread"})
-"""Policies that several threads may use at once; for others bestfit stands in."""
+_STATELESS: Final = frozenset({"auto", "bestfit", "binpack", "kerf", "spread"})
+"""Policies that a thread may use; for others bestfit stands in."""
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
 
@@ -65,13 +66,20 @@ class Trials:
     """Answers what-if questions, one at a time: a plan takes a processor."""
 
     def __init__(
-        self, transport: Transport, ledger: Ledger, mirror: Mirror, clock: Callable[[], float], default_policy: str
+        self,
+        transport: Transport,
+        ledger: Ledger,
+        mirror: Mirror,
+        clock: Callable[[], float],
+        default_policy: str,
+        policies: Callable[[], Mapping[str, Policy]] = lambda: POLICIES,
     ) -> None:
         self._transport = transport
         self._ledger = ledger
         self._mirror = mirror
         self._clock = clock
         self._policy = default_policy
+        self._policies = policies
         self._busy = asyncio.Lock()
 
     async def answer(self, body: bytes) -> dict[str, Any]:
@@ -103,6 +111,7 @@ class Trials:
         view = view_of(cluster, [*nodes, *added], kinds, num_pods=num_pods, topologies=topologies)
         drained = [cluster.row_of[name] for name in asked.drain if name in cluster.row_of]
         view.allowed[:, drained] = False
+        view = replace(view, policies=self._policies())
         return await asyncio.to_thread(_told, view, batch, faults, [pod.key for pod in moving])
 
     async def _pods_on(self, node: str) -> list[Pod]:

@@ -6,7 +6,7 @@ fits, prioritize ranks them.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -17,7 +17,7 @@ from extender.cluster import objects
 from extender.cluster.binds import Binder, BindError
 from extender.cluster.fences import Fence
 from extender.cluster.mirrors import Mirror
-from extender.cluster.placements import Placer, PodIdentity
+from extender.cluster.placements import Placement, Placer, PodIdentity
 from extender.cluster.pods import has_soft_preferences, owner_of, read_pod_request
 from extender.cluster.preemptions import Preemptor
 from extender.cluster.wakes import Waker
@@ -76,6 +76,8 @@ class Verbs:
         self._near_best_nodes = near_best_nodes
         self.rejections = RejectionLog()
         """What pods that fit nowhere were told."""
+        self.on_decision: Callable[[Placement, PodRequest], None] = lambda placement, request: None
+        """Hears of each decision of filter."""
         self._priorities = wire.PriorityEncoder()
 
     def filter(self, body: bytes) -> bytes:
@@ -180,6 +182,7 @@ class Verbs:
         self._placer.remember(pod, request)
         self._fence.note(asked.pod.metadata)
         self._metrics.count_decision(placement)
+        self.on_decision(placement, request)
         decision = placement.decision
         if decision.best is None:
             rows = decision.rows[:0]

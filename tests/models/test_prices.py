@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.core.arrivals import expected_count
 from extender.core.packing import Asks, Nodes
 from extender.models import prices
 from model.traces import read_nodes, read_pods
@@ -98,6 +99,6 @@ def test_the_bound_of_a_public_trace_is_the_ceiling_known_for_it() -> None:
     node_list, pod_list = read_nodes(directory), read_pods(directory, "default")
     offered = workload(directory, "default", 1001, node_list, pod_list)
     count = np.bincount(offered.classes, minlength=len(offered.asks.cpu_milli))
-    expected = prices.expected_count(offered.asks, count, offered.num_gpus)
+    expected = expected_count(offered.asks, count, offered.num_gpus)
     bound = prices.prices(offered.nodes, offered.asks, expected).bound
     assert 100 * bound / offered.num_gpus == pytest.approx(96.91, abs=0.15)

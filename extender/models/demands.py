@@ -1,0 +1,145 @@
+"""What is expected of a cluster, put as what a model was trained on: classes of pods, and nodes by type."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from typing import Final
+
+import numpy as np
+
+from extender.core.arrivals import expected_count, typical_mix
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs
+from extender.core.features import Outlook, outlook_of, plain_worth
+from extender.core.models import GpuModel, ModelPattern, canonical_name, models_allowed
+from extender.core.packing import ANY_MODEL, Asks, Nodes
+from extender.core.requests import AskedUnit, PodRequest
+from extender.core.typical import Expected
+
+MAX_MODELS: Final = 61
+"""Of a cluster, told apart; one bit is for those that come later."""
+MAX_KINDS: Final = 128
+"""The commonest kinds of pods, which an outlook looks at."""
+_MAX_TYPES: Final = 48
+_RESOLUTION: Final = 1000
+"""Counts are whole numbers: thousandths of a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Pods that ask for the same."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpus: int = 0
+    gpu_milli: int = 0
+    """Of each GPU; 1000 for whole ones, 0 without GPUs."""
+    products: tuple[str, ...] = ()
+    """The products that will do; () for any."""
+    include: ModelPattern | None = None
+    exclude: ModelPattern | None = None
+    gpu_memory_mib: int = 0
+    """Memory that each GPU must have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Nodes without pods, and C classes of pods that are expected on them."""
+
+    nodes: Nodes
+    asks: Asks
+    count: Longs
+    """(C,) thousandths of pods."""
+    num_models: int
+
+
+def kind_of(request: PodRequest) -> Kind | None:
+    """The kind of a pod; None where it asks for time slices or MIG devices, of which models know nothing."""
+    plain = Kind(request.cpu_milli, request.memory_mib)
+    gpus = request.gpus
+    if gpus is None:
+        return plain
+    if gpus.mig or gpus.unit is AskedUnit.SHARED:
+        return None
+    return replace(
+        plain,
+        gpus=max(gpus.count, 1),
+        gpu_milli=gpus.milli or WHOLE_MILLI,
+        include=gpus.include,
+        exclude=gpus.exclude,
+        gpu_memory_mib=gpus.memory_each_mib,
+    )
+
+
+def kind_expected(pod: Expected) -> Kind:
+    """The kind of a class that is told."""
+    products = tuple(sorted(canonical_name(name) for name in pod.models))
+    return Kind(pod.cpu_milli, pod.memory_mib, pod.gpus, pod.gpu_milli if pod.gpus else 0, products)
+
+
+def demand_of(cluster: Cluster, counts: Mapping[Kind, float]) -> Demand:
+    """What pods so many of each kind ask of a cluster's nodes; the rarest kinds are left out."""
+    models = cluster.models[:MAX_MODELS]
+    memory = np.zeros(len(models), np.int64)
+    index = np.where(cluster.gpu_model < len(models), cluster.gpu_model, -1)
+    np.maximum.at(memory, index[index >= 0], cluster.gpu_memory_mib[index >= 0])
+    common = nlargest(MAX_KINDS, counts.items(), key=lambda item: item[1])
+    rows = [
+        (kind.cpu_milli, kind.memory_mib, kind.gpus, kind.gpu_milli, _bits(kind, models, memory)) for kind, _ in common
+    ]
+    columns = np.array(rows, np.int64).reshape(-1, 5).T
+    count = np.rint([pods * _RESOLUTION for _, pods in common]).astype(np.int64)
+    return Demand(_nodes(cluster, len(models)), Asks(*columns), count, len(models))
+
+
+def outlook_on(demand: Demand, worth: Floats | None, load: float) -> Outlook:
+    """The outlook on a demand: `worth` (m + 1, 1001) as the LP prices it, for m models at most, None for plain worth.
+
+    It has a row for each model of the cluster, then one for models that come later and one for none; what nothing is
+    known of is worth as much as it is. `load` is that of `pricing.priced`.
+    """
+    nodes, asks = demand.nodes, demand.asks
+    full = plain_worth(demand.num_models + 1)
+    if worth is not None:
+        priced = np.flatnonzero(worth[:-1].any(axis=1))
+        full[priced] = worth[priced]
+    expected = expected_count(asks, demand.count, int(nodes.num_gpus.sum()), load)
+    found = outlook_of(nodes, asks, expected, typical_mix(asks, demand.count.astype(np.float64)), full)
+    # Where nobody says how much the pods need, what the nodes have for each GPU: then neither is ever short.
+    gpus, with_gpus = max(int(nodes.num_gpus.sum()), 1), nodes.num_gpus > 0
+    cpu, memory = (max(float(column[with_gpus].sum()) / gpus, 1.0) for column in (nodes.cpu_milli, nodes.memory_mib))
+    return found._replace(
+        cpu_need_milli=found.cpu_need_milli if found.cpu_need_milli > 1 else cpu,
+        memory_need_mib=found.memory_need_mib if found.memory_need_mib > 1 else memory,
+    )
+
+
+def _bits(kind: Kind, models: tuple[GpuModel, ...], memory: Longs) -> int:
+    if not (kind.products or kind.include or kind.exclude or kind.gpu_memory_mib):
+        return ANY_MODEL
+    allowed = models_allowed(models, kind.include, kind.exclude) & (memory >= kind.gpu_memory_mib)
+    if kind.products:
+        allowed &= np.array([model.name in kind.products for model in models], np.bool_)
+    return sum(1 << bit for bit in np.flatnonzero(allowed).tolist())
+
+
+def _nodes(cluster: Cluster, num_models: int) -> Nodes:
+    """The nodes, empty. Those that hardly differ are made equal: an LP has rows for each type of node."""
+    there = np.array([bool(name) for name in cluster.node_names], np.bool_) & (cluster.cpu_milli > 0)
+    installed = cluster.gpu_model[there]
+    num_gpus = (installed >= 0).sum(axis=1)
+    model = np.minimum(installed.max(axis=1, initial=-1), num_models).astype(np.int64)
+    cpu, memory = (_two_digits(column[there]) for column in (cluster.cpu_milli, cluster.memory_mib))
+    if len(np.unique(np.stack([model, num_gpus, cpu, memory]), axis=1).T) > _MAX_TYPES:
+        _, group = np.unique(np.stack([model, num_gpus]), axis=1, return_inverse=True)
+        group = group.reshape(-1)
+        size = np.bincount(group)
+        cpu, memory = ((np.bincount(group, column) / size)[group].astype(np.int64) for column in (cpu, memory))
+    free = np.where(np.arange(installed.shape[1]) < num_gpus[:, None], WHOLE_MILLI, 0).astype(np.int32)
+    return Nodes(cpu, memory, num_gpus, model, cpu, memory, free)
+
+
+def _two_digits(amount: Longs) -> Longs:
+    """Rounded down to two significant digits: 63920 is 63000."""
+    unit = 10 ** np.maximum(np.floor(np.log10(np.maximum(amount, 1))).astype(np.int64) - 1, 0)
+    rounded: Longs = amount // unit * unit
+    return rounded

@@ -1,0 +1,81 @@
+"""Shadow prices from a process of their own: an LP takes seconds, SciPy 100 MB, and a request milliseconds.
+
+The process reads tensors from its input and writes tensors to its output; without SciPy it says so and ends.
+"""
+
+import asyncio
+import os
+import sys
+from typing import Final
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors import numpy as tensors
+
+from extender.core.arrivals import expected_count
+from extender.core.clusters import Floats
+from extender.core.packing import Asks, Nodes
+from extender.models.demands import Demand
+
+_NODES, _ASKS = "nodes.", "asks."
+_NICE: Final = 10
+_MAX_WORDS: Final = 300
+
+
+class PricingError(RuntimeError):
+    """There are no prices: says why."""
+
+
+async def priced(demand: Demand, load: float, max_s: float) -> Floats:
+    """(m + 1, 1001) worth of each rest of a GPU when the demand fills the nodes to a load. Raises PricingError."""
+    asked = {_NODES + name: column for name, column in demand.nodes._asdict().items()}
+    asked |= {_ASKS + name: column for name, column in demand.asks._asdict().items()}
+    asked |= {"count": demand.count, "load": np.array([load])}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "extender.models.pricing"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    told = tensors.save({name: np.ascontiguousarray(column) for name, column in asked.items()})
+    try:
+        async with asyncio.timeout(max_s):
+            answer, complaint = await process.communicate(told)
+    except TimeoutError:
+        raise PricingError(f"the LP did not end within {max_s:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()  # its pipes are closed once they have been read to the end
+    if process.returncode != 0:
+        raise PricingError(complaint.decode(errors="replace").strip()[-_MAX_WORDS:] or "the process ended")
+    try:
+        worth: Floats = tensors.load(answer)["worth"]
+    except (SafetensorError, KeyError) as error:
+        raise PricingError(f"the answer can't be read: {error}") from None
+    if not np.isfinite(worth).all():
+        raise PricingError("the LP gives prices that are not finite")
+    return worth
+
+
+def main() -> None:
+    """The process."""
+    os.nice(_NICE)
+    try:
+        from extender.models import prices  # noqa: PLC0415 - SciPy may be missing
+    except ImportError:
+        sys.exit("SciPy is not installed (extra `plan`)")
+    asked = tensors.load(sys.stdin.buffer.read())
+    nodes = Nodes(*(asked[_NODES + name] for name in Nodes._fields))
+    asks = Asks(*(asked[_ASKS + name] for name in Asks._fields))
+    expected = expected_count(asks, asked["count"], int(nodes.num_gpus.sum()), float(asked["load"][0]))
+    try:
+        worth = prices.prices(nodes, asks, expected).worth
+    except prices.PricesError as error:
+        sys.exit(str(error))
+    sys.stdout.buffer.write(tensors.save({"worth": worth}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""The learned rank in the service: its model is loaded and watched, its outlook kept up to date, and it says how it is.
+
+Each model with each outlook is a policy of its own, put in the place of the one before by one assignment; requests
+under way keep the one that they began with. Nothing here is on the path of a request.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from extender.cluster import objects
+from extender.core.clusters import Cluster, Floats
+from extender.core.learned import HEURISTIC, KerfWeights, LearnedScore, live_term, prospect
+from extender.core.live import LiveWeights
+from extender.core.policies import AUTO, Policy, kerf
+from extender.core.typical import DEFAULT_MIX, Expected
+from extender.models import files
+from extender.models.demands import Demand, Kind, demand_of, outlook_on
+from extender.models.files import Model, ModelError
+from extender.models.pricing import PricingError, priced
+from extender.service.mixes import SeenPods
+from extender.service.settings import ModelMode, Settings
+from extender.service.telemetries import rules_of
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "kerf"
+_NOT_YET: Final = "the pods to expect have not been worked out yet"
+_FIRST_LOOKS_S: Final = 0.2
+_HASH_CHARS: Final = 12
+
+
+@dataclass(slots=True)
+class Priced:
+    """What the prices in use are of."""
+
+    worth: Floats | None = None
+    """None: what is left of a GPU is worth as much as it is."""
+    fault: str = ""
+    """Why there are none of the LP."""
+    nodes: object = None
+    """Identity of the inventory."""
+    at: float = float("-inf")
+    """Monotonic time."""
+    seconds: float = 0.0
+    num: int = 0
+    """How often they were worked out."""
+
+
+class LearnedRank:
+    """Runs from `start` to `stop`. `policies` gets the policy `kerf`, and what `auto` stands for."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policies: MutableMapping[str, Policy],
+        snapshot: Callable[[], Cluster],
+        synced: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        wanted = settings.model
+        self.mode = wanted.mode
+        self._wanted = wanted
+        self._explicit = settings.decisions.policy == NAME
+        self._policies = policies
+        self._snapshot = snapshot
+        self._synced = synced
+        self._clock = clock
+        self._rules = rules_of(settings.telemetry)
+        self._weights = KerfWeights(wanted.value_weight, wanted.live_weight)
+        self._live = live_term(LiveWeights(**settings.live.model_dump()), self._rules.xids)
+        expected = [
+            Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models), pod.memory_mib)
+            for pod in settings.decisions.typical_pods
+        ]
+        self.mix = SeenPods(wanted.half_life_pods, expected or DEFAULT_MIX, wanted.prior_pods)
+        self.model: Model | None = None
+        self.refusal = ""
+        """Why the model that there is was refused."""
+        self.num_loads = 0
+        self.priced = Priced()
+        self.score = LearnedScore()
+        self._serial = 0
+        self._signature: object = None
+        self._task: asyncio.Task[None] | None = None
+
+    # What it says
+
+    @property
+    def path(self) -> Path | None:
+        """The directory of the model, None where there is none to load."""
+        if self.mode is ModelMode.OFF:
+            return None
+        if self._wanted.path is not None:
+            return self._wanted.path
+        return files.RELEASED if (files.RELEASED / files.MANIFEST).exists() else None
+
+    @property
+    def why_not(self) -> str:
+        """Why no model ranks, "" where one does."""
+        return self.refusal or self.score.fault
+
+    def fault(self) -> str:
+        """What keeps the learned rank from being served as it should, "" for nothing, or where nobody asked for it."""
+        if self.path is None and not self._explicit:
+            return ""
+        if self.why_not:
+            return f"{self.why_not}; {HEURISTIC} ranks instead"
+        return f"no prices of what is expected, plain worth instead: {self.priced.fault}" if self.priced.fault else ""
+
+    def describe(self) -> dict[str, Any]:
+        """The state as JSON."""
+        model = self.model
+        manifest = None if model is None else model.manifest
+        return {
+            "mode": self.mode.value,
+            "path": None if self.path is None else str(self.path),
+            "served": HEURISTIC if self.why_not else "model",
+            "reason": self.why_not or None,
+            "model": manifest
+            and {
+                "kind": manifest.kind,
+                "sha256": manifest.sha256,
+                "featuresVersion": manifest.features_version,
+                "licence": manifest.licence,
+                "training": manifest.training,
+                "traces": [row.trace for row in manifest.evaluation],
+            },
+            "weights": {"value": self._weights.value, "live": self._weights.live},
+            "prices": {
+                "of": "plain" if self.priced.worth is None else "lp",
+                "fault": self.priced.fault or None,
+                "workedOut": self.priced.num,
+                "seconds": round(self.priced.seconds, 3),
+                "ageSeconds": self.age_s(),
+            },
+            "mix": {
+                "pods": round(self.mix.arrivals.num_pods, 1),
+                "seen": self.mix.num_seen,
+                "drift": round(self.mix.drift(), 4),
+            },
+        }
+
+    def age_s(self) -> float | None:
+        """Age of the prices, None where there never were any."""
+        return None if self.priced.num == 0 else round(self._clock() - self.priced.at, 3)
+
+    def canary(self, metadata: objects.Metadata) -> str:
+        """The policy of a pod that is to try the model, "" for others."""
+        if self.mode is not ModelMode.CANARY:
+            return ""
+        labels = metadata.labels or {}
+        chosen = metadata.namespace in self._wanted.canary_namespaces or any(
+            labels.get(name) == value for name, value in self._wanted.canary_labels.items()
+        )
+        return NAME if chosen else ""
+
+    # What it does
+
+    def start(self) -> None:
+        """Load the model, and begin to watch it, in the running event loop."""
+        self._load(self._look())
+        self._task = asyncio.create_task(self._run(), name="learned rank")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._task
+
+    async def round(self) -> None:
+        """Look once at the files, the nodes and the mix, and serve what comes of it."""
+        signature = self._look()
+        if signature != self._signature:
+            await asyncio.sleep(0)
+            if signature == self._look():
+                self._load(signature)
+        if self.model is None or not self._synced():
+            return
+        self.mix.started = True
+        cluster = self._snapshot()
+        if not cluster.row_of:
+            return
+        served = self.score.served
+        if served is None or len(cluster.models) > served.num_models:
+            self._serve(cluster, self.mix.arrivals.counts())  # with the prices that there are, which is soon done
+        if self._due(cluster):
+            await self._price(cluster)
+
+    def _due(self, cluster: Cluster) -> bool:
+        last = self.priced
+        if last.nodes is None:
+            return True
+        moved = last.nodes is not cluster.row_of or self.mix.drift() > self._wanted.min_drift
+        return moved and self._clock() - last.at >= self._wanted.refresh_s
+
+    async def _price(self, cluster: Cluster) -> None:
+        model = self.model
+        if model is None:
+            return
+        counts, began = self.mix.arrivals.counts(), self._clock()
+        demand = demand_of(cluster, counts)
+        worth, fault = None, ""
+        try:
+            if self._wanted.prices == "lp":
+                worth = await priced(demand, model.manifest.foresight_load, self._wanted.refresh_max_s)
+        except (PricingError, OSError) as error:
+            fault = str(error)
+            if fault != self.priced.fault:
+                logger.warning("no prices of what is expected: %s", fault)
+        num = self.priced.num + (worth is not None)
+        self.priced = Priced(worth, fault, cluster.row_of, self._clock(), self._clock() - began, num)
+        self.mix.priced = counts
+        if self.model is model:
+            self._serve(cluster, counts, demand)
+
+    def _serve(self, cluster: Cluster, counts: dict[Kind, float], demand: Demand | None = None) -> None:
+        if self.model is None:
+            return
+        load = self.model.manifest.foresight_load
+        outlook = outlook_on(demand or demand_of(cluster, counts), self.priced.worth, load)
+        self._put(LearnedScore(prospect(self.model.potential, outlook), **self._parts()))
+
+    def _put(self, score: LearnedScore) -> None:
+        """One assignment each: whoever reads them sees the one before or this one."""
+        self.score = score
+        policy = kerf(score, self._rules)
+        self._policies[NAME] = policy
+        serves = self.mode is ModelMode.SERVE and self.model is not None
+        self._policies[AUTO] = policy if serves else self._policies[HEURISTIC]
+
+    def _parts(self) -> dict[str, Any]:
+        self._serial += 1
+        return {"weights": self._weights, "live": self._live, "serial": self._serial}
+
+    def _look(self) -> object:
+        """Another value when the files are others."""
+        path = self.path
+        if path is None:
+            return None
+        found: list[object] = [path]
+        for name in (files.MANIFEST, files.WEIGHTS):
+            try:
+                stat = (path / name).stat()
+                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+            except OSError as error:
+                found.append(error.errno)
+        return tuple(found)
+
+    def _load(self, signature: object) -> None:
+        """Read the model that there is: a few kilobytes."""
+        self._signature, path = signature, self.path
+        self.model, self.refusal = None, ""
+        if path is not None:
+            try:
+                self.model = files.read(path)
+                self.num_loads += 1
+                logger.info("model %s is loaded from %s", self.model.manifest.sha256[:_HASH_CHARS], path)
+            except ModelError as error:
+                self.refusal = f"the model is refused: {error}"
+                logger.error("%s; %s ranks instead", self.refusal, HEURISTIC)
+        if self.model is None:
+            self._put(LearnedScore(why_not=self.refusal or "no model is loaded", **self._parts()))
+        elif self.priced.num and self._synced() and (cluster := self._snapshot()).row_of:
+            self._serve(cluster, self.mix.arrivals.counts())
+        else:
+            self._put(LearnedScore(why_not=_NOT_YET, **self._parts()))
+
+    async def _run(self) -> None:
+        while True:
+            waits_s = self._wanted.check_s if self.model is None or self.score.served else _FIRST_LOOKS_S
+            try:
+                await self.round()
+            except Exception:
+                logger.exception("a look at the learned rank failed")
+                waits_s = self._wanted.check_s
+            await asyncio.sleep(waits_s)
