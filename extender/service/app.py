@@ -42,6 +42,7 @@ from extender.service.sights import Sights
 from extender.service.streams import Streams
 from extender.service.telemetries import TelemetryCollector, observe, policies_of, rules_of
 from extender.service.trials import Trials
+from extender.service.usages import UsageCollector
 from extender.service.verbs import Verbs
 from extender.telemetry.observers import Observer, State
 from extender.telemetry.owners import OwnerUsage
@@ -209,8 +210,12 @@ def create_app(
         clock,
         time.time,
     )
-    app.state.streams = Streams(sights, lambda: service.draining)
-    install_page(app, app.state.streams)
+    streams = Streams(sights, lambda: service.draining)
+    app.state.streams = streams
+    install_page(app, streams)
+    decisions = settings.decisions
+    info = {"version": __version__, "mode": decisions.mode.value, "policy": decisions.policy}
+    metrics.registry.register(UsageCollector(placer.snapshot, info, lambda: streams.num_open))
     return app
 
 

@@ -20,6 +20,8 @@ from extender.core.reasons import Reason
 from extender.queueing.controllers import QueueController
 from extender.queueing.pipelines.controllers import PipelineController
 
+_WHYS: Final = ("gang", "quota", "reservation", "room", "request")
+"""What keeps pods of the queue."""
 _LATENCIES_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -51,6 +53,14 @@ class Metrics:
         )
         self.binds = Counter("kerf_binds", "Pods bound.", registry=self.registry)
         self.failed_binds = Counter("kerf_failed_binds", "Bindings that failed.", registry=self.registry)
+        # Series that begin at 0: of one that begins with its first event, no rate tells of that.
+        for counter, values in (
+            (self.decisions, ("placed", "rejected")),
+            (self.rejections, [reason.name.lower() for reason in Reason if reason is not Reason.FITS]),
+            (self.preemptions, ("kept", "dropped", "refused")),
+        ):
+            for value in values:
+                counter.labels(value)
 
     def count_decision(self, placement: Placement) -> None:
         """Count one decision of filter."""
@@ -141,8 +151,9 @@ class QueueCollector(Collector):
         yield _gauge("kerf_queue_evicted", "Pods evicted because their gang had lost a member.", evicted)
         yield _gauge("kerf_queue_errors", "Rounds and writes that failed.", counts.errors)
         skipped = GaugeMetricFamily("kerf_queue_skipped", "Pods passed over, by what keeps them.", labels=["why"])
-        for why, number in Counts(_why(entry.reason) for entry in waiting if entry.reason).items():
-            skipped.add_metric([why], number)
+        counted = Counts(_why(entry.reason) for entry in waiting if entry.reason)
+        for why in _WHYS:
+            skipped.add_metric([why], counted[why])
         yield skipped
 
 

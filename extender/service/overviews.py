@@ -78,7 +78,8 @@ class Figures:
         # Of a GPU of unknown holder nothing tells how much is in use: it counts as whole.
         unknown = np.minimum(cluster.untracked_units / np.maximum(per_gpu, 1), cluster.gpu_idle.sum(axis=1))
         free = np.where(self._installed, cluster.gpu_free_milli, 0).sum(axis=1) / WHOLE_MILLI - unknown
-        self._booked = np.maximum(self._installed.sum(axis=1) - free, 0.0)
+        self.booked = np.maximum(self._installed.sum(axis=1) - free, 0.0)
+        """(N,) GPUs booked; half of a GPU counts as 0.5."""
         # As `kerf plan` counts them: units free on a node of which others are in use.
         self._cut = np.where(self._free < self._units, self._free, 0)
 
@@ -88,7 +89,7 @@ class Figures:
             "nodes": len(self._cluster.row_of),
             "gpuNodes": int((self._cluster.unit != GpuUnit.NONE).sum()),
             "gpus": int(self._installed.sum()),
-            "gpusBooked": round(float(self._booked.sum()), 3),
+            "gpusBooked": round(float(self.booked.sum()), 3),
             "units": int(self._units.sum()),
             "unitsFree": int(self._free.sum()),
             "fragments": int(self._cut.sum()),
@@ -105,7 +106,7 @@ class Figures:
             "unit": GpuUnit(int(cluster.unit[row])).name,
             "models": sorted(models - {""}),
             "gpus": int(installed.sum()),
-            "gpusBooked": round(float(self._booked[row]), 3),
+            "gpusBooked": round(float(self.booked[row]), 3),
             "units": int(self._units[row]),
             "unitsFree": int(self._free[row]),
             "fragments": int(self._cut[row]),

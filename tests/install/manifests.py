@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm
 
 MANIFESTS = CHART.parents[1]
@@ -72,7 +73,8 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write the files."""
+    """Write the files, first those that the chart itself carries."""
+    DASHBOARD.write_text(render_dashboard())
     with tempfile.TemporaryDirectory(prefix="kerf-helm-") as home:
         for path, text in render_manifests(Helm(Path(home))).items():
             path.write_text(text)

@@ -1,13 +1,17 @@
 """Kerf's own metrics, as Prometheus reads them."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from extender import __version__
 from tests.service import bodies
 from tests.service.bodies import NAMES, pod
-from tests.service.services import Kerf
+from tests.service.services import Clock, Kerf, running
+from tests.telemetry.feeds import FakeFeed
 
 KINDS = {
     "kerf_request_seconds": "histogram",
@@ -25,6 +29,16 @@ KINDS = {
     "kerf_cache_age_seconds": "gauge",
     "kerf_cache_lists": "gauge",
     "kerf_events_lost": "gauge",
+    "kerf_gpus_booked": "gauge",
+    "kerf_gpu_allocation_ratio": "gauge",
+    "kerf_gpu_units_cut": "gauge",
+    "kerf_gpu_fragmentation_ratio": "gauge",
+    "kerf_gpus_unhealthy": "gauge",
+    "kerf_gpu_memory_mib": "gauge",
+    "kerf_model_gpus": "gauge",
+    "kerf_model_gpus_booked": "gauge",
+    "kerf_live_views": "gauge",
+    "kerf_info": "gauge",
 }
 
 
@@ -34,6 +48,15 @@ def test_metrics_are_in_prometheus_format_and_documented(kerf: Kerf) -> None:
     families = {family.name: family for family in text_string_to_metric_families(answer.content.decode())}
     assert {name: families[name].type for name in KINDS} == KINDS
     assert all(family.documentation.endswith(".") for name, family in families.items() if name in KINDS)
+
+
+def test_every_metric_is_on_its_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    documented = {name.removesuffix("_total") for name in re.findall(r"`(kerf_\w+)`", page)}
+    with running(feed=FakeFeed(Clock()), telemetry__url="http://p", queue__enabled=True) as kerf:
+        text = kerf.get("/metrics").content.decode()
+    served = {family.name for family in text_string_to_metric_families(text) if not family.name.endswith("_created")}
+    assert documented - {"kerf_pipelines"} == served
 
 
 @pytest.mark.parametrize(
@@ -80,3 +103,17 @@ def test_gauges_follow_the_cluster(kerf: Kerf) -> None:
     kerf.cluster.delete(kerf.cluster.pod("default", "held"))
     kerf.settle()
     assert kerf.metric("kerf_gpu_units_free") == 28
+
+
+def test_booked_cut_up_and_by_model(kerf: Kerf) -> None:
+    # As above: 25 GPUs, 20 of them A100, in 28 units; 8, 8, 4, 2, 2 whole ones and 4 slices of one GPU.
+    held = kerf.create(pod("held", 3))
+    kerf.filter(held, ["a100-40-0"])
+    assert kerf.metric("kerf_gpus_booked") == 3
+    assert kerf.metric("kerf_gpu_allocation_ratio") == 3 / 25
+    assert kerf.metric("kerf_gpu_units_cut") == 1  # the fourth of that node
+    assert kerf.metric("kerf_gpu_fragmentation_ratio") == 1 / 25
+    assert kerf.metric("kerf_model_gpus", gpu_model="a100-sxm4-40gb") == 4
+    assert kerf.metric("kerf_model_gpus_booked", gpu_model="a100-sxm4-40gb") == 3
+    assert kerf.metric("kerf_gpu_memory_mib", state="booked") == 3 * 40960
+    assert kerf.metric("kerf_info", version=__version__, mode="decisive", policy="bestfit") == 1

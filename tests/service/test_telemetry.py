@@ -73,3 +73,13 @@ def test_a_cluster_without_prometheus_is_not_degraded() -> None:
         observe(kerf)
         assert kerf.get("/telemetry").json()["state"] == "absent"
         assert kerf.get("/readyz").json() == {"status": "ok"}
+
+
+def test_booked_beside_used(kerf: Kerf, feed: FakeFeed) -> None:
+    names = list(kerf.service.placer.snapshot().row_of)
+    samples = {Gauge.LOAD: [0.5, 0.25], Gauge.MEMORY_USED: [3000.0, 1000.0]}
+    feed.gauges = {names[0]: samples}
+    observe(kerf)
+    assert kerf.metric("kerf_gpus_sampled") == 2
+    assert kerf.metric("kerf_gpus_used") == 0.75
+    assert kerf.metric("kerf_gpu_memory_mib", state="used") == 4000

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,28 @@ _VERSION = "v0.305.0"
 
 def find_prometheus() -> Path:
     """The executable. Raises BuildError."""
-    installed = shutil.which("prometheus")
-    return Path(installed) if installed else cached(f"prometheus-{_VERSION}", _build) / "prometheus"
+    return _find("prometheus")
 
 
-def _build(into: Path) -> None:
+def find_promtool() -> Path:
+    """Its tool for rules. Raises BuildError."""
+    return _find("promtool")
+
+
+def _find(name: str) -> Path:
+    installed = shutil.which(name)
+    return Path(installed) if installed else cached(f"{name}-{_VERSION}", partial(_build, name)) / name
+
+
+def _build(name: str, into: Path) -> None:
     # Without the tag `builtinassets`: no pages for people, whose assets the Go module does not carry.
     command = [go_command(), "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", f"{into}/"]
-    command.append("github.com/prometheus/prometheus/cmd/prometheus")
+    command.append(f"github.com/prometheus/prometheus/cmd/{name}")
     result = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=_MODULE, env=os.environ | {"CGO_ENABLED": "0"}
     )
     if result.returncode != 0:
-        raise BuildError(f"go build of prometheus failed:\n{result.stderr[-4000:]}")
+        raise BuildError(f"go build of {name} failed:\n{result.stderr[-4000:]}")
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Job:
     """Of the target, as service discovery gives them."""
 
 
-def configuration(jobs: Sequence[Job], interval: str = "1s") -> dict[str, Any]:
+def configuration(jobs: Sequence[Job], interval: str = "1s", rules: Sequence[Path] = ()) -> dict[str, Any]:
     """A prometheus.yml."""
     scrapes = []
     for job in jobs:
@@ -61,15 +71,18 @@ def configuration(jobs: Sequence[Job], interval: str = "1s") -> dict[str, Any]:
                 "static_configs": [{"targets": [address], "labels": dict(job.labels or {})}],
             }
         )
-    return {"global": {"scrape_interval": interval, "scrape_timeout": interval}, "scrape_configs": scrapes}
+    times = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
+    return {"global": times, "scrape_configs": scrapes, "rule_files": [str(path) for path in rules]}
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, jobs: Sequence[Job], interval: str = "1s") -> Iterator[Process]:
-    """A running Prometheus that scrapes the jobs; its data go with the folder."""
+def prometheus(
+    folder: Path, jobs: Sequence[Job], interval: str = "1s", rules: Sequence[Path] = ()
+) -> Iterator[Process]:
+    """A running Prometheus that scrapes the jobs and evaluates rules; its data go with the folder."""
     executable = find_prometheus()
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(configuration(jobs, interval)))
+    config.write_text(yaml.safe_dump(configuration(jobs, interval, rules)))
 
     def start() -> Process:
         port = free_port()

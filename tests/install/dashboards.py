@@ -1,0 +1,233 @@
+"""The Grafana dashboard, panel by panel; `make manifests` writes it into the chart."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.install.helm import CHART
+
+DASHBOARD = CHART / "dashboard.json"
+
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_COLUMNS = 24
+_HEIGHT = 8
+_JOB = 'job=~"$job"'
+_RATE = f"{{{_JOB}}}[$__rate_interval]"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Queries by their legend. Replicas tell the same of the cluster: the most of them counts once."""
+
+    title: str
+    queries: dict[str, str]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    description: str = ""
+    most: float | None = None
+    """Upper end of the axis."""
+
+
+def _now(name: str, labels: str = "") -> str:
+    return f"max({name}{{{_JOB}{labels}}})"
+
+
+def _by(label: str, name: str) -> str:
+    return f"max by ({label}) ({name}{{{_JOB}}})"
+
+
+def _rate_by(label: str, name: str) -> str:
+    return f"sum by ({label}) (rate({name}{_RATE}))"
+
+
+def _quantile(quantile: float) -> str:
+    return f"histogram_quantile({quantile}, {_rate_by('le, verb', 'kerf_request_seconds_bucket')})"
+
+
+def _stat(title: str, query: str, unit: str = "short", description: str = "") -> Panel:
+    return Panel(title, {"": query}, unit, "stat", 4, description)
+
+
+_ROWS: dict[str, Sequence[Panel]] = {
+    "Cluster": (
+        _stat("GPUs booked", _now("kerf_gpu_allocation_ratio"), "percentunit"),
+        _stat(
+            "Load of GPUs with samples",
+            f"{_now('kerf_gpus_used')} / {_now('kerf_gpus_sampled')}",
+            "percentunit",
+            "Mean over the GPUs whose load is known.",
+        ),
+        _stat(
+            "Free units in fragments",
+            _now("kerf_gpu_fragmentation_ratio"),
+            "percentunit",
+            "Free units on nodes of which others are in use, as a part of all free units.",
+        ),
+        _stat("Pods waiting", _now("kerf_pods_waiting"), description="Rejected, and not offered a node since."),
+        _stat("Nodes", _now("kerf_nodes")),
+        _stat("Replicas that lead", f"sum(kerf_leader{{{_JOB}}})", description="One, whatever the number of replicas."),
+        Panel(
+            "Booked against used",
+            {
+                "installed": _now("kerf_gpus"),
+                "booked": _now("kerf_gpus_booked"),
+                "used": _now("kerf_gpus_used"),
+                "unhealthy": _now("kerf_gpus_unhealthy"),
+            },
+            description="GPUs; used is their load added up, of those that have samples.",
+        ),
+        Panel("GPU memory", {"{{state}}": _by("state", "kerf_gpu_memory_mib")}, "mbytes"),
+        Panel(
+            "Booked by model",
+            {"{{gpu_model}}": f"{_by('gpu_model', 'kerf_model_gpus_booked')} / {_by('gpu_model', 'kerf_model_gpus')}"},
+            "percentunit",
+            most=1,
+        ),
+        Panel(
+            "Free units",
+            {"free": _now("kerf_gpu_units_free"), "of them in fragments": _now("kerf_gpu_units_cut")},
+            width=12,
+        ),
+        Panel(
+            "Held for a moment",
+            {"reserved": _now("kerf_reservations"), "being bound": _now("kerf_bindings_under_way")},
+            width=12,
+        ),
+    ),
+    "Decisions": (
+        Panel("Decisions a second", {"{{verdict}}": _rate_by("verdict", "kerf_decisions_total")}, "ops"),
+        Panel("Rejections by commonest reason", {"{{reason}}": _rate_by("reason", "kerf_rejections_total")}, "ops"),
+        Panel(
+            "Bindings a second",
+            {
+                "bound": f"sum(rate(kerf_binds_total{_RATE}))",
+                "failed": f"sum(rate(kerf_failed_binds_total{_RATE}))",
+                "requests not understood": f"sum(rate(kerf_bad_requests_total{_RATE}))",
+            },
+            "ops",
+        ),
+        Panel("Time to answer, median", {"{{verb}}": _quantile(0.5)}, "s"),
+        Panel("Time to answer, 99 of 100", {"{{verb}}": _quantile(0.99)}, "s"),
+        Panel("Calls a second", {"{{verb}}": _rate_by("verb", "kerf_request_seconds_count")}, "ops"),
+        Panel(
+            "Nodes proposed for evictions",
+            {"{{verdict}}": _rate_by("verdict", "kerf_preemption_candidates_total")},
+            "ops",
+            width=12,
+        ),
+        Panel(
+            "Waiting and woken",
+            {"waiting": _now("kerf_pods_waiting"), "woken a second": f"sum(rate(kerf_pods_woken{_RATE}))"},
+            width=12,
+        ),
+    ),
+    "Queue": (
+        Panel("Behind the gate", {"waiting": _now("kerf_queue_waiting"), "let go": _now("kerf_queue_opened")}),
+        Panel("Passed over, by what keeps them", {"{{why}}": _by("why", "kerf_queue_skipped")}),
+        Panel("Time to plan a round", {"last round": _now("kerf_queue_round_seconds")}, "s"),
+    ),
+    "Telemetry": (
+        Panel("Nodes by the state of their samples", {"{{state}}": _by("state", "kerf_telemetry_nodes")}),
+        Panel("Age of the last refresh", {"age": f"min(kerf_telemetry_age_seconds{{{_JOB}}})"}, "s"),
+        Panel(
+            "In use without a booking, or faulty",
+            {"GPUs used": _now("kerf_unmanaged_gpus"), "GPUs faulty": _now("kerf_faulty_gpus")},
+        ),
+    ),
+    "Health": (
+        Panel("Age of the mirror", {"{{instance}}": _by("instance", "kerf_cache_age_seconds")}, "s"),
+        Panel(
+            "Oddities",
+            {
+                "nodes overbooked": _now("kerf_nodes_overbooked"),
+                "objects that can't be read": _now("kerf_unreadable_objects_total"),
+                "events lost": _now("kerf_events_lost"),
+            },
+        ),
+        Panel(
+            "Versions",
+            {"{{instance}}: {{version}}, {{policy}}, {{mode}}": _by("instance, version, policy, mode", "kerf_info")},
+        ),
+    ),
+}
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard as Grafana imports it."""
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for title, row in _ROWS.items():
+        panels.append(_of_row(title, y, len(panels) + 1))
+        y, x, height = y + 1, 0, 0
+        for panel in row:
+            if x + panel.width > _COLUMNS:
+                y, x = y + height, 0
+            height = _HEIGHT // 2 if panel.kind == "stat" else _HEIGHT
+            panels.append(_of_panel(panel, {"x": x, "y": y, "w": panel.width, "h": height}, len(panels) + 1))
+            x += panel.width
+        y += height
+    return {
+        "uid": "kerf",
+        "title": "Kerf",
+        "description": "What Kerf books, what is used, who waits and why.",
+        "tags": ["kubernetes", "gpu", "scheduling"],
+        "schemaVersion": 39,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "templating": {"list": [_SOURCES, _JOBS]},
+        "panels": panels,
+    }
+
+
+_SOURCES = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+_JOBS = {
+    "name": "job",
+    "label": "Job",
+    "type": "query",
+    "datasource": _SOURCE,
+    "query": "label_values(kerf_nodes, job)",
+    "refresh": 2,
+    "multi": True,
+    "includeAll": True,
+    "current": {"text": "All", "value": "$__all"},
+}
+
+
+def _of_row(title: str, y: int, number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "type": "row",
+        "title": title,
+        "collapsed": False,
+        "gridPos": {"x": 0, "y": y, "w": _COLUMNS, "h": 1},
+        "panels": [],
+    }
+
+
+def _of_panel(panel: Panel, place: dict[str, int], number: int) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"unit": panel.unit, "min": 0}
+    if panel.most is not None:
+        defaults["max"] = panel.most
+    targets = [
+        {"refId": chr(ord("A") + index), "datasource": _SOURCE, "expr": query, "legendFormat": legend or "__auto"}
+        for index, (legend, query) in enumerate(panel.queries.items())
+    ]
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": _SOURCE,
+        "gridPos": place,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "targets": targets,
+    }
+
+
+def render_dashboard() -> str:
+    """The file."""
+    return json.dumps(dashboard(), indent=1) + "\n"

@@ -1,0 +1,97 @@
+"""The alerts, by Prometheus' own rule tests: each fires on the series that it is about, and none when all is well."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.install.helm import CHART
+from tests.telemetry.prometheuses import find_promtool
+
+ALERTS = CHART / "alerts.yaml"
+RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+WELL = {
+    "kerf_nodes": "38x60",
+    'kerf_leader{instance="a"}': "1x60",
+    'kerf_leader{instance="b"}': "0x60",
+    "kerf_cache_age_seconds": "5x60",
+    "kerf_binds_total": "0+60x60",
+    "kerf_failed_binds_total": "0+1x60",
+    "kerf_bad_requests_total": "3x60",
+    "kerf_unreadable_objects_total": "3x60",
+    "kerf_nodes_overbooked": "0x60",
+    "kerf_queue_errors": "7x60",
+    "kerf_telemetry_up": "1x60",
+    "kerf_telemetry_refreshes": "0+4x60",
+    'kerf_telemetry_nodes{state="stale"}': "0x60",
+    "kerf_unmanaged_gpus": "0x60",
+    "kerf_faulty_gpus": "0x60",
+    'kerf_request_seconds_bucket{verb="filter", le="0.005"}': "0+60x60",
+    'kerf_request_seconds_bucket{verb="filter", le="+Inf"}': "0+60x60",
+}
+"""Series by name, each as its first value, what is added a minute, and for how many minutes."""
+
+
+@pytest.mark.parametrize(
+    ("alert", "series", "calm_at", "fires_at"),
+    [
+        ("KerfDown", {"kerf_nodes": "38x10 _x50"}, "10m", "18m"),  # five minutes pass until a series counts as gone
+        ("KerfMirrorStale", {"kerf_cache_age_seconds": "5x10 65+60x50"}, "10m", "13m"),
+        ("KerfBindingsFail", {"kerf_failed_binds_total": "0+1x20 20+20x40"}, "20m", "40m"),
+        ("KerfSlow", {'kerf_request_seconds_bucket{verb="filter", le="0.005"}': "0+60x20 1200x40"}, "20m", "45m"),
+        ("KerfBadRequests", {"kerf_bad_requests_total": "3x20 5x40"}, "20m", "22m"),
+        ("KerfNoLeader", {'kerf_leader{instance="a"}': "1x20 0x40"}, "20m", "23m"),
+        ("KerfOverbooked", {"kerf_nodes_overbooked": "0x20 1x40"}, "20m", "27m"),
+        ("KerfUnreadable", {"kerf_unreadable_objects_total": "3x20 4x40"}, "20m", "22m"),
+        ("KerfQueueFails", {"kerf_queue_errors": "7x20 7+1x40"}, "20m", "30m"),
+        ("KerfTelemetryDown", {"kerf_telemetry_up": "1x20 0x40"}, "20m", "27m"),
+        ("KerfSamplesStale", {'kerf_telemetry_nodes{state="stale"}': "0x20 3x40"}, "20m", "37m"),
+        ("KerfUnmanagedGPUs", {"kerf_unmanaged_gpus": "0x20 1x40"}, "20m", "37m"),
+        ("KerfFaultyGPUs", {"kerf_faulty_gpus": "0x20 1x40"}, "20m", "27m"),
+    ],
+)
+def test_fires_when_it_has_to(tmp_path: Path, alert: str, series: dict[str, str], calm_at: str, fires_at: str) -> None:
+    if alert == "KerfSlow":
+        series = series | {'kerf_request_seconds_bucket{verb="filter", le="1.0"}': "0+60x60"}
+    others = f'count(ALERTS{{alertstate="firing", alertname!="{alert}"}})'
+    firing = f'count(ALERTS{{alertstate="firing", alertname="{alert}"}})'
+    check(tmp_path, WELL | series, [(firing, calm_at, None), (firing, fires_at, 1), (others, fires_at, None)])
+
+
+def test_telemetry_that_never_was_is_no_alert(tmp_path: Path) -> None:
+    never = {"kerf_telemetry_up": "0x60", "kerf_telemetry_refreshes": "0x60"}
+    check(tmp_path, WELL | never, [("count(ALERTS)", "1h", None)])
+
+
+def test_nothing_fires_when_all_is_well(tmp_path: Path) -> None:
+    check(tmp_path, WELL, [("count(ALERTS)", when, None) for when in ("5m", "30m", "1h")])
+
+
+def test_every_alert_is_tested() -> None:
+    (marks,) = (mark for mark in test_fires_when_it_has_to.pytestmark if mark.name == "parametrize")  # type: ignore[attr-defined]
+    assert [row[0] for row in marks.args[1]] == [rule["alert"] for rule in RULES]
+
+
+def check(folder: Path, series: dict[str, str], expected: list[tuple[str, str, int | None]]) -> None:
+    """Run promtool on series; each expectation is an expression, a time, and its value or None for no sample."""
+    tests: list[dict[str, Any]] = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": expression,
+                    "eval_time": when,
+                    "exp_samples": [] if value is None else [{"labels": "{}", "value": value}],
+                }
+                for expression, when, value in expected
+            ],
+        }
+    ]
+    path = folder / "test.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}))
+    result = subprocess.run([find_promtool(), "test", "rules", path], check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
