@@ -1,4 +1,4 @@
-"""Commands that come with the simulator: `kerf simulate`, `kerf verify`, `kerf report`."""
+"""Commands that come with the simulator: `kerf simulate`, `kerf report`."""
 
 import contextlib
 import json as json_format
@@ -23,13 +23,6 @@ simulate_app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-verify_app = typer.Typer(
-    help="Compare the simulator with published results.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
 report_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 NODE_LIST = "openb_node_list_gpu_node.csv"
@@ -103,7 +96,7 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
             )
             _tell_time(run)
             report |= {"departures": True, "load": load or 1.0, "order": order or "fifo", "round_s": round_s or 0.0}
-            report |= {"pods": len(offered.groups) - offered.num_before, "pods_before": offered.num_before}
+            report |= {"pods": len(offered.owners) - offered.num_before, "pods_before": offered.num_before}
             report |= {"left_out": {"pods": offered.left_out}}
             report |= {"time_factor": round(offered.time_factor, 6), **delays.measures(run)}
         else:
@@ -192,54 +185,6 @@ def _failures(mtbf_hours: float | None, repair_hours: float) -> "Failures | None
     return Failures(mtbf_hours * 3600, repair_hours * 3600) if mtbf_hours else None
 
 
-@verify_app.callback()
-def verify() -> None:
-    """Compare the simulator with published results."""
-
-
-@verify_app.command()
-def published(
-    traces: TracesOption,
-    trace: Annotated[list[str] | None, typer.Option(help="Only this trace; may be repeated.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Only this seed; may be repeated.")] = None,
-    json: JsonOption = None,
-) -> None:
-    """Replay the published experiment; exit status 1 when a result differs by more than 0.01 points."""
-    with telling_faults():
-        from model import published as experiment
-
-        directory = folder(traces)
-        lines = [
-            line
-            for line in experiment.table(directory)
-            if (not trace or line[0] in trace) and (not seed or line[2] in seed)
-        ]
-        if not lines:
-            raise ValueError("no such line in published_allocation.csv")
-        with progress_bar(len(lines)) as tell:
-            runs = experiment.verify(directory, lines, tell)
-    table = Table("trace", "policy", "runs", "largest difference", "differ", title="Published and replayed allocation")
-    for name, rule in sorted({(run.trace, run.policy) for run in runs}):
-        group = [run for run in runs if (run.trace, run.policy) == (name, rule)]
-        worst = max(run.difference for run in group)
-        table.add_row(name, rule, str(len(group)), f"{worst:.2f}", str(sum(not run.equal for run in group)))
-    different = [run for run in runs if not run.equal]
-    for run in different:
-        errors().print(f"{run.trace}, {run.policy}, seed {run.seed}: published {run.published}, replayed {run.ours}")
-    report = {
-        "runs": [
-            {"trace": run.trace, "policy": run.policy, "seed": run.seed, "published": run.published, "ours": run.ours}
-            for run in runs
-        ],
-        "equal": not different,
-    }
-    publish(report, [table], json)
-    console = errors() if json == "-" else console_on(sys.stdout)
-    console.print(f"{len(runs) - len(different)} of {len(runs)} runs equal within {experiment.TOLERANCE} points")
-    if different:
-        raise typer.Exit(1)
-
-
 @report_app.command()
 def report(  # noqa: PLR0913, PLR0917 - options of a command
     traces: TracesOption,
@@ -261,7 +206,7 @@ def report(  # noqa: PLR0913, PLR0917 - options of a command
         from model.comparisons import SIZES, compare, compare_orders, compare_sizes
 
         names = [baseline(name.strip()).name for name in policies.split(",")]
-        numbers = _whole_numbers(seeds)
+        numbers = whole_numbers(seeds)
         listed = trace or ["default"]
         ordered = [name.strip() for name in orders.split(",")] if jobs is not None else []
         num_steps = len(listed) * len(names) * len(numbers) + len(ordered) + (len(SIZES) if sizes else 0)
@@ -275,7 +220,8 @@ def report(  # noqa: PLR0913, PLR0917 - options of a command
     console_on(sys.stdout).print(f"{path}", soft_wrap=True)
 
 
-def _whole_numbers(text: str) -> list[int]:
+def whole_numbers(text: str) -> list[int]:
+    """Seeds as they are written on a command line."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and len(part) <= 15 for part in parts):
         raise ValueError(f"--seeds {text}: write whole numbers, as in 42,43,44")

@@ -2,33 +2,44 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from extender.core.clusters import Floats
+from extender.core.durations import Durations
 from extender.core.fragments import mix_of
+from extender.core.orders import HELD_MOST_S, hold_s
 from extender.core.packing import ANY_MODEL, GPU_MILLI, Asks
 from model.baselines import Baseline
-from model.estimates import History
 from model.jobs import GPUS_PER_NODE, JobList
-from model.queues import Failures, Kind, Outcome, Simulation, Tasks, whole_gpu_nodes
+from model.queues import (
+    CPU_MILLI_PER_GPU,
+    MEMORY_MIB_PER_GPU,
+    Failures,
+    Kind,
+    Outcome,
+    Simulation,
+    Tasks,
+    Turns,
+    whole_gpu_nodes,
+)
 
 ORDERS: Final = {
     "fifo": "by submission, skipping what does not fit: kube-scheduler's own",
     "oracle-sjf": "shortest first, by the true duration, which nobody can know",
     "oracle-area": "least GPU time first, by the true duration",
-    "kerf": "by submission, held back in proportion to the duration expected from jobs that ended before",
+    "kerf": "the queue's own: by submission, held back by the GPU time expected from jobs that ended before",
 }
-PATIENCE: Final = 100.0
-"""In the order `kerf`, how many expected durations later a job may have come and still go first."""
-LONGEST_ESTIMATE_S: Final = 86400.0
-"""No job is expected to take longer: so none is overtaken by jobs that came PATIENCE days after it."""
+RESERVE_AFTER_S: Final = 10.0
+"""In the order `kerf`, as `queue.reserve_after_s` of the service."""
 SHORTEST_S: Final = 10.0
 """Slowdown is bounded: jobs shorter than this count as so long (Feitelson's bounded slowdown)."""
 PERCENTILES: Final = (50, 95, 99)
+
+Owners = tuple[str, ...]
 
 
 class UnknownOrderError(ValueError):
@@ -64,7 +75,7 @@ class Run:
         return np.maximum(self.jct_s / np.maximum(self.duration_s[self.num_before :], SHORTEST_S), 1.0)
 
 
-def simulate_jobs(
+def simulate_jobs(  # noqa: PLR0913 - what a run is made of
     jobs: JobList,
     num_gpus: int,
     policy: Baseline,
@@ -73,46 +84,64 @@ def simulate_jobs(
     *,
     failures: Failures | None = None,
     round_s: float = 0.0,
+    held_most_s: float = HELD_MOST_S,
+    before: JobList | None = None,
 ) -> Run:
-    """Run jobs that all fit the cluster on nodes of GPUS_PER_NODE."""
+    """Run jobs that all fit the cluster on nodes of GPUS_PER_NODE.
+
+    `before` has jobs that ended before the first submission: the order `kerf` knows how long they took.
+    """
     tasks = tasks_of(jobs)
-    history = History()
-    key = order_key(order, tasks, [(jobs.cluster[j], int(jobs.num_gpus[j])) for j in range(len(jobs.cluster))], history)
-
-    def ended(job: int) -> None:
-        history.ended(jobs.cluster[job], int(jobs.num_gpus[job]), float(jobs.duration_s[job]))
-
+    durations = Durations()
+    if before is not None:
+        for job in np.argsort(before.submitted_s + before.duration_s, kind="stable").tolist():
+            durations.finished(owners_of(before, job), float(before.duration_s[job]))
+    owners = [owners_of(jobs, job) for job in range(len(jobs.cluster))]
     simulation = Simulation(
         tasks,
         whole_gpu_nodes(num_gpus, GPUS_PER_NODE),
         policy,
-        key,
+        turns_of(order, tasks, owners, durations, held_most_s),
         np.random.default_rng([seed, 2]),
-        ended,
+        lambda job: durations.finished(owners[job], float(jobs.duration_s[job])),
         failures,
         round_s,
+        reserve_after_s(order),
     )
     begin = time.perf_counter()
     outcome = simulation.run()
     return Run(jobs.submitted_s, jobs.duration_s, outcome, num_gpus, time.perf_counter() - begin)
 
 
-def order_key(order: str, tasks: Tasks, groups: list[tuple[str, int]], history: History) -> Callable[[int], float]:
-    """A job's place in the queue; `groups` are the (team, size) that history is kept by."""
+def owners_of(jobs: JobList, job: int) -> Owners:
+    """Whose history tells of a job, narrowest first: its virtual cluster's jobs of that size, the virtual cluster."""
+    return f"{jobs.cluster[job]}/{jobs.num_gpus[job]} GPUs", jobs.cluster[job]
 
-    def by_estimate(job: int) -> float:
-        expected = min(history.estimate_s(*groups[job]), LONGEST_ESTIMATE_S)
-        return float(tasks.submitted_s[job]) + PATIENCE * expected
+
+def reserve_after_s(order: str) -> float:
+    """When nodes are kept for the first in the queue: kube-scheduler never does."""
+    return RESERVE_AFTER_S if order == "kerf" else math.inf
+
+
+def turns_of(
+    order: str, tasks: Tasks, owners: Sequence[Owners], durations: Durations, held_most_s: float = HELD_MOST_S
+) -> Turns:
+    """Whose turn it is in an order, by name; `owners` (J,) are those that `durations` is kept by."""
+    gpus = (tasks.asked_milli / GPU_MILLI).tolist()
+    submitted, duration = tasks.submitted_s, tasks.duration_s
+
+    def held(job: int) -> float:
+        return hold_s(durations.expected_s(owners[job]), gpus[job], held_most_s)
 
     match order:
         case "fifo":
-            return lambda job: float(tasks.submitted_s[job])
+            return Turns(lambda job: float(submitted[job]))
         case "oracle-sjf":
-            return lambda job: float(tasks.duration_s[job])
+            return Turns(lambda job: float(duration[job]))
         case "oracle-area":
-            return lambda job: float(tasks.duration_s[job] * tasks.asked_milli[job])
+            return Turns(lambda job: float(duration[job] * tasks.asked_milli[job]))
         case "kerf":
-            return by_estimate
+            return Turns(lambda job: float(submitted[job]), held, lambda job: owners[job])
         case _:
             raise UnknownOrderError(
                 f"no order {order!r}; there are {', '.join(ORDERS)} (orders that preempt, such as shortest remaining "
@@ -123,8 +152,8 @@ def order_key(order: str, tasks: Tasks, groups: list[tuple[str, int]], history: 
 def tasks_of(jobs: JobList) -> Tasks:
     """Jobs as gangs of whole GPUs: whole nodes, and one part for what remains."""
     sizes = np.arange(1, GPUS_PER_NODE + 1)
-    zeros = np.zeros(len(sizes), np.int64)
-    asks = Asks(zeros, zeros.copy(), sizes, np.full(len(sizes), GPU_MILLI), np.full(len(sizes), ANY_MODEL))
+    whole, any_model = np.full(len(sizes), GPU_MILLI), np.full(len(sizes), ANY_MODEL)
+    asks = Asks(sizes * CPU_MILLI_PER_GPU, sizes * MEMORY_MIB_PER_GPU, sizes, whole, any_model)
     kinds: list[Kind] = []
     for num_gpus in jobs.num_gpus.tolist():
         whole, rest = divmod(num_gpus, GPUS_PER_NODE)

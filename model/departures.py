@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from extender.core import packing
+from extender.core.durations import Durations
 from model.baselines import Baseline
-from model.delays import Run, order_key
-from model.estimates import History
+from model.delays import Owners, Run, reserve_after_s, turns_of
 from model.queues import Failures, Simulation, Tasks
 from model.traces import GPU_MILLI, NodeList, PodList, TraceError
 from model.workloads import bits_of, classes_of, empty_nodes, typical_pods
@@ -26,7 +26,7 @@ class Churn:
     nodes: packing.Nodes
     model_names: tuple[str, ...]
     """(M,) of the models that `nodes.model` counts."""
-    groups: list[tuple[str, int]]
+    owners: list[Owners]
     """(J,) what history is kept by: models asked for, and GPU milli."""
     num_before: int
     """Jobs of earlier periods; nothing is told of their delays."""
@@ -80,8 +80,9 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
         asks,
         typical_pods(pod_list, model_bits),
     )
-    groups = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
-    return Churn(tasks, nodes, tuple(model_bits), groups, len(before), len(pod_list.names) - len(kept), factor)
+    asked = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
+    owners: list[Owners] = [(f"{spec}/{milli}", spec) for spec, milli in asked]
+    return Churn(tasks, nodes, tuple(model_bits), owners, len(before), len(pod_list.names) - len(kept), factor)
 
 
 def simulate_churn(
@@ -92,20 +93,17 @@ def simulate_churn(
     nodes = packing.copy_of(offered.nodes)
     if policy.order is not None:
         nodes = packing.in_order(nodes, policy.order(nodes, offered.model_names))
-    history = History()
-
-    def ended(job: int) -> None:
-        history.ended(*offered.groups[job], float(tasks.duration_s[job]))
-
+    durations = Durations()
     simulation = Simulation(
         tasks,
         nodes,
         policy,
-        order_key(order, tasks, offered.groups, history),
+        turns_of(order, tasks, offered.owners, durations),
         np.random.default_rng([seed, 2]),
-        ended,
+        lambda job: durations.finished(offered.owners[job], float(tasks.duration_s[job])),
         failures,
         round_s,
+        reserve_after_s(order),
     )
     begin = time.perf_counter()
     outcome = simulation.run()

@@ -8,7 +8,7 @@ what kube-scheduler does. With scheduling rounds the walk waits for the next rou
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,9 +19,18 @@ from extender.core.clusters import Floats, Longs
 from extender.core.fragments import Mix
 from extender.core.packing import Asks, Nodes, Tie
 from model.baselines import Baseline
+from model.reservations import Reservation
 
 Kind = tuple[tuple[int, int], ...]
 """Parts of a job: classes, each with how many there are of it."""
+
+CPU_MILLI_PER_GPU: Final = 12_000
+MEMORY_MIB_PER_GPU: Final = 96 * 1024
+
+_Queue = tuple[Kind, Hashable]
+"""Jobs of a kind and a group."""
+_Place = tuple[int, float, int]
+"""(-priority, place, job): heaps of them."""
 
 _GONE: Final = 1 << 40
 """CPU milli taken from a node that failed, so that nothing fits."""
@@ -68,9 +77,19 @@ class Outcome:
     decisions: int = 0
 
 
-OrderKey = Callable[[int], float]
-"""A job's place in the queue, told when it is submitted; smaller goes first."""
 Ended = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Whose turn it is among equals in priority: the job whose place plus what it is held back is smallest."""
+
+    place: Callable[[int], float]
+    """Told when a job is submitted."""
+    held: Callable[[int], float] = lambda _: 0.0
+    """Asked at each walk, of the first of a group: what is learned meanwhile counts."""
+    group: Callable[[int], Hashable] = lambda _: None
+    """Jobs of a group are held back alike."""
 
 
 @dataclass
@@ -81,17 +100,18 @@ class Simulation:
     nodes: Nodes
     """Filled in place."""
     policy: Baseline
-    order_key: OrderKey
+    turns: Turns
     rng: np.random.Generator
     tell_ended: Ended = lambda _: None
     failures: Failures | None = None
     round_s: float = 0.0
     """Time between scheduling rounds; 0 walks the queue at every event."""
+    reserve_after_s: float = math.inf
+    """When the first in the queue has waited so long without room, nodes are kept for it from those behind it."""
 
     _events: list[tuple[float, int, int, int]] = field(default_factory=list)
     """Heap of (time, what, job or node, attempt)."""
-    _queues: dict[Kind, list[tuple[int, float, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Per kind a heap of (-priority, place, job)."""
+    _queues: dict[_Queue, list[_Place]] = field(default_factory=lambda: defaultdict(list))
     _held: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     """Per running job its (class, node, GPUs)."""
     _blocked: set[Kind] = field(default_factory=set)
@@ -104,8 +124,9 @@ class Simulation:
         num_jobs = len(self.tasks.submitted_s)
         outcome = Outcome(np.full(num_jobs, math.inf), np.full(num_jobs, math.inf), np.zeros(num_jobs, np.int64))
         self._memo = kernels.memo_of(len(self.tasks.asks.cpu_milli), self.nodes, self.tasks.mix)
+        self._reservation = Reservation(self.nodes, self.tasks.asks, self.tasks.mix, self._memo)
         self._last = 0 if self.policy.tie is Tie.SAMPLED else -1
-        self._key = [0.0] * num_jobs
+        self._place = [0.0] * num_jobs
         self._attempt = [0] * num_jobs
         self._waiting_milli = 0
         self._free_milli = int(self.nodes.gpu_free_milli.sum())
@@ -151,7 +172,7 @@ class Simulation:
     def _happen(self, what: int, subject: int, attempt: int, now: float, outcome: Outcome) -> bool:
         """One event; returns whether the queue has to be walked."""
         if what == _COME:
-            self._key[subject] = self.order_key(subject)
+            self._place[subject] = self.turns.place(subject)
             self._enqueue(subject)
         elif what == _END:
             if attempt != self._attempt[subject]:
@@ -187,8 +208,8 @@ class Simulation:
         self._plan(back + self._drawn(failures.mean_between_s), _FAIL, node)
 
     def _enqueue(self, job: int) -> None:
-        queue = self._queues[self.tasks.kinds[job]]
-        heapq.heappush(queue, (-int(self.tasks.priority[job]), self._key[job], job))
+        queue = self._queues[self.tasks.kinds[job], self.turns.group(job)]
+        heapq.heappush(queue, (-int(self.tasks.priority[job]), self._place[job], job))
         self._waiting_milli += int(self.tasks.asked_milli[job])
 
     def _release(self, job: int) -> None:
@@ -211,23 +232,43 @@ class Simulation:
         Jobs of a kind fit alike and room only shrinks on the way: the first one of a kind that does not fit speaks
         for those behind it.
         """
-        heads = [(queue[0], kind) for kind, queue in self._queues.items() if queue and kind not in self._blocked]
+        reserves = self.reserve_after_s < math.inf
+        heads = [
+            self._turn(name)
+            for name, queue in self._queues.items()
+            if queue and (reserves or name[0] not in self._blocked)
+        ]
         heapq.heapify(heads)
+        hidden, blocked_by_that = False, set()
         while heads:
-            (_, _, job), kind = heapq.heappop(heads)
-            parts = self._start(kind, outcome)
+            (_, _, job), name = heapq.heappop(heads)
+            kind = name[0]
+            parts = self._start(kind, outcome) if kind not in self._blocked else None
             if parts is None:
+                if hidden and kind not in self._blocked:
+                    blocked_by_that.add(kind)
                 self._blocked.add(kind)
+                if reserves and not hidden and now - self.tasks.submitted_s[job] >= self.reserve_after_s:
+                    self._reservation.hide(job, [c for c, count in kind for _ in range(count)])
+                    hidden = True
                 continue
-            queue = self._queues[kind]
+            queue = self._queues[name]
             heapq.heappop(queue)
             if queue:
-                heapq.heappush(heads, (queue[0], kind))
+                heapq.heappush(heads, self._turn(name))
             self._held[job] = parts
             self._waiting_milli -= int(self.tasks.asked_milli[job])
             self._count(job, +1)
             outcome.started_s[job] = min(outcome.started_s[job], now)
             self._plan(now + float(self.tasks.duration_s[job]), _END, job, self._attempt[job])
+        if hidden:
+            self._reservation.show()
+            self._blocked -= blocked_by_that
+
+    def _turn(self, name: _Queue) -> tuple[_Place, _Queue]:
+        """The first of a queue, and its place among the first of all."""
+        minus_priority, place, job = self._queues[name][0]
+        return (minus_priority, place + self.turns.held(job), job), name
 
     def _start(self, kind: Kind, outcome: Outcome) -> list[tuple[int, int, int]] | None:
         """Book all parts of a kind, or none."""
@@ -254,9 +295,12 @@ def _is_gang(kind: Kind) -> bool:
 
 
 def whole_gpu_nodes(num_gpus: int, per_node: int) -> Nodes:
-    """Nodes that have nothing but GPUs, of one model; the last one has what remains."""
+    """Nodes of one model of GPU, with CPU and memory in proportion; the last one has what remains.
+
+    Jobs that ask in proportion never lack either: kube-scheduler's own scores go by nothing else.
+    """
     sizes = [per_node] * (num_gpus // per_node) + ([num_gpus % per_node] if num_gpus % per_node else [])
     num = np.array(sizes, dtype=np.int64)
     free = np.where(np.arange(per_node) < num[:, None], packing.GPU_MILLI, 0).astype(np.int32)
-    zeros = np.zeros(len(num), np.int64)
-    return Nodes(zeros.copy(), zeros.copy(), num, zeros.copy(), zeros.copy(), zeros.copy(), free)
+    cpu_milli, memory_mib = num * CPU_MILLI_PER_GPU, num * MEMORY_MIB_PER_GPU
+    return Nodes(cpu_milli, memory_mib, num, np.zeros(len(num), np.int64), cpu_milli.copy(), memory_mib.copy(), free)

@@ -18,15 +18,15 @@ from extender.cluster.mirrors import HOLDING_PODS, NODES_PATH, PODS_PATH
 from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.reflectors import Reflector
 from extender.cluster.transports import ClusterError, Transport
+from extender.core.durations import Durations
+from extender.core.orders import Order, Waiting, hold_s, ordered
 from extender.core.requests import PodRequest
 from extender.queueing.backlogs import PENDING_PODS, Backlog, Entry
-from extender.queueing.durations import Durations
 from extender.queueing.gangs import Gangs, Unit, units_of
 from extender.queueing.manifests import Node, Pod
 from extender.queueing.nodebooks import Booked, NodeBook
 from extender.queueing.optins import NAMESPACES_PATH, Namespaces, opted_out
 from extender.queueing.options import Counts, Options
-from extender.queueing.orders import Order, Waiting, ordered
 from extender.queueing.plans import Plan, PlanPod
 from extender.queueing.realisations import Realiser
 from extender.queueing.remnants import Remnants
@@ -83,7 +83,7 @@ class QueueController:
             "nodes": Reflector[objects.Node](transport, NODES_PATH, Node, self._nodes, clock, page_size=page_size),
             "namespaces": Reflector[objects.Node](transport, NAMESPACES_PATH, Node, self._namespaces, clock),
         }
-        if options.order is Order.SHORTEST or options.fair_share or options.quotas.gpus or options.gang_timeout_s:
+        if options.order is Order.KERF or options.fair_share or options.quotas.gpus or options.gang_timeout_s:
             self._reflectors["running pods"] = Reflector[objects.Pod](
                 transport, PODS_PATH, Pod, self._runs, clock, field_selector=HOLDING_PODS, page_size=page_size
             )
@@ -182,13 +182,13 @@ class QueueController:
     def _in_order(self, units: Sequence[Unit]) -> list[Unit]:
         """Whose turn it is first."""
         quotas, by_key = self._options.quotas, {unit.name: unit for unit in units}
-        shortest, fair = self._options.order is Order.SHORTEST, self._options.fair_share
+        fair = self._options.fair_share
         waiting = [
             Waiting(
                 key=unit.name,
                 priority=max(pod.priority for pod in unit.pods),
                 since=min(entry.created for entry in unit.entries),
-                expected_s=self._expected_s(unit) if shortest else 0.0,
+                held_s=self._held_s(unit) if self._options.order is Order.KERF else 0.0,
                 owner=unit.namespace,
                 share=unit.gpus / max(quotas.weights.get(unit.namespace, 1.0), 1e-9) if fair else 0.0,
             )
@@ -198,22 +198,26 @@ class QueueController:
         in_order = ordered(
             waiting,
             self._wall_clock(),
-            order=self._options.order,
             ageing_s=self._options.ageing_s,
             shares=shares,
         )
         return [by_key[item.key] for item in in_order]
 
-    def _expected_s(self, unit: Unit) -> float:
-        return max(self.durations.expected_s(owners_of(entry.pod)) for entry in unit.entries)
+    def _held_s(self, unit: Unit) -> float:
+        expected_s = max(
+            self.durations.expected_s(owners_of(entry.pod, entry.planned.num_gpus))
+            for entry in unit.entries
+            if entry.planned is not None
+        )
+        return hold_s(expected_s, unit.gpus, self._options.held_most_s)
 
     def _used(self) -> dict[str, float]:
         """GPUs in use by namespace, those of pods on their way included."""
         used = dict(self._runs.gpus)
         for entry in self.backlog.on_their_way(self._clock()):
-            if entry.planned is not None and entry.planned.gpus is not None:
+            if entry.planned is not None:
                 namespace = entry.pod.metadata.namespace
-                used[namespace] = used.get(namespace, 0.0) + max(entry.planned.gpus.count, 1)
+                used[namespace] = used.get(namespace, 0.0) + entry.planned.num_gpus
         return used
 
     async def _plan(

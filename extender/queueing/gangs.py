@@ -99,7 +99,7 @@ class Unit:
     @property
     def gpus(self) -> float:
         """GPUs asked, all together."""
-        return float(sum(max(pod.gpus.count, 1) for pod in self.pods if pod.gpus is not None))
+        return float(sum(pod.num_gpus for pod in self.pods))
 
 
 class Gangs:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from extender.core.orders import HELD_MOST_S, Order
 from extender.queueing.boards import DEFAULT_POLICY
-from extender.queueing.orders import Order
 from extender.queueing.quotas import Quotas
 
 
@@ -14,6 +14,7 @@ class Options:
     planner: str = "greedy"
     policy: str = DEFAULT_POLICY
     order: Order = Order.FIFO
+    held_most_s: float = HELD_MOST_S
     ageing_s: float = 3600.0
     interval_s: float = 0.05
     retry_s: float = 5.0

@@ -42,6 +42,11 @@ class PlanPod:
     image: str = ""
     """Image that its node has to have or to fetch."""
 
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that it asks for, a share of one counted as one."""
+        return max(self.gpus.count, 1) if self.gpus is not None else 0
+
 
 @dataclass(frozen=True, slots=True)
 class View:

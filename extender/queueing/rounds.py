@@ -75,7 +75,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
             break
         first = pods[unit[0]]
         namespace = first.key.partition("/")[0]
-        asked = float(sum(_gpus(pods[position]) for position in unit))
+        asked = float(sum(pods[position].num_gpus for position in unit))
         excess = rules.quotas.excess(namespace, used.get(namespace, 0.0), asked)
         if excess:
             why.update(dict.fromkeys(unit, excess))
@@ -153,7 +153,3 @@ def _others(view: View, head: Head) -> Mask:
     others = np.ones(view.num_nodes, np.bool_)
     others[[view.cluster.row_of[name] for name in head.nodes]] = False
     return others
-
-
-def _gpus(pod: PlanPod) -> int:
-    return max(pod.gpus.count, 1) if pod.gpus is not None else 0

@@ -2,13 +2,14 @@
 
 import contextlib
 from collections.abc import Callable
+from math import ceil
 
 from extender.cluster import objects
 from extender.cluster.pods import read_holding
+from extender.core.durations import Durations
 from extender.core.requests import RequestError
 from extender.queueing.backlogs import unix_time
 from extender.queueing.batches import gang_of
-from extender.queueing.durations import Durations
 from extender.queueing.manifests import Pod
 
 
@@ -18,14 +19,15 @@ class Runs:
     def __init__(self, durations: Durations, wall_clock: Callable[[], float]) -> None:
         self._durations = durations
         self._wall_clock = wall_clock
-        self._running: dict[str, tuple[Pod, float]] = {}
+        self._running: dict[str, tuple[Pod, float, float]] = {}
+        """Pod, GPUs, and the time of the first sight, by UID."""
         self.gpus: dict[str, float] = {}
         """GPUs in use by namespace."""
 
     def gangs(self) -> dict[str, list[Pod]]:
         """Pods that hold something, by their gang."""
         found: dict[str, list[Pod]] = {}
-        for pod, _ in self._running.values():
+        for pod, _, _ in self._running.values():
             with contextlib.suppress(RequestError):
                 gang, _ = gang_of(pod)
                 if gang:
@@ -43,7 +45,7 @@ class Runs:
         holding, _ = read_holding(item)
         gpus = sum(part.milli / 1000 for part in holding.parts) if holding.parts else float(holding.units)
         known = self._running.get(uid)
-        self._running[uid] = item, gpus
+        self._running[uid] = item, gpus, known[2] if known is not None else self._wall_clock()
         self._count(item, gpus - (known[1] if known is not None else 0.0))
 
     def remove(self, item: objects.Pod) -> None:
@@ -57,28 +59,32 @@ class Runs:
             self._end(uid, learn=False)
 
     def _end(self, uid: str, learn: bool = True) -> None:
-        pod, gpus = self._running.pop(uid, (None, 0.0))
+        pod, gpus, seen = self._running.pop(uid, (None, 0.0, 0.0))
         if pod is None:
             return
         self._count(pod, -gpus)
         started = unix_time(pod.status.start_time)
         if learn and started:
-            self._durations.finished(owners_of(pod), self._wall_clock() - started)
+            if started <= seen < started + 1:  # an API server's times are whole seconds
+                started = seen
+            self._durations.finished(owners_of(pod, gpus), self._wall_clock() - started)
 
     def _count(self, pod: Pod, gpus: float) -> None:
         namespace = pod.metadata.namespace
         self.gpus[namespace] = self.gpus.get(namespace, 0.0) + gpus
 
 
-def owners_of(pod: Pod) -> tuple[str, ...]:
-    """Whose history tells of a pod, narrowest first: its controller by name without what is generated, its namespace.
+def owners_of(pod: Pod, gpus: float) -> tuple[str, ...]:
+    """Whose history tells of a pod that asks for so many GPUs, narrowest first.
 
-    A CronJob's Jobs and a user's numbered runs differ in their digits alone.
+    Of its namespace those with as many GPUs and the same controller (or pod) by name without what is generated; those
+    with as many GPUs; all. A CronJob's Jobs and a user's numbered runs differ in their digits alone.
     """
     namespace = pod.metadata.namespace
     owner = next((item for item in pod.metadata.owner_references or () if item.controller), None)
     name = f"{owner.kind}/{_stem(owner.name)}" if owner else f"Pod/{_stem(pod.metadata.name)}"
-    return f"{namespace}/{name}", namespace
+    size = f"{ceil(gpus)} GPUs"
+    return f"{namespace}/{name}/{size}", f"{namespace}/{size}", namespace
 
 
 def _stem(name: str) -> str:

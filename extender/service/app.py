@@ -261,6 +261,7 @@ def _queue(
         planner=given.planner,
         policy=settings.decisions.policy,
         order=given.order,
+        held_most_s=given.held_most_s,
         ageing_s=given.ageing_s,
         batch_pods=given.batch_pods,
         max_open=given.max_open,

@@ -16,8 +16,8 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from extender.cluster.yaml_faults import yaml_fault
 from extender.core.occupancies import HARDWARE_XIDS
+from extender.core.orders import HELD_MOST_S, Order
 from extender.core.policies import AUTO, POLICIES
-from extender.queueing.orders import Order
 from extender.queueing.planners import PLANNERS
 from extender.service.admissions import Devices
 from extender.service.certificates import CertificateFiles
@@ -286,9 +286,11 @@ class QueueSettings(_Section):
     planner: str = "greedy"
     """greedy, genetic, q-learning or exact: another one is followed where it places more of a batch than greedy."""
     order: Order = Order.FIFO
-    """Among equals in priority: `fifo`, or `shortest` by what pods of the same owner took."""
+    """Among equals in priority: `fifo`, or `kerf`: least GPU time first, as expected from what such pods took."""
+    held_most_s: float = Field(default=HELD_MOST_S, ge=0)
+    """In the order `kerf` a pod is overtaken only by equals in priority that came at most so long after it."""
     ageing_s: float = Field(default=3600.0, ge=0)
-    """Waiting so long raises a pod's priority by one; 0: never."""
+    """Waiting so long, in the order `kerf` beyond what it is held back, raises a pod's priority by one; 0: never."""
     fair_share: bool = False
     """Among equals in priority the namespace goes first whose GPUs in use over its weight are fewest."""
     quotas: dict[str, float] = {}

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.bench import calls, ledgers, planners, reports, schedulers, starts, telemetry
+from tests.bench import calls, jobs, ledgers, planners, reports, schedulers, starts, telemetry
 from tests.bench.servers import BenchError
 from tests.controlplane import ApiError, BuildError, ProcessError
 
@@ -66,6 +67,23 @@ def time_calls(
     with _progress(plan.num_steps) as tell:
         report = calls.measure(plan, tell)
     _publish(report, [reports.calls_table(report)], json)
+
+
+@app.command(name="jobs")
+def complete_jobs(
+    jobs_file: Annotated[Path | None, typer.Option("--jobs", help="Jobs in Philly's form; default: drawn.")] = None,
+    num_jobs: Annotated[int, typer.Option("--number", min=2, help="Jobs of a run.")] = 150,
+    nodes: NodesOption = 2,
+    load: Annotated[float, typer.Option(min=0.1, help="Work submitted, by capacity.")] = 2.0,
+    span: Annotated[float, typer.Option(min=1, help="Seconds from first to last submission.")] = 60.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Lists of jobs.")] = 3,
+    json: JsonOption = None,
+) -> None:
+    """Job completion under kube-scheduler alone and under Kerf's queue, beside the simulator's prediction."""
+    plan = jobs.Plan(jobs_file, num_jobs, nodes, load, span, tuple(range(42, 42 + seeds)))
+    with _progress(plan.num_steps) as tell:
+        report = jobs.measure(plan, tell)
+    _publish(report, [reports.jobs_table(report)], json)
 
 
 @app.command(name="planners")

@@ -160,6 +160,26 @@ def planners_table(report: Report) -> Table:
     return table
 
 
+def jobs_table(report: Report) -> Table:
+    """Completion times on the control plane, and as simulated."""
+    table = _table(
+        f"Seconds, real / simulated: {report['jobs']} jobs on {report['nodes']} nodes in {report['span_s']:g} s, "
+        f"load {report['load']:g}",
+        "run",
+        *("mean JCT", "ratio", "mean delay", "p99 delay", "delays' r"),
+    )
+    for run in report["runs"]:
+        for mode in ("native", "queue"):
+            found = run[mode]
+            figures = [f"{found['real'][key]:.2f} / {found['simulated'][key]:.2f}" for key in found["real"]]
+            correlation = "-" if found["delay_correlation"] is None else f"{found['delay_correlation']:.2f}"
+            table.add_row(f"{run['seed']}, {mode}", figures[0], f"{found['jct_ratio']:.2f}", *figures[1:], correlation)
+    lower = [report["reductions"][which]["jct_reduction"] for which in ("real", "simulated")]
+    words = " / ".join(f"{100 * found['mean']:.0f} ± {100 * found['half_width']:.0f}" for found in lower)
+    table.add_row("lower by, %", words, *[""] * 4, style="bold")
+    return table
+
+
 def _table(title: str, first: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column(first, no_wrap=True)

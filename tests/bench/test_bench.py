@@ -104,3 +104,14 @@ def test_telemetry_reports_costs(tmp_path: Path) -> None:
     assert {"refresh_s", "stall_ms", "filter_p99_ratio_dead"} <= report.keys()
     assert report["series"] == 30 * 8 * 6
     assert 0 < report["refresh_s"] < 600
+
+
+def test_jobs_end_on_the_control_plane_as_simulated(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "jobs", "--number=12", "--nodes=2", "--span=6", "--seeds=1")
+    (run,) = report["runs"]
+    for mode in ("native", "queue"):
+        found = run[mode]
+        assert found["real"].keys() == found["simulated"].keys() == {"mean_jct_s", "mean_delay_s", "p99_delay_s"}
+        # What it takes to submit, bind and end a pod comes on top of the simulator's figure, which knows none of it.
+        assert found["jct_ratio"] > 0.95
+    assert report["reductions"].keys() == {"real", "simulated"}

@@ -3,10 +3,12 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from model.job_trials import met
 from model.jobs import drawn_jobs, nodes_for_load, read_jobs
 from model.traces import TraceError, read_nodes, read_pods
 from tests.model.builders import write_openb
@@ -90,6 +92,49 @@ def test_the_jobs_command(tmp_path: Path) -> None:
     assert (figures["gpus"], figures["nodes"], figures["jobs"], figures["left_out"]["jobs"]) == (8, 1, 3, 1)
     assert set(figures["jct_s"]) == set(figures["queueing_delay_s"]) == {"mean", "p50", "p95", "p99"}
     assert figures["fairness"]["clusters"]["v1"]["jobs"] == 2
+
+
+def test_verify_jobs_reports_pairs_and_its_status_says_whether_the_aim_is_reached(tmp_path: Path) -> None:
+    jobs = drawn_jobs(800, 5)
+    rows = zip(jobs.submitted_s, jobs.duration_s, jobs.num_gpus, jobs.cluster, strict=True)
+    path, target = tmp_path / "jobs.csv", tmp_path / "out.json"
+    path.write_text(HEADING + "".join(f"{at},{took},{gpus},{took * gpus},{team}\n" for at, took, gpus, team in rows))
+    options: list[str | Path] = [
+        "--load",
+        "3",
+        "--seeds",
+        "1,2",
+        "--window-days",
+        "0.25",
+        "--skip-days",
+        "0.25",
+        "--json",
+        target,
+    ]
+    result = kerf("verify", "jobs", "--jobs", path, *options)
+    report = json.loads(target.read_text())
+    assert result.exit_code == (0 if met(report) else 1), result.output
+    assert [len(report[part]) for part in ("windows", "samples", "apart")] == [2, 2, 2]
+    assert [window["held_out"] for window in report["windows"]] == [False, True]
+    # One window is held out: its interval has no width, and its mean is the window's own.
+    known, held_out = report["windows"]
+    assert report["intervals"]["windows"]["jct_reduction"] == {"mean": held_out["jct_reduction"], "half_width": 0}
+    for row in (report["whole"], known, held_out, *report["samples"]):
+        before, after = row["jct_s"]
+        assert row["jct_reduction"] == pytest.approx(1 - after / before, abs=2e-4)
+    assert "fairness between virtual clusters" in result.output
+
+
+def test_the_aim_is_missed_where_one_sample_waits_too_long_or_the_interval_is_wide() -> None:
+    def report(whole: float, mean: float, half_width: float, *ratios: float) -> dict[str, Any]:
+        runs = [{"jct_reduction": whole, "p99_ratio": ratio} for ratio in ratios]
+        spread = {"jct_reduction": {"mean": mean, "half_width": half_width}}
+        return {"whole": runs[0], "samples": runs[1:], "intervals": {"samples": spread}}
+
+    assert met(report(0.5, 0.5, 0.1, 1.0, 1.2))
+    assert not met(report(0.5, 0.5, 0.1, 1.0, 1.21))
+    assert not met(report(0.5, 0.5, 0.21, 1.0, 1.0))
+    assert not met(report(0.29, 0.5, 0.1, 1.0, 1.0))
 
 
 def test_equal_seeds_give_equal_bytes(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """Jobs over time: against a loop that walks the whole queue at every event, and what has to hold."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core import packing
+from extender.core import orders, packing
+from extender.core.durations import Durations
 from extender.core.packing import Nodes
 from model import delays
 from model.baselines import BASELINES, Baseline
@@ -37,24 +40,59 @@ def jobs_of(rows: list[tuple[int, int, int, str, int]]) -> JobList:
     )
 
 
-def oracle_starts(jobs: JobList, num_gpus: int, policy: Baseline, keys: list[float]) -> list[float]:
+Order = Callable[[list[int], float, Durations], list[int]]
+"""Jobs that wait, the time, what was learned: the jobs in their order."""
+
+
+def by_key(jobs: JobList, keys: list[float]) -> Order:
+    return lambda waiting, now, known: sorted(waiting, key=lambda job: (-jobs.priority[job], keys[job], job))
+
+
+def as_the_queue_orders(jobs: JobList) -> Order:
+    """The very function of the service's queue."""
+
+    def in_order(waiting: list[int], now: float, known: Durations) -> list[int]:
+        units = []
+        for job in waiting:
+            gpus, team = int(jobs.num_gpus[job]), jobs.cluster[job]
+            held = orders.hold_s(known.expected_s((f"{team}/{gpus} GPUs", team)), gpus, orders.HELD_MOST_S)
+            units.append(orders.Waiting(f"{job:04}", int(jobs.priority[job]), float(jobs.submitted_s[job]), held))
+        return [int(unit.key) for unit in orders.ordered(units, now)]
+
+    return in_order
+
+
+def oracle_starts(
+    jobs: JobList, num_gpus: int, policy: Baseline, order: Order, reserve_after_s: float = float("inf")
+) -> list[float]:
     """When each job starts: at every event all that wait are tried, one after the other."""
     tasks = delays.tasks_of(jobs)
     nodes = whole_gpu_nodes(num_gpus, 8)
-    started = [float("inf")] * len(keys)
+    started = [float("inf")] * len(jobs.cluster)
+    known, head, kept = Durations(), -1, [-1]
     waiting: list[int] = []
     running: dict[int, tuple[float, list[tuple[int, int, int]]]] = {}
-    coming = list(range(len(keys)))
+    coming = list(range(len(jobs.cluster)))
     while coming or running:
         now = min([jobs.submitted_s[coming[0]]] if coming else [], default=float("inf"))
         now = min([now, *(end for end, _ in running.values())])
         for job in [job for job, (end, _) in running.items() if end == now]:
             for part in running.pop(job)[1]:
                 packing.give_back(nodes, tasks.asks, *part)
+            known.finished((f"{jobs.cluster[job]}/{jobs.num_gpus[job]} GPUs", jobs.cluster[job]), jobs.duration_s[job])
         while coming and jobs.submitted_s[coming[0]] == now:
             waiting.append(coming.pop(0))
-        for job in sorted(waiting, key=lambda job: (-jobs.priority[job], keys[job], job)):
-            parts = oracle_parts(nodes, tasks, job, policy)
+        barred: list[int] = []
+        for job in order(waiting, now, known):
+            parts = oracle_parts(nodes, tasks, job, policy, barred)
+            if parts is None and not barred and now - jobs.submitted_s[job] >= reserve_after_s:
+                if job != head:
+                    whole, rest = divmod(int(jobs.num_gpus[job]), 8)
+                    free = [-int(gpus.sum()) for gpus in nodes.gpu_free_milli]
+                    by_room = sorted(range(len(free)), key=free.__getitem__)
+                    head, kept = job, [row for row in by_room if nodes.num_gpus[row] == 8][:whole]
+                    kept += [row for row in by_room if row not in kept and nodes.num_gpus[row] >= rest][: rest > 0]
+                barred = kept
             if parts is not None:
                 started[job] = float(now)
                 running[job] = (float(now + jobs.duration_s[job]), parts)
@@ -62,12 +100,15 @@ def oracle_starts(jobs: JobList, num_gpus: int, policy: Baseline, keys: list[flo
     return started
 
 
-def oracle_parts(nodes: Nodes, tasks: Tasks, job: int, policy: Baseline) -> list[tuple[int, int, int]] | None:
+def oracle_parts(
+    nodes: Nodes, tasks: Tasks, job: int, policy: Baseline, barred: list[int]
+) -> list[tuple[int, int, int]] | None:
     parts: list[tuple[int, int, int]] = []
     for c, count in tasks.kinds[job]:
         for _ in range(count):
             rows = np.arange(len(nodes.num_gpus))
             score, gpu = packing.evaluate(nodes, tasks.asks, c, rows, policy.rank, tasks.mix)
+            score[barred] = -np.inf
             node, _ = packing.pick(score, policy.tie, 0.0, -1)
             if node < 0:
                 for part in parts:
@@ -86,7 +127,7 @@ def test_fifo_with_skipping_equals_a_walk_over_all_that_wait(
     keys = jobs.submitted_s.tolist()
     # A job of no duration ends at the time of its start: by an event of its own, after the walk.
     if (jobs.duration_s > 0).all():
-        assert run.outcome.started_s.tolist() == oracle_starts(jobs, num_gpus, BASELINES[policy], keys)
+        assert run.outcome.started_s.tolist() == oracle_starts(jobs, num_gpus, BASELINES[policy], by_key(jobs, keys))
     assert (run.outcome.ended_s == run.outcome.started_s + jobs.duration_s).all()
 
 
@@ -94,7 +135,18 @@ def test_fifo_with_skipping_equals_a_walk_over_all_that_wait(
 def test_shortest_first_equals_a_walk_by_duration(rows: list[tuple[int, int, int, str, int]]) -> None:
     jobs = jobs_of([(at, duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
     run = delays.simulate_jobs(jobs, 16, BASELINES["bestfit"], "oracle-sjf", 0)
-    assert run.outcome.started_s.tolist() == oracle_starts(jobs, 16, BASELINES["bestfit"], jobs.duration_s.tolist())
+    by_duration = by_key(jobs, jobs.duration_s.tolist())
+    assert run.outcome.started_s.tolist() == oracle_starts(jobs, 16, BASELINES["bestfit"], by_duration)
+
+
+@given(JOBS, st.sampled_from([16, 20, 24]))
+def test_the_order_kerf_equals_a_walk_in_the_order_of_the_queue(
+    rows: list[tuple[int, int, int, str, int]], num_gpus: int
+) -> None:
+    jobs = jobs_of([(20 * at, 10 * duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
+    run = delays.simulate_jobs(jobs, num_gpus, BASELINES["bestfit"], "kerf", 0)
+    order = as_the_queue_orders(jobs)
+    assert run.outcome.started_s.tolist() == oracle_starts(jobs, num_gpus, BASELINES["bestfit"], order, 10.0)
 
 
 def test_a_small_job_goes_past_a_large_one_that_does_not_fit() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from extender.cluster.ledger import Ledger
 from extender.cluster.transports import ApiError
-from extender.queueing.durations import Durations
+from extender.core.durations import Durations
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.nodebooks import Booked, NodeBook
 from extender.queueing.optins import Namespaces, opted_out
@@ -167,12 +167,23 @@ def test_runs_count_gpus_and_teach_durations() -> None:
     assert runs.gpus == {"ns": 3.0}
     runs.remove(running("a", 2, **job))
     assert runs.gpus == {"ns": 1.0}
-    assert owners_of(running("a", 2, **job)) == ("ns/Job/train", "ns")
-    assert durations.expected_s(("ns/Job/train",)) == 40.0
+    owners = owners_of(running("a", 2, **job), 2.0)
+    assert owners == ("ns/Job/train/2 GPUs", "ns/2 GPUs", "ns")
+    assert durations.num_owners == 3
+    assert durations.expected_s(()) == 40.0
     runs.upsert(running("b", 1, deletionTimestamp="2026-01-01T00:00:20Z"))
     runs.remove(running("b", 1))
-    assert durations.expected_s(("ns/Pod/b",)) == float("inf")  # deleted while it ran: nothing is learned
+    assert durations.num_owners == 3  # deleted while it ran: nothing is learned
     assert runs.gpus == {"ns": 0.0}
+
+
+def test_a_run_seen_from_its_start_is_timed_finer_than_the_api_server_tells() -> None:
+    durations, now = Durations(), [1767225610.7]
+    runs = Runs(durations, lambda: now[0])
+    runs.upsert(running("a", 1))  # startTime says 10, it is 10.7
+    now[0] += 2.0
+    runs.remove(running("a", 1))
+    assert durations.expected_s(()) == pytest.approx(2.0)
 
 
 def test_opening_keeps_the_gates_of_others_and_takes_a_refusal_for_what_it_is() -> None:

@@ -1,0 +1,237 @@
+"""The same jobs through a real kube-scheduler alone, and through Kerf's queue, beside what the simulator predicts.
+
+A list of jobs is compressed: one factor for the times between submissions, one for the durations, so that the work
+submitted is a given load of the nodes. Jobs are pods of up to a node's GPUs, with CPU and memory in proportion; what a
+kubelet would do is done here: pods that have a node run, and succeed when their time is over.
+"""
+
+import contextlib
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from model import delays
+from model.baselines import BASELINES
+from model.jobs import JobList, drawn_jobs, read_jobs
+from model.reports import interval
+from tests.bench import reports, servers
+from tests.bench.servers import GPUS_PER_NODE, ROOT, BenchError
+from tests.controlplane import ControlPlane, objects
+
+_POLL_S = 0.05
+_GATE = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
+_CPU_PER_GPU, _MEMORY_GIB_PER_GPU = 12, 128
+"""Eight times that is a whole node's."""
+# A second is long where hours are: kube-scheduler's pauses after failed attempts are the shortest that it takes.
+_BACKOFF = {"podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 1}
+_LONGEST_FRAC = 0.25
+"""Of the span of submissions, the longest that a job runs: a run has to end."""
+
+
+class Mode(StrEnum):
+    """Who decides."""
+
+    NATIVE = "native"
+    """kube-scheduler alone."""
+    QUEUE = "queue"
+    """Kerf's queue in the order `kerf`, and Kerf behind kube-scheduler."""
+
+
+_SIMULATED = {Mode.NATIVE: ("kube-default", "fifo"), Mode.QUEUE: ("bestfit", "kerf")}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    jobs: Path | None = None
+    """A list in the form of Philly's; None for drawn ones."""
+    num_jobs: int = 150
+    nodes: int = 2
+    load: float = 2.0
+    span_s: float = 60.0
+    """From the first submission to the last."""
+    seeds: tuple[int, ...] = (42, 43, 44)
+
+    @property
+    def num_steps(self) -> int:
+        """Runs."""
+        return len(self.seeds) * len(Mode)
+
+
+@dataclass
+class Times:
+    """When J jobs were submitted, started and ended, in seconds since the beginning."""
+
+    submitted: list[float]
+    started: list[float]
+    ended: list[float]
+    waiting: set[int] = field(default_factory=set)
+    ends: list[tuple[float, int]] = field(default_factory=list)
+    """Heap of what runs."""
+
+
+def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
+    """Run the plan. Raises BenchError when a job does not end."""
+    runs = []
+    with servers.workspace() as directory:
+        for number, seed in enumerate(plan.seeds):
+            listed = compressed(plan, seed)
+            run: dict[str, Any] = {"seed": seed, "gpu_s": round(float(listed.gpu_s.sum()), 1)}
+            modes = list(Mode)
+            for mode in modes[number % 2 :] + modes[: number % 2]:
+                tell(f"{mode}, seed {seed}")
+                run[mode.value] = _compared(listed, plan, mode, seed, directory / f"{seed}-{mode}")
+            runs.append(run)
+    return {
+        **{"jobs": plan.num_jobs, "nodes": plan.nodes, "load": plan.load, "span_s": plan.span_s},
+        **{"list": plan.jobs.name if plan.jobs else "drawn", "runs": runs, "reductions": _reductions(runs)},
+        "machine": reports.machine(),
+    }
+
+
+def compressed(plan: Plan, seed: int) -> JobList:
+    """A random choice of jobs that fit one node, from a random stretch of the list ten times as long."""
+    rng = np.random.default_rng([seed, 4])
+    listed = read_jobs(plan.jobs) if plan.jobs else drawn_jobs(50 * plan.num_jobs, seed)
+    listed = listed.select(listed.num_gpus <= GPUS_PER_NODE)
+    total, stretch = len(listed.cluster), 10 * plan.num_jobs
+    if total < stretch:
+        raise BenchError(f"{total} jobs of up to {GPUS_PER_NODE} GPUs are listed, {stretch} are needed; lower --jobs")
+    begin = int(rng.integers(0, total - stretch + 1))
+    chosen = np.zeros(total, np.bool_)
+    chosen[begin + rng.choice(stretch, plan.num_jobs, replace=False)] = True
+    few = listed.select(chosen)
+    submitted = (few.submitted_s - few.submitted_s[0]) * plan.span_s / max(few.span_s, 1e-9)
+    work = plan.load * plan.span_s * plan.nodes * GPUS_PER_NODE
+    duration = np.maximum(few.duration_s, 1e-3)
+    for _ in range(50):  # what is cut off the longest is given to the others
+        duration = np.clip(duration * work / float((duration * few.num_gpus).sum()), 0.1, _LONGEST_FRAC * plan.span_s)
+    return replace(few, submitted_s=submitted, duration_s=duration.round(2))
+
+
+def _compared(listed: JobList, plan: Plan, mode: Mode, seed: int, directory: Path) -> dict[str, Any]:
+    """One run on a control plane of its own, and the simulator's prediction of it."""
+    with servers.plane_with_nodes(directory, plan.nodes) as plane:
+        for name in sorted(set(listed.cluster)):
+            plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _namespace(name)}})
+        with _deciding(plane, mode) as gate:
+            times = run_list(plane, listed, gate)
+    policy, order = _SIMULATED[mode]
+    simulated = delays.simulate_jobs(listed, plan.nodes * GPUS_PER_NODE, BASELINES[policy], order, seed)
+    real_jct = np.array(times.ended) - np.array(times.submitted)
+    real_delay = np.array(times.started) - np.array(times.submitted)
+    return {
+        "real": _figures(real_jct, real_delay),
+        "simulated": _figures(simulated.jct_s, simulated.delay_s),
+        "jct_ratio": round(float(real_jct.mean() / simulated.jct_s.mean()), 4),
+        "delay_correlation": _correlation(real_delay, simulated.delay_s),
+    }
+
+
+@contextlib.contextmanager
+def _deciding(plane: ControlPlane, mode: Mode) -> Iterator[dict[str, Any]]:
+    """The schedulers of a mode; gives what is added to a pod's spec."""
+    if mode is Mode.NATIVE:
+        plain = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+        plane.start_scheduler(yaml.safe_dump(plain | _BACKOFF))
+        yield {}
+        return
+    plane.apply(ROOT / "manifests" / "queue" / "rbac.yaml")
+    with servers.kerf(plane, "decisive", "--set=queue.enabled=true", "--set=queue.order=kerf") as kerf:
+        config = yaml.safe_load((ROOT / "scheduler-config" / "decisive.yaml").read_text()) | _BACKOFF
+        plane.start_scheduler(yaml.safe_dump(config), extender_url=kerf.url)
+        yield _GATE
+
+
+def run_list(plane: ControlPlane, listed: JobList, spec: dict[str, Any]) -> Times:
+    """Submit jobs at their times, and be their kubelet. Raises BenchError when some never end."""
+    num_jobs = len(listed.cluster)
+    never = [float("inf")] * num_jobs
+    times = Times(never.copy(), never.copy(), never.copy())
+    begin = time.monotonic()
+    limit_s = 3 * float(listed.submitted_s[-1] + listed.gpu_s.sum())  # one after the other, and something for the rest
+    coming = 0
+    while coming < num_jobs or times.waiting or times.ends:
+        now = time.monotonic() - begin
+        if now > limit_s:
+            raise BenchError(f"{len(times.waiting)} of {num_jobs} jobs have no node after {now:.0f} s")
+        while coming < num_jobs and listed.submitted_s[coming] <= now:
+            _submit(plane, listed, coming, spec)
+            times.submitted[coming] = time.monotonic() - begin
+            times.waiting.add(coming)
+            coming += 1
+        while times.ends and times.ends[0][0] <= now:
+            _, job = heapq.heappop(times.ends)
+            _set_phase(plane, listed, job, {"phase": "Succeeded"})
+            times.ended[job] = time.monotonic() - begin
+        for job in _with_a_node(plane) & times.waiting:
+            started_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            _set_phase(plane, listed, job, {"phase": "Running", "startTime": started_at})
+            times.started[job] = time.monotonic() - begin
+            times.waiting.remove(job)
+            heapq.heappush(times.ends, (times.started[job] + float(listed.duration_s[job]), job))
+        time.sleep(_POLL_S)
+    return times
+
+
+def _with_a_node(plane: ControlPlane) -> set[int]:
+    """Jobs whose pods have a node and do not run yet."""
+    query = "fieldSelector=status.phase%3DPending%2Cspec.nodeName%21%3D"
+    items = plane.request("GET", f"/api/v1/pods?{query}")["items"]
+    return {int(item["metadata"]["name"].rpartition("-")[2]) for item in items}
+
+
+def _submit(plane: ControlPlane, listed: JobList, job: int, spec: dict[str, Any]) -> None:
+    gpus = int(listed.num_gpus[job])
+    cpu, memory = f"{gpus * _CPU_PER_GPU}", f"{gpus * _MEMORY_GIB_PER_GPU}Gi"
+    namespace = _namespace(listed.cluster[job])
+    pod = objects.pod(f"job-{job:05}", gpus, namespace, cpu=cpu, memory=memory, **spec)
+    plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
+
+
+def _set_phase(plane: ControlPlane, listed: JobList, job: int, status: dict[str, str]) -> None:
+    path = f"/api/v1/namespaces/{_namespace(listed.cluster[job])}/pods/job-{job:05}/status"
+    plane.request("PATCH", path, {"status": status}, "application/merge-patch+json")
+
+
+def _namespace(cluster: str) -> str:
+    return f"vc-{cluster}"
+
+
+def _figures(jct_s: Any, delay_s: Any) -> dict[str, float]:
+    return {
+        "mean_jct_s": round(float(jct_s.mean()), 3),
+        "mean_delay_s": round(float(delay_s.mean()), 3),
+        "p99_delay_s": round(float(np.percentile(delay_s, 99)), 3),
+    }
+
+
+def _correlation(real: Any, simulated: Any) -> float | None:
+    """Pearson's, of the delays of the jobs; None where all are alike."""
+    if real.std() == 0 or simulated.std() == 0:
+        return None
+    return round(float(np.corrcoef(real, simulated)[0, 1]), 4)
+
+
+def _reductions(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """By how much the queue lowers the mean JCT, of the control plane and of the simulator, and the p99 ratio."""
+    result: dict[str, Any] = {}
+    for which in ("real", "simulated"):
+        native, queue = ([run[mode.value][which] for run in runs] for mode in (Mode.NATIVE, Mode.QUEUE))
+        pairs = list(zip(native, queue, strict=True))
+        lower = interval([1 - after["mean_jct_s"] / before["mean_jct_s"] for before, after in pairs])
+        p99 = interval([after["p99_delay_s"] / max(before["p99_delay_s"], 1e-3) for before, after in pairs])
+        result[which] = {
+            "jct_reduction": {"mean": round(lower.mean, 4), "half_width": round(lower.half_width, 4)},
+            "p99_ratio": {"mean": round(p99.mean, 4), "half_width": round(p99.half_width, 4)},
+        }
+    return result

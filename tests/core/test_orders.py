@@ -1,0 +1,73 @@
+"""Order: priority, age, being held back, fair share."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.orders import PATIENCE, Waiting, hold_s, ordered
+
+
+def keys(*waiting: Waiting, now: float = 1000.0, **options: object) -> str:
+    shuffled = list(waiting)
+    random.Random(3).shuffle(shuffled)
+    return " ".join(item.key for item in ordered(shuffled, now, **options))  # type: ignore[arg-type]
+
+
+def test_g1_higher_priority_first_and_fifo_among_equals() -> None:
+    first, second = Waiting("a", 5, 10.0), Waiting("b", 5, 20.0)
+    assert keys(first, second, Waiting("c", 9, 900.0), Waiting("d", -1, 0.0)) == "c a b d"
+    assert keys(Waiting("y", 0, 5.0), Waiting("x", 0, 5.0)) == "x y"
+
+
+def test_ageing_lets_the_old_pass() -> None:
+    old, new = Waiting("old", 0, 0.0), Waiting("new", 3, 990.0)
+    assert keys(old, new) == "new old"
+    assert keys(old, new, ageing_s=400.0) == "new old"  # 0 + 1000 // 400 = 2 < 3
+    assert keys(old, new, ageing_s=250.0) == "old new"  # 0 + 4 > 3
+    assert keys(Waiting("ahead", 0, 5000.0), Waiting("b", 0, 999.0), ageing_s=1.0) == "b ahead"  # a clock that is ahead
+
+
+def test_held_back_by_expected_gpu_time_within_bounds() -> None:
+    assert hold_s(20.0, 2.0, 1e9) == PATIENCE * 40.0
+    assert hold_s(20.0, 2.0, 100.0) == 100.0
+    long = Waiting("long", 0, 10.0, held_s=500.0)
+    assert (
+        keys(long, Waiting("short", 0, 400.0, held_s=5.0), Waiting("late", 0, 506.0, held_s=5.0)) == "short long late"
+    )
+    assert keys(long, Waiting("urgent", 1, 900.0, held_s=900.0)) == "urgent long"
+
+
+def test_being_held_back_is_no_waiting_that_raises_the_priority() -> None:
+    held, fresh = Waiting("held", 0, 0.0, held_s=1000.0), Waiting("fresh", 0, 900.0)
+    assert keys(held, fresh, ageing_s=100.0) == "fresh held"  # due at 1000 and 900: 0 + 0 and 0 + 1
+    assert keys(held, Waiting("urgent", 3, 1500.0), now=1400.0, ageing_s=100.0) == "held urgent"  # 0 + 4 > 3
+
+
+JOBS = st.lists(
+    st.tuples(st.integers(0, 10_000), st.sampled_from([0.0, 1.0, 20.0, 1e6]), st.integers(1, 64)),
+    min_size=2,
+    max_size=30,
+)
+
+
+@given(JOBS, st.floats(0, 5e3), st.floats(0, 1e5), st.sampled_from([0.0, 60.0, 3600.0]))
+def test_nobody_is_passed_by_equals_that_came_later_than_the_bound(
+    jobs: list[tuple[int, float, int]], most_s: float, now: float, ageing_s: float
+) -> None:
+    waiting = [
+        Waiting(str(j), 0, since, hold_s(expected_s, gpus, most_s)) for j, (since, expected_s, gpus) in enumerate(jobs)
+    ]
+    in_order = ordered(waiting, now, ageing_s=ageing_s)
+    for place, job in enumerate(in_order):
+        assert all(job.since <= passed.since + most_s + 1e-6 for passed in in_order[place + 1 :])
+        # Of jobs that are held back alike nobody is passed at all.
+        assert all(passed.since >= job.since for passed in in_order[place + 1 :] if passed.held_s == job.held_s)
+
+
+def test_fair_share_takes_turns_by_what_is_in_use() -> None:
+    burst = [Waiting(f"a{n}", 0, float(n), owner="a", share=2.0) for n in range(3)]
+    late = [Waiting(f"b{n}", 0, 50.0 + n, owner="b", share=2.0) for n in range(2)]
+    assert keys(*burst, *late, shares={}) == "a0 b0 a1 b1 a2"
+    assert keys(*burst, *late, shares={"a": 4.0}) == "b0 b1 a0 a1 a2"
+    assert keys(*burst, Waiting("urgent", 5, 90.0, owner="a"), *late, shares={"a": 9.0}).startswith("urgent b0")
