@@ -64,7 +64,7 @@ lock: $(UV) ## lock the dependencies of pyproject.toml in requirements/*.txt
 	echo uv | $(COMPILE) --no-annotate - --output-file requirements/bootstrap.txt
 	$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
 	$(COMPILE) --group build --constraints requirements/dev.txt --output-file requirements/build.txt
-	$(COMPILE) pyproject.toml --constraints requirements/dev.txt --output-file requirements/serve.txt
+	$(COMPILE) pyproject.toml --extra plan --constraints requirements/dev.txt --output-file requirements/serve.txt
 	$(COMPILE) pyproject.toml --extra train --constraints requirements/dev.txt --output-file requirements/train.txt
 	@if grep -n '://' requirements/*.txt; then echo "a lock file names a host (above)" >&2; exit 1; fi
 
