@@ -149,13 +149,13 @@ class LearnedScore:
             gain = np.zeros(len(rows))
         room = fit.room & single[:, None]
         states, of, tried = after_share(cluster, request, rows, room, before)
-        gains = np.full(room.shape, -np.inf)  # (R, G)
-        gains[of, tried] = self._values(states) - value[of]
+        gains = np.full(room.T.shape, -np.inf)  # (G, R)
+        gains[tried, of] = self._values(states) - value[of]
         best = np.full(len(rows), -np.inf)
         hair = TOLERANCE * self._prospect.potential.quantum[0]  # more by so little is no more
-        for g in range(room.shape[1]):
-            better = gains[:, g] > best + hair
-            best[better], gpu[better] = gains[better, g], g
+        for g, gained in enumerate(gains):
+            better = gained > best + hair
+            best, gpu = np.where(better, gained, best), np.where(better, g, gpu)
         return np.where(single, best, gain), gpu
 
     def share(self, cluster: Cluster, request: GpuRequest, row: int, room: Mask) -> int:
@@ -168,6 +168,11 @@ class LearnedScore:
                 return int(gpu[0])
         chosen = choose_among(cluster, row, request, room, shares=True, spreads=False)
         return chosen[0] if chosen else int(room.argmax())
+
+    def warm(self, cluster: Cluster) -> None:
+        """Work V of all nodes out now, so that the first request need not; `cluster` as the policy counts it."""
+        if not self.fault:
+            self._before(cluster, np.arange(cluster.num_nodes))
 
     def apart(self) -> "LearnedScore":
         """The same score for another thread and another line of snapshots, without the live term."""

@@ -48,11 +48,13 @@ def after_share(
     """
     milli, mib = cluster.taken(cluster.gpu_free_milli, rows), cluster.taken(cluster.gpu_free_mib, rows)
     memory = cluster.taken(cluster.gpu_memory_mib, rows)
-    key = np.where(room, milli.astype(np.int64) << 44 | mib.astype(np.int64) << 22 | memory, -1)  # (R, G) of 63 bits
-    again = np.zeros_like(room)
-    for g in range(1, room.shape[1]):
-        again[:, g] = (key[:, :g] == key[:, g : g + 1]).any(axis=1)
-    of, gpu = np.nonzero(room & ~again)
+    key = milli.astype(np.int64) << 44 | mib.astype(np.int64) << 22 | memory  # 63 bits
+    by_gpu = np.ascontiguousarray(np.where(room, key, -1).T)  # (G, R)
+    tried = room.T.copy()
+    for g in range(1, len(by_gpu)):
+        for earlier in range(g):
+            tried[g] &= by_gpu[g] != by_gpu[earlier]
+    of, gpu = np.nonzero(tried.T)
     memory = memory[of, gpu]
     by_milli, left_mib = milli[of, gpu] - request.milli, mib[of, gpu] - share_mib(request, memory)
     by_mib = np.where(memory > 0, left_mib.astype(np.int64) * WHOLE_MILLI // np.maximum(memory, 1), WHOLE_MILLI)

@@ -16,6 +16,7 @@ from extender.cluster import objects
 from extender.core.clusters import Cluster, Floats
 from extender.core.learned import HEURISTIC, KerfWeights, LearnedScore, live_term, prospect
 from extender.core.live import LiveWeights
+from extender.core.occupancies import counting_observed
 from extender.core.policies import AUTO, Policy, kerf
 from extender.core.typical import DEFAULT_MIX, Expected
 from extender.models import files
@@ -224,7 +225,9 @@ class LearnedRank:
             return
         load = self.model.manifest.foresight_load
         outlook = outlook_on(demand or demand_of(cluster, counts), self.priced.worth, load)
-        self._put(LearnedScore(prospect(self.model.potential, outlook), **self._parts()))
+        score = LearnedScore(prospect(self.model.potential, outlook), **self._parts())
+        score.warm(counting_observed(cluster, self._rules))
+        self._put(score)
 
     def _put(self, score: LearnedScore) -> None:
         """One assignment each: whoever reads them sees the one before or this one."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.bench import calls, jobs, ledgers, planners, reports, schedulers, starts, telemetry
+from tests.bench import calls, jobs, learned, ledgers, planners, reports, schedulers, starts, telemetry
 from tests.bench.servers import BenchError
 from tests.controlplane import ApiError, BuildError, ProcessError
 
@@ -129,6 +129,20 @@ def ledger(
     with _progress(plan.num_steps) as tell:
         report = ledgers.measure(plan, tell)
     _publish(report, [reports.ledger_table(report)], json)
+
+
+@app.command(name="learned")
+def measure_learned(
+    nodes: NodesOption = 5000,
+    requests: Annotated[int, typer.Option(min=10, help="Calls of filter of each kind.")] = 300,
+    model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Filter with the learned rank beside best fit, in turn: with values cached, and for requests never seen before."""
+    plan = learned.Plan(nodes, requests, model)
+    with _progress(plan.num_steps) as tell:
+        report = learned.measure(plan, tell)
+    _publish(report, [reports.learned_table(report)], json)
 
 
 @app.command(name="telemetry")

@@ -13,7 +13,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -62,8 +62,8 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     tell("report")
     return {
         **{"nodes": plan.nodes, "pods": plan.pods, "events": plan.events, "requests": plan.requests},
-        "event_us": _quantiles(events, 1e6),
-        "filter_ms": {kind: _quantiles(seconds, 1e3) for kind, seconds in filters.items()},
+        "event_us": quantiles(events, 1e6),
+        "filter_ms": {kind: quantiles(seconds, 1e3) for kind, seconds in filters.items()},
         "filter_ratio": round(statistics.median(filters["devices"]) / statistics.median(filters["counted"]), 3),
         "machine": reports.machine(),
     }
@@ -82,7 +82,7 @@ def _event_us(plan: Plan, names: Sequence[str]) -> list[float]:
     event_decoder = msgspec.json.Decoder(objects.WatchEvent)
     pod_decoder, node_decoder = msgspec.json.Decoder(objects.Pod), msgspec.json.Decoder(objects.Node)
     seconds = []
-    with _no_collection():
+    with no_collection():
         for kind, line in lines:
             began = time.perf_counter()
             event = event_decoder.decode(line)
@@ -125,7 +125,7 @@ def _filter_ms(plan: Plan, names: Sequence[str]) -> dict[str, list[float]]:
     counted = [_node(name, slices) for name in names]
     counted += [_pod(number, names[number % len(names)], {}, {SHARED_GPU_RESOURCE: "1"}) for number in range(plan.pods)]
     seconds: dict[str, list[float]] = {"devices": [], "counted": []}
-    with _running(devices) as with_devices, _running(counted) as with_counts, _no_collection():
+    with running(devices) as with_devices, running(counted) as with_counts, no_collection():
         for number in range(_NUM_WARMING + plan.requests):
             bodies = {
                 "devices": _body(number, names, _SHARES, {}),
@@ -144,15 +144,16 @@ def _filter_ms(plan: Plan, names: Sequence[str]) -> dict[str, list[float]]:
 
 
 @contextmanager
-def _running(manifests: Sequence[Manifest]) -> Iterator[Service]:
+def running(manifests: Sequence[Manifest], flags: Mapping[str, object] | None = None) -> Iterator[Service]:
     """Kerf in this process on a cluster in memory. Its background work stands still between the calls."""
-    app = create_app(load_settings(flags={}), MemoryCluster(manifests))
+    app = create_app(load_settings(flags=flags), MemoryCluster(manifests))
     service: Service = app.state.service
     with asyncio.Runner() as runner:
         lifespan = app.router.lifespan_context(app)
         runner.run(_enter(lifespan))
         while service.fault():
             runner.run(asyncio.sleep(0.01))
+        runner.run(service.rank.round())
         try:
             yield service
         finally:
@@ -168,7 +169,7 @@ async def _exit(lifespan: Any) -> None:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     gc.collect()
     gc.disable()
     try:
@@ -215,6 +216,6 @@ def _pod(number: int, node: str, annotations: dict[str, str], limits: dict[str, 
     return {"kind": "Pod", **pod, "status": {"phase": "Running"}}
 
 
-def _quantiles(seconds: list[float], unit: float) -> dict[str, float]:
+def quantiles(seconds: list[float], unit: float) -> dict[str, float]:
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
     return {"p50": round(cuts[49] * unit, 3), "p99": round(cuts[98] * unit, 3)}

@@ -107,6 +107,19 @@ def ledger_table(report: Report) -> Table:
     return table
 
 
+def learned_table(report: Report) -> Table:
+    """What the learned rank costs beside best fit."""
+    table = _table(
+        f"Learned rank: filter of a request that names all {report['nodes']} nodes, each in a state of its own",
+        "what",
+        *("kerf p50, ms", "p99", "bestfit p50, ms", "p99", "ratio of p50"),
+    )
+    for what, row in report["filter_ms"].items():
+        times = [f"{row[policy][quantile]:.2f}" for policy in ("kerf", "bestfit") for quantile in ("p50", "p99")]
+        table.add_row(what, *times, f"{row['ratio']:.2f}")
+    return table
+
+
 def start_table(report: Report) -> Table:
     """Start-up time and memory."""
     table = _table(

@@ -7,6 +7,7 @@ import numpy as np
 
 from extender.core.fragments import Mix, TypicalPod, mix_of
 from extender.core.packing import ANY_MODEL, Asks, Nodes
+from extender.core.typical import Expected
 from model.workloads import Workload
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
@@ -68,6 +69,11 @@ def offered(
 def mix() -> Mix:
     """What policy `fgd` expects."""
     return mix_of(TYPICAL, sum(pod.num_pods for pod in TYPICAL))
+
+
+def expected() -> list[Expected]:
+    """The same as Kerf takes it."""
+    return [Expected(pod.cpu_milli, pod.num_gpus, pod.gpu_milli, pod.num_pods) for pod in TYPICAL]
 
 
 def mix_setting() -> str:
