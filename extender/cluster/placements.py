@@ -248,6 +248,12 @@ class Placer:
         decision = decide(cluster, request, policy, rows, self._memo)
         return Placement(pod, cluster, decision, unknown, self._wall_clock())
 
+    def consider(self, pod: PodIdentity, request: GpuRequest, policy: Policy) -> Placement:
+        """What a decision among all nodes would be now; nothing is reserved, given back or kept."""
+        cluster = self.snapshot()
+        rows = np.fromiter(cluster.row_of.values(), np.intp, len(cluster.row_of))
+        return Placement(pod, cluster, decide(cluster, request, policy, rows, self._memo), (), self._wall_clock())
+
     def expect(self, candidates: Candidates, cluster: Cluster, rows: Rows) -> None:
         """Candidates that the next call will probably name, with their rows: prioritize names what filter answered."""
         self._expected = candidates, cluster.node_names, rows

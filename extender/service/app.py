@@ -29,6 +29,7 @@ from extender.queueing.controllers import QueueController
 from extender.queueing.options import Options
 from extender.queueing.pipelines.controllers import PipelineController
 from extender.queueing.quotas import Quotas
+from extender.service.enquiries import Enquiries
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, PipelineCollector, QueueCollector
 from extender.service.overviews import Overviews
 from extender.service.pages import install_page
@@ -66,6 +67,7 @@ class Service:
     remedies: Remedies
     trials: Trials
     overviews: Overviews
+    enquiries: Enquiries
     rank: LearnedRank
     observer: Observer | None = None
     """None when telemetry is off."""
@@ -187,7 +189,8 @@ def create_app(
     trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart)
     overviews = Overviews(ledger, clock, lambda: waker.num_waiting)
     service = Service(
-        settings, mirror, fence, placer, verbs, metrics, owners, remedies, trials, overviews, rank, observer, shadow
+        *(settings, mirror, fence, placer, verbs, metrics, owners),
+        *(remedies, trials, overviews, Enquiries(transport, placer), rank, observer, shadow),
     )
 
     app = KerfApp(

@@ -114,7 +114,7 @@ def demo(
         f"  curl -s {address}/readyz\n"
         f"  curl -s {address}/docs            # the API, in a browser\n"
         f"  curl -s {address}/telemetry       # sample metrics, moving\n"
-        f"  kerf explain default/train-0      # after a filter call: see the README",
+        f"  kerf explain default/train-0      # why is it pending",
         highlight=False,
         soft_wrap=True,
     )

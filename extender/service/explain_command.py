@@ -25,6 +25,10 @@ from extender.service.clients import (
 )
 
 _NOT_FOUND = 404
+_NOT_OFFERED = (
+    "kube-scheduler has not offered it to Kerf lately: its own plugins rule out every node (nvidia.com/gpu left, CPU, "
+    "taints, affinity: see the pod's events), the pod is gated, or its scheduler does not call Kerf. Of all nodes now:"
+)
 _MAX_NODES = 15
 
 
@@ -66,8 +70,15 @@ def _print(answer: Any, console: Console) -> None:
     console.print(f"[bold]{escape(answer['pod'])}[/bold]: {verdict}{gpus}")
     asks = f"asks for {answer['request']}; policy {answer['policy']}; decided {answer['decidedAt']}"
     console.print(escape(asks), soft_wrap=True)
+    if not answer["offered"]:
+        console.print(_NOT_OFFERED, soft_wrap=True)
     fit = sum(node["reason"] == "FITS" for node in answer["nodes"])
-    console.print(f"{fit} of {len(answer['nodes'])} candidates had room" + (":" if answer["nodes"] else ""))
+    had = (
+        f"{len(answer['nodes'])} candidates had room"
+        if answer["offered"]
+        else f"{len(answer['nodes'])} nodes have room"
+    )
+    console.print(f"{fit} of {had}" + (":" if answer["nodes"] else ""))
     for reason, count in answer["reasons"].items():
         console.print(f"  {count:>5} x {escape(reason)}", soft_wrap=True)
     if answer["nodes"]:

@@ -20,6 +20,7 @@ from extender.cluster.transports import ClusterError
 from extender.core.quantities import MIB
 from extender.core.requests import NO_REQUEST, RequestError
 from extender.service import admissions, gates, guards, wire
+from extender.service.enquiries import EnquiryError
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
 from extender.service.remedies import Question, now, suggestions
@@ -278,17 +279,24 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
     @app.get(
         "/explain/pod/{namespace}/{name}",
         tags=["explanation"],
-        responses={404: {"description": "No decision about this pod is kept."}},
+        responses={404: {"description": "No decision about this pod is kept, and it is not pending for GPUs."}},
     )
     async def explain_pod(namespace: str, name: str) -> Response:
-        """Why a pod is where it is, or is pending: the newest decision that is still kept, and how it looks by now."""
-        placement = service.placer.last(namespace, name)
-        if placement is None:
-            detail = f"no decision about pod {namespace}/{name} is kept; only the newest are"
-            return JSONResponse({"detail": detail}, status_code=404)
+        """Why a pod is where it is, or is pending: the newest decision that is still kept, and how it looks by now.
+
+        Of a pending pod that no decision is kept of: what it would be now, among all nodes, with `offered` false.
+        """
+        kept = service.placer.last(namespace, name)
+        try:
+            placement = kept or await service.enquiries.consider(namespace, name)
+        except EnquiryError as error:
+            return JSONResponse({"detail": str(error)}, status_code=404)
         question = service.remedies.ask(placement)
         # In a thread: what is asked by people must not keep kube-scheduler waiting.
         told = await asyncio.to_thread(_explained, question)
+        told["offered"] = kept is not None
+        if kept is None:
+            told = {"wouldFit": []} | told | {"verdict": "unasked"}
         for suggestion in told.get("wouldFit", []):
             if suggestion["change"] == "room":
                 suggestion["holders"] = service.remedies.held_on(suggestion["nodes"][0])

@@ -36,7 +36,8 @@ def section(route: str) -> str:
 @pytest.mark.parametrize("route", sorted(ROUTES))
 def test_every_route_is_on_the_page_with_its_statuses(route: str) -> None:
     text = section(route)
-    missing = [status for status in ROUTES[route]["responses"] if status != "200" and status not in text]
+    of_many = PAGE.partition("\n## Each call\n")[2].partition("\n### ")[0]
+    missing = [status for status in ROUTES[route]["responses"] if status != "200" and status not in text + of_many]
     assert not missing
     assert f"| `{route}` |" in PAGE, "it is missing in the table at the top"
 

@@ -142,10 +142,38 @@ def test_the_newest_decision_counts_and_shows_the_cluster_of_that_moment(kerf: K
 def test_a_pod_that_nothing_is_known_of(kerf: Kerf, path: str) -> None:
     kerf.filter(pod("asking", 1), ["t4-0"])
     answer = kerf.get(f"/explain/pod/{path}")
-    assert (answer.status, answer.json()["detail"]) == (
-        404,
-        f"no decision about pod {path} is kept; only the newest are",
-    )
+    assert answer.status == 404
+    assert answer.json()["detail"].startswith(f"no decision about pod {path} is kept; only the newest are")
+
+
+def test_a_pending_pod_that_was_never_offered_is_explained_as_of_now(kerf: Kerf) -> None:
+    kerf.create(pod("asking", 64))
+    before = kerf.num_reservations
+    why = explained(kerf, "asking")
+    assert (why["offered"], why["verdict"], why["node"]) == (False, "unasked", None)
+    assert {line["node"] for line in why["nodes"]} == set(kerf.service.placer.snapshot().row_of)
+    assert why["reasons"]["needs 64 GPUs, best here: 2 installed"] == 2
+    assert "count" in {suggestion["change"] for suggestion in why["wouldFit"]}
+    kerf.create(pod("small", 1))
+    fits = explained(kerf, "small")
+    assert (fits["verdict"], fits["node"] is not None, fits["now"]["held"]) == ("unasked", True, None)
+    assert fits["wouldFit"] == []
+    assert kerf.num_reservations == before
+    kerf.filter(pod("small", 1), ["t4-0"])
+    assert (explained(kerf, "small")["offered"], explained(kerf, "small")["verdict"]) == (True, "placed")
+
+
+def test_pods_of_which_nothing_can_be_said_say_why(kerf: Kerf) -> None:
+    def detail(manifest: Any) -> str:
+        kerf.create(manifest)
+        answer = kerf.get(f"/explain/pod/default/{manifest['metadata']['name']}")
+        assert answer.status == 404
+        return str(answer.json()["detail"])
+
+    assert detail(pod("bound", 1, node_name="t4-0")).endswith("It is on node t4-0")
+    assert "asks for no GPUs" in detail(pod("plain"))
+    assert "kerf.dev/gpu-count" in detail(pod("odd", annotations={"kerf.dev/gpu-count": "two"}))
+    assert "there is no pod" in kerf.get("/explain/pod/default/nobody").json()["detail"]
 
 
 def test_a_failed_bind_is_explained_too(kerf: Kerf) -> None:

@@ -19,6 +19,7 @@ export async function explainPod(key) {
       placed && [' on ', link('node', told.node), told.gpus.length ? `, GPU ${told.gpus.join(', ')}` : ''],
     ),
     el('p', {}, `asks for ${told.request}; policy ${told.policy}; decided ${clock(Date.parse(told.decidedAt) / 1000)}`),
+    !told.offered && el('p', {}, 'kube-scheduler has not offered it to Kerf lately: its own plugins rule out every node, or it is gated. Of all nodes now:'),
     el('p', {}, nowWords(told)),
     told.crosses && el('p', {}, `its GPUs are on more than one ${told.crosses === 'numa' ? 'NUMA node' : 'link group'}`),
     told.interference && el('p', {}, sharingWords(told.interference)),
