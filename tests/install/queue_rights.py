@@ -1,5 +1,6 @@
 """What needs the rights of the queue and of pipelines: `rights.FLOWS` for manifests/queue."""
 
+import secrets
 from typing import Any
 
 from tests.controlplane.objects import gpu_node, pod
@@ -75,17 +76,18 @@ async def asks_for_a_pod_group_of_kubernetes(stage: Stage) -> bool:
 
 async def _gang(stage: Stage, api: str, spec: dict[str, Any], *, plugins: bool) -> bool:
     stage.plane.apply(gpu_node("node", gpus=1))
+    name = f"group-{secrets.token_hex(4)}"  # one that was deleted stays until its finalizer has gone
     path = f"/apis/{api}/namespaces/default/podgroups"
-    stage.plane.request("POST", path, {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": "g"}, "spec": spec})
+    stage.plane.request("POST", path, {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec})
     try:
         if plugins:
-            stage.create(pod("member", gpus=1, labels={"scheduling.x-k8s.io/pod-group": "g"}, **GATED))
+            stage.create(pod("member", gpus=1, labels={"scheduling.x-k8s.io/pod-group": name}, **GATED))
         else:
-            stage.create(pod("member", gpus=1, schedulingGroup={"podGroupName": "g"}, **GATED))
+            stage.create(pod("member", gpus=1, schedulingGroup={"podGroupName": name}, **GATED))
         async with stage.kerf(queue__enabled=True):
             return await _opened(stage, "member")
     finally:
-        stage.plane.request("DELETE", f"{path}/g")
+        stage.plane.request("DELETE", f"{path}/{name}")
 
 
 async def gives_up_a_gang_that_is_not_whole(stage: Stage) -> bool:
