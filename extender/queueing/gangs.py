@@ -4,6 +4,7 @@ While a gang waits it holds nothing, so no two gangs can ever wait for each othe
 after a restart in the middle of opening a gang, count.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -18,6 +19,8 @@ from extender.queueing.batches import POD_GROUP_LABEL, gang_of
 from extender.queueing.manifests import Pod
 from extender.queueing.pipelines.jobs import PIPELINE_LABEL
 from extender.queueing.plans import PlanPod
+
+logger = logging.getLogger(__name__)
 
 _ASK_AGAIN_S: Final = 5.0
 _PLUGINS_API: Final = "/apis/scheduling.x-k8s.io/v1alpha1"
@@ -145,7 +148,8 @@ class Gangs:
                 del known[name]
             try:
                 value = await ask()
-            except (ClusterError, msgspec.DecodeError):
+            except (ClusterError, msgspec.DecodeError) as error:
+                logger.warning("gang %s can't be asked about: %s", key, error)
                 value = nothing
             known[key] = now, value
         return value

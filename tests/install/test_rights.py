@@ -15,12 +15,20 @@ from tests.controlplane.objects import pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import RBAC, ROOT, SERVICE_ACCOUNT
-from tests.install.rights import FLOWS, Flow, Rule, Stage
+from tests.install import queue_rights, rights
+from tests.install.rights import Flow, Rule, Stage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 Manifest = dict[str, Any]
-ROLES = [document for document in yaml.safe_load_all(RBAC.read_text()) if document["kind"] in ("ClusterRole", "Role")]
+FILES = (RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml")))
+FLOWS = rights.FLOWS | queue_rights.FLOWS
+ROLES = [
+    document
+    for path in FILES
+    for document in yaml.safe_load_all(path.read_text())
+    if document["kind"] in ("ClusterRole", "Role")
+]
 
 
 def rules_of(role: Manifest) -> list[Rule]:
@@ -40,17 +48,23 @@ RULES = [rule for role in ROLES for rule in rules_of(role)]
 
 def test_every_rule_has_a_flow_that_needs_it() -> None:
     new = [str(rule) for rule in RULES if rule not in FLOWS]
-    assert not new, f"no flow needs {new}: enter one for each in FLOWS of tests/install/rights.py, or give the right up"
+    assert not new, (
+        f"no flow needs {new}: enter one for each in FLOWS of tests/install/rights.py or queue_rights.py, "
+        "or give the right up"
+    )
     gone = [str(rule) for rule in FLOWS if rule not in RULES]
-    assert not gone, f"the chart no longer gives {gone}: take them out of FLOWS in tests/install/rights.py"
+    assert not gone, f"the chart no longer gives {gone}: take them out of FLOWS"
     assert len(set(RULES)) == len(RULES), "a right is given twice"
     assert not [rule for rule in RULES if "*" in (rule.group, rule.resource, rule.verb)]
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane(tmp_path_factory.mktemp("rights"), users={"kerf": SERVICE_ACCOUNT}) as running:
-        running.apply(RBAC)
+    directory = tmp_path_factory.mktemp("rights")
+    with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}, flags=queue_rights.FLAGS) as running:
+        running.apply(*FILES, queue_rights.POD_GROUPS)
+        wait_until(lambda: served(running, "kerf.dev/v1alpha1"), 20.0, "pipelines are served")
+        wait_until(lambda: served(running, "scheduling.x-k8s.io/v1alpha1"), 20.0, "PodGroups are served")
         wait_until(lambda: all(may(running, rule) for rule in RULES), 20.0, "the rights are in effect")
         yield running
 
@@ -74,6 +88,12 @@ def stage(plane: ControlPlane) -> Iterator[Stage]:
     logger.removeHandler(found)
     logger.setLevel(level)
     found.clean()
+
+
+def served(plane: ControlPlane, api: str) -> bool:
+    """Whether the API server has taken a definition up."""
+    groups = plane.request("GET", "/apis")["groups"]
+    return any(version["groupVersion"] == api for group in groups for version in group["versions"])
 
 
 def may(plane: ControlPlane, rule: Rule) -> bool:
