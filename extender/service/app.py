@@ -216,8 +216,11 @@ def create_app(
     streams = Streams(sights, lambda: service.draining)
     app.state.streams = streams
     install_page(app, streams)
-    decisions = settings.decisions
-    info = {"version": __version__, "mode": decisions.mode.value, "policy": decisions.policy}
+
+    def info() -> dict[str, str]:
+        policy = placer.policy_of(NO_REQUEST).name  # `auto` is one or the other, as models come and go
+        return {"version": __version__, "mode": settings.decisions.mode.value, "policy": policy}
+
     metrics.registry.register(UsageCollector(placer.snapshot, info, lambda: streams.num_open))
     return app
 

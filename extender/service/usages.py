@@ -18,7 +18,7 @@ class UsageCollector(Collector):
     """Gauges of the cluster's GPUs, and of who ranks them."""
 
     def __init__(
-        self, snapshot: Callable[[], Cluster], info: dict[str, str], num_live_views: Callable[[], int]
+        self, snapshot: Callable[[], Cluster], info: Callable[[], dict[str, str]], num_live_views: Callable[[], int]
     ) -> None:
         self._snapshot = snapshot
         self._info = info
@@ -26,7 +26,7 @@ class UsageCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The gauges now."""
-        yield InfoMetricFamily("kerf", "Version, mode, and the policy that ranks by default.", self._info)
+        yield InfoMetricFamily("kerf", "Version, mode, and the policy that ranks by default.", self._info())
         yield GaugeMetricFamily("kerf_live_views", "Pages that are open.", self._num_live_views())
         cluster = self._snapshot()
         figures = Figures(cluster)

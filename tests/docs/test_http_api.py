@@ -17,7 +17,6 @@ from tests.service.services import running
 
 PAGE = (DOCS / "http-api.md").read_text()
 EXPLAIN = (DOCS / "explain.md").read_text()
-OPERATIONS = (DOCS / "operations.md").read_text()
 HEADINGS = re.findall(r"^### ((?:GET|POST) \S+)$", PAGE, re.MULTILINE)
 ROUTES: dict[str, Any] = {
     f"{method.upper()} {path}": operation
@@ -69,16 +68,3 @@ def test_keys_of_answers_are_told() -> None:
         "/what-if": {key for key in trial if f"`{key}`" not in section("POST /what-if")},
     }
     assert not {where: keys for where, keys in untold.items() if keys}
-
-
-def test_metrics_are_told() -> None:
-    with running(sample_cluster(), feed=SampleFeed(MemoryCluster(sample_cluster())), queue__enabled=True) as kerf:
-        families = re.findall(r"^# TYPE (\w+) ", kerf.get("/metrics").content.decode(), re.MULTILINE)
-    assert len(families) > 30
-    groups = tuple(name[1:-4] for name in re.findall(r"`kerf_\w+_\.\.\.`", OPERATIONS))
-    untold = [
-        name
-        for name in families
-        if not name.startswith(groups) and not name.endswith("_created") and not re.search(rf"`{name}[`{{]", OPERATIONS)
-    ]
-    assert not untold
