@@ -70,10 +70,14 @@ def licence_of(name: str) -> str | None:
         about = metadata.metadata(name)
     except metadata.PackageNotFoundError:
         return None
-    if expression := about.get("License-Expression") or _UNSAID.get(name):
-        return expression
+    if "License-Expression" in about:
+        return about["License-Expression"]
+    if name in _UNSAID:
+        return _UNSAID[name]
     said = [text.rpartition(" :: ")[2] for text in about.get_all("Classifier") or () if text.startswith("License ::")]
-    said = [text for text in said if text != "OSI Approved"] or [(about.get("License") or "").strip().split("\n")[0]]
+    said = [text for text in said if text != "OSI Approved"] or [
+        about["License"].strip().split("\n")[0] if "License" in about else ""
+    ]
     return " OR ".join(sorted({_NAMES.get(text, text) for text in said}))
 
 
@@ -89,9 +93,8 @@ def allowed(expression: str) -> bool:
 def page() -> str:
     """docs/licences.md as it should be."""
     rows = {(item.name, licence_of(item.name)) for item in locked(ROOT / "requirements" / "serve.txt")}
-    return _HEAD + "".join(
-        f"| {name} | {licence} |\n" for name, licence in sorted(rows, key=str) if licence is not None
-    )
+    lines = [f"| {name} | {licence} |\n" for name, licence in sorted(rows, key=str) if licence is not None]
+    return _HEAD + "".join(lines)
 
 
 if __name__ == "__main__":
