@@ -24,7 +24,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-nightly lint format bench manifests lock clean
+.PHONY: help setup demo test test-nightly lint format bench manifests licences lock clean
 
 help: ## list the verbs (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,9 @@ bench: $(STAMP) ## run all benchmarks and print their tables
 
 manifests: $(STAMP) ## write manifests/*.yaml from the chart
 	@$(BIN)/python -m tests.install.manifests
+
+licences: $(STAMP) ## write docs/licences.md from what is locked and installed
+	@$(BIN)/python -m tests.install.licences
 
 # No header and no index address: the lock files name no registry host. `make lock ARGS=--upgrade` takes newer versions.
 COMPILE = $(UV) pip compile --quiet --universal --generate-hashes \

@@ -56,6 +56,12 @@ class Api:
             stored = self.request("PATCH", f"{path}/status{query}", document, "application/apply-patch+yaml")
         return stored
 
+    def validate(self, document: Mapping[str, Any]) -> None:
+        """Have the server check an object, unknown fields included, without storing it; raises ApiError."""
+        path = _object_path(document, self._resource(document["apiVersion"], document["kind"]))
+        query = "?fieldManager=kerf-tests&force=true&dryRun=All&fieldValidation=Strict"
+        self.request("PATCH", path + query, document, "application/apply-patch+yaml")
+
     def close(self) -> None:
         """Close the idle connections."""
         self._pool.clear()

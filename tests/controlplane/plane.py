@@ -118,6 +118,10 @@ class ControlPlane:
         """
         return [self._admin().apply(document) for source in sources for document in read_documents(source)]
 
+    def validate(self, document: Mapping[str, Any]) -> None:
+        """Have the server check an object as it would at apply, admission included; nothing is stored."""
+        self._admin().validate(document)
+
     def grant(self, user: str, *rules: Mapping[str, Any]) -> None:
         """Give a user the rights of cluster-wide RBAC rules, replacing an earlier grant; return when they hold."""
         name = f"kerf-tests-{user}"

@@ -1,0 +1,68 @@
+"""Everything that the chart renders is what a real API server takes: fields, types, and its pods as restricted ones."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.controlplane.api import ApiError
+from tests.controlplane.plane import ControlPlane
+from tests.install.helm import Helm
+from tests.install.test_chart import MATRIX
+
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+
+NAMESPACE = "kerf-schemas"
+FOREIGN = ("monitoring.coreos.com", "cert-manager.io")
+"""Groups of operators that are not in this control plane; tests of the chart look at their objects."""
+MORE = [
+    ("inject.enabled=true", "queue.pipelines=true"),
+    ("mode=service", "queue.enabled=false", "tls.secretName=a", "access.tokensSecret=b", "imagePullSecrets[0].name=c"),
+    ("tolerations[0].operator=Exists", "podLabels.a=b", "podAnnotations.c=d", "replicas=3", "dashboard.enabled=true"),
+]
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("schemas")) as running:
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        running.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+        yield running
+
+
+@pytest.fixture(scope="module")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    return Helm(tmp_path_factory.mktemp("helm"))
+
+
+@pytest.mark.parametrize("values", [*MATRIX, *MORE], ids=" ".join)
+def test_every_object_is_valid(plane: ControlPlane, helm: Helm, values: tuple[str, ...]) -> None:
+    objects = helm.render(*values, namespace=NAMESPACE)
+    ours = [item for item in objects if not item["apiVersion"].startswith(FOREIGN)]
+    assert len(ours) > 3
+    for item in ours:
+        plane.validate(item)
+    for deployment in (item for item in ours if item["kind"] == "Deployment"):
+        plane.validate(pod_of(deployment))
+
+
+def test_an_object_that_is_not_is_refused(plane: ControlPlane, helm: Helm) -> None:
+    """The checks above can fail: on a field that nobody knows, and on a pod that may do more."""
+    (deployment,) = (
+        item for item in helm.render("queue.enabled=false", namespace=NAMESPACE) if item["kind"] == "Deployment"
+    )
+    unknown = {**deployment, "spec": {**deployment["spec"], "replica": 1}}
+    with pytest.raises(ApiError, match="replica"):
+        plane.validate(unknown)
+    loose = pod_of(deployment)
+    loose["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        plane.validate(loose)
+
+
+def pod_of(deployment: dict[str, Any]) -> dict[str, Any]:
+    """A pod as the Deployment's controllers make it."""
+    template = deployment["spec"]["template"]
+    metadata = {**template["metadata"], "name": "probe", "namespace": NAMESPACE}
+    spec = template["spec"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
