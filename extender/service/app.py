@@ -94,6 +94,7 @@ class Service:
             "mode": self.settings.decisions.mode.value,
             "policy": policy.name,
             "ranking": policy.description,
+            "model": self.rank.summary(),
             "fault": self.fault(),
             "degraded": self.degraded(),
             "queue": self.settings.queue.enabled,
@@ -216,9 +217,7 @@ def create_app(
     streams = Streams(sights, lambda: service.draining)
     app.state.streams = streams
     install_page(app, streams)
-    decisions = settings.decisions
-    info = {"version": __version__, "mode": decisions.mode.value, "policy": decisions.policy}
-    metrics.registry.register(UsageCollector(placer.snapshot, info, lambda: streams.num_open))
+    metrics.registry.register(UsageCollector(placer.snapshot, service.status, lambda: streams.num_open))
     return app
 
 

@@ -24,7 +24,7 @@ function showStatus({ connected, status }) {
   const { state, ageSeconds } = status.telemetry;
   const facts = {
     Policy: [status.policy, status.ranking],
-    Model: status.model ? [status.model.name, status.model.state] : ['none', 'The policy is a formula; no learned model is loaded.'],
+    Model: modelWords(status.model),
     Mode: [status.mode],
     Queue: [status.queue ? 'on' : 'off'],
     Telemetry: [ageSeconds == null ? state : `${state}, ${age(ageSeconds)} old`],
@@ -34,6 +34,12 @@ function showStatus({ connected, status }) {
     el('div', { title }, el('dt', {}, name), el('dd', {}, value)),
   );
   fill(byId('facts'), ...items);
+}
+
+/** Which learned model there is, and why it does not rank where it does not. */
+function modelWords({ mode, sha256, reason }) {
+  if (!sha256) return ['none', reason ?? 'no learned model is loaded'];
+  return [`${sha256.slice(0, 8)}, ${reason ? 'not ranking' : mode}`, reason ?? `loaded to ${mode}`];
 }
 
 function showTotals(totals) {
