@@ -71,12 +71,22 @@ class Streams:
     def _position(self, event_id: str) -> _Position:
         run, _, rest = event_id.partition("-")
         version, _, decision = rest.partition("-")
-        if run == self._run and version.isdecimal() and decision.isdecimal():
+        if run == self._run and len(rest) < 40 and version.isdecimal() and decision.isdecimal():
             return _Position(run, int(version), int(decision))
         return _Position(self._run)
 
     async def send(self, position: _Position, send: Send, gone: asyncio.Event) -> None:
         """Send until the client has gone, or the service stops. Raises TimeoutError when the client takes nothing."""
+        self.num_open += 1
+        try:
+            await self._send(position, send, gone)
+        finally:
+            self.num_open -= 1
+            if not self.num_open:  # nothing is kept for nobody
+                self._seen = None
+                self._made.clear()
+
+    async def _send(self, position: _Position, send: Send, gone: asyncio.Event) -> None:
 
         async def patiently(message: Message) -> None:
             async with asyncio.timeout(self._stall_s):
@@ -150,13 +160,11 @@ class _Stream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.Event()
         watch = asyncio.create_task(_watch(receive, gone), name="live view")
-        self._streams.num_open += 1
         try:
             await self._streams.send(self._position, send, gone)
         except TimeoutError:
             return  # it takes nothing; the server closes a connection whose answer is not whole
         finally:
-            self._streams.num_open -= 1
             watch.cancel()
 
 

@@ -86,10 +86,13 @@ def test_nothing_is_told_twice() -> None:
     assert "decisions" not in again.tick
 
 
-@pytest.mark.parametrize("event_id", ["00000000-5-1", "nonsense", "a-b-c", "--"])
-def test_an_id_of_another_process_begins_anew(event_id: str) -> None:
+@pytest.mark.parametrize(
+    "event_id", ["00000000-5-1", "nonsense", "a-b-c", "--", "{run}-x-1", "{run}-1", "{run}-1-" + "9" * 5000]
+)
+def test_an_id_of_another_process_or_of_none_begins_anew(event_id: str) -> None:
     with running(NODES) as kerf:
-        assert Heard(kerf, event_id).kinds == ["begin", "nodes", "tick"]
+        run = Heard(kerf).id.partition("-")[0]
+        assert Heard(kerf, event_id.replace("{run}", run)).kinds == ["begin", "nodes", "tick"]
 
 
 def test_a_node_that_is_gone() -> None:
@@ -117,12 +120,17 @@ def test_what_was_worked_out_for_one_does_for_another(monkeypatch: pytest.Monkey
             return Sights.nodes(sights, cluster, rows)
 
         monkeypatch.setattr(sights, "nodes", nodes)
+        kerf.streams.num_open = 1  # as if somebody looked all the time
         first, second = Heard(kerf), Heard(kerf)
         assert first.nodes == second.nodes
         assert len(calls) == 6
         kerf.filter(pod("asking", 1), ["n-1"])
         assert Heard(kerf, first.id).nodes == Heard(kerf, second.id).nodes != {}
         assert len(calls) == 7
+        kerf.streams.num_open = 0
+        Heard(kerf)
+        Heard(kerf)
+        assert len(calls) == 7 + 6 + 6  # nothing is kept for nobody
 
 
 def test_streams_are_bounded() -> None:
