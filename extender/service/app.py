@@ -94,6 +94,7 @@ class Service:
             "mode": self.settings.decisions.mode.value,
             "policy": policy.name,
             "ranking": policy.description,
+            "model": self.rank.summary(),
             "fault": self.fault(),
             "degraded": self.degraded(),
             "queue": self.settings.queue.enabled,
@@ -216,12 +217,7 @@ def create_app(
     streams = Streams(sights, lambda: service.draining)
     app.state.streams = streams
     install_page(app, streams)
-
-    def info() -> dict[str, str]:
-        policy = placer.policy_of(NO_REQUEST).name  # `auto` is one or the other, as models come and go
-        return {"version": __version__, "mode": settings.decisions.mode.value, "policy": policy}
-
-    metrics.registry.register(UsageCollector(placer.snapshot, info, lambda: streams.num_open))
+    metrics.registry.register(UsageCollector(placer.snapshot, service.status, lambda: streams.num_open))
     return app
 
 

@@ -19,6 +19,7 @@ from extender.cluster.wakes import Waker
 from extender.core.reasons import Reason
 from extender.queueing.controllers import QueueController
 from extender.queueing.pipelines.controllers import PipelineController
+from extender.service.overviews import Figures
 
 _WHYS: Final = ("gang", "quota", "reservation", "room", "request")
 """What keeps pods of the queue."""
@@ -91,14 +92,11 @@ class ClusterCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The gauges now."""
-        cluster = self._ledger.snapshot(self._now())
-        installed = cluster.gpu_model >= 0
-        units = (installed.sum(axis=1) * cluster.units_per_gpu).sum()
-        free = np.maximum(cluster.gpu_idle.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units, 0).sum()
-        yield _gauge("kerf_nodes", "Nodes known.", len(cluster.row_of))
-        yield _gauge("kerf_gpus", "GPUs installed.", int(installed.sum()))
-        yield _gauge("kerf_gpu_units", "GPU units offered by device plugins or withheld.", int(units))
-        yield _gauge("kerf_gpu_units_free", "GPU units that nobody holds or has reserved.", int(free))
+        totals = Figures(self._ledger.snapshot(self._now())).totals()
+        yield _gauge("kerf_nodes", "Nodes known.", totals["nodes"])
+        yield _gauge("kerf_gpus", "GPUs installed.", totals["gpus"])
+        yield _gauge("kerf_gpu_units", "GPU units offered by device plugins or withheld.", totals["units"])
+        yield _gauge("kerf_gpu_units_free", "GPU units that nobody holds or has reserved.", totals["unitsFree"])
         passing = self._ledger.num_claims(ClaimState.RESERVED) + self._ledger.num_claims(ClaimState.UNDECIDED)
         yield _gauge("kerf_reservations", "Pods that GPUs are held for until they are bound or a TTL ends.", passing)
         yield _gauge("kerf_bindings_under_way", "Bindings under way.", self._ledger.num_claims(ClaimState.BINDING))

@@ -113,6 +113,14 @@ class LearnedRank:
             return f"{self.why_not}; {HEURISTIC} ranks instead"
         return f"no prices of what is expected, plain worth instead: {self.priced.fault}" if self.priced.fault else ""
 
+    def summary(self) -> dict[str, Any]:
+        """Which model there is, in a line."""
+        return {
+            "mode": self.mode.value,
+            "sha256": None if self.model is None else self.model.manifest.sha256,
+            "reason": self.why_not or None,
+        }
+
     def describe(self) -> dict[str, Any]:
         """The state as JSON."""
         model = self.model

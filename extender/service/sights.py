@@ -3,10 +3,10 @@
 Only read, and only while somebody looks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from extender.cluster.ledger import Ledger
 from extender.cluster.placements import Placement, Placer
@@ -16,37 +16,15 @@ from extender.core.nodes import GpuUnit
 from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules
 from extender.core.requests import GpuRequest
-from extender.queueing.backlogs import Backlog
+from extender.queueing.backlogs import Backlog, Entry
 from extender.service.cells import cells
 from extender.service.explanations import RejectionLog
 from extender.service.overviews import Overviews
 
-_MAX_WAITING: Final = 200
+_MAX_WAITING: Final = 100
 _MAX_DECISIONS: Final = 50
-_WORTH_S: Final = 0.5
+_WORTH_S: Final = 0.9
 """For so long what was worked out for one client does for another."""
-
-
-class _Waiting(NamedTuple):
-    """A pod without a node."""
-
-    priority: int
-    since: float
-    """Unix time."""
-    pod: str
-    request: GpuRequest | None
-    why: str
-    where: str
-    """`queue`: behind the gate; `scheduler`: rejected, to be offered again."""
-
-    @property
-    def turn(self) -> tuple[int, float, str]:
-        """Sorts by whose turn it is."""
-        return (-self.priority, self.since, self.pod)
-
-    def told(self) -> dict[str, Any]:
-        """As JSON."""
-        return self._asdict() | {"since": round(self.since, 1), "request": str(self.request or "")}
 
 
 @dataclass
@@ -105,10 +83,16 @@ class Sights:
         return made
 
     def waiting(self) -> dict[str, Any]:
-        """Pods without a node, those first whose turn comes first; no more of them than a page can show."""
-        found = [*self._queued(), *self._rejected()]
-        shown = nsmallest(_MAX_WAITING, found, key=lambda waiting: waiting.turn)
-        return {"total": len(found), "items": [waiting.told() for waiting in shown]}
+        """How many pods have no node, and those of them whose turn comes first."""
+        queued, rejected = self.backlog.waiting() if self.backlog else [], self.waker.waiting()
+        ahead = self.wall_clock() - self.clock()
+        first = [_queued(entry) for entry in nsmallest(_MAX_WAITING, queued, key=_turn)]
+        first += [
+            _waiting(pod.key, request.gpus, self.rejections.last(pod), "scheduler", request.priority, since + ahead)
+            for pod, request, since in nsmallest(_MAX_WAITING, rejected, key=lambda one: (-one[1].priority, one[2]))
+        ]
+        first.sort(key=lambda item: (-item["priority"], item["since"], item["pod"]))
+        return {"total": len(queued) + len(rejected), "items": first[:_MAX_WAITING]}
 
     def decisions(self, after: int) -> list[dict[str, Any]]:
         """The newest decisions that are kept, oldest first, numbered in the order of their making."""
@@ -127,14 +111,30 @@ class Sights:
             "why": "" if kept.node else self.rejections.last(kept.pod),
         }
 
-    def _queued(self) -> Iterator[_Waiting]:
-        for entry in self.backlog.waiting() if self.backlog else ():
-            planned, why = entry.planned, entry.reason or entry.fault
-            priority, request = (planned.priority, planned.gpus) if planned else (0, None)
-            yield _Waiting(priority, entry.created, entry.pod.key, request, why, "queue")
 
-    def _rejected(self) -> Iterator[_Waiting]:
-        ahead = self.wall_clock() - self.clock()
-        for pod, request, since in self.waker.waiting():
-            why = self.rejections.last(pod)
-            yield _Waiting(request.priority, since + ahead, pod.key, request.gpus, why, "scheduler")
+def _queued(entry: Entry) -> dict[str, Any]:
+    """A pod behind the gate."""
+    request = entry.planned.gpus if entry.planned else None
+    why = entry.reason or entry.fault
+    return _waiting(entry.pod.key, request, why, "queue", _priority(entry), entry.created)
+
+
+def _waiting(pod: str, request: GpuRequest | None, why: str, where: str, priority: int, since: float) -> dict[str, Any]:
+    """A pod without a node; `since` is Unix time."""
+    return {
+        "pod": pod,
+        "request": str(request or ""),
+        "why": why,
+        "where": where,
+        "priority": priority,
+        "since": round(since, 1),
+    }
+
+
+def _turn(entry: Entry) -> tuple[int, float]:
+    """Sorts by whose turn it is."""
+    return -_priority(entry), entry.created
+
+
+def _priority(entry: Entry) -> int:
+    return entry.planned.priority if entry.planned else 0

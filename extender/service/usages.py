@@ -1,7 +1,7 @@
 """Metrics of what is booked, used and cut up, worked out at scrape time: they cost a decision nothing."""
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
@@ -18,15 +18,17 @@ class UsageCollector(Collector):
     """Gauges of the cluster's GPUs, and of who ranks them."""
 
     def __init__(
-        self, snapshot: Callable[[], Cluster], info: Callable[[], dict[str, str]], num_live_views: Callable[[], int]
+        self, snapshot: Callable[[], Cluster], status: Callable[[], dict[str, Any]], num_live_views: Callable[[], int]
     ) -> None:
         self._snapshot = snapshot
-        self._info = info
+        self._status = status
         self._num_live_views = num_live_views
 
     def collect(self) -> Iterator[Metric]:
         """The gauges now."""
-        yield InfoMetricFamily("kerf", "Version, mode, and the policy that ranks by default.", self._info())
+        status = self._status()
+        info = {name: str(status[name]) for name in ("version", "mode", "policy")}
+        yield InfoMetricFamily("kerf", "Version, mode, and the policy that ranks by default.", info)
         yield GaugeMetricFamily("kerf_live_views", "Pages that are open.", self._num_live_views())
         cluster = self._snapshot()
         figures = Figures(cluster)
@@ -48,7 +50,10 @@ def _of_models(cluster: Cluster, figures: Figures) -> Iterator[Metric]:
     installed = (cluster.gpu_model >= 0).sum(axis=1)
     names = [model.name or _UNKNOWN_MODEL for model in cluster.models]
     first = cluster.gpu_model[:, 0]
-    help_of = {"kerf_model_gpus": "GPUs of a model.", "kerf_model_gpus_booked": "GPUs of a model that are booked."}
+    help_of = {
+        "kerf_gpus_by_model": "GPUs of a model.",
+        "kerf_gpus_booked_by_model": "GPUs of a model that are booked.",
+    }
     for (metric, documentation), counts in zip(help_of.items(), (installed, figures.booked), strict=True):
         family = GaugeMetricFamily(metric, documentation, labels=["gpu_model"])
         for name in sorted(set(names)):

@@ -81,7 +81,7 @@ _ROWS: dict[str, Sequence[Panel]] = {
         Panel("GPU memory", {"{{state}}": _by("state", "kerf_gpu_memory_mib")}, "mbytes"),
         Panel(
             "Booked by model",
-            {"{{gpu_model}}": f"{_by('gpu_model', 'kerf_model_gpus_booked')} / {_by('gpu_model', 'kerf_model_gpus')}"},
+            {"{{gpu_model}}": " / ".join(_by("gpu_model", f"kerf_gpus_{of}by_model") for of in ("booked_", ""))},
             "percentunit",
             most=1,
         ),
@@ -127,6 +127,18 @@ _ROWS: dict[str, Sequence[Panel]] = {
         Panel("Behind the gate", {"waiting": _now("kerf_queue_waiting"), "let go": _now("kerf_queue_opened")}),
         Panel("Passed over, by what keeps them", {"{{why}}": _by("why", "kerf_queue_skipped")}),
         Panel("Time to plan a round", {"last round": _now("kerf_queue_round_seconds")}, "s"),
+    ),
+    "Learned rank": (
+        Panel(
+            "Model",
+            {
+                "loaded": _now("kerf_model_loaded"),
+                "ranks": _now("kerf_model_serving"),
+                "refused": _now("kerf_model_refused"),
+            },
+        ),
+        Panel("Age of the prices", {"age": f"min(kerf_prices_age_seconds{{{_JOB}}})"}, "s"),
+        Panel("Pods that became others since the prices", {"drift": _now("kerf_mix_drift")}, "percentunit"),
     ),
     "Telemetry": (
         Panel("Nodes by the state of their samples", {"{{state}}": _by("state", "kerf_telemetry_nodes")}),

@@ -242,7 +242,7 @@ def test_five_thousand_nodes(open_page: Opener, tmp_path: Path, capsys: pytest.C
         server.wait_for(lambda: server.get("/readyz").status == 200, 120)
         page = open_page(at=server)
         expect(page.locator("#map h3")).to_have_text(
-            ["h100-80gb-hbm3 80 GiB, 5,000 nodes, 20000 of 40,000 GPUs booked"]
+            ["h100-80gb-hbm3 80 GiB, 5,000 nodes, 20,000 of 40,000 GPUs booked"]
         )
         with capsys.disabled():
             print(f"\n5,000 nodes of 8 GPUs: {page.evaluate(TIMES)}")

@@ -193,3 +193,19 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, number: signal.Signals) ->
         process.send_signal(number)
         assert process.wait(timeout=5) == 0
         assert "Traceback" not in server.log
+
+
+def test_pages_that_are_open_hold_up_no_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with demo(log) as process:
+        server = Server(process, log)
+        server.wait_for(lambda: server.get("/readyz").status == 200)
+        with server.connection() as connection:
+            connection.request("GET", "/live")
+            stream = connection.getresponse()
+            assert stream.readline() == b"event: begin\n"
+            server.terminate()
+            rest = stream.read()  # until the chunk that ends the answer: one that is cut off raises IncompleteRead
+        assert b"event: tick\n" in rest
+        assert server.wait() == 0
+        assert "Traceback" not in server.log

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from extender.core.clusters import Cluster, Rows
+from extender.service.sights import Sights
 from extender.service.streams import MAX_STREAMS, Streams
 from tests.service.bodies import node, pod
 from tests.service.services import Kerf, running
@@ -59,6 +61,21 @@ def test_everything_then_what_changes() -> None:
     assert item["why"] == waits["why"]
 
 
+def test_pods_wait_by_whose_turn_it_is() -> None:
+    gated = pod("gated", 2) | {"status": {"phase": "Pending"}}
+    gated["spec"] |= {"schedulingGates": [{"name": "kerf.dev/queue"}], "priority": 5}
+    with running([*NODES, gated], queue__enabled=True) as kerf:
+        kerf.filter(pod("plain", 9), ["n-0"])
+        kerf.filter(pod("urgent", 9, labels={"genius/priority": "10"}), ["n-0"])
+        told = Heard(kerf).tick["waiting"]
+    assert told["total"] == 3
+    assert [(item["pod"], item["priority"], item["where"]) for item in told["items"]] == [
+        ("default/urgent", 10, "scheduler"),
+        ("default/gated", 5, "queue"),
+        ("default/plain", 0, "scheduler"),
+    ]
+
+
 def test_nothing_is_told_twice() -> None:
     with running(NODES) as kerf:
         kerf.filter(pod("asking", 1), ["n-1"])
@@ -69,10 +86,13 @@ def test_nothing_is_told_twice() -> None:
     assert "decisions" not in again.tick
 
 
-@pytest.mark.parametrize("event_id", ["00000000-5-1", "nonsense", "a-b-c", "--"])
-def test_an_id_of_another_process_begins_anew(event_id: str) -> None:
+@pytest.mark.parametrize(
+    "event_id", ["00000000-5-1", "nonsense", "a-b-c", "--", "{run}-x-1", "{run}-1", "{run}-1-" + "9" * 5000]
+)
+def test_an_id_of_another_process_or_of_none_begins_anew(event_id: str) -> None:
     with running(NODES) as kerf:
-        assert Heard(kerf, event_id).kinds == ["begin", "nodes", "tick"]
+        run = Heard(kerf).id.partition("-")[0]
+        assert Heard(kerf, event_id.replace("{run}", run)).kinds == ["begin", "nodes", "tick"]
 
 
 def test_a_node_that_is_gone() -> None:
@@ -87,8 +107,30 @@ def test_a_node_that_is_gone() -> None:
 def test_a_large_cluster_comes_in_pieces() -> None:
     with running([node(f"n-{number}", 8) for number in range(600)]) as kerf:
         heard = Heard(kerf)
-    assert heard.kinds == ["begin", "nodes", "nodes", "nodes", "tick"]
+    assert heard.kinds == ["begin", *["nodes"] * 6, "tick"]
     assert len(heard.nodes) == 600
+
+
+def test_what_was_worked_out_for_one_does_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running([node(f"n-{number}", 8) for number in range(600)]) as kerf:
+        sights, calls = kerf.streams.sights, []
+
+        def nodes(cluster: Cluster, rows: Rows) -> list[dict[str, Any]]:
+            calls.append(rows)
+            return Sights.nodes(sights, cluster, rows)
+
+        monkeypatch.setattr(sights, "nodes", nodes)
+        kerf.streams.num_open = 1  # as if somebody looked all the time
+        first, second = Heard(kerf), Heard(kerf)
+        assert first.nodes == second.nodes
+        assert len(calls) == 6
+        kerf.filter(pod("asking", 1), ["n-1"])
+        assert Heard(kerf, first.id).nodes == Heard(kerf, second.id).nodes != {}
+        assert len(calls) == 7
+        kerf.streams.num_open = 0
+        Heard(kerf)
+        Heard(kerf)
+        assert len(calls) == 7 + 6 + 6  # nothing is kept for nobody
 
 
 def test_streams_are_bounded() -> None:
@@ -140,6 +182,7 @@ def test_a_stream_goes_on_until_the_service_stops() -> None:
             await asyncio.sleep(0.05)
             told = len(sent)
             kerf.cluster.apply(node("n-2", 2))
+            kerf.clock.now += 1
             await asyncio.sleep(0.1)
             assert any(b"n-2" in message.get("body", b"") for message in sent[told:])
             draining = True

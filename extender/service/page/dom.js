@@ -14,8 +14,11 @@ export function el(tag, attributes = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** "20,000", "0.25" */
+export const figure = (count, digits = 2) => count.toLocaleString('en', { maximumFractionDigits: digits });
+
 /** "1 node", "2 nodes" */
-export const plural = (count, noun) => `${count.toLocaleString('en')} ${noun}${count === 1 ? '' : 's'}`;
+export const plural = (count, noun) => `${figure(count)} ${noun}${count === 1 ? '' : 's'}`;
 
 export const percent = (part, whole) => (whole > 0 ? `${Math.round((100 * part) / whole)} %` : '-');
 

@@ -1,6 +1,6 @@
 // What changes all the time: health, facts, totals, pods that wait, and decisions.
 
-import { age, byId, clock, el, fill, link, percent, plural, table } from './dom.js';
+import { age, byId, clock, el, figure, fill, link, percent, plural, table } from './dom.js';
 
 const SHOWN_DECISIONS = 40;
 
@@ -24,7 +24,7 @@ function showStatus({ connected, status }) {
   const { state, ageSeconds } = status.telemetry;
   const facts = {
     Policy: [status.policy, status.ranking],
-    Model: status.model ? [status.model.name, status.model.state] : ['none', 'The policy is a formula; no learned model is loaded.'],
+    Model: modelWords(status.model),
     Mode: [status.mode],
     Queue: [status.queue ? 'on' : 'off'],
     Telemetry: [ageSeconds == null ? state : `${state}, ${age(ageSeconds)} old`],
@@ -34,6 +34,12 @@ function showStatus({ connected, status }) {
     el('div', { title }, el('dt', {}, name), el('dd', {}, value)),
   );
   fill(byId('facts'), ...items);
+}
+
+/** Which learned model there is, and why it does not rank where it does not. */
+function modelWords({ mode, sha256, reason }) {
+  if (!sha256) return ['none', reason ?? 'no learned model is loaded'];
+  return [`${sha256.slice(0, 8)}, ${reason ? 'not ranking' : mode}`, reason ?? `loaded to ${mode}`];
 }
 
 function showTotals(totals) {
@@ -46,14 +52,14 @@ function showTotals(totals) {
       'div',
       { class: 'tile' },
       el('dt', {}, 'GPUs booked'),
-      el('dd', {}, `${+totals.gpusBooked.toFixed(1)} of ${totals.gpus.toLocaleString('en')}`),
+      el('dd', {}, `${figure(totals.gpusBooked, 1)} of ${figure(totals.gpus)}`),
       el('dd', { class: 'detail' }, booked),
     ),
     tile('In use', totals.load == null ? 'unknown' : `${Math.round(100 * totals.load)} %`, 'mean load of all GPUs'),
-    tile('Free units', totals.unitsFree.toLocaleString('en'), `of ${totals.units.toLocaleString('en')}`),
-    tile('In fragments', totals.fragments.toLocaleString('en'), `${percent(totals.fragments, totals.unitsFree)} of what is free`),
-    tile('Waiting', totals.waitingPods.toLocaleString('en'), `rejected pods; ${plural(totals.reservations, 'reservation')}`),
-    tile('Unhealthy', totals.unhealthy.toLocaleString('en'), `${plural(totals.nodes, 'node')}, ${totals.gpuNodes} with GPUs`, totals.unhealthy ? 'alarm' : ''),
+    tile('Free units', figure(totals.unitsFree), `of ${figure(totals.units)}`),
+    tile('In fragments', figure(totals.fragments), `${percent(totals.fragments, totals.unitsFree)} of what is free`),
+    tile('Waiting', figure(totals.waitingPods), `rejected pods; ${plural(totals.reservations, 'reservation')}`),
+    tile('Unhealthy', figure(totals.unhealthy), `${plural(totals.nodes, 'node')}, ${figure(totals.gpuNodes)} with GPUs`, totals.unhealthy ? 'alarm' : ''),
   );
 }
 
@@ -77,7 +83,7 @@ function showWaiting({ total, items }) {
   fill(
     byId('waiting'),
     table('Pods without a node', ['Pod', 'Asks for', 'Why', 'For'], rows),
-    hidden > 0 && el('p', { class: 'hint' }, `and ${hidden.toLocaleString('en')} more`),
+    hidden > 0 && el('p', { class: 'hint' }, `and ${figure(hidden)} more`),
   );
 }
 

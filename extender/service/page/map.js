@@ -1,6 +1,6 @@
 // The cluster map: one canvas for each kind of GPU, walked by pointer or keyboard.
 
-import { el, memory, plural } from './dom.js';
+import { el, figure, memory, plural } from './dom.js';
 import { words } from './store.js';
 import { at, colours, cornerOf, drawTile, layout } from './tiles.js';
 
@@ -91,7 +91,7 @@ export class ClusterMap {
     const gpus = group.nodes.reduce((sum, node) => sum + node.gpus.length, 0);
     const booked = group.nodes.reduce((sum, node) => sum + node.booked, 0);
     const size = group.memoryMiB ? `${memory(group.memoryMiB)}, ` : '';
-    group.heading.textContent = ` ${size}${plural(group.nodes.length, 'node')}, ${+booked.toFixed(1)} of ${plural(gpus, 'GPU')} booked`;
+    group.heading.textContent = ` ${size}${plural(group.nodes.length, 'node')}, ${figure(booked, 1)} of ${plural(gpus, 'GPU')} booked`;
   }
 
   #redraw(rows) {
