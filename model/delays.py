@@ -75,7 +75,7 @@ class Run:
         return np.maximum(self.jct_s / np.maximum(self.duration_s[self.num_before :], SHORTEST_S), 1.0)
 
 
-def simulate_jobs(  # noqa: PLR0913 - what a run is made of
+def simulate_jobs(
     jobs: JobList,
     num_gpus: int,
     policy: Baseline,
@@ -84,7 +84,6 @@ def simulate_jobs(  # noqa: PLR0913 - what a run is made of
     *,
     failures: Failures | None = None,
     round_s: float = 0.0,
-    held_most_s: float = HELD_MOST_S,
     before: JobList | None = None,
 ) -> Run:
     """Run jobs that all fit the cluster on nodes of GPUS_PER_NODE.
@@ -101,7 +100,7 @@ def simulate_jobs(  # noqa: PLR0913 - what a run is made of
         tasks,
         whole_gpu_nodes(num_gpus, GPUS_PER_NODE),
         policy,
-        turns_of(order, tasks, owners, durations, held_most_s),
+        turns_of(order, tasks, owners, durations),
         np.random.default_rng([seed, 2]),
         lambda job: durations.finished(owners[job], float(jobs.duration_s[job])),
         failures,
@@ -123,15 +122,13 @@ def reserve_after_s(order: str) -> float:
     return RESERVE_AFTER_S if order == "kerf" else math.inf
 
 
-def turns_of(
-    order: str, tasks: Tasks, owners: Sequence[Owners], durations: Durations, held_most_s: float = HELD_MOST_S
-) -> Turns:
+def turns_of(order: str, tasks: Tasks, owners: Sequence[Owners], durations: Durations) -> Turns:
     """Whose turn it is in an order, by name; `owners` (J,) are those that `durations` is kept by."""
     gpus = (tasks.asked_milli / GPU_MILLI).tolist()
     submitted, duration = tasks.submitted_s, tasks.duration_s
 
     def held(job: int) -> float:
-        return hold_s(durations.expected_s(owners[job]), gpus[job], held_most_s)
+        return hold_s(durations.expected_s(owners[job]), gpus[job], HELD_MOST_S)
 
     match order:
         case "fifo":

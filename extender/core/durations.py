@@ -29,8 +29,6 @@ class Durations:
     delay those behind it.
     """
 
-    version: int = 0
-    """Grows with everything that is learned."""
     _all: _Runs = field(default_factory=_Runs)
     _owners: OrderedDict[str, _Runs] = field(default_factory=OrderedDict)
 
@@ -38,7 +36,6 @@ class Durations:
         """A job of these owners has run so long; what is no duration is not learned from."""
         if not 0 <= seconds < float("inf"):
             return
-        self.version += 1
         for owner in owners:
             self._learn(self._owners.setdefault(owner, _Runs()), seconds)
             self._owners.move_to_end(owner)

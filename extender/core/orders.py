@@ -10,8 +10,6 @@ from typing import Final
 
 PATIENCE: Final = 10.0
 """In the order `kerf`, how many times its expected GPU time a job gives way to jobs that come after it."""
-
-
 HELD_MOST_S: Final = 365 * 86400.0
 """By default a job is overtaken only by those that came at most so long after it."""
 

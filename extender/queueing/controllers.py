@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
 from extender.cluster import objects
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import HOLDING_PODS, NODES_PATH, PODS_PATH
@@ -31,7 +33,7 @@ from extender.queueing.plans import Plan, PlanPod
 from extender.queueing.realisations import Realiser
 from extender.queueing.remnants import Remnants
 from extender.queueing.rounds import Head, Round, Rules, greedy_round, searched_round
-from extender.queueing.runs import Runs, owners_of
+from extender.queueing.runs import Runs, learn_finished, owners_of
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class QueueController:
         mirror_fault: Callable[[], str],
         page_size: int = 500,
     ) -> None:
+        self._transport = transport
         self._ledger = ledger
         self._placer = placer
         self._options = options
@@ -100,6 +103,8 @@ class QueueController:
             asyncio.create_task(reflector.run(), name=f"queue: {name}") for name, reflector in self._reflectors.items()
         ]
         self._tasks.append(asyncio.create_task(self._run(), name="queue"))
+        if self._options.order is Order.KERF:
+            self._tasks.append(asyncio.create_task(self._learn(), name="queue: finished pods"))
         if self._options.gang_timeout_s:
             self.remnants.start()
 
@@ -159,6 +164,13 @@ class QueueController:
             if entry.fault:
                 _skip(entry, entry.fault)
         await self._note(now)
+
+    async def _learn(self) -> None:
+        """What pods took that ended before the start."""
+        try:
+            await learn_finished(self._transport, self.durations)
+        except (ClusterError, msgspec.DecodeError) as error:
+            logger.warning("the queue's order knows nothing of pods that ended before the start: %s", error)
 
     async def _run(self) -> None:
         while True:

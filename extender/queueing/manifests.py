@@ -70,9 +70,22 @@ class PodSpec(objects.PodSpec, rename="camel"):
         return self.scheduling_group.pod_group_name if self.scheduling_group is not None else ""
 
 
+class Terminated(objects.Object, rename="camel"):
+    finished_at: str | None = None
+
+
+class ContainerState(objects.Object):
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(objects.Object):
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
 class PodStatus(objects.PodStatus, rename="camel"):
     nominated_node_name: str = ""
     start_time: str = ""
+    container_statuses: list[ContainerStatus] | None = None
 
 
 class Metadata(objects.Metadata, rename="camel"):
@@ -88,6 +101,12 @@ class Pod(objects.Pod):
     def gated(self) -> bool:
         """Whether it waits in Kerf's queue."""
         return any(gate.name == GATE for gate in self.spec.scheduling_gates or ())
+
+    @property
+    def finished_at(self) -> str:
+        """When its last container ended, "" where that is not told."""
+        ends = [status.state.terminated for status in self.status.container_statuses or ()]
+        return max((end.finished_at or "" for end in ends if end is not None), default="")
 
 
 class Taint(objects.Object):

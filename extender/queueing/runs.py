@@ -3,14 +3,20 @@
 import contextlib
 from collections.abc import Callable
 from math import ceil
+from typing import Final
 
 from extender.cluster import objects
+from extender.cluster.mirrors import PODS_PATH
 from extender.cluster.pods import read_holding
+from extender.cluster.transports import Transport
 from extender.core.durations import Durations
 from extender.core.requests import RequestError
 from extender.queueing.backlogs import unix_time
 from extender.queueing.batches import gang_of
 from extender.queueing.manifests import Pod
+from extender.queueing.sources import list_objects
+
+FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
 
 
 class Runs:
@@ -42,8 +48,7 @@ class Runs:
         if item.finished:
             self._end(uid)
             return
-        holding, _ = read_holding(item)
-        gpus = sum(part.milli / 1000 for part in holding.parts) if holding.parts else float(holding.units)
+        gpus = _gpus_of(item)
         known = self._running.get(uid)
         self._running[uid] = item, gpus, known[2] if known is not None else self._wall_clock()
         self._count(item, gpus - (known[1] if known is not None else 0.0))
@@ -72,6 +77,24 @@ class Runs:
     def _count(self, pod: Pod, gpus: float) -> None:
         namespace = pod.metadata.namespace
         self.gpus[namespace] = self.gpus.get(namespace, 0.0) + gpus
+
+
+async def learn_finished(transport: Transport, durations: Durations) -> None:
+    """Learn from the pods that have ended and are still there, in the order of their ends.
+
+    Raises ClusterError, msgspec.DecodeError.
+    """
+    pods = await list_objects(transport, PODS_PATH, Pod, {"fieldSelector": FINISHED_PODS})
+    runs = [(unix_time(pod.finished_at), unix_time(pod.status.start_time), pod) for pod in pods]
+    for ended, started, pod in sorted(runs, key=lambda run: run[0]):
+        if started and ended:
+            durations.finished(owners_of(pod, _gpus_of(pod)), ended - started)
+
+
+def _gpus_of(pod: Pod) -> float:
+    """GPUs that a pod holds, or has held; shares as parts of one."""
+    holding, _ = read_holding(pod)
+    return sum(part.milli / 1000 for part in holding.parts) if holding.parts else float(holding.units)
 
 
 def owners_of(pod: Pod, gpus: float) -> tuple[str, ...]:

@@ -72,9 +72,9 @@ def time_calls(
 @app.command(name="jobs")
 def complete_jobs(
     jobs_file: Annotated[Path | None, typer.Option("--jobs", help="Jobs in Philly's form; default: drawn.")] = None,
-    num_jobs: Annotated[int, typer.Option("--number", min=2, help="Jobs of a run.")] = 150,
+    num_jobs: Annotated[int, typer.Option("--number", min=2, help="Jobs of a run.")] = 200,
     nodes: NodesOption = 2,
-    load: Annotated[float, typer.Option(min=0.1, help="Work submitted, by capacity.")] = 2.0,
+    load: Annotated[float, typer.Option(min=0.1, help="Work submitted, by capacity.")] = 1.5,
     span: Annotated[float, typer.Option(min=1, help="Seconds from first to last submission.")] = 60.0,
     seeds: Annotated[int, typer.Option(min=1, help="Lists of jobs.")] = 3,
     json: JsonOption = None,

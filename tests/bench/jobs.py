@@ -1,8 +1,9 @@
 """The same jobs through a real kube-scheduler alone, and through Kerf's queue, beside what the simulator predicts.
 
-A list of jobs is compressed: one factor for the times between submissions, one for the durations, so that the work
-submitted is a given load of the nodes. Jobs are pods of up to a node's GPUs, with CPU and memory in proportion; what a
-kubelet would do is done here: pods that have a node run, and succeed when their time is over.
+A random choice of jobs is compressed: one factor for the times between submissions, one for the durations, so that the
+work submitted is a given load of the nodes. As many others have ended before, so that something is known. Jobs are pods
+of up to a node's GPUs, with CPU and memory in proportion; what a kubelet would do is done here: pods that have a node
+run, and succeed when their time is over.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from extender.core.clusters import Floats
 from model import delays
 from model.baselines import BASELINES
 from model.jobs import JobList, drawn_jobs, read_jobs
@@ -27,6 +29,7 @@ from tests.bench.servers import GPUS_PER_NODE, ROOT, BenchError
 from tests.controlplane import ControlPlane, objects
 
 _POLL_S = 0.05
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 _GATE = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
 _CPU_PER_GPU, _MEMORY_GIB_PER_GPU = 12, 128
 """Eight times that is a whole node's."""
@@ -54,9 +57,9 @@ class Plan:
 
     jobs: Path | None = None
     """A list in the form of Philly's; None for drawn ones."""
-    num_jobs: int = 150
+    num_jobs: int = 200
     nodes: int = 2
-    load: float = 2.0
+    load: float = 1.5
     span_s: float = 60.0
     """From the first submission to the last."""
     seeds: tuple[int, ...] = (42, 43, 44)
@@ -84,12 +87,17 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     runs = []
     with servers.workspace() as directory:
         for number, seed in enumerate(plan.seeds):
-            listed = compressed(plan, seed)
+            listed, before = compressed(plan, seed)
             run: dict[str, Any] = {"seed": seed, "gpu_s": round(float(listed.gpu_s.sum()), 1)}
             modes = list(Mode)
             for mode in modes[number % 2 :] + modes[: number % 2]:
                 tell(f"{mode}, seed {seed}")
-                run[mode.value] = _compared(listed, plan, mode, seed, directory / f"{seed}-{mode}")
+                real = _run(listed, before, plan, mode, directory / f"{seed}-{mode}")
+                policy, order = _SIMULATED[mode]
+                simulated = delays.simulate_jobs(
+                    listed, plan.nodes * GPUS_PER_NODE, BASELINES[policy], order, seed, before=before
+                )
+                run[mode.value] = _beside(real, simulated)
             runs.append(run)
     return {
         **{"jobs": plan.num_jobs, "nodes": plan.nodes, "load": plan.load, "span_s": plan.span_s},
@@ -98,37 +106,45 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     }
 
 
-def compressed(plan: Plan, seed: int) -> JobList:
-    """A random choice of jobs that fit one node, from a random stretch of the list ten times as long."""
+def compressed(plan: Plan, seed: int) -> tuple[JobList, JobList]:
+    """A random choice of the jobs that fit one node, and another one of what ended before it."""
     rng = np.random.default_rng([seed, 4])
-    listed = read_jobs(plan.jobs) if plan.jobs else drawn_jobs(50 * plan.num_jobs, seed)
+    listed = read_jobs(plan.jobs) if plan.jobs else drawn_jobs(20 * plan.num_jobs, seed)
     listed = listed.select(listed.num_gpus <= GPUS_PER_NODE)
-    total, stretch = len(listed.cluster), 10 * plan.num_jobs
-    if total < stretch:
-        raise BenchError(f"{total} jobs of up to {GPUS_PER_NODE} GPUs are listed, {stretch} are needed; lower --jobs")
-    begin = int(rng.integers(0, total - stretch + 1))
-    chosen = np.zeros(total, np.bool_)
-    chosen[begin + rng.choice(stretch, plan.num_jobs, replace=False)] = True
-    few = listed.select(chosen)
+    if len(listed.cluster) < 2 * plan.num_jobs:
+        raise BenchError(f"{len(listed.cluster)} jobs of up to {GPUS_PER_NODE} GPUs are too few; lower --number")
+    drawn = rng.permutation(len(listed.cluster))[: 2 * plan.num_jobs].reshape(2, plan.num_jobs)
+    few, before = (listed.select(np.isin(np.arange(len(listed.cluster)), chosen)) for chosen in drawn)
     submitted = (few.submitted_s - few.submitted_s[0]) * plan.span_s / max(few.span_s, 1e-9)
     work = plan.load * plan.span_s * plan.nodes * GPUS_PER_NODE
-    duration = np.maximum(few.duration_s, 1e-3)
+    factor = 1.0
     for _ in range(50):  # what is cut off the longest is given to the others
-        duration = np.clip(duration * work / float((duration * few.num_gpus).sum()), 0.1, _LONGEST_FRAC * plan.span_s)
-    return replace(few, submitted_s=submitted, duration_s=duration.round(2))
+        factor *= work / float((_cut(few, factor, plan) * few.num_gpus).sum())
+    return (
+        replace(few, submitted_s=submitted, duration_s=_cut(few, factor, plan)),
+        replace(before, submitted_s=np.zeros(plan.num_jobs), duration_s=_cut(before, factor, plan)),
+    )
 
 
-def _compared(listed: JobList, plan: Plan, mode: Mode, seed: int, directory: Path) -> dict[str, Any]:
-    """One run on a control plane of its own, and the simulator's prediction of it."""
+def _cut(jobs: JobList, factor: float, plan: Plan) -> Floats:
+    shortest_s = 0.1  # as often as the cluster is looked at, or so
+    return np.clip(jobs.duration_s * factor, shortest_s, _LONGEST_FRAC * plan.span_s).round(2)
+
+
+def _run(listed: JobList, before: JobList, plan: Plan, mode: Mode, directory: Path) -> Times:
+    """One run on a control plane of its own, on which jobs have ended before."""
     with servers.plane_with_nodes(directory, plan.nodes) as plane:
-        for name in sorted(set(listed.cluster)):
+        for name in sorted({*listed.cluster, *before.cluster}):
             plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _namespace(name)}})
+        _leave_behind(plane, before)
         with _deciding(plane, mode) as gate:
-            times = run_list(plane, listed, gate)
-    policy, order = _SIMULATED[mode]
-    simulated = delays.simulate_jobs(listed, plan.nodes * GPUS_PER_NODE, BASELINES[policy], order, seed)
-    real_jct = np.array(times.ended) - np.array(times.submitted)
-    real_delay = np.array(times.started) - np.array(times.submitted)
+            return run_list(plane, listed, gate)
+
+
+def _beside(real: Times, simulated: delays.Run) -> dict[str, Any]:
+    """A run, and the simulator's prediction of it."""
+    real_jct = np.array(real.ended) - np.array(real.submitted)
+    real_delay = np.array(real.started) - np.array(real.submitted)
     return {
         "real": _figures(real_jct, real_delay),
         "simulated": _figures(simulated.jct_s, simulated.delay_s),
@@ -174,13 +190,26 @@ def run_list(plane: ControlPlane, listed: JobList, spec: dict[str, Any]) -> Time
             _set_phase(plane, listed, job, {"phase": "Succeeded"})
             times.ended[job] = time.monotonic() - begin
         for job in _with_a_node(plane) & times.waiting:
-            started_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            _set_phase(plane, listed, job, {"phase": "Running", "startTime": started_at})
+            _set_phase(plane, listed, job, {"phase": "Running", "startTime": f"{datetime.now(UTC):{_TIME}}"})
             times.started[job] = time.monotonic() - begin
             times.waiting.remove(job)
             heapq.heappush(times.ends, (times.started[job] + float(listed.duration_s[job]), job))
         time.sleep(_POLL_S)
     return times
+
+
+def _leave_behind(plane: ControlPlane, before: JobList) -> None:
+    """Pods that have ended, as a kubelet would have left them; their times are whole seconds."""
+    end = datetime.now(UTC)
+    for job, duration_s in enumerate(before.duration_s.tolist()):
+        name, namespace = f"before-{job:05}", _namespace(before.cluster[job])
+        pod = _pod(name, namespace, int(before.num_gpus[job]), {"nodeName": "gone"})
+        plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
+        terminated = {"exitCode": 0, "finishedAt": f"{end:{_TIME}}"}
+        container = {"name": "main", "image": "", "imageID": "", "ready": False, "restartCount": 0}
+        status = {"phase": "Succeeded", "startTime": f"{end - timedelta(seconds=duration_s):{_TIME}}"}
+        states = {"containerStatuses": [container | {"state": {"terminated": terminated}}]}
+        _set_status(plane, namespace, name, status | states)
 
 
 def _with_a_node(plane: ControlPlane) -> set[int]:
@@ -191,15 +220,22 @@ def _with_a_node(plane: ControlPlane) -> set[int]:
 
 
 def _submit(plane: ControlPlane, listed: JobList, job: int, spec: dict[str, Any]) -> None:
-    gpus = int(listed.num_gpus[job])
-    cpu, memory = f"{gpus * _CPU_PER_GPU}", f"{gpus * _MEMORY_GIB_PER_GPU}Gi"
     namespace = _namespace(listed.cluster[job])
-    pod = objects.pod(f"job-{job:05}", gpus, namespace, cpu=cpu, memory=memory, **spec)
+    pod = _pod(f"job-{job:05}", namespace, int(listed.num_gpus[job]), spec)
     plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
 
 
+def _pod(name: str, namespace: str, gpus: int, spec: dict[str, Any]) -> dict[str, Any]:
+    cpu, memory = f"{gpus * _CPU_PER_GPU}", f"{gpus * _MEMORY_GIB_PER_GPU}Gi"
+    return objects.pod(name, gpus, namespace, cpu=cpu, memory=memory, **spec)
+
+
 def _set_phase(plane: ControlPlane, listed: JobList, job: int, status: dict[str, str]) -> None:
-    path = f"/api/v1/namespaces/{_namespace(listed.cluster[job])}/pods/job-{job:05}/status"
+    _set_status(plane, _namespace(listed.cluster[job]), f"job-{job:05}", status)
+
+
+def _set_status(plane: ControlPlane, namespace: str, name: str, status: dict[str, Any]) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
     plane.request("PATCH", path, {"status": status}, "application/merge-patch+json")
 
 

@@ -112,6 +112,9 @@ def test_jobs_end_on_the_control_plane_as_simulated(tmp_path: Path) -> None:
     for mode in ("native", "queue"):
         found = run[mode]
         assert found["real"].keys() == found["simulated"].keys() == {"mean_jct_s", "mean_delay_s", "p99_delay_s"}
-        # What it takes to submit, bind and end a pod comes on top of the simulator's figure, which knows none of it.
-        assert found["jct_ratio"] > 0.95
+        # Without the delay a job takes its duration, and on the control plane some time until its end is seen.
+        real_s, simulated_s = (
+            found[which]["mean_jct_s"] - found[which]["mean_delay_s"] for which in ("real", "simulated")
+        )
+        assert real_s >= simulated_s - 0.002  # rounded figures
     assert report["reductions"].keys() == {"real", "simulated"}

@@ -143,10 +143,31 @@ def test_shortest_first_equals_a_walk_by_duration(rows: list[tuple[int, int, int
 def test_the_order_kerf_equals_a_walk_in_the_order_of_the_queue(
     rows: list[tuple[int, int, int, str, int]], num_gpus: int
 ) -> None:
-    jobs = jobs_of([(20 * at, 10 * duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
+    jobs = jobs_of([(2 * at, 10 * duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
     run = delays.simulate_jobs(jobs, num_gpus, BASELINES["bestfit"], "kerf", 0)
     order = as_the_queue_orders(jobs)
     assert run.outcome.started_s.tolist() == oracle_starts(jobs, num_gpus, BASELINES["bestfit"], order, 10.0)
+
+
+def test_nodes_are_kept_for_the_first_in_the_queue_and_those_behind_it_wait() -> None:
+    # 16 GPUs: 8 busy until 100, 4 until 50. The 8 asked at 1 go first; from 11 on the half free node is kept for them.
+    rows = [(0, 100, 8, "a", 0), (0, 50, 4, "b", 0), (1, 10, 8, "c", 5), (5, 20, 1, "b", 0), (20, 200, 1, "b", 0)]
+    jobs = jobs_of(rows)
+    kept = delays.simulate_jobs(jobs, 16, BASELINES["bestfit"], "kerf", 0)
+    assert kept.outcome.started_s.tolist() == [0, 0, 50, 5, 60]
+    never = delays.simulate_jobs(jobs, 16, BASELINES["bestfit"], "fifo", 0)
+    assert never.outcome.started_s.tolist() == [0, 0, 100, 5, 20]
+
+
+@given(JOBS, st.sampled_from(["fifo", "kerf"]))
+def test_of_jobs_held_back_alike_none_passes_another(rows: list[tuple[int, int, int, str, int]], order: str) -> None:
+    jobs = jobs_of([(20 * at, 10 * duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
+    run = delays.simulate_jobs(jobs, 16, BASELINES["bestfit"], order, 0)
+    alike: dict[tuple[str, int, int], list[float]] = {}
+    for job, started in enumerate(run.outcome.started_s.tolist()):
+        kind = jobs.cluster[job], int(jobs.num_gpus[job]), int(jobs.priority[job])
+        alike.setdefault(kind, []).append(started)
+    assert all(starts == sorted(starts) for starts in alike.values())
 
 
 def test_a_small_job_goes_past_a_large_one_that_does_not_fit() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ from extender.queueing.optins import Namespaces, opted_out
 from extender.queueing.plans import PlanPod
 from extender.queueing.realisations import Realiser
 from extender.queueing.restrictions import Kinds
-from extender.queueing.runs import Runs, owners_of
+from extender.queueing.runs import Runs, learn_finished, owners_of
 from tests.queueing.watches import GATES, Answers, Watched, pod
 
 
@@ -175,6 +176,29 @@ def test_runs_count_gpus_and_teach_durations() -> None:
     runs.remove(running("b", 1))
     assert durations.num_owners == 3  # deleted while it ran: nothing is learned
     assert runs.gpus == {"ns": 0.0}
+
+
+def test_pods_that_ended_before_the_start_are_learned_from() -> None:
+    def ended(name: str, gpus: int, *ends: str, started: bool = True) -> dict[str, Any]:
+        manifest: dict[str, Any] = msgspec.to_builtins(running(name, gpus))
+        states = [{"state": {"terminated": {"finishedAt": end}}} for end in ends]
+        start = {"startTime": "2026-01-01T00:00:10Z"} if started else {}
+        return manifest | {"status": {"phase": "Succeeded", "containerStatuses": states, **start}}
+
+    class Pages:
+        async def get(self, path: str, query: dict[str, str]) -> bytes:
+            if "continue" not in query:
+                items = [ended("b", 1, "2026-01-01T00:00:13Z", "2026-01-01T00:01:10Z"), ended("untold", 1)]
+                return msgspec.json.encode({"metadata": {"continue": "more"}, "items": items})
+            items = [ended("a", 2, "2026-01-01T00:00:20Z"), ended("odd", 1, "2026-01-01T00:00:20Z", started=False)]
+            return msgspec.json.encode({"items": items})
+
+    durations = Durations()
+    asyncio.run(learn_finished(Pages(), durations))  # type: ignore[arg-type]
+    expected = Durations()
+    expected.finished(("ns/Pod/a/2 GPUs", "ns/2 GPUs", "ns"), 10.0)  # ended first
+    expected.finished(("ns/Pod/b/1 GPUs", "ns/1 GPUs", "ns"), 60.0)
+    assert durations == expected
 
 
 def test_a_run_seen_from_its_start_is_timed_finer_than_the_api_server_tells() -> None:

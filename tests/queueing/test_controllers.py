@@ -10,6 +10,7 @@ import pytest
 from extender.cluster.ledger import Ledger
 from extender.cluster.placements import Placer
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
+from extender.core.orders import Order
 from extender.queueing.boards import free_units
 from extender.queueing.controllers import QueueController
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
@@ -85,10 +86,13 @@ class Rig:
         self.ledger.upsert_node(node)
         self.queue._nodes.upsert(node)
 
-    def pod(self, name: str, gpus: int, **annotations: str) -> None:
+    def pod(self, name: str, gpus: int, created: str = "", **annotations: str) -> None:
         found = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
         manifest = {
-            "metadata": {"name": name, "namespace": "ns", "uid": name, "annotations": found},
+            "metadata": {
+                **{"name": name, "namespace": "ns", "uid": name, "annotations": found},
+                "creationTimestamp": created,
+            },
             "spec": {
                 "schedulingGates": GATES,
                 "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus, "cpu": 1}}}],
@@ -290,3 +294,26 @@ def test_it_ends_also_when_something_moves_as_it_is_told_to(steps: int) -> None:
         assert stopped
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(("order", "first"), [(Order.FIFO, "long-1"), (Order.KERF, "short-1")])
+def test_a4_what_is_expected_to_be_shorter_goes_first_where_that_is_the_order(order: Order, first: str) -> None:
+    rig = Rig(order=order)
+    rig.node("n", 1)
+    for name, seconds in (("long", 5000.0), ("short", 5.0)):
+        rig.queue.durations.finished((f"ns/Pod/{name}/1 GPUs", "ns/1 GPUs", "ns"), seconds)
+    rig.pod("long-1", 1)
+    rig.pod("short-1", 1)
+    rig.round()
+    assert rig.api.order == [first]
+
+
+def test_a4_nobody_is_held_back_longer_than_the_bound() -> None:
+    rig = Rig(order=Order.KERF, held_most_s=100.0)
+    rig.node("n", 1)
+    rig.queue.durations.finished(("ns/Pod/long/1 GPUs", "ns/1 GPUs", "ns"), 1e6)
+    rig.queue.durations.finished(("ns/Pod/short/1 GPUs", "ns/1 GPUs", "ns"), 0.0)
+    rig.pod("long-1", 1, created="1970-01-01T00:00:10Z")
+    rig.pod("short-1", 1, created="1970-01-01T00:01:51Z")  # 101 s after it
+    rig.round()
+    assert rig.api.order == ["long-1"]
