@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extender.cluster.ledger import Ledger
 from extender.cluster.placements import Placer
@@ -211,6 +213,31 @@ def test_a_plan_of_a_version_that_has_gone_by_is_made_again() -> None:
     rig.queue._placer.place = placed  # type: ignore[method-assign]
     rig.round()
     assert rig.node_of("a") == "n"
+
+
+@given(steps=st.lists(st.floats(0.1, 40.0), min_size=1, max_size=20), num_small=st.integers(1, 4))
+def test_s9_nobody_is_kept_from_the_nodes_of_the_first_for_longer_than_allowed(
+    steps: list[float], num_small: int
+) -> None:
+    """The first never gets its room here, which is the worst for those behind it."""
+    rig = Rig(reserve_after_s=0.0, skip_s=60.0)
+    rig.node("n", 8)
+    rig.pod("runs", 1)
+    rig.round()
+    rig.bind("runs")
+    rig.pod("large", 8)
+    rig.round()
+    kept_since = rig.now + 0.1
+    for number in range(num_small):
+        rig.pod(f"small{number}", 1)
+    rig.round()
+    for step in steps:
+        held = [rig.node_of(f"small{number}") for number in range(num_small)]
+        assert held == (["n"] * num_small if rig.now - kept_since >= 60.0 else [""] * num_small)
+        rig.round(step)
+    rig.round(61.0)
+    assert all(rig.node_of(f"small{number}") == "n" for number in range(num_small))
+    assert not rig.node_of("large")
 
 
 def test_a_gang_of_which_one_write_fails_is_completed() -> None:
