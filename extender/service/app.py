@@ -153,7 +153,6 @@ def create_app(
         key=epoch_key(lease),
         page_size=settings.cluster.page_size,
     )
-    binder = Binder(transport, ledger, placer, events, clock, fence, time.time)
     waker = Waker(
         transport,
         ledger,
@@ -163,6 +162,7 @@ def create_app(
         max_skip_s=settings.decisions.skip_s,
         max_skips=settings.decisions.max_skips,
     )
+    binder = Binder(transport, ledger, placer, events, clock, fence, time.time, waker.skips.notes)
     queue = _queue(settings, transport, ledger, placer, fence, mirror, clock) if settings.queue.enabled else None
     pipelines = _pipelines(settings, transport, fence, clock) if settings.queue.pipelines else None
     metrics = Metrics()

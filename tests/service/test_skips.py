@@ -73,6 +73,9 @@ def test_s1_a_pod_is_skipped_rather_than_take_the_last_place_of_a_larger_one_the
         assert (notes["kerf.dev/woken"], notes["kerf.dev/skipped"]) == ("1", REASON)
         assert notes["kerf.dev/skipped-count"] == "2"
         assert scene.ask(small)["NodeNames"] == ["a"]
+        assert kerf.bind(small, "a") == ""
+        assert kerf.cluster.pod("default", "small")["metadata"]["annotations"]["kerf.dev/skipped-count"] == "2"
+        assert scene.ask(pod("small", 1))["NodeNames"] == ["a"]  # of a bound pod nothing is remembered
 
 
 def test_the_pod_goes_where_it_harms_nobody() -> None:
