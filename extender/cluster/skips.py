@@ -63,6 +63,11 @@ class Skips:
         self.num_skips = 0
         """Verdicts given."""
 
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody may be skipped."""
+        return self._max_wait_s > 0
+
     def kept_rows(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, policy: Policy) -> frozenset[int]:
         """Rows of the nodes that a pod has to leave to larger ones, none once it has been skipped enough.
 
@@ -120,7 +125,7 @@ class Skips:
         self._skipped.pop(uid, None)
 
     def _may_skip(self, uid: str) -> bool:
-        if self._max_wait_s <= 0 or not uid:
+        if not self.enabled or not uid:
             return False
         known = self._skipped.get(uid)
         return known is None or (known.count < self._max_count and self._clock() - known.since < self._max_wait_s)

@@ -120,7 +120,7 @@ class Waker:
             self._first = ()
             return
         now = self._clock()
-        self._first = self._in_turn()
+        self._first = self._in_turn() if self.skips.enabled else ()
         due = sorted(
             (waiting for waiting in self._waiting.values() if waiting.due(now)),
             key=lambda waiting: (-waiting.request.priority, waiting.since),

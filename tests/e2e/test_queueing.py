@@ -287,7 +287,7 @@ def test_a_node_that_goes_after_the_nomination_costs_no_pod_its_turn(clusters: C
 
 
 def test_kerf_killed_between_nominate_and_open_loses_nothing(clusters: Clusters) -> None:
-    """Killed by the proxy's doing: every nomination passes, no gate is opened; the next Kerf plans anew."""
+    """Killed as soon as a first nomination is seen, whatever else is on its way then; the next Kerf plans anew."""
     cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml")
     cluster.plane.apply(QUEUE_RBAC)
     cluster.add_nodes(gpu_node("a", gpus=4))

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cluster.ledger import Ledger
@@ -215,6 +215,7 @@ def test_a_plan_of_a_version_that_has_gone_by_is_made_again() -> None:
     assert rig.node_of("a") == "n"
 
 
+@settings(deadline=None)
 @given(steps=st.lists(st.floats(0.1, 40.0), min_size=1, max_size=20), num_small=st.integers(1, 4))
 def test_s9_nobody_is_kept_from_the_nodes_of_the_first_for_longer_than_allowed(
     steps: list[float], num_small: int
