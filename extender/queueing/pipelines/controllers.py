@@ -100,8 +100,10 @@ class PipelineController:
     async def _run(self) -> None:
         while True:
             soonest = min(self._dirty.values(), default=float("inf")) - self._clock()
+            # Not wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), min(max(soonest, 0.0), _MAX_BACKOFF_S))
+                async with asyncio.timeout(min(max(soonest, 0.0), _MAX_BACKOFF_S)):
+                    await self._wake.wait()
             self._wake.clear()
             if self._standby() or not all(reflector.synced for reflector in self._reflectors):
                 await asyncio.sleep(_STANDBY_S)  # what is due stays so
