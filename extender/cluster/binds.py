@@ -61,10 +61,13 @@ class Binder:
         clock: Callable[[], float],
         fence: Fence,
         wall_clock: Callable[[], float],
+        notes: Callable[[str], dict[str, str]] = lambda uid: {},
     ) -> None:
+        """`notes` gives more annotations for a pod, by its UID."""
         self._transport = transport
         self._ledger = ledger
         self._placer = placer
+        self._notes = notes
         self._events = events
         self._fence = fence
         self._clock = clock
@@ -112,7 +115,8 @@ class Binder:
 
     async def _hand_over(self, pod: PodIdentity, request: PodRequest, assignment: Assignment, epoch: str) -> None:
         """Write the Binding in the way of the node's device plugin. Raises BindError, _UndecidedError."""
-        node, annotations = assignment.node, dict.fromkeys(request.stale, "") | _annotations(assignment)
+        node = assignment.node
+        annotations = dict.fromkeys(request.stale, "") | _annotations(assignment) | self._notes(pod.uid)
         plugin = self._ledger.plugin_on(node)
         if plugin is Plugin.NATIVE or not assignment.gpus:
             await self._write_fenced(pod, request, node, annotations, epoch)

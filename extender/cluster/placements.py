@@ -11,7 +11,7 @@ import numpy as np
 from extender.cluster import objects
 from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
-from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.decisions import Decision, Memo, decide, decide_from_top
 from extender.core.policies import POLICIES, Policy
 from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
@@ -283,6 +283,14 @@ class Placer:
         policy = self.policy_of(request)
         asked = policy.asked(request)
         return asked is not None and bool(self._memo.evaluate(self.snapshot(), asked, policy).evaluation.fits.any())
+
+    def room(self, request: GpuRequest, policy: Policy) -> Mask:
+        """(N,) the nodes with room for a request now. The array is the caller's."""
+        return self._memo.evaluate(self.snapshot(), request, policy).evaluation.fits
+
+    def decide_at(self, request: GpuRequest, policy: Policy, row: int) -> Decision:
+        """The verdict on one node; nothing is reserved or given back."""
+        return decide(self.snapshot(), request, policy, np.array([row]), self._memo)
 
     def fits_meanwhile(self, pod: PodIdentity, request: PodRequest) -> bool:
         """Whether a pod that was rejected a moment ago fits now on a node that it was offered then."""

@@ -19,6 +19,7 @@ import msgspec
 from extender.cluster.fences import Fence
 from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.placements import Placer, PodIdentity
+from extender.cluster.skips import Skips, WaitingPod
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.requests import PodRequest
 
@@ -33,6 +34,8 @@ _MAX_WAIT_S: Final = 60.0
 _FORGOTTEN_AFTER_S: Final = 900.0  # kube-scheduler asks again about every pod within five minutes
 _MAX_WAITING: Final = 20_000
 _MAX_PER_ROUND: Final = 20
+_MAX_LARGER: Final = 8
+"""Kinds of waiting pods that others are skipped for: each takes a look at the whole cluster in filter."""
 
 
 @dataclass(slots=True)
@@ -42,6 +45,8 @@ class _Waiting:
     since: float
     """Monotonic time of the last rejection or wake."""
     num_wakes: int = 0
+    first: float = 0.0
+    """Monotonic time of the first rejection."""
 
     def due(self, now: float) -> bool:
         """Whether kube-scheduler has had time to ask again by itself."""
@@ -52,7 +57,15 @@ class Waker:
     """Wakes rejected pods in the background, from `start` to `stop`."""
 
     def __init__(
-        self, transport: Transport, ledger: Ledger, placer: Placer, clock: Callable[[], float], fence: Fence
+        self,
+        transport: Transport,
+        ledger: Ledger,
+        placer: Placer,
+        clock: Callable[[], float],
+        fence: Fence,
+        *,
+        max_skip_s: float = 0.0,
+        max_skips: int = 0,
     ) -> None:
         self._transport = transport
         self._ledger = ledger
@@ -60,6 +73,9 @@ class Waker:
         self._fence = fence
         self._clock = clock
         self._waiting: dict[str, _Waiting] = {}
+        self._first: tuple[WaitingPod, ...] = ()
+        self.skips = Skips(placer, lambda: self._first, clock, max_wait_s=max_skip_s, max_count=max_skips)
+        """Who is left pending although there is room."""
         self._task: asyncio.Task[None] | None = None
         self.num_woken = 0
         """Patches written."""
@@ -90,18 +106,21 @@ class Waker:
         if known is not None:
             known.request, known.since = request, self._clock()
         elif pod.uid and pod.name and pod.namespace and len(self._waiting) < _MAX_WAITING:
-            self._waiting[pod.uid] = _Waiting(pod, request, self._clock())
+            self._waiting[pod.uid] = _Waiting(pod, request, self._clock(), first=self._clock())
 
     def placed(self, uid: str) -> None:
         """A pod has found its node, or is gone."""
         self._waiting.pop(uid, None)
+        self.skips.placed(uid)
 
     async def wake_round(self) -> None:
         """Wake the pods that are due and fit somewhere by now, highest priority first, a bounded number at once."""
         if self._fence.standby():
             self._waiting.clear()  # the leader is told of them
+            self._first = ()
             return
         now = self._clock()
+        self._first = self._in_turn() if self.skips.enabled else ()
         due = sorted(
             (waiting for waiting in self._waiting.values() if waiting.due(now)),
             key=lambda waiting: (-waiting.request.priority, waiting.since),
@@ -116,11 +135,21 @@ class Waker:
                 continue
             if waiting.request not in fits:
                 fits[waiting.request] = self._placer.fits_somewhere(waiting.request)
-            if fits[waiting.request]:
+            if fits[waiting.request] and not self.skips.holds_back(waiting.pod, waiting.request):
                 woken += 1
                 await self._wake(waiting)
             if woken == _MAX_PER_ROUND:
                 break
+
+    def _in_turn(self) -> tuple[WaitingPod, ...]:
+        """The pods that wait for room, one of each kind of request: highest priority first, then the longest wait."""
+        kinds: dict[PodRequest, _Waiting] = {}
+        for waiting in self._waiting.values():
+            known = kinds.get(waiting.request)
+            if not self.skips.was_skipped(waiting.pod.uid) and (known is None or waiting.first < known.first):
+                kinds[waiting.request] = waiting
+        in_turn = sorted(kinds.values(), key=lambda waiting: (-waiting.request.priority, waiting.first))
+        return tuple(WaitingPod(waiting.pod.uid, waiting.request) for waiting in in_turn[:_MAX_LARGER])
 
     async def _run(self) -> None:
         while True:
@@ -134,7 +163,7 @@ class Waker:
         pod = waiting.pod
         waiting.num_wakes += 1
         waiting.since = self._clock()
-        metadata = {"uid": pod.uid, "annotations": {WOKEN: str(waiting.num_wakes)}}
+        metadata = {"uid": pod.uid, "annotations": {WOKEN: str(waiting.num_wakes), **self.skips.notes(pod.uid)}}
         try:
             await self._transport.patch(f"{pod.path}/status", msgspec.json.encode({"metadata": metadata}))
             self.num_woken += 1

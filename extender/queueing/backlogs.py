@@ -38,6 +38,8 @@ class Entry:
     """Node that it was nominated for."""
     reason: str = ""
     """Why it was passed over last."""
+    kept_back: float | None = None
+    """Monotonic time since when it has been passed over for the head, though there is room; None when it is not."""
     num_skips: int = 0
     """How often it was passed over for a new reason."""
     noted: str = ""

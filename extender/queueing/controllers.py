@@ -32,7 +32,7 @@ from extender.queueing.options import Counts, Options
 from extender.queueing.plans import Plan, PlanPod
 from extender.queueing.realisations import Realiser
 from extender.queueing.remnants import Remnants
-from extender.queueing.rounds import Head, Round, Rules, greedy_round, searched_round
+from extender.queueing.rounds import KEPT, Head, Round, Rules, greedy_round, searched_round
 from extender.queueing.runs import Runs, learn_finished, owners_of
 
 logger = logging.getLogger(__name__)
@@ -157,6 +157,7 @@ class QueueController:
             await self._realise(made.plan, names, batch)
             for position, why in made.plan.unassigned.items():
                 _skip(batch[position][0], why)
+                _keep_back(batch[position][0], why, now)
         for unit in units:
             for entry in unit.entries if unit.missing else ():
                 _skip(entry, unit.missing)
@@ -247,7 +248,14 @@ class QueueController:
         patient = {
             unit.key for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s
         }
-        rules = Rules(options.quotas, self._used(), self.head, frozenset(patient), options.policy, window)
+        exempt = {
+            unit.key
+            for unit in units
+            if any(entry.kept_back is not None and now - entry.kept_back >= options.skip_s for entry in unit.entries)
+        }
+        rules = Rules(
+            options.quotas, self._used(), self.head, frozenset(patient), frozenset(exempt), options.policy, window
+        )
         if len(pods) <= _PLANNED_INLINE and options.planner == "greedy":
             return greedy_round(view, pods, rules), cluster.node_names
         return await asyncio.to_thread(searched_round, view, pods, rules, options.planner), cluster.node_names
@@ -367,6 +375,12 @@ def _skip(entry: Entry, why: str) -> None:
     if why and entry.opened is None and entry.reason != why:
         entry.reason = why
         entry.num_skips += 1
+
+
+def _keep_back(entry: Entry, why: str, now: float) -> None:
+    """Note since when a pod is passed over for the head: from then on its wait for that is bounded."""
+    if why.startswith(KEPT) and entry.kept_back is None:
+        entry.kept_back = now
 
 
 def _identity(pod: Pod) -> PodIdentity:

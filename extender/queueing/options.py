@@ -22,6 +22,7 @@ class Options:
     max_open: int = 256
     reserve_frac: float = 0.0
     reserve_after_s: float = 10.0
+    skip_s: float = 3600.0
     fail_open_s: float = 0.0
     gang_timeout_s: float = 0.0
     fair_share: bool = False

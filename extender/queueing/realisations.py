@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster.placements import PodIdentity
+from extender.cluster.skips import SKIPPED, SKIPPED_COUNT
 from extender.cluster.transports import ApiError, Transport
 from extender.queueing.manifests import GATE, Pod
 
@@ -16,10 +17,6 @@ PLANNED_NODE: Final = "kerf.dev/planned-node"
 """Node that was nominated when the gate was opened, "" where none was."""
 PLANNED_BY: Final = "kerf.dev/planned-by"
 """Name of the planner, or why the gate was opened without one."""
-SKIPPED: Final = "kerf.dev/skipped"
-"""Why a pod in the queue is left there for now."""
-SKIPPED_COUNT: Final = "kerf.dev/skipped-count"
-"""How often it was."""
 
 _pod_decoder: Final = msgspec.json.Decoder(Pod)
 _CONFLICT: Final = 409

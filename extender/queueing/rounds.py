@@ -21,6 +21,8 @@ from extender.queueing.quotas import Quotas
 
 NOT_YET: Final = ""
 """Reason of pods that a round did not come to."""
+KEPT: Final = "room is kept for "
+"""Begin of the reason of pods that are passed over for the head, though there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Rules:
     """The head of the round before: its nodes stay the same while it stays the head."""
     reserves: frozenset[str] = frozenset()
     """Keys of gangs and pods that have waited long enough to have nodes kept for them."""
+    exempt: frozenset[str] = frozenset()
+    """Keys of gangs and pods that have been kept from the head's nodes for long enough: they may use them."""
     policy: str = DEFAULT_POLICY
     """Ranks nodes for pods that don't choose a policy."""
     limit: float = float("inf")
@@ -80,15 +84,16 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
         if excess:
             why.update(dict.fromkeys(unit, excess))
             continue
-        alike = (first.cpu_milli, first.memory_mib, first.gpus, first.kind) if not first.gang else None
+        key = first.gang or first.key
+        allowed = None if key in rules.exempt else others
+        alike = None if first.gang else (first.cpu_milli, first.memory_mib, first.gpus, first.kind, allowed is None)
         if alike is not None and alike in full:
             continue
-        if place_unit(board, unit, others):
+        if place_unit(board, unit, allowed):
             used[namespace] = used.get(namespace, 0.0) + asked
             continue
         if alike is not None:
             full.add(alike)
-        key = first.gang or first.key
         if head is None and key in rules.reserves:
             head = _head(board, unit, key, rules.held)
             if head is not None:
@@ -98,7 +103,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
     if head is not None:
         why.update(
             {
-                position: f"room is kept for {head.key}"
+                position: f"{KEPT}{head.key}"
                 for position in plan.unassigned
                 if position not in why
                 and (pods[position].gang or pods[position].key) != head.key

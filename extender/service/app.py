@@ -154,8 +154,16 @@ def create_app(
         key=epoch_key(lease),
         page_size=settings.cluster.page_size,
     )
-    binder = Binder(transport, ledger, placer, events, clock, fence, time.time)
-    waker = Waker(transport, ledger, placer, clock, fence)
+    waker = Waker(
+        transport,
+        ledger,
+        placer,
+        clock,
+        fence,
+        max_skip_s=settings.decisions.skip_s,
+        max_skips=settings.decisions.max_skips,
+    )
+    binder = Binder(transport, ledger, placer, events, clock, fence, time.time, waker.skips.notes)
     queue = _queue(settings, transport, ledger, placer, fence, mirror, clock) if settings.queue.enabled else None
     pipelines = _pipelines(settings, transport, fence, clock) if settings.queue.pipelines else None
     metrics = Metrics()
@@ -269,6 +277,7 @@ def _queue(
         max_open=given.max_open,
         reserve_frac=given.reserve_frac,
         reserve_after_s=given.reserve_after_s,
+        skip_s=given.skip_s,
         fail_open_s=given.fail_open_s,
         gang_timeout_s=given.gang_timeout_s,
         fair_share=given.fair_share,

@@ -109,6 +109,7 @@ class ClusterCollector(Collector):
         yield _gauge("kerf_cache_age_seconds", "Age of the mirror of the cluster.", self._mirror.age_s())
         yield _gauge("kerf_cache_lists", "Complete lists made since the start.", self._mirror.num_lists)
         yield _gauge("kerf_pods_waiting", "Rejected pods that wait for a node.", self._waker.num_waiting)
+        yield _gauge("kerf_skips", "Times that a pod was left pending though it fitted.", self._waker.skips.num_skips)
         yield _gauge("kerf_pods_woken", "Patches written to wake a pod.", self._waker.num_woken)
         yield _gauge("kerf_events_lost", "Events that were not written.", self._events.num_lost)
 

@@ -150,6 +150,10 @@ class DecisionSettings(_Section):
     """In decisive mode, how many nodes a pod with soft preferences of its own is offered."""
     reservation_ttl_s: float = Field(default=30.0, gt=0)
     """How long GPUs are held between the decision and the binding."""
+    skip_s: float = Field(default=0.0, ge=0)
+    """A pod is left pending for so long at most rather than take the last place of a larger one that waits; 0: no."""
+    max_skips: int = Field(default=20, ge=1)
+    """And at most so many times."""
     memory_tolerance_frac: float = Field(default=0.02, ge=0, le=0.1)
     """A card that reports up to this fraction less than a whole GiB counts as that size: 40536 MiB is 40 GiB."""
 
@@ -301,6 +305,8 @@ class QueueSettings(_Section):
     """Part of each node's CPU and memory that plans leave free."""
     reserve_after_s: float = Field(default=10.0, ge=0)
     """When the first in the queue has waited so long without room, nodes are kept for it from those behind it."""
+    skip_s: float = Field(default=3600.0, ge=0)
+    """A pod that has been kept from those nodes for so long, though it had room there, may use them."""
     batch_pods: int = Field(default=500, ge=1)
     """Most pods of a batch for planners that search; greedy takes all."""
     max_open: int = Field(default=256, ge=1)

@@ -20,12 +20,13 @@ from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement, Placer, PodIdentity
 from extender.cluster.pods import has_soft_preferences, owner_of, read_pod_request
 from extender.cluster.preemptions import Preemptor
+from extender.cluster.skips import REASON
 from extender.cluster.wakes import Waker
 from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
 from extender.core.policies import Policy
 from extender.core.preemptions import Candidate
-from extender.core.requests import PodRequest, RequestError
+from extender.core.requests import GpuRequest, PodRequest, RequestError
 from extender.service import wire
 from extender.service.explanations import RejectionLog, failures
 from extender.service.metrics import Metrics
@@ -171,13 +172,11 @@ class Verbs:
         except RequestError as error:
             self._placer.release(asked.pod.metadata.uid)
             return self._reject_request(asked, str(error))
-        gpus = policy.asked(request) or request.gpus
-        placement = None
         one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
-        if one_is_enough and asked.names is not None:
-            placement = self._placer.place_best(pod, gpus, policy, asked.names)
+        gpus = policy.asked(request) or request.gpus
+        placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
-            placement = self._placer.place(pod, gpus, policy, _named(asked))
+            return self._skip(asked, pod, request)
         self._placer.keep(placement)
         self._placer.remember(pod, request)
         self._fence.note(asked.pod.metadata)
@@ -204,6 +203,43 @@ class Verbs:
             self._placer.reserve(placement)  # kube-scheduler takes it as it is: this call has decided
         elif asked.names is not None:
             self._placer.expect(wire.NodeNames(result.node_names), placement.cluster, rows)
+        return result
+
+    def _place(
+        self,
+        asked: wire.Asked,
+        pod: PodIdentity,
+        request: PodRequest,
+        gpus: GpuRequest,
+        policy: Policy,
+        *,
+        one_is_enough: bool,
+    ) -> Placement | None:
+        """Decide among the candidates, but for nodes that larger pods need; None for a pod that they leave none.
+
+        Raises WireError.
+        """
+        placement = None
+        if one_is_enough and asked.names is not None:
+            placement = self._placer.place_best(pod, gpus, policy, asked.names)
+        if placement is None:
+            placement = self._placer.place(pod, gpus, policy, _named(asked))
+        best = placement.decision.best
+        kept = self._waker.skips.kept_rows(pod, request, gpus, policy) if best is not None else frozenset()
+        if not kept or (one_is_enough and best not in kept):
+            return placement
+        row_of = placement.cluster.row_of
+        others = [name for name in asked.candidates() if row_of.get(name) not in kept]
+        placement = self._placer.place(pod, gpus, policy, others)
+        return placement if placement.node is not None else None
+
+    def _skip(self, asked: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
+        """Leave a pod pending for now: no preemption for it, and it is woken when the reason has gone."""
+        self._waker.skips.skip(pod.uid)
+        self._waker.rejected(pod, request)
+        self._metrics.decisions.labels("skipped").inc()
+        result = _among(asked, [])
+        result.unresolvable = dict.fromkeys(asked.candidates(), REASON)
         return result
 
     def _policy(self, request: PodRequest) -> Policy:

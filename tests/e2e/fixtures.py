@@ -32,13 +32,20 @@ class Clusters:
         self._running, self._options = (KerfCluster(self.plane, kerf), scheduler), options
         return self._running[0]
 
-    def restart_kerf(self) -> None:
+    @property
+    def scheduler(self) -> Process:
+        """The kube-scheduler that runs."""
+        assert self._running is not None
+        return self._running[1]
+
+    def restart_kerf(self, *arguments: str) -> None:
         """Start the Kerf that runs once more, where kube-scheduler looks for it, after it has ended."""
         assert self._running is not None
-        cluster, (_, arguments, environment) = self._running[0], self._options
-        assert isinstance(arguments, tuple)
+        cluster, (_, before, environment) = self._running[0], self._options
+        assert isinstance(before, tuple)
         assert isinstance(environment, dict)
         name = f"kerf-{self._num_opened}"
+        arguments = (*before, *arguments)
         cluster.kerf = KerfProcess(self.plane, name, *arguments, env=environment, port=cluster.kerf.port)
 
     def clean(self) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.cluster.skips import REASON
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
@@ -220,6 +222,95 @@ def test_s1_s9_small_pods_pass_until_room_is_kept_for_the_first(clusters: Cluste
     queue.bound("large")
     queue.set_phase("large", "Succeeded")
     queue.bound("small")
+
+
+def test_s1_outside_the_queue_a_pod_is_skipped_for_a_larger_one_then_woken(clusters: Clusters) -> None:
+    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml", "--set=decisions.skip_s=600")
+    cluster.add_nodes(gpu_node("a", gpus=2, labels={"pool": "large"}))
+    one, two = ({"kerf.dev/gpu-count": str(count)} for count in (1, 2))  # what kube-scheduler itself does not count
+    cluster.submit("runs", annotations=one)
+    cluster.bound("runs")
+    cluster.submit("large", annotations=two, nodeSelector={"pool": "large"})
+    cluster.pending("large", "needs 2 GPUs")
+    # Its place becomes free, but kube-scheduler does not come to it yet: a smaller one might take it.
+    relabel(cluster, "a", "elsewhere")
+    cluster.pending("large", "didn't match Pod's node affinity/selector")
+    cluster.set_phase("runs", "Succeeded")
+    cluster.submit("small", annotations=one)
+    message = cluster.pending("small", "skipped for now")
+    assert message.startswith(f"0/1 nodes are available: 1 {REASON}. ")
+    assert "Preemption is not helpful" in message
+    relabel(cluster, "a", "large")
+    assert cluster.node_of("large") == "a"
+    cluster.set_phase("large", "Succeeded")
+    found = cluster.bound("small")
+    assert (annotation(found, "skipped"), int(annotation(found, "skipped-count")) >= 1) == (REASON, True)
+
+
+def relabel(cluster: KerfCluster, node: str, pool: str) -> None:
+    body = {"metadata": {"labels": {"pool": pool}}}
+    cluster.plane.request("PATCH", f"/api/v1/nodes/{node}", body, "application/merge-patch+json")
+
+
+def test_quotas_changed_while_pods_wait_hold_from_then_on(clusters: Clusters) -> None:
+    """Kerf is started anew with other quotas: what runs is counted, what waits is judged by the new ones."""
+    queue = open_queue(clusters, quotas={"default": 1})
+    queue.add_nodes(gpu_node("a", gpus=4))
+    for name in ("first", "second", "third"):
+        queue.submit(name, gpus=1, **GATED)
+    queue.bound("first")
+    for name in ("second", "third"):
+        skipped(queue, name, "quota of namespace default: 1 GPUs, 1 in use")
+    queue.kerf.stop()
+    clusters.restart_kerf('--set=queue.quotas={"default": 2}')
+    queue.bound("second")
+    assert "2 in use" in skipped(queue, "third", "quota of namespace default: 2 GPUs")
+    queue.set_phase("first", "Succeeded")
+    queue.bound("third")
+
+
+def test_a_node_that_goes_after_the_nomination_costs_no_pod_its_turn(clusters: Clusters) -> None:
+    """The gate is open, the pod nominated, the node gone before kube-scheduler comes to it: it goes the normal way."""
+    queue = open_queue(clusters)
+    queue.add_nodes(gpu_node("a", gpus=1), gpu_node("b", gpus=4))
+    scheduler = clusters.scheduler
+    scheduler.signal(signal.SIGSTOP)
+    try:
+        queue.submit("p", gpus=1, **GATED)
+        wait_until(lambda: not gated(queue, "p"), WITHIN_S, "the gate is open")
+        assert queue.pod("p")["status"]["nominatedNodeName"] == "a"
+        queue.remove_node("a")
+    finally:
+        scheduler.signal(signal.SIGCONT)
+    assert queue.node_of("p") == "b"
+    wait_until(lambda: queue.kerf.metric("kerf_queue_fallbacks") == 1, WITHIN_S, "it is counted")
+
+
+def test_kerf_killed_between_nominate_and_open_loses_nothing(clusters: Clusters) -> None:
+    """Killed as soon as a first nomination is seen, whatever else is on its way then; the next Kerf plans anew."""
+    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml")
+    cluster.plane.apply(QUEUE_RBAC)
+    cluster.add_nodes(gpu_node("a", gpus=4))
+    names = [f"p{number}" for number in range(4)]
+    for name in names:
+        cluster.submit(name, gpus=1, **GATED)
+    first = KerfProcess(cluster.plane, "kerf-to-kill", "--set=queue.enabled=true")
+    try:
+        wait_until(
+            lambda: any(cluster.pod(name)["status"].get("nominatedNodeName") for name in names),
+            WITHIN_S,
+            "a pod is nominated",
+            interval_s=0.001,
+        )
+    finally:
+        first.process.kill()
+    second = KerfClusterWithQueue(cluster.plane)
+    try:
+        assert {cluster.node_of(name) for name in names} == {"a"}
+        held = [gpu for name in names for gpu in assigned_gpus(cluster.pod(name))]
+        assert sorted(held) == [0, 1, 2, 3]
+    finally:
+        second.stop()
 
 
 def test_quotas_hold_pods_back_and_say_so(clusters: Clusters) -> None:

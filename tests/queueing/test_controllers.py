@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from extender.cluster.ledger import Ledger
 from extender.cluster.placements import Placer
@@ -217,6 +219,32 @@ def test_a_plan_of_a_version_that_has_gone_by_is_made_again() -> None:
     assert rig.node_of("a") == "n"
 
 
+@settings(deadline=None)
+@given(steps=st.lists(st.floats(0.1, 40.0), min_size=1, max_size=20), num_small=st.integers(1, 4))
+def test_s9_nobody_is_kept_from_the_nodes_of_the_first_for_longer_than_allowed(
+    steps: list[float], num_small: int
+) -> None:
+    """The first never gets its room here, which is the worst for those behind it."""
+    rig = Rig(reserve_after_s=0.0, skip_s=60.0)
+    rig.node("n", 8)
+    rig.pod("runs", 1)
+    rig.round()
+    rig.bind("runs")
+    rig.pod("large", 8)
+    rig.round()
+    kept_since = rig.now + 0.1
+    for number in range(num_small):
+        rig.pod(f"small{number}", 1)
+    rig.round()
+    for step in steps:
+        held = [rig.node_of(f"small{number}") for number in range(num_small)]
+        assert held == (["n"] * num_small if rig.now - kept_since >= 60.0 else [""] * num_small)
+        rig.round(step)
+    rig.round(61.0)
+    assert all(rig.node_of(f"small{number}") == "n" for number in range(num_small))
+    assert not rig.node_of("large")
+
+
 def test_a_gang_of_which_one_write_fails_is_completed() -> None:
     rig = Rig()
     rig.node("n", 4)
@@ -261,11 +289,12 @@ def test_other_planners_are_followed_where_they_place_more() -> None:
     assert all(rig.node_of(name) for name in "abcd")  # greedy in that order leaves one out
 
 
-def test_many_gated_pods_at_once_are_all_let_go_in_order() -> None:
+@pytest.mark.parametrize(("num_pods", "num_rounds"), [(2000, 8), pytest.param(10_000, 40, marks=pytest.mark.slow)])
+def test_many_gated_pods_at_once_are_all_let_go_in_order(num_pods: int, num_rounds: int) -> None:
     rig = Rig()
-    for number in range(250):
+    for number in range(num_pods // 8):
         rig.node(f"n{number:04}", 8)
-    for number in range(2000):
+    for number in range(num_pods):
         rig.pod(f"p{number:05}", 1)
     rounds = 0
     while rig.queue.backlog.entries:
@@ -274,8 +303,8 @@ def test_many_gated_pods_at_once_are_all_let_go_in_order() -> None:
         for name in rig.api.order[before:]:
             rig.bind(name)
         rounds += 1
-    assert rounds == 8  # 256 at a time
-    assert len(set(rig.api.order)) == 2000
+    assert rounds == num_rounds  # 256 at a time
+    assert len(set(rig.api.order)) == num_pods
     assert not free_units(rig.ledger.snapshot(rig.now)).any()
 
 

@@ -90,25 +90,25 @@ class PipelineController:
             try:
                 await self._settle(pipeline)
                 del self._failures[uid]
-            except ClusterError as error:
+            except Exception as error:  # whatever it is, it must not keep the others from their turn
                 self._failures[uid] += 1
                 wait_s = min(_FIRST_BACKOFF_S * 2.0 ** (self._failures[uid] - 1), _MAX_BACKOFF_S)
                 self._touch(uid, wait_s)
-                logger.warning("pipeline %s, again in %.0f s: %s", pipeline.key, wait_s, error)
+                unexpected = None if isinstance(error, ClusterError) else error
+                logger.warning("pipeline %s, again in %.0f s: %s", pipeline.key, wait_s, error, exc_info=unexpected)
 
     async def _run(self) -> None:
         while True:
             soonest = min(self._dirty.values(), default=float("inf")) - self._clock()
+            # Not wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), min(max(soonest, 0.0), _MAX_BACKOFF_S))
+                async with asyncio.timeout(min(max(soonest, 0.0), _MAX_BACKOFF_S)):
+                    await self._wake.wait()
             self._wake.clear()
             if self._standby() or not all(reflector.synced for reflector in self._reflectors):
                 await asyncio.sleep(_STANDBY_S)  # what is due stays so
                 continue
-            try:
-                await self.run_round()
-            except Exception:
-                logger.exception("a round of the pipelines failed")
+            await self.run_round()
 
     async def _settle(self, pipeline: Pipeline) -> None:
         """Do what is to be done next for one pipeline, then say so. Raises ClusterError."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.queueing.pipelines.jobs import JobPhase, Run, job_name
@@ -194,6 +194,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     return pipeline(*stages)
 
 
+@settings(deadline=None)
 @given(pipelines(), st.data())
 def test_whatever_happens_it_ends_and_keeps_its_order(made: Pipeline, data: st.DataObject) -> None:
     """Jobs end in any order, well or not, and some are deleted: never a stage before those it needs, never for ever."""

@@ -1,0 +1,131 @@
+"""Pods that are left pending for now although they would fit: which, why, how often and for how long.
+
+Bounded for each pod by a number of skips and by a time since the first one, whichever comes first: after that it is
+placed wherever it fits, so that nobody starves. What is remembered is lost with the process, and then counted anew.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from extender.cluster.placements import Placer, PodIdentity
+from extender.core.policies import Policy
+from extender.core.requests import GpuRequest, PodRequest, RequestError
+from extender.core.skips import is_larger, leaves_room
+
+SKIPPED: Final = "kerf.dev/skipped"
+"""Why a pod is left pending for now."""
+SKIPPED_COUNT: Final = "kerf.dev/skipped-count"
+"""How often it was."""
+REASON: Final = "skipped for now: its place is the last one of a larger pod that waits"
+"""One text for every node and every try: kube-scheduler's own status patch must not make it ask again."""
+
+_MAX_REMEMBERED: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A pod that fitted nowhere when it was asked about."""
+
+    uid: str
+    request: PodRequest
+
+
+@dataclass(slots=True)
+class _Skip:
+    since: float
+    """Monotonic time of the first."""
+    count: int = 0
+
+
+class Skips:
+    """The verdict, and its bounds; with a bound of 0 nobody is ever skipped."""
+
+    def __init__(
+        self,
+        placer: Placer,
+        waiting: Callable[[], Sequence[WaitingPod]],
+        clock: Callable[[], float],
+        *,
+        max_wait_s: float,
+        max_count: int,
+    ) -> None:
+        """`waiting` gives the pods that wait for room, a few of them, those whose turn it is first."""
+        self._placer = placer
+        self._waiting = waiting
+        self._clock = clock
+        self._max_wait_s = max_wait_s
+        self._max_count = max_count
+        self._skipped: OrderedDict[str, _Skip] = OrderedDict()
+        self.num_skips = 0
+        """Verdicts given."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody may be skipped."""
+        return self._max_wait_s > 0
+
+    def kept_rows(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, policy: Policy) -> frozenset[int]:
+        """Rows of the nodes that a pod has to leave to larger ones, none once it has been skipped enough.
+
+        A larger one counts when it is of no lower priority and one node alone has room for it.
+        """
+        if not self._may_skip(pod.uid):
+            return frozenset()
+        kept: set[int] = set()
+        for other in self._waiting():
+            larger = other.request.gpus
+            if larger is None or other.uid == pod.uid or other.request.priority < request.priority:
+                continue
+            if not is_larger(larger, gpus):
+                continue
+            try:
+                its_policy = self._placer.policy_of(other.request)
+            except RequestError:
+                continue
+            places = np.flatnonzero(self._placer.room(its_policy.asked(other.request) or larger, its_policy))
+            if len(places) != 1:
+                continue  # none to lose, or another one left
+            decision = self._placer.decide_at(gpus, policy, int(places[0]))
+            if decision.best is not None and not leaves_room(self._placer.snapshot(), decision, larger):
+                kept.add(decision.best)
+        return frozenset(kept)
+
+    def skip(self, uid: str) -> None:
+        """A pod is skipped."""
+        known = self._skipped.setdefault(uid, _Skip(self._clock()))
+        known.count += 1
+        self.num_skips += 1
+        if len(self._skipped) > _MAX_REMEMBERED:
+            self._skipped.popitem(last=False)
+
+    def holds_back(self, pod: PodIdentity, request: PodRequest) -> bool:
+        """Whether a pod that was skipped would be again, so that to wake it is of no use."""
+        if pod.uid not in self._skipped or request.gpus is None:
+            return False
+        policy = self._placer.policy_of(request)
+        gpus = policy.asked(request) or request.gpus
+        kept = self.kept_rows(pod, request, gpus, policy)
+        return bool(kept) and kept.issuperset(np.flatnonzero(self._placer.room(gpus, policy)).tolist())
+
+    def was_skipped(self, uid: str) -> bool:
+        """Whether a pod was, and has no node yet."""
+        return uid in self._skipped
+
+    def notes(self, uid: str) -> dict[str, str]:
+        """Annotations that tell of a pod's skips, none where it was never skipped."""
+        known = self._skipped.get(uid)
+        return {} if known is None else {SKIPPED: REASON, SKIPPED_COUNT: str(known.count)}
+
+    def placed(self, uid: str) -> None:
+        """A pod has its node."""
+        self._skipped.pop(uid, None)
+
+    def _may_skip(self, uid: str) -> bool:
+        if not self.enabled or not uid:
+            return False
+        known = self._skipped.get(uid)
+        return known is None or (known.count < self._max_count and self._clock() - known.since < self._max_wait_s)

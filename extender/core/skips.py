@@ -1,0 +1,51 @@
+"""Selective skip: a pod waits a little rather than take the last place of a larger one that waits already.
+
+The rule looks one step ahead: where exactly one node has room for the larger pod, and a smaller one put there would
+leave it none, that node is kept from the smaller one. How long and how often is for the caller to bound.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Cluster
+from extender.core.decisions import Decision
+from extender.core.fits import fit
+from extender.core.requests import GpuRequest
+
+
+def is_larger(request: GpuRequest, than: GpuRequest) -> bool:
+    """Whether a request asks for more compute than another; MIG devices compare with nothing."""
+    if request.mig or than.mig:
+        return False
+    return _milli(request) > _milli(than)
+
+
+def leaves_room(cluster: Cluster, decision: Decision, request: GpuRequest) -> bool:
+    """Whether a request still fits the node of a decision once that is carried out. The decision has a node."""
+    return bool(fit(_after(cluster, decision), request, np.zeros(1, np.intp)).fits[0])
+
+
+def _milli(request: GpuRequest) -> int:
+    return max(request.count, 1) * (request.milli or WHOLE_MILLI)
+
+
+def _after(cluster: Cluster, decision: Decision) -> Cluster:
+    """The node of a decision alone, as row 0, with what was decided booked."""
+    if decision.best is None:
+        raise ValueError("a decision without a node changes nothing")
+    node = cluster.only(decision.best)
+    milli, mib = node.gpu_free_milli.copy(), node.gpu_free_mib.copy()
+    untracked, mig = node.untracked_units.copy(), node.mig_free.copy()
+    gpus = list(decision.gpus)
+    if decision.milli == WHOLE_MILLI:
+        milli[0, gpus] = mib[0, gpus] = 0
+    else:
+        milli[0, gpus] -= decision.milli
+        mib[0, gpus] -= decision.mib
+    if decision.request.mig:
+        for profile, count in decision.request.mig:
+            mig[0, cluster.mig_profiles.index(profile)] -= count
+    elif not gpus:
+        untracked[0] += decision.units
+    return replace(node, gpu_free_milli=milli, gpu_free_mib=mib, untracked_units=untracked, mig_free=mig)
