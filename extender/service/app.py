@@ -42,6 +42,7 @@ from extender.service.shadows import Shadow
 from extender.service.sights import Sights
 from extender.service.streams import Streams
 from extender.service.telemetries import TelemetryCollector, observe, policies_of, rules_of
+from extender.service.traces import Traces
 from extender.service.trials import Trials
 from extender.service.usages import UsageCollector
 from extender.service.verbs import Verbs
@@ -192,7 +193,8 @@ def create_app(
     if shadow is not None:
         verbs.on_decision = shadow.offer
     metrics.registry.register(RankCollector(rank, shadow))
-    background = (events, leadership, waker, binder.settler, queue, pipelines, observer, rank, shadow)
+    traces = Traces(settings.traces)
+    background = (traces, events, leadership, waker, binder.settler, queue, pipelines, observer, rank, shadow)
     parts: tuple[_Part | None, ...] = background
     remedies = Remedies(placer, ledger, time.time)
     trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart)
@@ -210,6 +212,7 @@ def create_app(
     )
     app.state.service = service
     install_routes(app, service)
+    app.verbs = traces.around(app.verbs)
     sights = Sights(
         ledger,
         placer,

@@ -259,11 +259,12 @@ def _run(settings: Settings, transport: Any, feed: Any = None) -> None:
     from extender.service.logs import configure_logs
     from extender.service.server import run
     from extender.service.tokens import TokenError
+    from extender.service.traces import TraceError
 
     configure_logs(settings.log)
     try:
         run(create_app(settings, transport, feed=feed), settings)
-    except (CredentialsError, CertificateError, TokenError) as error:
+    except (CredentialsError, CertificateError, TokenError, TraceError) as error:
         _complain(str(error), style="red")
         raise typer.Exit(1) from None
 

@@ -440,6 +440,26 @@ class GeniusSettings(_Section):
     """What GPUs are doing, as a whole."""
 
 
+class TraceSettings(_Section):
+    """OpenTelemetry traces of kube-scheduler's calls; needs the extra `kerf[otel]`: see docs/operations.md."""
+
+    endpoint: str = ""
+    """Where to send them by OTLP over HTTP, such as http://otel-collector.monitoring.svc:4318; empty: nowhere."""
+    service: str = "kerf"
+    """Name of the service in them."""
+    sampled_frac: float = Field(default=1.0, ge=0, le=1)
+    """Part of the calls that is traced, where the caller has not settled it."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Time-out of sending; what can't be sent is lost."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _web_address(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError("write an address such as http://otel-collector.monitoring.svc:4318")
+        return _without_user(url)
+
+
 class LogSettings(_Section):
     """Logging."""
 
@@ -468,6 +488,7 @@ class Settings(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()
     genius: GeniusSettings = GeniusSettings()
+    traces: TraceSettings = TraceSettings()
     log: LogSettings = LogSettings()
 
 

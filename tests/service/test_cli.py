@@ -1,6 +1,7 @@
 """The command line: what it prints, and with which exit status."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +13,9 @@ from typer.testing import CliRunner, Result
 import extender
 from extender.service.cli import app
 from extender.service.settings import load_settings
+
+COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|38|48)(?:;[0-9;]*)?m")
+"""A colour on a terminal; bold and dim are none."""
 
 
 def kerf(*arguments: str, **environment: str) -> Result:
@@ -132,3 +136,22 @@ def test_bench_outside_a_checkout_says_where_to_run_it(tmp_path: Path) -> None:
     assert "is built from tests/ of a source checkout" in result.stderr
     assert "run it there, as .venv/bin/kerf bench" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_shell_completion_names_commands(tmp_path: Path) -> None:
+    """As bash asks for it, by the script that --show-completion prints."""
+    asked = os.environ | {"_KERF_COMPLETE": "complete_bash", "COMP_WORDS": "kerf in", "COMP_CWORD": "1"}
+    script = Path(sysconfig.get_path("scripts")) / "kerf"
+    shown = subprocess.run(
+        [script], check=False, env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
+    )
+    assert shown.stdout.split() == ["install"]
+
+
+def test_no_colour_where_none_is_wanted() -> None:
+    """Of help, faults and tables, on what says that it is a terminal with colours."""
+    terminal = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    fault = ["config", "check", "--set", "server.port=x"]
+    assert "\x1b[" in kerf("--help", **terminal).output
+    for arguments in (["--help"], fault, ["install", "check", "--kubeconfig", "/none"]):
+        assert not COLOUR.search(kerf(*arguments, NO_COLOR="1", **terminal).output)
