@@ -9,7 +9,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from extender.models import files
 from extender.service.samples import sample_cluster
+from tests.core.learning import only
 from tests.page.conftest import Opener
 from tests.service import bodies
 from tests.service.bodies import Manifest
@@ -220,6 +222,22 @@ def check(page: Page) -> None:
     """Fail with what axe-core finds."""
     violations = Axe().run(page).response["violations"]
     assert [(item["id"], [node["html"] for node in item["nodes"]]) for item in violations] == []
+
+
+def test_a_learned_rank_is_told_of(open_page: Opener, tmp_path: Path) -> None:
+    files.write(tmp_path / "model", only(node_idle=1.0), 1.0, {"mode": "by hand"}, ())
+    options = [f"--set=model.path={tmp_path / 'model'}", "--set=model.prices=plain"]
+    with demo(tmp_path / "log", options) as process:
+        server = Server(process, tmp_path / "log")
+        server.wait_for(lambda: server.get("/model").json()["served"] == "model")
+        page = open_page(at=server)
+        expect(page.locator("#facts")).to_contain_text("serve")
+        post(server, "filter", bodies.args(pod("train-0", 2), ["a100-1"]))
+        page.get_by_role("link", name="default/train-0").click()
+        dialog = page.get_by_role("dialog", name="default/train-0")
+        expect(dialog.get_by_role("table", name="Features of the node, and what each moved")).to_contain_text(
+            "node_idle"
+        )
 
 
 def test_a_service_that_goes_and_comes_back(open_page: Opener, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import { ask, clock, el, link, memory, plural, table } from './dom.js';
 
 const MAX_CANDIDATES = 100;
 const MAX_NAMES = 4;
+const MAX_FEATURES = 12;
 
 /** The explanation of a pod, `namespace/name`, as elements. */
 export async function explainPod(key) {
@@ -24,9 +25,23 @@ export async function explainPod(key) {
     told.crosses && el('p', {}, `its GPUs are on more than one ${told.crosses === 'numa' ? 'NUMA node' : 'link group'}`),
     told.interference && el('p', {}, sharingWords(told.interference)),
     !placed && suggestions(told),
+    told.ranking && ranking(told.ranking),
     reasons(told, fitting),
     candidates(told),
   ];
+}
+
+/** What moved the learned rank's value of the winner, or why best fit ranked instead. */
+function ranking({ served, reason, gainGPUs, headroom, features }) {
+  if (served !== 'model') return el('p', {}, `ranked by ${served}: ${reason}`);
+  const rows = features.slice(0, MAX_FEATURES).map((one) => [one.feature, one.before, one.after, one.movedGPUs]);
+  return el(
+    'section',
+    {},
+    el('h3', {}, 'Why the model prefers it'),
+    el('p', {}, `value changes by ${gainGPUs} GPUs${headroom == null ? '' : `; headroom ${headroom}`}`),
+    table('Features of the node, and what each moved', ['Feature', 'Before', 'After', 'Moved, GPUs'], rows),
+  );
 }
 
 /** A node's GPUs and holders, as elements. */
