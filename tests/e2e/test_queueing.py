@@ -236,6 +236,7 @@ def test_s1_outside_the_queue_a_pod_is_skipped_for_a_larger_one_then_woken(clust
     relabel(cluster, "a", "elsewhere")
     cluster.pending("large", "didn't match Pod's node affinity/selector")
     cluster.set_phase("runs", "Succeeded")
+    wait_until(lambda: cluster.kerf.metric("kerf_gpu_units_free") == 2, WITHIN_S, "Kerf knows that it is free")
     cluster.submit("small", annotations=one)
     message = cluster.pending("small", "skipped for now")
     assert message.startswith(f"0/1 nodes are available: 1 {REASON}. ")
