@@ -24,12 +24,12 @@ from model.training.ppo_episodes import Episode
 class LearningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the actor learns."""
 
-    learning_rate: float = 0.001
+    learning_rate: float = 0.0004
     """Of Adam, at first."""
-    half_life: int = 200
+    half_life: int = 150
     """Updates after which learning rate and weight of the entropy are half of what they were."""
-    epochs: int = 3
-    minibatches: int = 4
+    epochs: int = 4
+    minibatches: int = 2
     clip: float = 0.2
     trace_decay: float = 0.95
     """Lambda of the generalised advantages; rewards are not discounted."""

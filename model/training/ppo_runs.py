@@ -19,7 +19,8 @@ from extender.core import attention
 from extender.core.attention import Attention
 from extender.core.clusters import Floats
 from extender.core.features import FEATURES
-from model import files, learned, nets
+from extender.models import files
+from model import learned, nets
 from model.learned import Foresight
 from model.measures import LOADS
 from model.training import ppo_episodes, ppo_learning, ppo_plots, ppo_rollouts, ppo_starts
@@ -152,7 +153,7 @@ class Run:
             raise TrainingError(f"{self.out}: there is a checkpoint; go on with --resume, or name another folder")
         config = self.config
         rng = np.random.default_rng([config.seed, 0])
-        arrays = nets.initial(_beginning(config, sources, rng), rng)
+        arrays = nets.initial(beginning(config, sources, rng), rng)
         arrays["log_sigma"] = np.full(len(FEATURES) + 1, np.log(config.learning.sigma))
         return ppo_learning.learner(arrays, config.learning, _device())
 
@@ -215,7 +216,7 @@ def evaluate(known: Tasks, trace: str, seeds: Sequence[int], actor: Attention) -
     return files.Evaluation(trace, tuple(seeds), kerf, fgd)
 
 
-def _beginning(config: PpoConfig, sources: Sequence[Source], rng: np.random.Generator) -> Attention:
+def beginning(config: PpoConfig, sources: Sequence[Source], rng: np.random.Generator) -> Attention:
     """An actor that gives the potential of `start` whatever it sees; it scales what it sees by a first look."""
     arrays: dict[str, Floats] = {
         name: np.zeros(shape)

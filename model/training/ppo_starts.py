@@ -14,7 +14,7 @@ _WEIGHTS: Final = {
     "prices": {"fragment": -1.0, "worth": 2.0, "cpu_short_half": 0.3, "cpu_short": 0.3, "cpu_short_more": 0.1},
 }
 _QUANTUM: Final = {"fgd": 0.04, "prices": 0.2}  # FGD's: `potentials.fragments_only`
-_REACH: Final = {"fragment": 0.5, "worth": 1.0, "node_idle": 0.3, "gpu_sqrt": 0.3}
+_REACH: Final = {"fragment": 0.5, "worth": 1.0, "gpus_idle": 0.2, "node_idle": 0.6, "memory_square": 0.2, "gpu_sqrt": 0.3}
 _REACH_OTHERS: Final = 0.1
 _LOG_QUANTUM_REACH: Final = 0.5
 
