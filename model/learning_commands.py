@@ -23,7 +23,9 @@ def train(
     traces: TracesOption,
     config: Annotated[Path, typer.Option(help="YAML file: traces, seeds, search (docs/model.md).")],
     out: Annotated[Path, typer.Option(help="Folder for checkpoint.npz, log.jsonl and model/.")] = Path("kerf-train"),
-    mode: Annotated[str, typer.Option(help="es: evolution strategy (CMA-ES); ppo: actor-critic with attention.")] = "es",
+    mode: Annotated[
+        str, typer.Option(help="es: evolution strategy (CMA-ES); ppo: actor-critic with attention.")
+    ] = "es",
     episodes: Annotated[int, typer.Option(min=1, help="Replays of a trace in all, by generations.")] = 2000,
     save_interval: Annotated[int, typer.Option(min=1, help="Episodes between checkpoints, by generations.")] = 100,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in the folder.")] = False,
@@ -58,11 +60,14 @@ def train(
     errors().print(f"{out / runs.MODEL}", soft_wrap=True)
 
 
-def _trained_by_ppo(  # noqa: PLR0913 - options of a command
+def _trained_by_ppo(
     traces: Path, config: Path, out: Path, episodes: int, save_interval: int, ray: str | None, *, resume: bool
 ) -> "Manifest | None":
-    from model.training import ppo_rollouts, ppo_runs
-    from model.training.peers import joined
+    try:
+        from model.training import ppo_rollouts, ppo_runs
+        from model.training.peers import joined
+    except ModuleNotFoundError as error:
+        raise ValueError(f'{error}: --mode ppo needs Kerf with its extra "train"') from None
 
     chosen = ppo_runs.read_config(config)
     updates = ppo_runs.num_updates(chosen, episodes)

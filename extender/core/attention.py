@@ -1,10 +1,10 @@
 """A rank that heeds the rest of the cluster: attention over its nodes sets the weights of the potential.
 
 Nodes and expected pods are two sets of rows. Each is embedded row by row and pooled by a few learned queries
-("inducing points": pooling by multihead attention, J. Lee et al., "Set Transformer", arXiv:1810.00825), which is linear
-in the number of rows and takes any number of them. From what is pooled, an actor gives a point (F + 1,): the weights of a
-linear potential and its quantum (`extender.core.potentials`). So a node's score is Q(node after | cluster), and between
-two looks at the cluster each score depends on its node alone and can be remembered.
+("inducing points": pooling by multihead attention, J. Lee et al., "Set Transformer", arXiv:1810.00825), which is
+linear in the number of rows and takes any number of them. From what is pooled, an actor gives a point (F + 1,): the
+weights of a linear potential and its quantum (`extender.core.potentials`). So a node's score is Q(node after |
+cluster), and between two looks at the cluster each score depends on its node alone and can be remembered.
 
 The same net in torch, with a critic beside it, is `model.nets`.
 """

@@ -107,17 +107,13 @@ def held_percent(offered: Workload, placed: Longs, ends: Longs) -> Floats:
 
 
 def episode(drawn: Scene, actor: Attention, away: Floats) -> Episode:
-    """Play a scene, each point (D,) `away` from the actor's.
-
-    What is tried is kept to for a whole episode (A. Raffin et al., "Smooth Exploration for Robotic Reinforcement
-    Learning", arXiv:2005.05719): what a single step does would drown in what the other steps do at random.
-    """
+    """Play a scene, each step `away` (T, D) from the actor's point."""
     board = _Board(drawn.offered, drawn.outlook)
     sights, points = [], []
-    for end in drawn.ends.tolist():
+    for end, offset in zip(drawn.ends.tolist(), away, strict=True):
         seen = board.sight()
         sights.append(seen)
-        points.append(attention.point(seen, actor) + away)
+        points.append(attention.point(seen, actor) + offset)
         board.place(end, actor, points[-1])
     gain = held_percent(drawn.offered, board.placed, drawn.ends) - drawn.fgd_percent
     return Episode(tuple(sights), np.array(points), np.diff(gain, prepend=0.0) * drawn.weight)
@@ -149,7 +145,7 @@ class _Board:
     def sight(self) -> Sight:
         """What the actor sees now."""
         rows = np.empty((len(self.nodes.cpu_milli), len(FEATURES)))
-        _fill_features(self.nodes, self._outlook, self._memo.scratch, rows)
+        _fill_features(self.nodes, self._outlook, rows)
         return attention.sight_of(rows, self.nodes, self._outlook)
 
     def place(self, end: int, actor: Attention, point: Floats) -> None:
@@ -165,8 +161,9 @@ class _Board:
 
 
 @kernels.compiled
-def _fill_features(nodes: Nodes, outlook: Outlook, scratch: Longs, rows: Floats) -> None:
+def _fill_features(nodes: Nodes, outlook: Outlook, rows: Floats) -> None:
     """`features.features` of all nodes, (N, F)."""
+    scratch = np.zeros(nodes.gpu_free_milli.shape[1], np.int64)
     for node in range(len(rows)):
         cpu, memory, free = nodes.cpu_free_milli[node], nodes.memory_free_mib[node], nodes.gpu_free_milli[node]
         potential_kernels.node_features(nodes, node, cpu, memory, free, (-1, 0), outlook, scratch, rows[node])

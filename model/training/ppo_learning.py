@@ -24,7 +24,7 @@ from model.training.ppo_episodes import Episode
 class LearningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the actor learns."""
 
-    learning_rate: float = 0.0004
+    learning_rate: float = 0.0003
     """Of Adam, at first."""
     half_life: int = 150
     """Updates after which learning rate and weight of the entropy are half of what they were."""
@@ -120,7 +120,9 @@ def samples(episodes: Sequence[Episode], times: int, of: Learner, config: Learni
     )
 
 
-def update(of: Learner, played: Samples, number: int, config: LearningConfig, seed: int, peers: Peers) -> dict[str, float]:
+def update(
+    of: Learner, played: Samples, number: int, config: LearningConfig, seed: int, peers: Peers
+) -> dict[str, float]:
     """Learn from samples, in place; `number` counts updates. Returns what is logged.
 
     Each peer takes its part of each minibatch, and all take the step of the summed gradient.
@@ -133,8 +135,10 @@ def update(of: Learner, played: Samples, number: int, config: LearningConfig, se
     losses, divergences, clipped = [], [], []
     for _ in range(config.epochs):
         for rows in np.array_split(rng.permutation(num_samples), min(config.minibatches, num_samples)):
-            own = torch.from_numpy(rows[peers.rank :: peers.count])
-            loss, value_loss, ratio = _loss(of.tensors, played, own, len(rows), config, config.entropy_weight * faded, peers)
+            own = torch.from_numpy(rows[peers.rank :: peers.number])
+            loss, value_loss, ratio = _loss(
+                of.tensors, played, own, len(rows), config, config.entropy_weight * faded, peers
+            )
             of.adam.zero_grad()
             loss.backward()
             trained = [tensor for tensor in of.tensors.values() if tensor.requires_grad]
@@ -152,16 +156,22 @@ def update(of: Learner, played: Samples, number: int, config: LearningConfig, se
 
 
 def _loss(
-    tensors: Tensors, played: Samples, rows: torch.Tensor, num: int, config: LearningConfig, entropy_weight: float, peers: Peers,
+    tensors: Tensors,
+    played: Samples,
+    rows: torch.Tensor,
+    num: int,
+    config: LearningConfig,
+    entropy_weight: float,
+    peers: Peers,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This peer's part of the loss of a minibatch of `num` samples, the critic's, and (rows,) ratios of probabilities."""
+    """This peer's part of the loss of a minibatch of `num` samples, the critic's, and (rows,) ratios of probability."""
     known = nets.contexts(played.seen.part(rows), tensors)
     log_probability = _log_probability(played.points[rows], nets.points(known, tensors), tensors["log_sigma"])
     ratio = torch.exp(log_probability - played.log_probability[rows])
     advantage = played.advantage[rows]
     gain = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage).sum() / num
     value_loss = ((nets.values(known, tensors) - played.target[rows]) ** 2).sum() / num
-    entropy = tensors["log_sigma"].sum() / peers.count
+    entropy = tensors["log_sigma"].sum() / peers.number
     return -gain + config.value_weight * value_loss - entropy_weight * entropy, value_loss, ratio.detach()
 
 

@@ -32,7 +32,7 @@ def play(drawn_from: Source, order: Order, actor: Attention, sigma: Floats) -> l
     """Play one scene so many times: what is tried the first time is tried the other way the second time, and so on."""
     rng = np.random.default_rng(order.seed)
     drawn = ppo_episodes.scene(drawn_from, order.num_nodes, order.num_steps, rng)
-    away = sigma * np.repeat(rng.normal(size=(order.times // 2, len(sigma))), 2, axis=0)
+    away = sigma * np.repeat(rng.normal(size=(order.times // 2, len(drawn.ends), len(sigma))), 2, axis=0)
     away[1::2] *= -1
     return [ppo_episodes.episode(drawn, actor, offset) for offset in away]
 

@@ -24,7 +24,7 @@ from model import learned, nets
 from model.learned import Foresight
 from model.measures import LOADS
 from model.training import ppo_episodes, ppo_learning, ppo_plots, ppo_rollouts, ppo_starts
-from model.training.peers import Peers
+from model.training.peers import ALONE, Peers
 from model.training.ppo_episodes import Source
 from model.training.ppo_learning import Learner, LearningConfig
 from model.training.ppo_rollouts import Order, Play
@@ -45,11 +45,11 @@ class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     validation_seeds: tuple[int, ...]
     seed: int = 0
     """Of everything random."""
-    num_nodes: int = 120
+    num_nodes: int = 100
     """Of a scene; all of the trace's where it has fewer."""
-    steps: int = 6
+    steps: int = 4
     """Looks at the cluster in an episode."""
-    scenes: int = 1
+    scenes: int = 2
     """Drawn from each trace for an update."""
     times: int = 8
     """That each scene is played, an even number."""
@@ -100,7 +100,7 @@ class Run:
         config: PpoConfig,
         out: Path,
         *,
-        peers: Peers = Peers(),
+        peers: Peers = ALONE,
         playing: Callable[[Sequence[Source]], Play] = ppo_rollouts.here,
     ) -> None:
         self.config, self.out, self.peers = config, out, peers
@@ -159,7 +159,7 @@ class Run:
 
     def _save(self, of: Learner) -> None:
         lines = [json.dumps(line) for line in self.log]
-        arrays = {f"net/{name}": array for name, array in nets.arrays_of(of.tensors).items()}
+        arrays: dict[str, Any] = {f"net/{name}": array for name, array in nets.arrays_of(of.tensors).items()}
         for key, state in of.adam.state_dict()["state"].items():
             arrays |= {f"adam/{key}/{name}": tensor.cpu().numpy() for name, tensor in state.items()}
         with (self.out / "new.npz").open("wb") as file:
@@ -225,15 +225,9 @@ def beginning(config: PpoConfig, sources: Sequence[Source], rng: np.random.Gener
     arrays["node_scale"] += 1.0
     arrays["begin"], arrays["reach"] = ppo_starts.beginning(config.start)
     actor = Attention(**arrays)
-    still = np.zeros(len(arrays["begin"]))
-    seen = [
-        sight.nodes
-        for drawn_from in sources
-        for sight in ppo_episodes.episode(
-            ppo_episodes.scene(drawn_from, config.num_nodes, config.steps, rng), actor, still
-        ).sights
-    ]
-    rows = np.concatenate(seen)
+    scenes = [ppo_episodes.scene(drawn_from, config.num_nodes, config.steps, rng) for drawn_from in sources]
+    played = [ppo_episodes.episode(drawn, actor, np.zeros((len(drawn.ends), 1))) for drawn in scenes]
+    rows = np.concatenate([sight.nodes for episode in played for sight in episode.sights])
     return actor._replace(node_shift=rows.mean(axis=0), node_scale=1 / np.maximum(rows.std(axis=0), 1e-3))
 
 

@@ -11,11 +11,17 @@ Start = Literal["fgd", "prices"]
 
 _WEIGHTS: Final = {
     "fgd": {"fragment": -1.0},
-    "prices": {"fragment": -1.0, "worth": 2.0, "cpu_short_half": 0.3, "cpu_short": 0.3, "cpu_short_more": 0.1},
-}
+    "prices": {
+        "fragment": -0.75, "worth": 5.0, "cpu_short_half": 0.6, "cpu_short": 1.0, "cpu_short_more": 0.5,
+        "gpu_wanted": 1.25,
+    },
+}  # fmt: skip
 _QUANTUM: Final = {"fgd": 0.04, "prices": 0.2}  # FGD's: `potentials.fragments_only`
-_REACH: Final = {"fragment": 0.5, "worth": 1.0, "gpus_idle": 0.2, "node_idle": 0.6, "memory_square": 0.2, "gpu_sqrt": 0.3}
-_REACH_OTHERS: Final = 0.1
+_REACH: Final = {
+    **{"fragment": 0.5, "worth": 1.0, "cpu_short_half": 0.4, "cpu_short": 0.4, "cpu_short_more": 0.4},
+    **{"gpu_wanted": 0.5, "worth_fed": 0.5, "node_idle": 0.5, "hosts_one": 0.3, "hosts_many": 0.3, "gpu_sqrt": 0.3},
+}
+_REACH_OTHERS: Final = 0.15
 _LOG_QUANTUM_REACH: Final = 0.5
 
 

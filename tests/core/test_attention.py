@@ -69,7 +69,10 @@ def test_the_order_of_nodes_and_pods_does_not_matter() -> None:
     actor, seen = random_attention(rng), random_sight(rng, 8, 5)
     order, other = rng.permutation(8), rng.permutation(5)
     shuffled = seen._replace(
-        nodes=seen.nodes[order], node_count=seen.node_count[order], pods=seen.pods[other], pod_count=seen.pod_count[other]
+        nodes=seen.nodes[order],
+        node_count=seen.node_count[order],
+        pods=seen.pods[other],
+        pod_count=seen.pod_count[other],
     )
     assert attention.point(shuffled, actor) == pytest.approx(attention.point(seen, actor), rel=1e-12)
 

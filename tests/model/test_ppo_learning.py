@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="no torch: make setup-train")
 
 from model import nets  # noqa: E402 - needs torch
 from model.training import ppo_learning  # noqa: E402
-from model.training.peers import Peers  # noqa: E402
+from model.training.peers import ALONE  # noqa: E402
 from model.training.ppo_episodes import Episode  # noqa: E402
 from model.training.ppo_learning import LearningConfig  # noqa: E402
 
@@ -56,14 +56,14 @@ def arrays_at_zero(rng: np.random.Generator) -> dict[str, Floats]:
     return {**arrays, "log_sigma": np.full(D, np.log(0.5))}
 
 
-def updated(peers: Peers = Peers()) -> tuple[dict[str, Floats], dict[str, float]]:
+def updated() -> tuple[dict[str, Floats], dict[str, float]]:
     rng = np.random.default_rng(1)
     arrays = arrays_at_zero(rng)
     of = ppo_learning.learner(arrays, CONFIG, "cpu")
     told: dict[str, float] = {}
     for number in range(8):
         drawn = ppo_learning.samples(played(rng, arrays, 16), 2, of, CONFIG)
-        told = ppo_learning.update(of, drawn, number, CONFIG, 0, peers)
+        told = ppo_learning.update(of, drawn, number, CONFIG, 0, ALONE)
     return nets.arrays_of(of.tensors), told
 
 
@@ -93,7 +93,7 @@ def test_a_step_far_from_what_was_tried_is_clipped() -> None:
     # Points that have become e^5 times as likely: their gain is cut at 1.2, and moves nothing any more.
     likely = samples._replace(log_probability=samples.log_probability - 5, advantage=torch.ones_like(samples.advantage))
     rows = torch.arange(len(samples.points))
-    loss, value_loss, _ = ppo_learning._loss(of.tensors, likely, rows, len(rows), CONFIG, 0.0, Peers())
+    loss, value_loss, _ = ppo_learning._loss(of.tensors, likely, rows, len(rows), CONFIG, 0.0, ALONE)
     assert float((loss - CONFIG.value_weight * value_loss).detach()) == pytest.approx(-1.2)
     (gradient,) = torch.autograd.grad(loss, of.tensors["out_bias"])
     assert float(gradient.abs().max()) == 0.0

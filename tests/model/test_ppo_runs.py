@@ -30,6 +30,7 @@ train: [small]
 validation_seeds: [3, 4]
 num_nodes: 5
 steps: 3
+scenes: 1
 times: 2
 embedding: 3
 queries: 2
@@ -92,12 +93,8 @@ def test_the_first_actor_packs_as_its_start_does(traces: Path) -> None:
     chosen = ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start="fgd", num_nodes=6)
     known = ppo_episodes.source(traces, "small", Foresight())
     actor = ppo_runs.beginning(chosen, [known], np.random.default_rng(0))
-    gains = [
-        ppo_episodes.episode(
-            ppo_episodes.scene(known, 6, 4, np.random.default_rng(seed)), actor, np.zeros(len(actor.begin))
-        ).rewards.sum()
-        for seed in range(8)
-    ]
+    scenes = [ppo_episodes.scene(known, 6, 4, np.random.default_rng(seed)) for seed in range(8)]
+    gains = [ppo_episodes.episode(drawn, actor, np.zeros((len(drawn.ends), 1))).rewards.sum() for drawn in scenes]
     assert abs(np.mean(gains)) < 1.0
 
 
@@ -106,7 +103,7 @@ def test_rewards_add_up_to_the_gain_at_both_loads(traces: Path) -> None:
     drawn = ppo_episodes.scene(known, 6, 4, np.random.default_rng(1))
     chosen = ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,))
     actor = ppo_runs.beginning(chosen, [known], np.random.default_rng(0))
-    found = ppo_episodes.episode(drawn, actor, np.zeros(len(actor.begin)))
+    found = ppo_episodes.episode(drawn, actor, np.zeros((len(drawn.ends), 1)))
     offered = drawn.offered
     arrived = np.cumsum(offered.asked_milli) / offered.gpu_milli
     whole = int(np.searchsorted(arrived, 1.0, side="right"))
@@ -153,11 +150,12 @@ def test_the_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
     assert policies["fgd"]["130"] == list(row.fgd["130"])
 
 
+@pytest.mark.slow
 def test_two_learners_learn_what_one_does(traces: Path, tmp_path: Path) -> None:
     one = trained(traces, tmp_path, "one", 2)
     two = tmp_path / "two"
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "-m", "extender",
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "extender",
         "train", "--traces", str(traces), "--config", str(config(tmp_path)), "--out", str(two), "--mode", "ppo",
         "--episodes", "4", "--save-interval", "2",
     ]  # fmt: skip
@@ -171,6 +169,7 @@ def test_two_learners_learn_what_one_does(traces: Path, tmp_path: Path) -> None:
     assert np.abs(ours.out).max() > 0
 
 
+@pytest.mark.slow
 def test_a_ray_cluster_plays_the_same_episodes(traces: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="no Ray: make setup-train")
     from ray.cluster_utils import Cluster
