@@ -6,6 +6,7 @@ worth points, and no exploration by nodes can keep to it. The reward is the GPU 
 the same arrivals: most of the luck of an order is in both.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,8 +21,8 @@ from model import learned, replays
 from model.baselines import BASELINES
 from model.learned import Foresight
 from model.replays import Replay
-from model.traces import GPU_MILLI, read_nodes, read_pods
-from model.workloads import ARRIVED_FRAC, Workload, workload
+from model.traces import GPU_MILLI, TraceError, read_nodes, read_pods
+from model.workloads import ARRIVED_FRAC, Workload, bits_of, classes_of, workload
 
 LOOK_FRAC: Final = 0.1
 """Of the capacity: arrivals between two looks at the cluster when a trained actor is replayed."""
@@ -67,17 +68,23 @@ def source(directory: Path, trace: str, foresight: Foresight) -> Source:
     """A trace with its prices, which take seconds."""
     node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
     offered = workload(directory, trace, 0, node_list, pod_list)
-    classes = np.zeros(len(pod_list.names), np.int64)
-    classes[offered.pods] = offered.classes
+    _, classes = classes_of(pod_list, bits_of(node_list))
     return Source(trace, offered, classes, learned.told(offered, node_list, pod_list, foresight))
 
 
 def scene(drawn_from: Source, num_nodes: int, num_steps: int, rng: np.random.Generator) -> Scene:
-    """So many nodes of a trace, or all, and as many of its pods as it takes; `num_steps` 2 and more."""
+    """So many nodes of a trace, or all, and as many of its pods as it takes; `num_steps` 2 and more.
+
+    Raises TraceError when none of the nodes drawn has a GPU.
+    """
     whole = drawn_from.offered
     rows = rng.permutation(len(whole.node_names))[:num_nodes]
     nodes = packing.copy_of(Nodes(*(column[rows] for column in whole.nodes)))  # type: ignore[arg-type]
     capacity = float(nodes.num_gpus.sum()) * GPU_MILLI
+    if capacity == 0:
+        raise TraceError(
+            f"none of {len(rows)} nodes drawn from trace {drawn_from.trace} has a GPU: train on more nodes"
+        )
     asked = whole.asks.num_gpus * whole.asks.gpu_milli
     pods = rng.permutation(len(drawn_from.classes))
     repeats = int(np.ceil(1.5 * ARRIVED_FRAC * capacity / float(asked[drawn_from.classes].sum())))
@@ -86,12 +93,10 @@ def scene(drawn_from: Source, num_nodes: int, num_steps: int, rng: np.random.Gen
     arrived = np.cumsum(asked[classes]) / capacity
     enough = int(np.searchsorted(arrived, ARRIVED_FRAC)) + 1
     pods, classes, arrived = pods[:enough], classes[:enough], arrived[:enough]
-    offered = Workload(
-        tuple(whole.node_names[i] for i in rows), nodes, whole.asks, pods, classes, asked[classes], whole.mix
-    )
-    cuts = _FIRST_LOOK + (_LAST_LOOK - _FIRST_LOOK) * (np.arange(num_steps - 2) + rng.random(num_steps - 2)) / max(
-        num_steps - 2, 1
-    )
+    names = tuple(whole.node_names[i] for i in rows)
+    offered = replace(whole, node_names=names, nodes=nodes, pods=pods, classes=classes, asked_milli=asked[classes])
+    strata = np.linspace(_FIRST_LOOK, _LAST_LOOK, num_steps - 1)
+    cuts = strata[:-1] + np.diff(strata) * rng.random(num_steps - 2)
     ends = np.append(np.searchsorted(arrived, [*cuts, 1.0], side="right"), enough)
     ends = np.unique(ends[ends > 0])
     fgd = replays.replay(offered, BASELINES["fgd"], 0).placed
