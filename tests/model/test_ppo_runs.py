@@ -134,6 +134,12 @@ def test_configurations_that_can_not_be(tmp_path: Path, text: str, reason: str) 
         ppo_runs.read_config(config(tmp_path, text))
 
 
+def test_the_configuration_that_comes_along_is_valid() -> None:
+    chosen = ppo_runs.read_config(Path(ppo_runs.__file__).parent / "configs" / "ppo.yaml")
+    assert chosen.episodes_per_update == 7 * 2 * 8
+    assert ppo_runs.num_updates(chosen, 113) == 2
+
+
 def test_the_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
     out, found = tmp_path / "out", tmp_path / "found.json"
     given = ["--traces", str(traces), "--config", str(config(tmp_path)), "--out", str(out), "--mode", "ppo"]
