@@ -8,6 +8,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.kerf-setup
+TRAIN_STAMP := $(VENV)/.kerf-setup-train
 UV := $(BIN)/uv
 
 # Whatever else is active in the caller's shell, everything here happens in .venv.
@@ -24,12 +25,14 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-nightly lint format bench manifests licences lock clean
+.PHONY: help setup setup-train demo test test-nightly lint format bench manifests licences lock clean
 
 help: ## list the verbs (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## make .venv with everything locked in requirements/dev.txt
+
+setup-train: $(TRAIN_STAMP) ## add torch and Ray, for kerf train --mode ppo and its tests (5 GB)
 
 demo: $(STAMP) ## run Kerf on an embedded sample cluster, in the foreground (KERF_PORT, 8888)
 	@exec $(BIN)/kerf demo $(ARGS)
@@ -68,7 +71,7 @@ lock: $(UV) ## lock the dependencies of pyproject.toml in requirements/*.txt
 	$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
 	$(COMPILE) --group build --constraints requirements/dev.txt --output-file requirements/build.txt
 	$(COMPILE) pyproject.toml --extra plan --constraints requirements/dev.txt --output-file requirements/serve.txt
-	$(COMPILE) pyproject.toml --extra train --constraints requirements/dev.txt --output-file requirements/train.txt
+	$(COMPILE) pyproject.toml --extra train --extra ray --constraints requirements/dev.txt --output-file requirements/train.txt
 	@if grep -n '://' requirements/*.txt; then echo "a lock file names a host (above)" >&2; exit 1; fi
 
 clean: ## remove .venv, caches and build outputs
@@ -92,4 +95,8 @@ $(UV): requirements/bootstrap.txt
 $(STAMP): $(UV) pyproject.toml requirements/dev.txt
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
+
+$(TRAIN_STAMP): $(STAMP) requirements/train.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/train.txt
 	@touch $@

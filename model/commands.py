@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from model.delays import Run
@@ -259,10 +269,22 @@ def telling_faults() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+class _Rate(ProgressColumn):
+    """Steps by time, in the unit that makes a number above 1."""
+
+    def render(self, task: Task) -> Text:
+        """Nothing before the first step is done."""
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:.1f}/s" if speed >= 1 else f"{60 * speed:.1f}/min")
+
+
 @contextlib.contextmanager
 def progress_bar(num_steps: int) -> Iterator[Callable[[str], None]]:
     """A bar on standard error; the block calls what it gets with the name of each step as it begins."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(),
+               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=errors(), transient=True) as progress:
         task = progress.add_task("starting", total=num_steps)
         begun = 0

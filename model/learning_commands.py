@@ -2,17 +2,20 @@
 
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from model.commands import JsonOption, TracesOption, errors, folder, progress_bar, publish, telling_faults
 
+if TYPE_CHECKING:
+    from extender.models.files import Manifest
+
 train_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 evaluate_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-MODES = ("es",)
+MODES = ("es", "ppo")
 
 
 @train_app.command()
@@ -20,10 +23,15 @@ def train(
     traces: TracesOption,
     config: Annotated[Path, typer.Option(help="YAML file: traces, seeds, search (docs/model.md).")],
     out: Annotated[Path, typer.Option(help="Folder for checkpoint.npz, log.jsonl and model/.")] = Path("kerf-train"),
-    mode: Annotated[str, typer.Option(help="es: evolution strategy (CMA-ES).")] = "es",
+    mode: Annotated[
+        str, typer.Option(help="es: evolution strategy (CMA-ES); ppo: actor-critic with attention.")
+    ] = "es",
     episodes: Annotated[int, typer.Option(min=1, help="Replays of a trace in all, by generations.")] = 2000,
     save_interval: Annotated[int, typer.Option(min=1, help="Episodes between checkpoints, by generations.")] = 100,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in the folder.")] = False,
+    ray: Annotated[
+        str | None, typer.Option(help="Mode ppo: play on this Ray cluster; auto: on that of RAY_ADDRESS.")
+    ] = None,
 ) -> None:
     """Fit the learned rank to traces; the model comes with its evaluation on orders that it never saw."""
     with telling_faults():
@@ -31,14 +39,19 @@ def train(
 
         if mode not in MODES:
             raise ValueError(f"no mode {mode!r}; there is {', '.join(MODES)}")
-        chosen = runs.read_config(config)
-        generations = runs.num_generations(chosen, episodes)
-        num_validations = len(chosen.validation or chosen.train)
-        with progress_bar(generations + num_validations) as tell:
-            manifest = runs.train(
-                folder(traces), chosen, generations, runs.num_generations(chosen, save_interval), out, tell,
-                resume=resume,
-            )  # fmt: skip
+        if mode == "ppo":
+            manifest = _trained_by_ppo(folder(traces), config, out, episodes, save_interval, ray, resume=resume)
+        else:
+            chosen = runs.read_config(config)
+            generations = runs.num_generations(chosen, episodes)
+            num_validations = len(chosen.validation or chosen.train)
+            with progress_bar(generations + num_validations) as tell:
+                manifest = runs.train(
+                    folder(traces), chosen, generations, runs.num_generations(chosen, save_interval), out, tell,
+                    resume=resume,
+                )  # fmt: skip
+    if manifest is None:  # one of several learners, not the first
+        return
     table = Table("trace", "seeds", "kerf @100", "fgd @100", "kerf @130", "fgd @130", title="Validation")
     for row in manifest.evaluation:
         means = [f"{fmean(policy[load]):.2f}" for load in ("100", "130") for policy in (row.kerf, row.fgd)]
@@ -47,13 +60,32 @@ def train(
     errors().print(f"{out / runs.MODEL}", soft_wrap=True)
 
 
+def _trained_by_ppo(
+    traces: Path, config: Path, out: Path, episodes: int, save_interval: int, ray: str | None, *, resume: bool
+) -> "Manifest | None":
+    try:
+        from model.training import ppo_rollouts, ppo_runs
+        from model.training.peers import joined
+    except ModuleNotFoundError as error:
+        raise ValueError(f'{error}: --mode ppo needs Kerf with its extra "train"') from None
+
+    chosen = ppo_runs.read_config(config)
+    updates = ppo_runs.num_updates(chosen, episodes)
+    playing = (lambda sources: ppo_rollouts.on_ray(sources, ray)) if ray else ppo_rollouts.here
+    run = ppo_runs.Run(traces, chosen, out, peers=joined(), playing=playing)
+    with progress_bar(1 + updates + len(chosen.validation or chosen.train)) as tell:
+        return run.train(updates, ppo_runs.num_updates(chosen, save_interval), tell, resume=resume)
+
+
 @evaluate_app.command()
 def evaluate(
     traces: TracesOption,
     trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
     model: Annotated[Path | None, typer.Option(help="Folder of the model that policy kerf is.")] = None,
     seeds: Annotated[str, typer.Option(help="As in 42-51 or 42,43.")] = "42-51",
-    policies: Annotated[str, typer.Option(help="kerf, and the baselines of kerf simulate.")] = "kerf,fgd",
+    policies: Annotated[
+        str, typer.Option(help="kerf, the baselines of kerf simulate, and NAME=FOLDER for other models.")
+    ] = "kerf,fgd",
     json: JsonOption = None,
 ) -> None:
     """GPU allocation of policies on a trace at 100 % and 130 % arrived load, seed by seed."""

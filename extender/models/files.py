@@ -14,6 +14,7 @@ import msgspec
 from safetensors import SafetensorError
 from safetensors import numpy as tensors
 
+from extender.core.attention import Attention, attention_of
 from extender.core.clusters import Floats
 from extender.core.features import FEATURES, FEATURES_VERSION
 from extender.core.potentials import Potential, PotentialError, potential_of
@@ -21,6 +22,8 @@ from extender.core.potentials import Potential, PotentialError, potential_of
 FORMAT: Final = 2
 POTENTIAL: Final = "potential"
 """The kind of model that `extender.core.potentials` evaluates."""
+ATTENTION: Final = "attention"
+"""The kind that `extender.core.attention` evaluates: it gives potentials, one for each look at the cluster."""
 WEIGHTS: Final = "weights.safetensors"
 MANIFEST: Final = "manifest.json"
 RELEASED: Final = Path(__file__).parent / "released"
@@ -67,9 +70,16 @@ class Model(msgspec.Struct, frozen=True):
     manifest: Manifest
 
 
+class Actor(msgspec.Struct, frozen=True):
+    """A net that gives potentials, and its manifest."""
+
+    attention: Attention
+    manifest: Manifest
+
+
 def write(
     directory: Path,
-    potential: Potential,
+    weights: Potential | Attention,
     foresight_load: float,
     training: dict[str, Any],
     evaluation: tuple[Evaluation, ...],
@@ -77,18 +87,36 @@ def write(
     """Write a model; equal models give equal bytes. The manifest comes last: without it there is no model."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MANIFEST).unlink(missing_ok=True)
-    weights = tensors.save(potential._asdict())
+    content = tensors.save(weights._asdict())
     manifest = Manifest(
-        sha256=hashlib.sha256(weights).hexdigest(), foresight_load=foresight_load, training=training,
-        evaluation=evaluation,
+        kind=ATTENTION if isinstance(weights, Attention) else POTENTIAL, sha256=hashlib.sha256(content).hexdigest(),
+        foresight_load=foresight_load, training=training, evaluation=evaluation,
     )  # fmt: skip
-    (directory / WEIGHTS).write_bytes(weights)
+    (directory / WEIGHTS).write_bytes(content)
     (directory / MANIFEST).write_text(json.dumps(msgspec.to_builtins(manifest), indent=2) + "\n", encoding="utf-8")
     return manifest
 
 
 def read(directory: Path) -> Model:
-    """Read a model. Raises ModelError with the reason when anything about it is not as it must be."""
+    """Read a potential. Raises ModelError with the reason when anything about it is not as it must be."""
+    manifest, arrays = _checked(directory, POTENTIAL)
+    try:
+        return Model(potential_of(arrays, manifest.features_version, manifest.features), manifest)
+    except PotentialError as error:
+        raise ModelError(f"{directory}: {error}") from None
+
+
+def read_actor(directory: Path) -> Actor:
+    """Read a net that gives potentials, as `read`."""
+    manifest, arrays = _checked(directory, ATTENTION)
+    try:
+        return Actor(attention_of(arrays, manifest.features_version, manifest.features), manifest)
+    except PotentialError as error:
+        raise ModelError(f"{directory}: {error}") from None
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """What a model says it is. Raises ModelError."""
     path = directory / MANIFEST
     try:
         manifest = msgspec.json.decode(_bytes(path), type=Manifest)
@@ -96,8 +124,15 @@ def read(directory: Path) -> Model:
         raise ModelError(f"{path}: {error}") from None
     if manifest.format != FORMAT:
         raise ModelError(f"{path}: format {manifest.format}; this program reads format {FORMAT}")
-    if manifest.kind != POTENTIAL:
-        raise ModelError(f"{path}: a model of kind {manifest.kind!r}; this program serves kind {POTENTIAL!r}")
+    return manifest
+
+
+def _checked(directory: Path, kind: str) -> tuple[Manifest, dict[str, Floats]]:
+    """The manifest of a model of a kind, and its arrays, which are those that the manifest means."""
+    manifest = read_manifest(directory)
+    if manifest.kind != kind:
+        path = directory / MANIFEST
+        raise ModelError(f"{path}: a model of kind {manifest.kind!r}; what is asked for is kind {kind!r}")
     path = directory / WEIGHTS
     weights = _bytes(path)
     found = hashlib.sha256(weights).hexdigest()
@@ -107,10 +142,7 @@ def read(directory: Path) -> Model:
         arrays: dict[str, Floats] = tensors.load(weights)
     except (SafetensorError, KeyError) as error:  # the latter: a type that NumPy lacks
         raise ModelError(f"{path}: {error}") from None
-    try:
-        return Model(potential_of(arrays, manifest.features_version, manifest.features), manifest)
-    except PotentialError as error:
-        raise ModelError(f"{directory}: {error}") from None
+    return manifest, arrays
 
 
 def _bytes(path: Path) -> bytes:

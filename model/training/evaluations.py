@@ -8,6 +8,7 @@ import numpy as np
 
 from extender.core import packing
 from extender.core.clusters import Longs
+from extender.core.features import Outlook
 from extender.models import files
 from model import learned, replays
 from model.baselines import baseline
@@ -15,6 +16,7 @@ from model.learned import Foresight
 from model.measures import LOADS
 from model.replays import Replay
 from model.traces import read_nodes, read_pods
+from model.training import ppo_episodes
 from model.workloads import Workload, workload
 
 LEARNED: Final = "kerf"
@@ -30,14 +32,18 @@ def evaluate(
 ) -> dict[str, dict[str, list[Any]]]:
     """By policy: percent allocated at each of LOADS and pods refused although they fitted, each by seed.
 
-    Policy `kerf` is a model and is told the mix of the trace's pods, as FGD is.
+    Policy `kerf` is a model, NAME=FOLDER another one; they are told the mix of the trace's pods, as FGD is.
     """
-    rules = {name: baseline(name) for name in policies if name != LEARNED}
+    folders = {name: Path(folder) for name, equals, folder in (each.partition("=") for each in policies) if equals}
     if LEARNED in policies and model is None:
         raise ValueError("policy kerf needs --model: the folder of a trained model; none is released with this version")
-    loaded = files.read(model) if model is not None and LEARNED in policies else None
+    if LEARNED in policies and model is not None:
+        folders[LEARNED] = model
+    policies = [name.partition("=")[0] for name in policies]
+    rules = {name: baseline(name) for name in policies if name not in folders}
+    ranks = {name: _rank(folder) for name, folder in folders.items()}
     node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
-    outlook = None
+    outlooks: dict[float, Outlook] = {}
     found: dict[str, dict[str, list[Any]]] = {
         name: {**{str(load): [] for load in LOADS}, "refused": []} for name in policies
     }
@@ -45,16 +51,26 @@ def evaluate(
         offered = workload(directory, trace, seed, node_list, pod_list)
         for name in policies:
             tell(f"{trace}, {name}, seed {seed}")
-            if loaded is not None and name == LEARNED:
-                if outlook is None:
-                    outlook = learned.told(offered, node_list, pod_list, Foresight(loaded.manifest.foresight_load))
-                done = learned.replay(offered, outlook, loaded.potential)
+            if name in ranks:
+                load, rank = ranks[name]
+                if load not in outlooks:
+                    outlooks[load] = learned.told(offered, node_list, pod_list, Foresight(load))
+                done = rank(offered, outlooks[load])
             else:
                 done = replays.replay(offered, rules[name], seed)
             for load, percent in zip(LOADS, learned.allocations(offered, done.placed), strict=True):
                 found[name][str(load)].append(percent)
             found[name]["refused"].append(num_refused(offered, done))
     return found
+
+
+def _rank(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:
+    """The load that a model's prices are for, and how it places a workload."""
+    if files.read_manifest(folder).kind == files.ATTENTION:
+        actor = files.read_actor(folder)
+        return actor.manifest.foresight_load, lambda offered, told: ppo_episodes.replay(offered, told, actor.attention)
+    model = files.read(folder)
+    return model.manifest.foresight_load, lambda offered, told: learned.replay(offered, told, model.potential)
 
 
 def num_refused(offered: Workload, done: Replay) -> int:
