@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cluster.skips import REASON
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
@@ -222,35 +221,6 @@ def test_s1_s9_small_pods_pass_until_room_is_kept_for_the_first(clusters: Cluste
     queue.bound("large")
     queue.set_phase("large", "Succeeded")
     queue.bound("small")
-
-
-def test_s1_outside_the_queue_a_pod_is_skipped_for_a_larger_one_then_woken(clusters: Clusters) -> None:
-    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml", "--set=decisions.skip_s=600")
-    cluster.add_nodes(gpu_node("a", gpus=2, labels={"pool": "large"}))
-    one, two = ({"kerf.dev/gpu-count": str(count)} for count in (1, 2))  # what kube-scheduler itself does not count
-    cluster.submit("runs", annotations=one)
-    cluster.bound("runs")
-    cluster.submit("large", annotations=two, nodeSelector={"pool": "large"})
-    cluster.pending("large", "needs 2 GPUs")
-    # Its place becomes free, but kube-scheduler does not come to it yet: a smaller one might take it.
-    relabel(cluster, "a", "elsewhere")
-    cluster.pending("large", "didn't match Pod's node affinity/selector")
-    cluster.set_phase("runs", "Succeeded")
-    wait_until(lambda: cluster.kerf.metric("kerf_gpu_units_free") == 2, WITHIN_S, "Kerf knows that it is free")
-    cluster.submit("small", annotations=one)
-    message = cluster.pending("small", "skipped for now")
-    assert message.startswith(f"0/1 nodes are available: 1 {REASON}. ")
-    assert "Preemption is not helpful" in message
-    relabel(cluster, "a", "large")
-    assert cluster.node_of("large") == "a"
-    cluster.set_phase("large", "Succeeded")
-    found = cluster.bound("small")
-    assert (annotation(found, "skipped"), int(annotation(found, "skipped-count")) >= 1) == (REASON, True)
-
-
-def relabel(cluster: KerfCluster, node: str, pool: str) -> None:
-    body = {"metadata": {"labels": {"pool": pool}}}
-    cluster.plane.request("PATCH", f"/api/v1/nodes/{node}", body, "application/merge-patch+json")
 
 
 def test_quotas_changed_while_pods_wait_hold_from_then_on(clusters: Clusters) -> None:
