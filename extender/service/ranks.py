@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,6 +73,8 @@ class LearnedRank:
         self._synced = synced
         self._clock = clock
         self._rules = rules_of(settings.telemetry)
+        has_scipy = find_spec("scipy") is not None
+        self._by_lp = wanted.prices == "lp" or (wanted.prices == "auto" and has_scipy)
         self._weights = KerfWeights(wanted.value_weight, wanted.live_weight)
         self._live = live_term(LiveWeights(**settings.live.model_dump()), self._rules.xids)
         expected = [
@@ -216,7 +219,7 @@ class LearnedRank:
         demand = demand_of(cluster, counts)
         worth, fault = None, ""
         try:
-            if self._wanted.prices == "lp":
+            if self._by_lp:
                 worth = await priced(demand, model.manifest.foresight_load, self._wanted.refresh_max_s)
         except (PricingError, OSError) as error:
             fault = str(error)
