@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from extender.core.occupancies import counting_observed
 from extender.core.policies import AUTO, Policy, kerf
 from extender.core.typical import DEFAULT_MIX, Expected
 from extender.models import files
-from extender.models.demands import Demand, Kind, demand_of, outlook_on
+from extender.models.demands import Kind, demand_of, outlook_on
 from extender.models.files import Model, ModelError
 from extender.models.pricing import PricingError, priced
 from extender.service.mixes import SeenPods
@@ -72,6 +73,8 @@ class LearnedRank:
         self._synced = synced
         self._clock = clock
         self._rules = rules_of(settings.telemetry)
+        has_scipy = find_spec("scipy") is not None
+        self._by_lp = wanted.prices == "lp" or (wanted.prices == "auto" and has_scipy)
         self._weights = KerfWeights(wanted.value_weight, wanted.live_weight)
         self._live = live_term(LiveWeights(**settings.live.model_dump()), self._rules.xids)
         expected = [
@@ -86,6 +89,7 @@ class LearnedRank:
         self.priced = Priced()
         self.score = LearnedScore()
         self._serial = 0
+        self._outdated = False
         self._signature: object = None
         self._task: asyncio.Task[None] | None = None
 
@@ -196,8 +200,8 @@ class LearnedRank:
         if not cluster.row_of:
             return
         served = self.score.served
-        if served is None or len(cluster.models) > served.num_models:
-            self._serve(cluster, self.mix.arrivals.counts())  # with the prices that there are, which is soon done
+        if served is None or self._outdated or len(cluster.models) > served.num_models:
+            await self._serve(cluster, self.mix.arrivals.counts())  # with the prices that there are: soon done
         if self._due(cluster):
             await self._price(cluster)
 
@@ -213,10 +217,10 @@ class LearnedRank:
         if model is None:
             return
         counts, began = self.mix.arrivals.counts(), self._clock()
-        demand = demand_of(cluster, counts)
+        demand = await asyncio.to_thread(demand_of, cluster, counts)
         worth, fault = None, ""
         try:
-            if self._wanted.prices == "lp":
+            if self._by_lp:
                 worth = await priced(demand, model.manifest.foresight_load, self._wanted.refresh_max_s)
         except (PricingError, OSError) as error:
             fault = str(error)
@@ -225,17 +229,18 @@ class LearnedRank:
         num = self.priced.num + (worth is not None)
         self.priced = Priced(worth, fault, cluster.row_of, self._clock(), self._clock() - began, num)
         self.mix.priced = counts
-        if self.model is model:
-            self._serve(cluster, counts, demand)
+        await self._serve(cluster, counts)
 
-    def _serve(self, cluster: Cluster, counts: dict[Kind, float], demand: Demand | None = None) -> None:
-        if self.model is None:
+    async def _serve(self, cluster: Cluster, counts: dict[Kind, float]) -> None:
+        """Serve the model with the outlook of now; its tables are made in a thread."""
+        model = self.model
+        if model is None:
             return
-        load = self.model.manifest.foresight_load
-        outlook = outlook_on(demand or demand_of(cluster, counts), self.priced.worth, load)
-        score = LearnedScore(prospect(self.model.potential, outlook), **self._parts())
-        score.warm(counting_observed(cluster, self._rules))
-        self._put(score)
+        score = await asyncio.to_thread(_score, model, cluster, counts, self.priced.worth, self._parts())
+        if self.model is model:
+            score.warm(counting_observed(self._snapshot(), self._rules))
+            self._put(score)
+            self._outdated = False
 
     def _put(self, score: LearnedScore) -> None:
         """One assignment each: whoever reads them sees the one before or this one."""
@@ -275,11 +280,10 @@ class LearnedRank:
             except ModelError as error:
                 self.refusal = f"the model is refused: {error}"
                 logger.error("%s; %s ranks instead", self.refusal, HEURISTIC)
+        self._outdated = self.model is not None  # the one before ranks until this one's tables are made
         if self.model is None:
             self._put(LearnedScore(why_not=self.refusal or "no model is loaded", **self._parts()))
-        elif self.priced.num and self._synced() and (cluster := self._snapshot()).row_of:
-            self._serve(cluster, self.mix.arrivals.counts())
-        else:
+        elif self.score.fault:
             self._put(LearnedScore(why_not=_NOT_YET, **self._parts()))
 
     async def _run(self) -> None:
@@ -291,3 +295,11 @@ class LearnedRank:
                 logger.exception("a look at the learned rank failed")
                 waits_s = self._wanted.check_s
             await asyncio.sleep(waits_s)
+
+
+def _score(
+    model: Model, cluster: Cluster, counts: dict[Kind, float], worth: Floats | None, parts: dict[str, Any]
+) -> LearnedScore:
+    """The score of a model where so many pods of each kind are expected; takes a moment."""
+    outlook = outlook_on(demand_of(cluster, counts), worth, model.manifest.foresight_load)
+    return LearnedScore(prospect(model.potential, outlook), **parts)

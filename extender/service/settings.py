@@ -260,9 +260,9 @@ class RankSettings(_Section):
     """How many quanta GPUs with all their headroom are worth beside GPUs with none; `live.` weighs its terms."""
     check_s: float = Field(default=10.0, gt=0)
     """Time between two looks at the model's files, and at the mix of pods."""
-    prices: str = Field(default="lp", pattern="^(lp|plain)$")
-    """`lp`: what is left of GPUs is priced by a linear program of the pods expected (extra `plan`), in a process of its
-    own. `plain`: it is worth as much as it is."""
+    prices: str = Field(default="auto", pattern="^(auto|lp|plain)$")
+    """`lp`: what is left of GPUs is priced by a linear program of the pods expected, in a process of its own. `plain`:
+    it is worth as much as it is. `auto`: `lp` where SciPy is installed (extra `plan`)."""
     refresh_s: float = Field(default=300.0, gt=0)
     """Shortest time between two workings-out of the prices of what is expected."""
     refresh_max_s: float = Field(default=120.0, gt=0)

@@ -48,6 +48,7 @@ class KerfProcess:
         credentials = [] if env else ["--kubeconfig", str(plane.kubeconfig("kerf"))]
         command = [sys.executable, "-m", "extender", "serve", "--port", str(self.port), *credentials, *arguments]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
+        environment["KERF_MODEL__MODE"] = "off"  # what is expected is best fit, whether or not a model comes along
         self.log = plane.directory / f"{name}.log"
         self.process: Process = start_process(name, command, self.log, self.url, environment | dict(env or {}))
         self.process.wait_ready(lambda: answers(self.url + ready_path, certificate))

@@ -21,7 +21,7 @@ WITHIN_S = 300.0
 POTENTIAL = only(
     0.2, fragment=-1.0, cpu_short=0.4, cpu_short_half=0.3, node_idle=0.1, gpu_square=0.2, hosts_many=0.5, gpus_idle=0.05
 )
-SETTINGS = ("model.prices=plain", "model.prior_pods=1000000000", "model.refresh_s=1000000", mix_setting())
+FIXED = ("model.mode=serve", "model.prices=plain", "model.prior_pods=1000000000", "model.refresh_s=1000000")
 
 
 def outlook(trace: Offered) -> Outlook:
@@ -42,7 +42,11 @@ def outlook(trace: Offered) -> Outlook:
 def test_every_pod_gets_the_gpus_that_the_simulator_gives_it(clusters: Clusters, tmp_path: Path) -> None:
     trace = offered(12, 90, seed=1)
     files.write(tmp_path / "rank", POTENTIAL, 1.0, {"mode": "by hand"}, ())
-    given = [argument for setting in (f"model.path={tmp_path / 'rank'}", *SETTINGS) for argument in ("--set", setting)]
+    given = [
+        argument
+        for setting in (f"model.path={tmp_path / 'rank'}", *FIXED, mix_setting())
+        for argument in ("--set", setting)
+    ]
     cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml", *given)
     cluster.add_nodes(*trace.node_manifests)
     cluster.kerf.stop()  # the next one knows all nodes from its start

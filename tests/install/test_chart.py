@@ -65,9 +65,14 @@ MATRIX = [
     ("mode=service", "tls.selfSigned=true", "tls.addresses[0]=10.0.0.7", "serviceMonitor.enabled=true"),
     ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
     ("access.tokensSecret=readers", "dashboard.enabled=true"),
+    ("model.volume.configMap.name=rank", "config.model.mode=canary"),
     ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),
     ("config.decisions.policy=spread", "config.server.port=8888", "env[0].name=KERF_LOG__FORMAT", "env[0].value=json"),
 ]
+
+
+def mounts_of(deployment: dict[str, Any]) -> set[str]:
+    return {mount["mountPath"] for mount in containers(deployment)["kerf"]["volumeMounts"]}
 
 
 @pytest.mark.parametrize("values", MATRIX, ids=" ".join)
@@ -90,7 +95,9 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     tls = any(value.startswith("tls.") for value in values)
     assert (loaded.server.tls_client_ca_file is not None) == tls
     assert (loaded.access.token_file is not None) == ("access.tokensSecret=readers" in values)
-    mounts = {mount["mountPath"] for mount in containers(deployment)["kerf"]["volumeMounts"]}
+    assert (str(loaded.model.path) == "/etc/kerf-model") == ("model.volume.configMap.name=rank" in values)
+    assert loaded.model.path is None or str(loaded.model.path) in mounts_of(deployment)
+    mounts = mounts_of(deployment)
     server = loaded.server
     for file in (loaded.access.token_file, server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file):
         assert file is None or str(file.parent) in mounts, f"{file} is not mounted"

@@ -190,7 +190,9 @@ def running(
     if not isinstance(cluster, MemoryCluster):
         cluster = MemoryCluster(cluster)
     clock = Clock()
-    settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
+    # Most tests are about best fit, whether or not a model comes with this version.
+    given = {"model__mode": "off", **flags}
+    settings = load_settings(flags={name.replace("__", "."): value for name, value in given.items()})
     app = create_app(settings, cluster, clock, feed)
     with asyncio.Runner() as runner:
         lifespan = app.router.lifespan_context(app)

@@ -33,6 +33,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.access.tokensSecret }}
 {{- $config = mergeOverwrite (dict "access" (dict "token_file" "/etc/kerf-tokens/tokens")) $config }}
 {{- end }}
+{{- if .Values.model.volume }}
+{{- $config = mergeOverwrite (dict "model" (dict "path" "/etc/kerf-model")) $config }}
+{{- end }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
 {{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines }}
@@ -138,6 +141,11 @@ volumeMounts:
   {{- if include "kerf.tls.secret" . }}
   - name: tls
     mountPath: /etc/kerf-tls
+    readOnly: true
+  {{- end }}
+  {{- if .Values.model.volume }}
+  - name: model
+    mountPath: /etc/kerf-model
     readOnly: true
   {{- end }}
   {{- if .Values.access.tokensSecret }}
