@@ -19,7 +19,9 @@ MODES = ("es",)
 def train(
     traces: TracesOption,
     config: Annotated[Path, typer.Option(help="YAML file: traces, seeds, search (docs/model.md).")],
-    out: Annotated[Path, typer.Option(help="Folder for checkpoint.npz, log.jsonl and model/.")] = Path("kerf-train"),
+    out: Annotated[Path, typer.Option(help="Folder for checkpoint.npz, log.jsonl, training.png, model/.")] = Path(
+        "kerf-train"
+    ),
     mode: Annotated[str, typer.Option(help="es: evolution strategy (CMA-ES).")] = "es",
     episodes: Annotated[int, typer.Option(min=1, help="Replays of a trace in all, by generations.")] = 2000,
     save_interval: Annotated[int, typer.Option(min=1, help="Episodes between checkpoints, by generations.")] = 100,
@@ -51,24 +53,34 @@ def train(
 def evaluate(
     traces: TracesOption,
     trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
-    model: Annotated[Path | None, typer.Option(help="Folder of the model that policy kerf is.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
     seeds: Annotated[str, typer.Option(help="As in 42-51 or 42,43.")] = "42-51",
-    policies: Annotated[str, typer.Option(help="kerf, and the baselines of kerf simulate.")] = "kerf,fgd",
+    policies: Annotated[
+        str, typer.Option(help="kerf, kerf-online, and those of kerf simulate; the first is compared with each other.")
+    ] = "kerf,kerf-online,fgd",
     json: JsonOption = None,
 ) -> None:
     """GPU allocation of policies on a trace at 100 % and 130 % arrived load, seed by seed."""
     with telling_faults():
+        from extender.models.files import RELEASED
+        from model.reports import interval
+        from model.training.evaluations import differences
         from model.training.evaluations import evaluate as evaluated
 
         names = [name.strip() for name in policies.split(",")]
+        if len(set(names)) < len(names):
+            raise ValueError(f"--policies {policies}: a policy is named twice")
         numbers = seed_range(seeds)
         with progress_bar(len(names) * len(numbers)) as tell:
-            found = evaluated(folder(traces), trace, numbers, names, model, tell)
-    report: dict[str, Any] = {"trace": trace, "seeds": numbers, "policies": found}
-    table = Table("policy", "mean @100", "mean @130", "refused", title=f"{trace}, {len(numbers)} seeds")
+            found = evaluated(folder(traces), trace, numbers, names, model or RELEASED, tell)
+    table = Table("policy", "@100", "@130", "refused", title=f"{trace}: percent allocated, {len(numbers)} seeds, 95 %")
     for name, rows in found.items():
-        table.add_row(name, f"{fmean(rows['100']):.2f}", f"{fmean(rows['130']):.2f}", str(sum(rows["refused"])))
-    publish(report, [table], json)
+        table.add_row(name, str(interval(rows["100"])), str(interval(rows["130"])), str(sum(rows["refused"])))
+    paired = Table("less", "@100", "@130", title=f"{trace}: what {names[0]} allocates more, paired by seed, 95 %")
+    for name, by_load in differences(found).items():
+        paired.add_row(name, str(by_load["100"]), str(by_load["130"]))
+    report: dict[str, Any] = {"trace": trace, "seeds": numbers, "policies": found}
+    publish(report, [table, *([paired] if len(names) > 1 else [])], json)
 
 
 def seed_range(text: str) -> list[int]:

@@ -8,16 +8,23 @@ import numpy as np
 
 from extender.core import packing
 from extender.core.clusters import Longs
+from extender.core.features import Outlook
 from extender.models import files
-from model import learned, replays
+from model import learned, online, replays
 from model.baselines import baseline
-from model.learned import Foresight
+from model.learned import LEARNED, Foresight
 from model.measures import LOADS
+from model.online import Watch
 from model.replays import Replay
+from model.reports import Interval, interval
 from model.traces import read_nodes, read_pods
 from model.workloads import Workload, workload
 
-LEARNED: Final = "kerf"
+ONLINE: Final = "kerf-online"
+"""The same model, told nothing: it expects what it has seen."""
+
+Figures = dict[str, list[Any]]
+"""Percent allocated at each of LOADS, by seed, and pods `refused` although they fitted."""
 
 
 def evaluate(
@@ -25,36 +32,50 @@ def evaluate(
     trace: str,
     seeds: Sequence[int],
     policies: Sequence[str],
-    model: Path | None,
+    model: Path,
     tell: Callable[[str], None],
-) -> dict[str, dict[str, list[Any]]]:
-    """By policy: percent allocated at each of LOADS and pods refused although they fitted, each by seed.
-
-    Policy `kerf` is a model and is told the mix of the trace's pods, as FGD is.
-    """
-    rules = {name: baseline(name) for name in policies if name != LEARNED}
-    if LEARNED in policies and model is None:
-        raise ValueError("policy kerf needs --model: the folder of a trained model; none is released with this version")
-    loaded = files.read(model) if model is not None and LEARNED in policies else None
+) -> dict[str, Figures]:
+    """Figures by policy: those of `model.baselines`, and the two of a model."""
+    rules = {name: baseline(name) for name in policies if name not in (LEARNED, ONLINE)}
+    loaded = files.read(model) if len(rules) < len(policies) else None
     node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
-    outlook = None
-    found: dict[str, dict[str, list[Any]]] = {
-        name: {**{str(load): [] for load in LOADS}, "refused": []} for name in policies
-    }
+    outlook: Outlook | None = None
+    found: dict[str, Figures] = {name: {**{str(load): [] for load in LOADS}, "refused": []} for name in policies}
     for seed in seeds:
         offered = workload(directory, trace, seed, node_list, pod_list)
         for name in policies:
             tell(f"{trace}, {name}, seed {seed}")
-            if loaded is not None and name == LEARNED:
-                if outlook is None:
-                    outlook = learned.told(offered, node_list, pod_list, Foresight(loaded.manifest.foresight_load))
+            if loaded is None or name in rules:
+                done = replays.replay(offered, rules[name], seed)
+            elif name == LEARNED:
+                outlook = outlook or learned.told(
+                    offered.nodes,
+                    offered.asks,
+                    offered.mix,
+                    node_list,
+                    pod_list,
+                    Foresight(loaded.manifest.foresight_load),
+                )
                 done = learned.replay(offered, outlook, loaded.potential)
             else:
-                done = replays.replay(offered, rules[name], seed)
+                expected = online.outlooks(offered, Watch(), loaded.manifest.foresight_load)
+                done = learned.replay_pieces(offered, expected, loaded.potential)
             for load, percent in zip(LOADS, learned.allocations(offered, done.placed), strict=True):
                 found[name][str(load)].append(percent)
             found[name]["refused"].append(num_refused(offered, done))
     return found
+
+
+def differences(found: dict[str, Figures]) -> dict[str, dict[str, Interval]]:
+    """By policy and load: how much more than each other policy the first one allocates, paired by seed."""
+    first, *others = found
+    return {
+        other: {
+            str(load): interval(np.subtract(found[first][str(load)], found[other][str(load)]).tolist())
+            for load in LOADS
+        }
+        for other in others
+    }
 
 
 def num_refused(offered: Workload, done: Replay) -> int:
