@@ -23,6 +23,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from extender.core.fragments import Mix
+    from extender.core.packing import Asks, Nodes
+    from extender.models.files import Model
     from model.delays import Run
     from model.jobs import JobList
     from model.queues import Failures
@@ -72,7 +75,7 @@ def simulate() -> None:
 def openb(  # noqa: PLR0913, PLR0917 - options of a command
     traces: TracesOption,
     trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
-    policy: PolicyOption = "fgd",
+    policy: Annotated[str, typer.Option(help="kerf, or one of kerf simulate jobs.")] = "fgd",
     seed: SeedOption = 42,
     departures: Annotated[bool, typer.Option("--departures", help="Pods leave after their own durations.")] = False,
     load: LoadOption = None,
@@ -81,26 +84,39 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
     mtbf_hours: MtbfOption = None,
     repair_hours: RepairOption = 4.0,
     engine: Annotated[str, typer.Option(help="compiled, or numpy: the same results, slower.")] = "compiled",
+    model: Annotated[
+        Path | None, typer.Option(help="Folder of the model of policy kerf; default: the released.")
+    ] = None,
     json: JsonOption = None,
 ) -> None:
     """GPU allocation of a policy as the pods of a trace arrive; none departs, or all do (--departures)."""
     with telling_faults():
+        from extender.models import files
+        from model import learned
         from model.baselines import baseline
+        from model.learned import LEARNED, Foresight, Learned
         from model.traces import read_nodes, read_pods
 
-        rule = baseline(policy)
+        loaded = files.read(model or files.RELEASED) if policy == LEARNED else None
         directory = folder(traces)
         pod_list, node_list = read_pods(directory, trace), read_nodes(directory)
         report: dict[str, Any] = {
             **{"trace": trace, "seed": seed, "policy": policy},
             **{"nodes": len(node_list.names), "gpus": int(node_list.num_gpus.sum())},
         }
+
+        def learned_rank(loaded: "Model", nodes: "Nodes", asks: "Asks", mix: "Mix") -> Learned:
+            foresight = Foresight(loaded.manifest.foresight_load)
+            return Learned(loaded.potential, learned.told(nodes, asks, mix, node_list, pod_list, foresight))
+
         if departures:
             from model import delays
             from model.departures import churn, simulate_churn
 
             path = directory / f"openb_pod_list_{trace}.csv"
             offered = churn(path, node_list, pod_list, load or 1.0, seed)
+            nodes, asks, mix = offered.nodes, offered.tasks.asks, offered.tasks.mix
+            rule = baseline(policy) if loaded is None else learned_rank(loaded, nodes, asks, mix)
             run = simulate_churn(
                 offered, rule, order or "fifo", seed, _failures(mtbf_hours, repair_hours), round_s or 0.0
             )
@@ -117,7 +133,12 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
             if load or order or round_s or mtbf_hours:
                 raise ValueError("--load, --order, --round-s and --mtbf-hours need --departures")
             arrivals = workload(directory, trace, seed, node_list, pod_list)
-            report |= {"engine": engine, **measures(arrivals, replay(arrivals, rule, seed, Engine(engine)))}
+            if loaded is None:
+                done = replay(arrivals, baseline(policy), seed, Engine(engine))
+            else:
+                rank = learned_rank(loaded, arrivals.nodes, arrivals.asks, arrivals.mix)
+                done = learned.replay(arrivals, rank.outlook, rank.potential, Engine(engine))
+            report |= {"engine": engine, **measures(arrivals, done)}
     publish(report, [_summary(report, f"{policy} on {trace}, seed {seed}")], json)
 
 

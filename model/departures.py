@@ -10,6 +10,7 @@ from extender.core import packing
 from extender.core.durations import Durations
 from model.baselines import Baseline
 from model.delays import Owners, Run, reserve_after_s, turns_of
+from model.learned import Learned
 from model.queues import Failures, Simulation, Tasks
 from model.traces import GPU_MILLI, NodeList, PodList, TraceError
 from model.workloads import bits_of, classes_of, empty_nodes, typical_pods
@@ -86,12 +87,17 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
 
 
 def simulate_churn(
-    offered: Churn, policy: Baseline, order: str, seed: int, failures: Failures | None = None, round_s: float = 0.0
+    offered: Churn,
+    policy: Baseline | Learned,
+    order: str,
+    seed: int,
+    failures: Failures | None = None,
+    round_s: float = 0.0,
 ) -> Run:
     """Run all pods to their ends."""
     tasks = offered.tasks
     nodes = packing.copy_of(offered.nodes)
-    if policy.order is not None:
+    if isinstance(policy, Baseline) and policy.order is not None:
         nodes = packing.in_order(nodes, policy.order(nodes, offered.model_names))
     durations = Durations()
     simulation = Simulation(

@@ -22,7 +22,9 @@ MODES = ("es", "ppo")
 def train(
     traces: TracesOption,
     config: Annotated[Path, typer.Option(help="YAML file: traces, seeds, search (docs/model.md).")],
-    out: Annotated[Path, typer.Option(help="Folder for checkpoint.npz, log.jsonl and model/.")] = Path("kerf-train"),
+    out: Annotated[Path, typer.Option(help="Folder for checkpoint.npz, log.jsonl, a plot and model/.")] = Path(
+        "kerf-train"
+    ),
     mode: Annotated[
         str, typer.Option(help="es: evolution strategy (CMA-ES); ppo: actor-critic with attention.")
     ] = "es",
@@ -81,26 +83,40 @@ def _trained_by_ppo(
 def evaluate(
     traces: TracesOption,
     trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
-    model: Annotated[Path | None, typer.Option(help="Folder of the model that policy kerf is.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
     seeds: Annotated[str, typer.Option(help="As in 42-51 or 42,43.")] = "42-51",
     policies: Annotated[
-        str, typer.Option(help="kerf, the baselines of kerf simulate, and NAME=FOLDER for other models.")
-    ] = "kerf,fgd",
+        str,
+        typer.Option(
+            help="kerf, kerf-online, those of kerf simulate, NAME=FOLDER for other models; the first is compared with "
+            "each other."
+        ),
+    ] = "kerf,kerf-online,fgd",
     json: JsonOption = None,
 ) -> None:
     """GPU allocation of policies on a trace at 100 % and 130 % arrived load, seed by seed."""
     with telling_faults():
+        from extender.models.files import RELEASED
+        from model.reports import interval
+        from model.training.evaluations import differences
         from model.training.evaluations import evaluate as evaluated
 
         names = [name.strip() for name in policies.split(",")]
+        if len({name.partition("=")[0] for name in names}) < len(names):
+            raise ValueError(f"--policies {policies}: a policy is named twice")
         numbers = seed_range(seeds)
         with progress_bar(len(names) * len(numbers)) as tell:
-            found = evaluated(folder(traces), trace, numbers, names, model, tell)
-    report: dict[str, Any] = {"trace": trace, "seeds": numbers, "policies": found}
-    table = Table("policy", "mean @100", "mean @130", "refused", title=f"{trace}, {len(numbers)} seeds")
+            found = evaluated(folder(traces), trace, numbers, names, model or RELEASED, tell)
+    table = Table("policy", "@100", "@130", "refused", title=f"{trace}: percent allocated, {len(numbers)} seeds, 95 %")
     for name, rows in found.items():
-        table.add_row(name, f"{fmean(rows['100']):.2f}", f"{fmean(rows['130']):.2f}", str(sum(rows["refused"])))
-    publish(report, [table], json)
+        table.add_row(name, str(interval(rows["100"])), str(interval(rows["130"])), str(sum(rows["refused"])))
+    paired = Table(
+        "less", "@100", "@130", title=f"{trace}: what {next(iter(found))} allocates more, paired by seed, 95 %"
+    )
+    for name, by_load in differences(found).items():
+        paired.add_row(name, str(by_load["100"]), str(by_load["130"]))
+    report: dict[str, Any] = {"trace": trace, "seeds": numbers, "policies": found}
+    publish(report, [table, *([paired] if len(names) > 1 else [])], json)
 
 
 def seed_range(text: str) -> list[int]:

@@ -14,11 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from extender.core import kernels, packing
+from extender.core import kernels, packing, potential_kernels
 from extender.core.clusters import Floats, Longs
 from extender.core.fragments import Mix
 from extender.core.packing import Asks, Nodes, Tie
 from model.baselines import Baseline
+from model.learned import Learned
 from model.reservations import Reservation
 
 Kind = tuple[tuple[int, int], ...]
@@ -99,7 +100,7 @@ class Simulation:
     tasks: Tasks
     nodes: Nodes
     """Filled in place."""
-    policy: Baseline
+    policy: Baseline | Learned
     turns: Turns
     rng: np.random.Generator
     tell_ended: Ended = lambda _: None
@@ -125,7 +126,8 @@ class Simulation:
         outcome = Outcome(np.full(num_jobs, math.inf), np.full(num_jobs, math.inf), np.zeros(num_jobs, np.int64))
         self._memo = kernels.memo_of(len(self.tasks.asks.cpu_milli), self.nodes, self.tasks.mix)
         self._reservation = Reservation(self.nodes, self.tasks.asks, self.tasks.mix, self._memo)
-        self._last = 0 if self.policy.tie is Tie.SAMPLED else -1
+        self._last = 0 if isinstance(self.policy, Baseline) and self.policy.tie is Tie.SAMPLED else -1
+        self._values, self._known = np.zeros(len(self.nodes.cpu_milli)), np.array([-1])
         self._place = [0.0] * num_jobs
         self._attempt = [0] * num_jobs
         self._waiting_milli = 0
@@ -272,22 +274,31 @@ class Simulation:
 
     def _start(self, kind: Kind, outcome: Outcome) -> list[tuple[int, int, int]] | None:
         """Book all parts of a kind, or none."""
-        asks, mix, policy = self.tasks.asks, self.tasks.mix, self.policy
-        random = policy.tie in (Tie.RANDOM, Tie.SAMPLED)
+        asks, mix = self.tasks.asks, self.tasks.mix
         parts: list[tuple[int, int, int]] = []
         for c, count in kind:
             for _ in range(count):
-                draw = float(self.rng.random()) if random else 0.0
                 outcome.decisions += 1
-                node, self._last = kernels.decide(
-                    self.nodes, asks, c, int(policy.rank), int(policy.tie), mix, self._memo, draw, self._last
-                )
+                node = self._decide(c)
                 if node < 0:
                     for booked in parts:
                         kernels.give_back(self.nodes, asks, *booked, mix, self._memo)
                     return None
                 parts.append((c, node, kernels.take(self.nodes, asks, c, node, mix, self._memo)))
         return parts
+
+    def _decide(self, c: int) -> int:
+        """The node for a class, -1 when none fits."""
+        asks, policy = self.tasks.asks, self.policy
+        if isinstance(policy, Learned):
+            return potential_kernels.decide(
+                self.nodes, asks, c, policy.outlook, policy.potential, self._memo, self._values, self._known
+            )
+        draw = float(self.rng.random()) if policy.tie in (Tie.RANDOM, Tie.SAMPLED) else 0.0
+        node, self._last = kernels.decide(
+            self.nodes, asks, c, int(policy.rank), int(policy.tie), self.tasks.mix, self._memo, draw, self._last
+        )
+        return node
 
 
 def _is_gang(kind: Kind) -> bool:

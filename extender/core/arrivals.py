@@ -84,7 +84,7 @@ def typical_mix(asks: Asks, count: Floats) -> Mix:
     return mix_of(typical, max(sum(pod.num_pods for pod in typical), 1))
 
 
-def expected_count(asks: Asks, count: Longs, num_gpus: int, load: float = 1.0) -> Floats:
+def expected_count(asks: Asks, count: Floats | Longs, num_gpus: int, load: float = 1.0) -> Floats:
     """(C,) pods by class when their mix fills a cluster of GPUs to a load."""
     asked = float((count * asks.num_gpus * asks.gpu_milli).sum()) / GPU_MILLI
     return count.astype(np.float64) * np.float64(load * num_gpus / asked if asked > 0 else 1)

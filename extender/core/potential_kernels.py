@@ -237,3 +237,35 @@ def place_all(
             total += memo.fragment[node] - before
             values[node] = value_now(nodes, node, outlook, potential, scratch, inputs)
         fragments[p] = total
+
+
+@compiled
+def decide(
+    nodes: Nodes,
+    asks: Asks,
+    c: int,
+    outlook: Outlook,
+    potential: Potential,
+    memo: Memo,
+    values: Floats,
+    known: Longs,
+) -> int:
+    """The node for a class, -1 when none fits, as `kernels.decide`.
+
+    (N,) `values` is V of each node after the first `known[0]` changes of the memo, and is brought up to date; -1 when
+    there are none yet.
+    """
+    inputs = np.zeros(_NUM_FEATURES)
+    scratch = np.zeros(nodes.gpu_free_milli.shape[1], np.int64)
+    now = memo.num_changes[0]
+    if known[0] < 0 or now - known[0] > len(memo.changed):
+        for node in range(len(values)):
+            values[node] = value_now(nodes, node, outlook, potential, scratch, inputs)
+    else:
+        for change in range(known[0], now):
+            node = memo.changed[change & (len(memo.changed) - 1)]
+            values[node] = value_now(nodes, node, outlook, potential, scratch, inputs)
+    known[0] = now
+    refresh(nodes, asks, c, outlook, potential, memo, values, scratch, inputs)
+    node, _ = kernels.pick(memo.score[c], _FIRST, 0.0, -1)
+    return node

@@ -44,7 +44,7 @@ class Prices:
     """Of column generation."""
 
 
-def outlook(nodes: Nodes, asks: Asks, count: Longs, mix: Mix, load: float = 1.0) -> Outlook:
+def outlook(nodes: Nodes, asks: Asks, count: Floats | Longs, mix: Mix, load: float = 1.0) -> Outlook:
     """What is expected of a mix of classes, `count` (C,) pods each, on nodes."""
     expected = expected_count(asks, count, int(nodes.num_gpus.sum()), load)
     return outlook_of(nodes, asks, expected, mix, prices(nodes, asks, expected).worth)

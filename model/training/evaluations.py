@@ -10,16 +10,22 @@ from extender.core import packing
 from extender.core.clusters import Longs
 from extender.core.features import Outlook
 from extender.models import files
-from model import learned, replays
+from model import learned, online, replays
 from model.baselines import baseline
-from model.learned import Foresight
+from model.learned import LEARNED, Foresight
 from model.measures import LOADS
+from model.online import Watch
 from model.replays import Replay
+from model.reports import Interval, interval
 from model.traces import read_nodes, read_pods
 from model.training import ppo_episodes
 from model.workloads import Workload, workload
 
-LEARNED: Final = "kerf"
+ONLINE: Final = "kerf-online"
+"""The same model, told nothing: it expects what it has seen."""
+
+Figures = dict[str, list[Any]]
+"""Percent allocated at each of LOADS, by seed, and pods `refused` although they fitted."""
 
 
 def evaluate(
@@ -27,26 +33,23 @@ def evaluate(
     trace: str,
     seeds: Sequence[int],
     policies: Sequence[str],
-    model: Path | None,
+    model: Path,
     tell: Callable[[str], None],
-) -> dict[str, dict[str, list[Any]]]:
-    """By policy: percent allocated at each of LOADS and pods refused although they fitted, each by seed.
+) -> dict[str, Figures]:
+    """Figures by policy: those of `model.baselines`, of a model and of others, each NAME=FOLDER.
 
-    Policy `kerf` is a model, NAME=FOLDER another one; they are told the mix of the trace's pods, as FGD is.
+    Models are told the mix of the trace's pods, as FGD is; only `kerf-online` is told nothing.
     """
     folders = {name: Path(folder) for name, equals, folder in (each.partition("=") for each in policies) if equals}
-    if LEARNED in policies and model is None:
-        raise ValueError("policy kerf needs --model: the folder of a trained model; none is released with this version")
-    if LEARNED in policies and model is not None:
+    if LEARNED in policies:
         folders[LEARNED] = model
     policies = [name.partition("=")[0] for name in policies]
-    rules = {name: baseline(name) for name in policies if name not in folders}
+    rules = {name: baseline(name) for name in policies if name not in folders and name != ONLINE}
     ranks = {name: _rank(folder) for name, folder in folders.items()}
+    watching = files.read(model) if ONLINE in policies else None
     node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
     outlooks: dict[float, Outlook] = {}
-    found: dict[str, dict[str, list[Any]]] = {
-        name: {**{str(load): [] for load in LOADS}, "refused": []} for name in policies
-    }
+    found: dict[str, Figures] = {name: {**{str(load): [] for load in LOADS}, "refused": []} for name in policies}
     for seed in seeds:
         offered = workload(directory, trace, seed, node_list, pod_list)
         for name in policies:
@@ -54,10 +57,15 @@ def evaluate(
             if name in ranks:
                 load, rank = ranks[name]
                 if load not in outlooks:
-                    outlooks[load] = learned.told(offered, node_list, pod_list, Foresight(load))
+                    outlooks[load] = learned.told(
+                        offered.nodes, offered.asks, offered.mix, node_list, pod_list, Foresight(load)
+                    )
                 done = rank(offered, outlooks[load])
-            else:
+            elif watching is None or name in rules:
                 done = replays.replay(offered, rules[name], seed)
+            else:
+                expected = online.outlooks(offered, Watch(), watching.manifest.foresight_load)
+                done = learned.replay_pieces(offered, expected, watching.potential)
             for load, percent in zip(LOADS, learned.allocations(offered, done.placed), strict=True):
                 found[name][str(load)].append(percent)
             found[name]["refused"].append(num_refused(offered, done))
@@ -71,6 +79,18 @@ def _rank(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:
         return actor.manifest.foresight_load, lambda offered, told: ppo_episodes.replay(offered, told, actor.attention)
     model = files.read(folder)
     return model.manifest.foresight_load, lambda offered, told: learned.replay(offered, told, model.potential)
+
+
+def differences(found: dict[str, Figures]) -> dict[str, dict[str, Interval]]:
+    """By policy and load: how much more than each other policy the first one allocates, paired by seed."""
+    first, *others = found
+    return {
+        other: {
+            str(load): interval(np.subtract(found[first][str(load)], found[other][str(load)]).tolist())
+            for load in LOADS
+        }
+        for other in others
+    }
 
 
 def num_refused(offered: Workload, done: Replay) -> int:

@@ -69,7 +69,8 @@ def source(directory: Path, trace: str, foresight: Foresight) -> Source:
     node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
     offered = workload(directory, trace, 0, node_list, pod_list)
     _, classes = classes_of(pod_list, bits_of(node_list))
-    return Source(trace, offered, classes, learned.told(offered, node_list, pod_list, foresight))
+    outlook = learned.told(offered.nodes, offered.asks, offered.mix, node_list, pod_list, foresight)
+    return Source(trace, offered, classes, outlook)
 
 
 def scene(drawn_from: Source, num_nodes: int, num_steps: int, rng: np.random.Generator) -> Scene:

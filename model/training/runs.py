@@ -19,12 +19,13 @@ from extender.core.potentials import Potential
 from extender.models import files
 from model.learned import Foresight
 from model.measures import LOADS
-from model.training import strategies
+from model.training import plots, strategies
 from model.training.strategies import State
 from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks, num_parameters, potential_at
 
 CHECKPOINT: Final = "checkpoint.npz"
 LOG: Final = "log.jsonl"
+PLOT: Final = "training.png"
 MODEL: Final = "model"
 
 Tell = Callable[[str], None]
@@ -129,6 +130,7 @@ def train(
         })  # fmt: skip
         if state.generation % save_every == 0 or state.generation == generations:
             _write_checkpoint(out, config, state, log)
+    plots.draw(log, out / PLOT)
     potential = potential_at(state.mean)
     evaluation = []
     for trace in config.validation or config.train:

@@ -71,7 +71,9 @@ class Tasks:
         node_list, pod_list = read_nodes(self._directory), read_pods(self._directory, trace)
         offered = workload(self._directory, trace, seed, node_list, pod_list)
         if trace not in self._outlooks:
-            self._outlooks[trace] = learned.told(offered, node_list, pod_list, self._foresight)
+            self._outlooks[trace] = learned.told(
+                offered.nodes, offered.asks, offered.mix, node_list, pod_list, self._foresight
+            )
         fgd = replays.replay(offered, BASELINES["fgd"], seed).placed
         return Task(trace, seed, offered, self._outlooks[trace], learned.allocations(offered, fgd))
 

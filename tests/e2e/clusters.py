@@ -46,7 +46,19 @@ class KerfProcess:
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
         self._tls = ssl.create_default_context(cafile=str(certificate)) if certificate else None
         credentials = [] if env else ["--kubeconfig", str(plane.kubeconfig("kerf"))]
-        command = [sys.executable, "-m", "extender", "serve", "--port", str(self.port), *credentials, *arguments]
+        # Best fit, whose choices can be told by hand, unless a test brings a model.
+        model = [] if any("model." in argument for argument in arguments) else ["--set", "model.mode=off"]
+        command = [
+            sys.executable,
+            "-m",
+            "extender",
+            "serve",
+            "--port",
+            str(self.port),
+            *credentials,
+            *arguments,
+            *model,
+        ]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
         environment["KERF_MODEL__MODE"] = "off"  # what is expected is best fit, whether or not a model comes along
         self.log = plane.directory / f"{name}.log"

@@ -50,7 +50,9 @@ def test_compiled_features_and_scores_equal_those_of_numpy(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_engines_place_the_same(small: Path, seed: int) -> None:
     arrivals = offered(small, seed)
-    outlook = learned.told(arrivals, read_nodes(small), read_pods(small, "small"), Foresight())
+    outlook = learned.told(
+        arrivals.nodes, arrivals.asks, arrivals.mix, read_nodes(small), read_pods(small, "small"), Foresight()
+    )
     potential = random_potential(np.random.default_rng(seed), seed)
     compiled, plain = (learned.replay(arrivals, outlook, potential, engine) for engine in Engine)
     assert np.array_equal(compiled.placed, plain.placed)
@@ -60,7 +62,9 @@ def test_engines_place_the_same(small: Path, seed: int) -> None:
 
 def test_no_pod_that_fits_is_refused(small: Path) -> None:
     arrivals = offered(small, 5)
-    outlook = learned.told(arrivals, read_nodes(small), read_pods(small, "small"), Foresight())
+    outlook = learned.told(
+        arrivals.nodes, arrivals.asks, arrivals.mix, read_nodes(small), read_pods(small, "small"), Foresight()
+    )
     done = learned.replay(arrivals, outlook, potentials.fragments_only())
     refused = np.flatnonzero(done.placed < 0)
     assert len(refused)
@@ -71,7 +75,8 @@ def test_no_pod_that_fits_is_refused(small: Path) -> None:
 
 def test_the_outlook_is_that_of_the_list_and_not_of_the_order(small: Path) -> None:
     pods = read_pods(small, "small")
-    one, other = (learned.told(offered(small, seed), read_nodes(small), pods, Foresight()) for seed in (1, 2))
+    orders = [offered(small, seed) for seed in (1, 2)]
+    one, other = (learned.told(o.nodes, o.asks, o.mix, read_nodes(small), pods, Foresight()) for o in orders)
     assert one.worth == pytest.approx(other.worth)
     assert (one.cpu_need_milli, one.memory_need_mib) == (other.cpu_need_milli, other.memory_need_mib)
 

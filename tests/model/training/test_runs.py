@@ -136,7 +136,11 @@ def test_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(evaluate_app, [*call, "--model", str(out / "model")])
     assert done.exit_code == 0, done.output
     found = json.loads(figures.read_text())
-    assert (found["trace"], found["seeds"], list(found["policies"])) == ("small", [3, 4], ["kerf", "fgd"])
+    assert (found["trace"], found["seeds"], list(found["policies"])) == (
+        "small",
+        [3, 4],
+        ["kerf", "kerf-online", "fgd"],
+    )
     (row,) = files.read(out / "model").manifest.evaluation
     assert found["policies"]["kerf"] == {"100": list(row.kerf["100"]), "130": list(row.kerf["130"]), "refused": [0, 0]}
     assert found["policies"]["fgd"] == {"100": list(row.fgd["100"]), "130": list(row.fgd["130"]), "refused": [0, 0]}
@@ -145,7 +149,7 @@ def test_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--policies", "kerf"], "needs --model"),
+        (["--policies", "fgd,kerf,fgd"], "named twice"),
         (["--policies", "best"], "no policy 'best'"),
         (["--policies", "fgd", "--seeds", "5-3"], "a range goes up"),
         (["--policies", "kerf", "--model", "/nowhere"], "No such file"),
