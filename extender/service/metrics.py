@@ -56,7 +56,7 @@ class Metrics:
         self.failed_binds = Counter("kerf_failed_binds", "Bindings that failed.", registry=self.registry)
         # Series that begin at 0: of one that begins with its first event, no rate tells of that.
         for counter, values in (
-            (self.decisions, ("placed", "rejected")),
+            (self.decisions, ("placed", "rejected", "skipped")),
             (self.rejections, [reason.name.lower() for reason in Reason if reason is not Reason.FITS]),
             (self.preemptions, ("kept", "dropped", "refused")),
         ):
