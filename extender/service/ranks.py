@@ -102,7 +102,10 @@ class LearnedRank:
             return None
         if self._wanted.path is not None:
             return self._wanted.path
-        return files.RELEASED if (files.RELEASED / files.MANIFEST).exists() else None
+        # The released one only where it is asked for: it knows GPUs by what the expected pods ask for, and where they
+        # ask for no model, the smallest GPU that would do is to it no better than the largest.
+        asked = self._explicit or self.mode is not ModelMode.SERVE
+        return files.RELEASED if asked and (files.RELEASED / files.MANIFEST).exists() else None
 
     @property
     def why_not(self) -> str:

@@ -144,8 +144,8 @@ class DecisionSettings(_Section):
     mode: Mode = Mode.DECISIVE
     """`decisive`: filter returns the best node. `scores`: filter returns all that fit, prioritize ranks them."""
     policy: str = AUTO
-    """The ranking, where the pod does not choose one by `kerf.dev/policy`; `auto` is `kerf` where a model is served to
-    all pods (`model.mode`), else `bestfit`."""
+    """The ranking, where the pod does not choose one by `kerf.dev/policy`; `auto` is `kerf` where `model.path` names a
+    model that is served to all pods (`model.mode`), else `bestfit`."""
     near_best_nodes: int = Field(default=16, ge=1)
     """In decisive mode, how many nodes a pod with soft preferences of its own is offered."""
     reservation_ttl_s: float = Field(default=30.0, gt=0)
@@ -245,8 +245,8 @@ class RankSettings(_Section):
     """The learned rank, policy `kerf`: see docs/model.md."""
 
     path: Path | None = None
-    """Directory of the model; empty: the one that comes with this version, where there is one. One that changes is
-    loaded again."""
+    """Directory of the model; empty: the one that comes with this version, where policy `kerf`, `canary` or `shadow` is
+    set. One that changes is loaded again."""
     mode: ModelMode = ModelMode.SERVE
     """`serve`: policy `auto` is `kerf`. `canary`: only for the pods below. `shadow`: scores beside the policy that
     serves, for metrics alone. `off`: no model is loaded."""

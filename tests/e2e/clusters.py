@@ -46,8 +46,6 @@ class KerfProcess:
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
         self._tls = ssl.create_default_context(cafile=str(certificate)) if certificate else None
         credentials = [] if env else ["--kubeconfig", str(plane.kubeconfig("kerf"))]
-        # Best fit, whose choices can be told by hand, unless a test brings a model.
-        model = [] if any("model." in argument for argument in arguments) else ["--set", "model.mode=off"]
         command = [
             sys.executable,
             "-m",
@@ -57,10 +55,8 @@ class KerfProcess:
             str(self.port),
             *credentials,
             *arguments,
-            *model,
         ]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
-        environment["KERF_MODEL__MODE"] = "off"  # what is expected is best fit, whether or not a model comes along
         self.log = plane.directory / f"{name}.log"
         self.process: Process = start_process(name, command, self.log, self.url, environment | dict(env or {}))
         self.process.wait_ready(lambda: answers(self.url + ready_path, certificate))

@@ -2,11 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from extender.models import files
 from tests.service.services import Kerf, running
 
 
@@ -17,14 +15,6 @@ def no_settings_from_outside() -> Iterator[None]:
         for name in os.environ:
             if name.startswith("KERF_") and not name.startswith(("KERF_TEST_", "KERF_REFERENCE")):
                 patch.delenv(name)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def no_released_model() -> Iterator[None]:
-    """Nodes are ranked by best fit, whose choices can be told by hand; tests of the learned rank bring a model."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "RELEASED", Path("/nonexistent"))
         yield
 
 

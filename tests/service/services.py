@@ -190,9 +190,7 @@ def running(
     if not isinstance(cluster, MemoryCluster):
         cluster = MemoryCluster(cluster)
     clock = Clock()
-    # Most tests are about best fit, whether or not a model comes with this version.
-    given = {"model__mode": "off", **flags}
-    settings = load_settings(flags={name.replace("__", "."): value for name, value in given.items()})
+    settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
     app = create_app(settings, cluster, clock, feed)
     with asyncio.Runner() as runner:
         lifespan = app.router.lifespan_context(app)

@@ -157,13 +157,15 @@ def test_the_model_that_comes_with_a_version_needs_no_path(
     monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(files, "RELEASED", model)
-    with serving(None) as kerf:
-        look(kerf)
-        assert kerf.get("/version").json()["policy"] == "kerf"
-    with serving(None, model__mode="off") as kerf:
-        look(kerf)
-        assert kerf.get("/version").json()["policy"] == "bestfit"
-        assert kerf.metric("kerf_model_loaded") == 0
+    for asked in ({"decisions__policy": "kerf"}, {"model__mode": "shadow"}):
+        with serving(None, **asked) as kerf:
+            look(kerf)
+            assert kerf.metric("kerf_model_loaded") == 1
+    for not_asked in ({}, {"model__mode": "off"}):
+        with serving(None, **not_asked) as kerf:
+            look(kerf)
+            assert kerf.get("/version").json()["policy"] == "bestfit"
+            assert kerf.metric("kerf_model_loaded") == 0
 
 
 @pytest.mark.parametrize(
