@@ -1,7 +1,8 @@
 """Short HTTP/1.1 exchanges on connections that are kept.
 
 What a binding costs Kerf is mostly its HTTP: a general client takes four times the processor time of this, which is
-httptools' parser on asyncio's transports, and every pod needs an exchange. Watches and proxies are left to aiohttp.
+httptools' parser on asyncio's transports, and every pod needs an exchange. Lists, which come compressed, watches and
+proxies are left to aiohttp.
 """
 
 import asyncio
@@ -29,20 +30,20 @@ class ConnectionPool:
         self._host, self._port = base.raw_host or "", base.port or 80
         self._tls = tls if base.scheme == "https" else None
         self._server_name = (server_name or self._host) if self._tls else None
-        self._fixed_head = _lines({"Host": base.raw_authority, **headers})
+        self._fixed_head = _lines({"Host": base.raw_authority, "Accept-Encoding": "identity", **headers})
         self._timeout_s = timeout_s
         self._idle: deque[_Connection] = deque()
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._closed = False
 
     async def exchange(
-        self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes | None
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, bytes]:
-        """Ask; status and body of the answer. `path` and `query` are quoted already.
+        """Ask; status and body of the answer. `path` is quoted already.
 
         Raises OSError when there is no answer (TimeoutError is one): whether the request took effect is unknown then.
         """
-        target = f"{self._base_path}{path}?{query}" if query else f"{self._base_path}{path}"
+        target = f"{self._base_path}{path}"
         if not (target.isascii() and target.isprintable() and " " not in target):
             raise ValueError(f"{target[:200]!r} is no quoted path")
         length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)

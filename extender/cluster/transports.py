@@ -9,7 +9,6 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -172,9 +171,8 @@ class ApiServer:
         return content
 
     async def _exchange(self, method: str, path: str, query: Query | None, body: bytes | None) -> tuple[int, bytes]:
-        if self._connections is not None:
-            headers = await self._headers(method, body)
-            return await self._connections.exchange(method, path, urlencode(query or {}, safe="/"), headers, body)
+        if self._connections is not None and not query:
+            return await self._connections.exchange(method, path, await self._headers(method, body), body)
         limit = aiohttp.ClientTimeout(total=self._request_timeout_s)
         async with await self._send(method, path, query, body, limit) as response:
             return response.status, await response.read()

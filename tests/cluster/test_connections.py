@@ -70,25 +70,26 @@ def run(server: Server, scenario: Callable[[ConnectionPool], Awaitable[None]], *
     uvloop.run(run())
 
 
-async def get(pool: ConnectionPool, path: str = "/x", query: str = "") -> tuple[int, bytes]:
-    return await pool.exchange("GET", path, query, {}, None)
+async def get(pool: ConnectionPool, path: str = "/x") -> tuple[int, bytes]:
+    return await pool.exchange("GET", path, {}, None)
 
 
 async def post(pool: ConnectionPool) -> tuple[int, bytes]:
-    return await pool.exchange("POST", "/x", "", {"Content-Type": "y"}, b"body")
+    return await pool.exchange("POST", "/x", {"Content-Type": "y"}, b"body")
 
 
 def test_what_is_sent() -> None:
     server = Server([OK, OK])
 
     async def scenario(pool: ConnectionPool) -> None:
-        assert await get(pool, "/a", "b=c") == (200, b"ok")
+        assert await get(pool, "/a") == (200, b"ok")
         await post(pool)
 
     run(server, scenario, path="/prefix/")
     (_, first), (_, second) = server.asked
-    assert first.startswith(b"GET /prefix/a?b=c HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert first.startswith(b"GET /prefix/a HTTP/1.1\r\nHost: 127.0.0.1:")
     assert b"\r\nAccept: x\r\n" in first
+    assert b"\r\nAccept-Encoding: identity\r\n" in first, "nothing here would decompress an answer"
     assert second.startswith(b"POST /prefix/x HTTP/1.1\r\n")
     assert second.endswith(b"\r\nContent-Type: y\r\nContent-Length: 4\r\n\r\nbody")
 
@@ -212,7 +213,7 @@ def test_what_would_be_more_than_one_line_is_refused() -> None:
             with pytest.raises(ValueError, match="is no quoted path"):
                 await get(pool, path)
         with pytest.raises(ValueError, match="Authorization has a line break"):
-            await pool.exchange("GET", "/x", "", {"Authorization": "a\r\nb"}, None)
+            await pool.exchange("GET", "/x", {"Authorization": "a\r\nb"}, None)
 
     run(server, scenario)
     assert not server.asked
