@@ -157,11 +157,13 @@ def test_the_model_that_comes_with_a_version_needs_no_path(
     monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(files, "RELEASED", model)
-    for asked in ({"decisions__policy": "kerf"}, {"model__mode": "shadow"}):
+    by_policy: dict[str, Any] = {"decisions__policy": "kerf"}
+    for asked in (by_policy, {"model__mode": "shadow"}):
         with serving(None, **asked) as kerf:
             look(kerf)
             assert kerf.metric("kerf_model_loaded") == 1
-    for not_asked in ({}, {"model__mode": "off"}):
+    nothing: dict[str, Any] = {}
+    for not_asked in (nothing, {"model__mode": "off"}):
         with serving(None, **not_asked) as kerf:
             look(kerf)
             assert kerf.get("/version").json()["policy"] == "bestfit"
