@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from model import reports
+from model.comparisons import compare_sizes
 from tests.model.builders import write_openb
 from tests.model.test_commands import kerf
 
@@ -65,3 +66,23 @@ def test_faults_are_told(tmp_path: Path, option: str, value: str, message: str) 
     result = kerf("report", "--traces", tmp_path, "--trace", "small", option, value)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_cost_of_a_decision_by_the_number_of_nodes(tmp_path: Path) -> None:
+    write_openb(tmp_path)
+    told: list[str] = []
+    small, large = compare_sizes(tmp_path, "small", "fgd", (40, 80), told.append)
+    assert told == ["40 nodes", "80 nodes"]
+    assert (small["nodes"], large["nodes"]) == (40, 80)
+    assert large["mb"] > small["mb"]
+    assert small["us"] > 0
+
+
+def test_the_report_draws_it(tmp_path: Path) -> None:
+    write_openb(tmp_path)
+    out = tmp_path / "out"
+    result = kerf(
+        "report", "--traces", tmp_path, "--trace", "small", "--policies", "fgd", "--seeds", "1", "--sizes", "--out", out
+    )
+    assert result.exit_code == 0, result.output
+    assert (out / "sizes.png").stat().st_size > 1000
