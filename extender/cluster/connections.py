@@ -14,8 +14,8 @@ from typing import Final, cast
 import httptools
 from yarl import URL
 
-_MAX_CONNECTIONS: Final = 100
-_MAX_IDLE_S: Final = 60.0  # an API server closes its side after 90
+MAX_CONNECTIONS: Final = 100
+MAX_IDLE_S: Final = 60.0  # an API server closes its side after 90
 _MAX_ANSWER_BYTES: Final = 2**30
 
 
@@ -33,7 +33,7 @@ class ConnectionPool:
         self._fixed_head = _lines({"Host": base.raw_authority, "Accept-Encoding": "identity", **headers})
         self._timeout_s = timeout_s
         self._idle: deque[_Connection] = deque()
-        self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._closed = False
 
     async def exchange(
@@ -85,7 +85,7 @@ class ConnectionPool:
 
     def _take_idle(self) -> "_Connection | None":
         """The connection that was used last: the others may be left to grow old."""
-        oldest = asyncio.get_running_loop().time() - _MAX_IDLE_S
+        oldest = asyncio.get_running_loop().time() - MAX_IDLE_S
         while self._idle and (self._idle[0].last_used < oldest or not self._idle[0].reusable):
             self._idle.popleft().close()
         while self._idle:

@@ -20,14 +20,13 @@ from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from yarl import URL
 
 from extender.cluster import objects
-from extender.cluster.connections import ConnectionPool
+from extender.cluster.connections import MAX_CONNECTIONS, MAX_IDLE_S, ConnectionPool
 from extender.cluster.yaml_faults import yaml_fault
 
 Query = Mapping[str, str]
 
 _HEADERS: Final = {"Accept": "application/json", "User-Agent": "kerf"}
 _IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: silence for longer is a dead connection
-_MAX_CONNECTIONS: Final = 100
 _CONTENT_TYPES: Final = {"POST": "application/json", "PATCH": "application/merge-patch+json"}
 
 
@@ -103,7 +102,8 @@ class ApiServer:
         except OSError as error:  # certificates or keys that are missing, or none
             raise _unusable(error) from error
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls, limit=_MAX_CONNECTIONS, keepalive_timeout=60), headers=_HEADERS
+            connector=aiohttp.TCPConnector(ssl=tls, limit=MAX_CONNECTIONS, keepalive_timeout=MAX_IDLE_S),
+            headers=_HEADERS,
         )
         self._configuration, self._session = configuration, session
         if configuration.tls_server_name:

@@ -15,10 +15,17 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.features import FEATURES, FEATURES_VERSION, Outlook, features
+from extender.core.features import FEATURES, Outlook, features
 from extender.core.fragments import Mix
 from extender.core.packing import ANY_MODEL, GPU_MILLI, Nodes
-from extender.core.potentials import Potential, PotentialError, linear
+from extender.core.potentials import (
+    Potential,
+    PotentialError,
+    check_arrays,
+    check_features,
+    check_shapes,
+    linear,
+)
 
 POD_FEATURES: Final = (
     "cpu",  # by what a whole GPU's pods need
@@ -161,22 +168,9 @@ def attention_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
     Raises PotentialError when the features are others than this program has, when an array is missing, is unknown or
     has another shape, or when a number or a point that comes out is not finite.
     """
-    if version != FEATURES_VERSION:
-        raise PotentialError(f"trained on features version {version}; this program has version {FEATURES_VERSION}")
-    if names != FEATURES:
-        raise PotentialError(f"trained on other features: {', '.join(names)}; this program has {', '.join(FEATURES)}")
-    if set(arrays) != set(Attention._fields):
-        raise PotentialError(
-            f"has arrays {', '.join(sorted(arrays)) or 'none'}; needed are {', '.join(Attention._fields)}"
-        )
-    for name, array in arrays.items():
-        if array.dtype != np.float64:
-            raise PotentialError(f"array {name}: {array.dtype} numbers; needed are float64")
-        if not np.isfinite(array).all():
-            raise PotentialError(f"array {name}: not all numbers are finite")
-    for name, shape in shapes(*sizes(arrays)).items():
-        if arrays[name].shape != shape:
-            raise PotentialError(f"array {name}: shape {arrays[name].shape}; needed is {shape}")
+    check_features(version, names)
+    check_arrays(arrays, Attention._fields)
+    check_shapes(arrays, shapes(*sizes(arrays)))
     attention = Attention(*(np.ascontiguousarray(arrays[name]) for name in Attention._fields))
     F = len(FEATURES)
     with np.errstate(over="ignore", invalid="ignore"):

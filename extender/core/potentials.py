@@ -61,25 +61,11 @@ def potential_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
     Raises PotentialError when the features are others than this program has, when an array is missing, is unknown or
     has another shape, or when a number or a value that comes out is not finite.
     """
-    if version != FEATURES_VERSION:
-        raise PotentialError(f"trained on features version {version}; this program has version {FEATURES_VERSION}")
-    if names != FEATURES:
-        raise PotentialError(f"trained on other features: {', '.join(names)}; this program has {', '.join(FEATURES)}")
-    if set(arrays) != set(Potential._fields):
-        raise PotentialError(
-            f"has arrays {', '.join(sorted(arrays)) or 'none'}; needed are {', '.join(Potential._fields)}"
-        )
-    for name, array in arrays.items():
-        if array.dtype != np.float64:
-            raise PotentialError(f"array {name}: {array.dtype} numbers; needed are float64")
-        if not np.isfinite(array).all():
-            raise PotentialError(f"array {name}: not all numbers are finite")
+    check_features(version, names)
+    check_arrays(arrays, Potential._fields)
     F, num_hidden = len(FEATURES), arrays["out"].size
     layers = {"hidden": (F, num_hidden), "bias": (num_hidden,), "out": (num_hidden,)}
-    shapes: dict[str, tuple[int, ...]] = {"weights": (F,), "quantum": (1,), "scale": (F,), **layers}
-    for name, shape in shapes.items():
-        if arrays[name].shape != shape:
-            raise PotentialError(f"array {name}: shape {arrays[name].shape}; needed is {shape}")
+    check_shapes(arrays, {"weights": (F,), "quantum": (1,), "scale": (F,), **layers})
     if arrays["quantum"][0] <= 0:
         raise PotentialError("the quantum is not above 0")
     potential = Potential(*(np.ascontiguousarray(arrays[name]) for name in Potential._fields))
@@ -88,6 +74,32 @@ def potential_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
     if not np.isfinite(extremes).all():
         raise PotentialError(f"the value of features of {_EXTREME:g} is not finite")
     return potential
+
+
+def check_features(version: int, names: tuple[str, ...]) -> None:
+    """Raise PotentialError unless a model was trained on the features that this program has."""
+    if version != FEATURES_VERSION:
+        raise PotentialError(f"trained on features version {version}; this program has version {FEATURES_VERSION}")
+    if names != FEATURES:
+        raise PotentialError(f"trained on other features: {', '.join(names)}; this program has {', '.join(FEATURES)}")
+
+
+def check_arrays(arrays: Mapping[str, Floats], needed: tuple[str, ...]) -> None:
+    """Raise PotentialError unless the arrays of a file are those needed, of finite float64 numbers."""
+    if set(arrays) != set(needed):
+        raise PotentialError(f"has arrays {', '.join(sorted(arrays)) or 'none'}; needed are {', '.join(needed)}")
+    for name, array in arrays.items():
+        if array.dtype != np.float64:
+            raise PotentialError(f"array {name}: {array.dtype} numbers; needed are float64")
+        if not np.isfinite(array).all():
+            raise PotentialError(f"array {name}: not all numbers are finite")
+
+
+def check_shapes(arrays: Mapping[str, Floats], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise PotentialError unless each array has its shape."""
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise PotentialError(f"array {name}: shape {arrays[name].shape}; needed is {shape}")
 
 
 def values(inputs: Floats, potential: Potential) -> Floats:

@@ -22,15 +22,14 @@ from extender.core.features import FEATURES
 from extender.models import files
 from model import learned, nets
 from model.learned import Foresight
-from model.measures import LOADS
 from model.training import ppo_episodes, ppo_learning, ppo_plots, ppo_rollouts, ppo_starts
 from model.training.peers import ALONE, Peers
 from model.training.ppo_episodes import Source
 from model.training.ppo_learning import Learner, LearningConfig
 from model.training.ppo_rollouts import Order, Play
 from model.training.ppo_starts import Start
-from model.training.runs import CHECKPOINT, LOG, MODEL, Tell, TrainingError
-from model.training.tasks import PUBLISHED_SEEDS, Tasks
+from model.training.runs import CHECKPOINT, LOG, MODEL, Tell, TrainingError, evaluate
+from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks
 
 CURVES: Final = "curves.png"
 
@@ -194,7 +193,9 @@ class Run:
         evaluation = []
         for trace in self.config.validation or self.config.train:
             tell(f"validation on {trace}")
-            evaluation.append(evaluate(known, trace, self.config.validation_seeds, actor))
+            evaluation.append(
+                evaluate(known, trace, self.config.validation_seeds, lambda task: allocations(task, actor))
+            )
         training = {
             "mode": "ppo", "updates": len(self.log), "episodes": len(self.log) * self.config.episodes_per_update,
             "config": msgspec.to_builtins(self.config),
@@ -202,18 +203,9 @@ class Run:
         return files.write(self.out / MODEL, actor, self.config.foresight_load, training, tuple(evaluation))
 
 
-def evaluate(known: Tasks, trace: str, seeds: Sequence[int], actor: Attention) -> files.Evaluation:
-    """An actor beside FGD on one whole trace."""
-    listed = [known.task(trace, seed) for seed in seeds]
-    ours = [
-        learned.allocations(task.offered, ppo_episodes.replay(task.offered, task.outlook, actor).placed)
-        for task in listed
-    ]
-    kerf, fgd = (
-        {str(load): tuple(run[i] for run in runs) for i, load in enumerate(LOADS)}
-        for runs in (ours, [task.fgd for task in listed])
-    )
-    return files.Evaluation(trace, tuple(seeds), kerf, fgd)
+def allocations(task: Task, actor: Attention) -> tuple[float, ...]:
+    """Percent allocated at each of LOADS under an actor."""
+    return learned.allocations(task.offered, ppo_episodes.replay(task.offered, task.outlook, actor).placed)
 
 
 def beginning(config: PpoConfig, sources: Sequence[Source], rng: np.random.Generator) -> Attention:

@@ -15,7 +15,6 @@ import numpy as np
 import yaml
 
 from extender.core.clusters import Floats
-from extender.core.potentials import Potential
 from extender.models import files
 from model.learned import Foresight
 from model.measures import LOADS
@@ -135,7 +134,7 @@ def train(
     evaluation = []
     for trace in config.validation or config.train:
         tell(f"validation on {trace}")
-        evaluation.append(evaluate(tasks, trace, config.validation_seeds, potential))
+        evaluation.append(evaluate(tasks, trace, config.validation_seeds, lambda task: task.allocations(potential)))
     training = {
         "mode": "es", "generations": state.generation,
         "episodes": state.generation * config.num_candidates * config.num_tried, "config": msgspec.to_builtins(config),
@@ -150,10 +149,12 @@ def successes(gains: Floats, config: TrainConfig) -> Floats:
     return found
 
 
-def evaluate(tasks: Tasks, trace: str, seeds: tuple[int, ...], potential: Potential) -> files.Evaluation:
-    """A potential beside FGD on one trace."""
+def evaluate(
+    tasks: Tasks, trace: str, seeds: tuple[int, ...], allocations: Callable[[Task], tuple[float, ...]]
+) -> files.Evaluation:
+    """A model beside FGD on one trace; `allocations` tells what it allocates at each of LOADS."""
     listed = [tasks.task(trace, seed) for seed in seeds]
-    ours = [task.allocations(potential) for task in listed]
+    ours = [allocations(task) for task in listed]
     kerf, fgd = (
         {str(load): tuple(run[i] for run in runs) for i, load in enumerate(LOADS)}
         for runs in (ours, [task.fgd for task in listed])

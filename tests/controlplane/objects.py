@@ -75,3 +75,34 @@ def pod(
         },
         "spec": {"schedulerName": scheduler_name, "containers": [container]} | spec,
     }
+
+
+POD_GROUPS: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "podgroups.scheduling.x-k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
+    },
+    "spec": {
+        "group": "scheduling.x-k8s.io",
+        "names": {"kind": "PodGroup", "plural": "podgroups"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {"type": "object", "properties": {"minMember": {"type": "integer", "minimum": 1}}}
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+"""The definition of scheduler-plugins' PodGroups, as far as Kerf reads it."""

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.controlplane.api import ApiError
-from tests.controlplane.objects import cpu_node, gpu_node, pod
+from tests.controlplane.objects import POD_GROUPS, cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
@@ -168,36 +168,6 @@ def test_a_gang_by_the_label_of_scheduler_plugins(queue: KerfCluster) -> None:
     queue.plane.request("POST", groups, group)
     queue.submit("p1", gpus=1, labels=labels, **GATED)
     assert queue.node_of("p0") == queue.node_of("p1") == "a"
-
-
-POD_GROUPS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": "podgroups.scheduling.x-k8s.io",
-        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
-    },
-    "spec": {
-        "group": "scheduling.x-k8s.io",
-        "names": {"kind": "PodGroup", "plural": "podgroups"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "spec": {"type": "object", "properties": {"minMember": {"type": "integer", "minimum": 1}}}
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
 
 
 def _served(cluster: KerfCluster, path: str) -> bool:

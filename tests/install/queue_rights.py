@@ -14,29 +14,6 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 PIPELINES = "/apis/kerf.dev/v1alpha1/namespaces/default/pipelines"
 DONE = "2036-01-01T00:00:00Z"
 
-POD_GROUPS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": "podgroups.scheduling.x-k8s.io",
-        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
-    },
-    "spec": {
-        "group": "scheduling.x-k8s.io",
-        "names": {"kind": "PodGroup", "plural": "podgroups"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
-"""The definition of scheduler-plugins, as far as Kerf reads it."""
-
 
 async def opens_a_gate(stage: Stage) -> bool:
     """A pod in the queue is let go."""

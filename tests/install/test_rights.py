@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.controlplane.api import ApiError
-from tests.controlplane.objects import pod
+from tests.controlplane.objects import POD_GROUPS, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import RBAC, ROOT, SERVICE_ACCOUNT
@@ -62,7 +62,7 @@ def test_every_rule_has_a_flow_that_needs_it() -> None:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     directory = tmp_path_factory.mktemp("rights")
     with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}, flags=queue_rights.FLAGS) as running:
-        running.apply(*FILES, queue_rights.POD_GROUPS)
+        running.apply(*FILES, POD_GROUPS)
         wait_until(lambda: served(running, "kerf.dev/v1alpha1"), 20.0, "pipelines are served")
         wait_until(lambda: served(running, "scheduling.x-k8s.io/v1alpha1"), 20.0, "PodGroups are served")
         wait_until(lambda: all(may(running, rule) for rule in RULES), 20.0, "the rights are in effect")
