@@ -88,7 +88,7 @@ def _pattern(sizes: Longs, price: Floats, rest: Floats) -> Longs:
     cut = np.zeros(len(sizes), np.int64)
     left = GPU_MILLI
     while left > 0:
-        sold = np.flatnonzero(sizes <= left)
+        sold = np.flatnonzero((sizes <= left) & (price > 0))  # what costs nothing must not end the pattern
         if len(sold) == 0:
             break
         offers = rest[left - sizes[sold]] + price[sold]
@@ -96,8 +96,6 @@ def _pattern(sizes: Longs, price: Floats, rest: Floats) -> Longs:
         if rest[left] > offers[u] + 1e-12:  # a milli left over sells as well
             left -= 1
             continue
-        if price[sold[u]] <= 0:
-            break
         cut[sold[u]] += 1
         left -= int(sizes[sold[u]])
     return cut
