@@ -10,6 +10,7 @@ from extender.core.clusters import Rows
 from extender.core.observations import Gauge, Gauges, Observations, SampleState
 
 NUM_GAUGES: Final = len(Gauge)
+_NO_ROWS: Final[Rows] = np.empty(0, np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,23 +176,26 @@ class ObservedArrays:
                 del self._placed[row]
         return expected
 
-    def _expected_of(self, row: int) -> npt.NDArray[np.float32]:
-        expected = np.zeros(self.shape[1], np.float32)
+    def _expected_of(self, row: int) -> list[float]:
+        """(G,) what is still expected on a row's GPUs. In plain numbers: there are a few pods on a few GPUs."""
+        num_slots = self.shape[1]
+        expected = [0.0] * num_slots
         for placed in self._placed[row].values():
-            slots = [slot for slot in placed.slots if slot < self.shape[1]]
-            expected[slots if slots else slice(None)] += placed.load / (1 if slots else self.shape[1])
-        result: npt.NDArray[np.float32] = np.minimum(expected, np.float32(1))
-        return result
+            slots = [slot for slot in placed.slots if slot < num_slots]
+            load = placed.load if slots else placed.load / num_slots
+            for slot in slots or range(num_slots):
+                expected[slot] += load
+        return [min(load, 1.0) for load in expected]
 
     def _expect_again(self, rows: set[int]) -> Rows:
-        changed = np.array(sorted(rows), np.intp)
-        if rows:
-            expected = self.current.expected_load.copy()
-            for row in rows:
-                expected[row] = self._expected_of(row)
-            expected.flags.writeable = False
-            self.current = replace(self.current, version=self.current.version + 1, expected_load=expected)
-        return changed
+        if not rows:
+            return _NO_ROWS
+        expected = self.current.expected_load.copy()
+        for row in rows:
+            expected[row] = self._expected_of(row)
+        expected.flags.writeable = False
+        self.current = replace(self.current, version=self.current.version + 1, expected_load=expected)
+        return np.array(sorted(rows), np.intp)
 
     def _publish(self, value: Gauges, state: npt.NDArray[np.int8], expected_load: npt.NDArray[np.float32]) -> None:
         for array in (value, state, expected_load, self._sampled_at):

@@ -13,7 +13,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Ro
 from extender.core.devices import choose_among, crossed_groups
 from extender.core.fits import Fit, fit, share_mib
 from extender.core.nodes import GpuUnit
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import Counting, ObservedRules, counting_observed
 from extender.core.policies import Policy, Terms
 from extender.core.reasons import Reason, resolvable
 from extender.core.requests import GpuRequest
@@ -125,19 +125,16 @@ class Memo:
     def __init__(self, max_classes: int = 64) -> None:
         self._max_classes = max_classes
         self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Hashable, Known]] = OrderedDict()
-        self._seen: dict[ObservedRules, tuple[Cluster, Cluster]] = {}
+        self._counting: dict[ObservedRules, Counting] = {}
 
     def seen(self, cluster: Cluster, policy: Policy) -> Cluster:
         """The cluster as the policy counts it."""
-        rules = policy.rules
-        if rules is None or cluster.observed is None:
+        if policy.rules is None:
             return cluster
-        before = self._seen.get(rules)
-        if before is not None and before[0] is cluster:
-            return before[1]
-        seen = counting_observed(cluster, rules, before)
-        self._seen[rules] = cluster, seen
-        return seen
+        counting = self._counting.get(policy.rules)
+        if counting is None:
+            counting = self._counting[policy.rules] = Counting(policy.rules)
+        return counting(cluster)
 
     def evaluate(self, cluster: Cluster, request: GpuRequest, policy: Policy) -> Known:
         """Fit and score of a request on all N rows. The arrays are the memo's own: take, don't keep."""

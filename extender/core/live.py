@@ -51,14 +51,18 @@ class LiveWeights:
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """What depends on the samples and the inventory alone."""
+    """What depends on the samples and the inventory alone; the planes are 0 where there is no GPU, or a faulty one."""
 
+    unloaded: Plane
+    """(N, G) headroom of a GPU without load and without free memory."""
+    per_load: Plane
+    """(N, G) headroom that a load of 1 takes."""
+    per_mib: Plane
+    """(N, G) headroom that a free MiB gives."""
     busy: Plane
     """(N, G) compute in use."""
-    rest: Plane
-    """(N, G) weighted headroom of the terms that no pod just placed changes."""
-    sound: Mask
-    """(N, G) GPUs without a fault."""
+    num_gpus: Floats
+    """(N,) GPUs of the node, 1 where there is none."""
 
 
 class LiveScore:
@@ -72,21 +76,16 @@ class LiveScore:
     def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
         """(R,) headroom from 0 to 1."""
         sampled = self._sampled(cluster)
-        weights = self._weights
-        installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
-        memory = np.maximum(cluster.taken(cluster.gpu_memory_mib, rows), 1)
-        left = np.minimum(cluster.taken(cluster.gpu_free_mib, rows) / memory, 1.0)
+        own_gpus = self._weights.own_gpus
         busy = cluster.taken(sampled.busy, rows)
         if cluster.observed is not None:
             busy = np.maximum(busy, cluster.taken(cluster.observed.expected_load, rows))
-        total = weights.load + weights.memory + weights.power + weights.temperature
-        total += weights.bandwidth + weights.tensor
-        headroom = weights.load * (1 - busy) + weights.memory * left + cluster.taken(sampled.rest, rows)
-        headroom = np.where(cluster.taken(sampled.sound, rows), headroom / max(total, 1e-9), 0.0)
-        own = _mean(headroom, fit.room & installed)
-        around = _mean(headroom, installed)
+        headroom = cluster.taken(sampled.unloaded, rows) - cluster.taken(sampled.per_load, rows) * busy
+        headroom += cluster.taken(sampled.per_mib, rows) * cluster.taken(cluster.gpu_free_mib, rows)
+        own = (headroom * fit.room).sum(axis=1) / np.maximum(fit.room.sum(axis=1), 1)
+        around = headroom.sum(axis=1) / cluster.taken(sampled.num_gpus, rows)
         # Rounded, so that the order in which GPUs were added up breaks no tie.
-        score: Floats = (weights.own_gpus * own + (1 - weights.own_gpus) * around).round(9)
+        score: Floats = (own_gpus * own + (1 - own_gpus) * around).round(9)
         return score
 
     def apart(self) -> "LiveScore":
@@ -108,7 +107,6 @@ class LiveScore:
                 return np.full(installed.shape, np.nan)
             return observed.gauge(gauge).astype(np.float64)
 
-        busy = 1 - _or_mean(1 - sampled(Gauge.LOAD), installed)
         rest = (
             weights.power * _or_mean(1 - np.minimum(sampled(Gauge.POWER) / limit, 1), installed)
             + weights.temperature
@@ -116,7 +114,17 @@ class LiveScore:
             + weights.bandwidth * _or_mean(1 - sampled(Gauge.BANDWIDTH), installed)
             + weights.tensor * _or_mean(1 - sampled(Gauge.TENSOR), installed)
         )
-        return _Sampled(busy, rest, ~faulty(cluster, np.arange(cluster.num_nodes), self._rules))
+        total = weights.load + weights.memory + weights.power + weights.temperature
+        total += weights.bandwidth + weights.tensor
+        sound = installed & ~faulty(cluster, np.arange(cluster.num_nodes), self._rules)
+        part = sound / max(total, 1e-9)  # (N, G)
+        return _Sampled(
+            unloaded=part * (weights.load + rest),
+            per_load=part * weights.load,
+            per_mib=part * weights.memory / np.maximum(cluster.gpu_memory_mib, 1),
+            busy=1 - _or_mean(1 - sampled(Gauge.LOAD), installed),
+            num_gpus=np.maximum(installed.sum(axis=1), 1.0),
+        )
 
 
 def _or_mean(headroom: Plane, installed: Mask) -> Plane:
@@ -125,9 +133,3 @@ def _or_mean(headroom: Plane, installed: Mask) -> Plane:
     mean = headroom[known].mean() if known.any() else _UNKNOWN
     filled: Plane = np.where(known, headroom, mean)
     return filled
-
-
-def _mean(values: Plane, where: Mask) -> Floats:
-    """(R,) the mean of the chosen values of each row, 0 where none is."""
-    mean: Floats = np.where(where, values, 0.0).sum(axis=1) / np.maximum(where.sum(axis=1), 1)
-    return mean

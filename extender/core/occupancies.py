@@ -4,15 +4,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.core.clusters import Cluster, Ints, Mask, Rows
 from extender.core.nodes import GpuUnit
 from extender.core.observations import Gauge
+from extender.core.refreshes import PerRefresh
 
 # NVIDIA's "XID errors" lists what each code means. Codes of applications (13, 31, 43, 45, 68, 94) say nothing of the
 # GPU; these do: uncorrectable memory errors (48, 95), row remapping (64), NVLink (74), fallen off the bus (79), and
 # GPU system processor errors (119, 120, 140).
 HARDWARE_XIDS: Final = frozenset({48, 64, 74, 79, 95, 119, 120, 140})
+
+_COUNTED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), (GpuUnit.WHOLE, GpuUnit.PART))
+"""One boolean per GpuUnit: where memory in use counts. That others use a time-sliced GPU is no surprise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,49 +56,85 @@ def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
         return np.zeros((len(rows), cluster.gpu_model.shape[1]), np.int32)
     memory = cluster.taken(cluster.gpu_memory_mib, rows)
     used = cluster.taken(cluster.observed.gauge(Gauge.MEMORY_USED), rows)
-    known = ~np.isnan(used) & ~cluster.taken(cluster.observed.outdated, rows)
-    unit = cluster.taken(cluster.unit, rows)
-    known &= ((unit == GpuUnit.WHOLE) | (unit == GpuUnit.PART))[:, None] & (memory > 0)
-    booked = memory - cluster.taken(cluster.gpu_free_mib, rows)
-    beyond = np.where(known, used - booked, 0)
+    counts = ~np.isnan(used) & ~cluster.taken(cluster.observed.outdated, rows) & (memory > 0)
+    counts &= _COUNTED[cluster.taken(cluster.unit, rows)][:, None]
+    beyond = np.where(counts, used - (memory - cluster.taken(cluster.gpu_free_mib, rows)), 0)
     result: Ints = np.where(beyond >= rules.min_unmanaged_mib, np.ceil(beyond), 0).astype(np.int32)
     return result
 
 
-def counting_observed(
-    cluster: Cluster, rules: ObservedRules | None, before: tuple[Cluster, Cluster] | None = None
-) -> Cluster:
-    """The cluster with what is used taken off what is free. `before` is an earlier cluster with its own result, whose
-    arrays are written on: only rows that changed since are worked out again.
+def counting_observed(cluster: Cluster, rules: ObservedRules | None) -> Cluster:
+    """The cluster with what is used taken off what is free.
 
     Memory in use on a GPU that nobody is known to hold may be a pod's whose GPUs are of unknown index: each such GPU
     takes one off `untracked_units`, so that nothing is counted twice.
     """
-    observed = cluster.observed
-    if rules is None or observed is None:
+    if rules is None or cluster.observed is None:
         return cluster
-    rows = np.arange(cluster.num_nodes)
-    if before is not None and before[1].gpu_free_mib.shape == cluster.gpu_free_mib.shape:
-        rows = np.flatnonzero(cluster.row_version > before[0].version)
-        written = before[1]
-    else:
-        written = replace(
-            cluster,
-            gpu_free_milli=cluster.gpu_free_milli.copy(),
-            gpu_free_mib=cluster.gpu_free_mib.copy(),
-            untracked_units=cluster.untracked_units.copy(),
-        )
-    free_milli, free_mib, untracked = written.gpu_free_milli, written.gpu_free_mib, written.untracked_units
-    if len(rows):
-        milli, mib = cluster.gpu_free_milli[rows], cluster.gpu_free_mib[rows]
-        unknown = cluster.untracked_units[rows]
-        if rules.counts_memory:
-            beyond = unmanaged_mib(cluster, rows, rules)
-            idle = (milli > 0) & (mib == cluster.gpu_memory_mib[rows])
-            unknown = np.maximum(unknown - ((beyond > 0) & idle).sum(axis=1), 0).astype(np.int32)
-            mib = np.maximum(mib - beyond, 0)
-        if rules.excludes_faulty:
-            broken = faulty(cluster, rows, rules)
-            milli, mib = np.where(broken, 0, milli), np.where(broken, 0, mib)
-        free_milli[rows], free_mib[rows], untracked[rows] = milli, mib, unknown
-    return replace(cluster, gpu_free_milli=free_milli, gpu_free_mib=free_mib, untracked_units=untracked)
+    milli, mib, untracked = _left(cluster, rules, np.arange(cluster.num_nodes))
+    return replace(cluster, gpu_free_milli=milli, gpu_free_mib=mib, untracked_units=untracked)
+
+
+class Counting:
+    """The same along a line of snapshots: only rows that changed since the last one are worked out again.
+
+    The arrays of an earlier result are written on.
+    """
+
+    def __init__(self, rules: ObservedRules) -> None:
+        self._rules = rules
+        self._booked_only = PerRefresh(self._most_free_mib)
+        self._last: tuple[Cluster, Cluster] | None = None
+
+    def __call__(self, cluster: Cluster) -> Cluster:
+        """What `counting_observed` gives."""
+        if cluster.observed is None:
+            return cluster
+        if self._last is None or self._last[1].gpu_free_mib.shape != cluster.gpu_free_mib.shape:
+            seen = counting_observed(cluster, self._rules)
+        elif self._last[0] is cluster:
+            return self._last[1]
+        else:
+            before, written = self._last
+            left = written.gpu_free_milli, written.gpu_free_mib, written.untracked_units
+            rows = np.flatnonzero(cluster.row_version > before.version)
+            for array, values in zip(left, self._left(cluster, rows), strict=True):
+                array[rows] = values
+            seen = replace(cluster, gpu_free_milli=left[0], gpu_free_mib=left[1], untracked_units=left[2])
+        self._last = cluster, seen
+        return seen
+
+    def _left(self, cluster: Cluster, rows: Rows) -> tuple[Ints, Ints, Ints]:
+        free_mib = cluster.taken(cluster.gpu_free_mib, rows)
+        if (free_mib < cluster.taken(self._booked_only(cluster), rows)).all():
+            # As a rule of the one row that has changed since the last decision.
+            return cluster.gpu_free_milli.take(rows, axis=0), free_mib, cluster.untracked_units.take(rows)
+        return _left(cluster, self._rules, rows)
+
+    def _most_free_mib(self, cluster: Cluster) -> npt.NDArray[np.float64]:
+        """(N, G) what is observed of a GPU takes nothing off it while less than this is free by bookings."""
+        every = np.arange(cluster.num_nodes)
+        used = np.full(cluster.gpu_model.shape, np.nan)
+        if cluster.observed is not None and self._rules.counts_memory:
+            used = cluster.observed.gauge(Gauge.MEMORY_USED)
+        most: npt.NDArray[np.float64] = cluster.gpu_memory_mib - used + float(self._rules.min_unmanaged_mib)
+        most[np.isnan(most)] = np.inf
+        if self._rules.excludes_faulty:
+            most[faulty(cluster, every, self._rules)] = -np.inf
+        return most
+
+
+def _left(cluster: Cluster, rules: ObservedRules, rows: Rows) -> tuple[Ints, Ints, Ints]:
+    """(R, G) free milli, (R, G) free MiB and (R,) untracked units when what is observed counts; not the cluster's own
+    arrays."""
+    milli, mib = cluster.gpu_free_milli.take(rows, axis=0), cluster.gpu_free_mib.take(rows, axis=0)
+    untracked = cluster.untracked_units.take(rows)
+    if rules.counts_memory:
+        beyond = unmanaged_mib(cluster, rows, rules)
+        idle = (milli > 0) & (mib == cluster.taken(cluster.gpu_memory_mib, rows))
+        untracked = np.maximum(untracked - ((beyond > 0) & idle).sum(axis=1), 0).astype(np.int32)
+        mib = np.maximum(mib - beyond, 0)
+    if rules.excludes_faulty:
+        broken = faulty(cluster, rows, rules)
+        milli, mib = np.where(broken, 0, milli), np.where(broken, 0, mib)
+    return milli, mib, untracked
