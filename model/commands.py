@@ -95,7 +95,7 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
         from model import learned
         from model.baselines import baseline
         from model.learned import LEARNED, Foresight, Learned
-        from model.traces import read_nodes, read_pods
+        from model.traces import pods_path, read_nodes, read_pods
 
         loaded = files.read(model or files.RELEASED) if policy == LEARNED else None
         directory = folder(traces)
@@ -113,8 +113,7 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
             from model import delays
             from model.departures import churn, simulate_churn
 
-            path = directory / f"openb_pod_list_{trace}.csv"
-            offered = churn(path, node_list, pod_list, load or 1.0, seed)
+            offered = churn(pods_path(directory, trace), node_list, pod_list, load or 1.0, seed)
             nodes, asks, mix = offered.nodes, offered.tasks.asks, offered.tasks.mix
             rule = baseline(policy) if loaded is None else learned_rank(loaded, nodes, asks, mix)
             run = simulate_churn(

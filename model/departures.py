@@ -11,6 +11,7 @@ from extender.core.durations import Durations
 from model.baselines import Baseline
 from model.delays import Owners, Run, reserve_after_s, turns_of
 from model.learned import Learned
+from model.online import Follower
 from model.queues import Failures, Simulation, Tasks
 from model.traces import GPU_MILLI, NodeList, PodList, TraceError
 from model.workloads import bits_of, classes_of, empty_nodes, typical_pods
@@ -88,7 +89,7 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
 
 def simulate_churn(
     offered: Churn,
-    policy: Baseline | Learned,
+    policy: Baseline | Learned | Follower,
     order: str,
     seed: int,
     failures: Failures | None = None,

@@ -10,7 +10,10 @@ from rich.table import Table
 from model.commands import JsonOption, TracesOption, errors, folder, progress_bar, publish, telling_faults
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from extender.models.files import Manifest
+    from model.training.evaluations import Figures
 
 train_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 evaluate_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -80,34 +83,59 @@ def _trained_by_ppo(
 
 
 @evaluate_app.command()
-def evaluate(
+def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
     traces: TracesOption,
     trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
     model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
     seeds: Annotated[str, typer.Option(help="As in 42-51 or 42,43.")] = "42-51",
     policies: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="kerf, kerf-online, those of kerf simulate, NAME=FOLDER for other models; the first is compared with "
-            "each other."
+            "each other. Default: kerf,kerf-online,fgd, with --departures kube-default too."
         ),
-    ] = "kerf,kerf-online,fgd",
+    ] = None,
+    nodes: Annotated[
+        str, typer.Option(help="Of the trace's cluster: all, half, mostly-large, mostly-small, lean (docs/model.md).")
+    ] = "all",
+    departures: Annotated[
+        bool, typer.Option("--departures", help="Pods leave after their own durations: GPUs in use, queueing delay.")
+    ] = False,
+    load: Annotated[
+        str, typer.Option(help="With --departures: GPU work submitted, by capacity, as in 0.8,1.0.")
+    ] = "0.8,1.0,1.2",
     json: JsonOption = None,
 ) -> None:
-    """GPU allocation of policies on a trace at 100 % and 130 % arrived load, seed by seed."""
+    """GPU allocation of policies on a trace, seed by seed: at 100 % and 130 % arrived load, or with --departures."""
     with telling_faults():
         from extender.models.files import RELEASED
-        from model.reports import interval
-        from model.training.evaluations import differences
+        from model.training import departures as churned
+        from model.training.evaluations import contenders
         from model.training.evaluations import evaluate as evaluated
 
-        names = [name.strip() for name in policies.split(",")]
-        if len({name.partition("=")[0] for name in names}) < len(names):
-            raise ValueError(f"--policies {policies}: a policy is named twice")
-        numbers = seed_range(seeds)
-        with progress_bar(len(names) * len(numbers)) as tell:
-            found = evaluated(folder(traces), trace, numbers, names, model or RELEASED, tell)
-    table = Table("policy", "@100", "@130", "refused", title=f"{trace}: percent allocated, {len(numbers)} seeds, 95 %")
+        listed = policies or f"kerf,kerf-online,fgd{',kube-default' if departures else ''}"
+        compared = contenders([name.strip() for name in listed.split(",")], model or RELEASED)
+        numbers, loads = seed_range(seeds), listed_loads(load) if departures else [1.0]
+        report: dict[str, Any] = {"trace": trace, "seeds": numbers, **({} if nodes == "all" else {"nodes": nodes})}
+        with progress_bar(len(compared) * len(numbers) * len(loads)) as tell:
+            if departures:
+                by_load = churned.evaluate(folder(traces), trace, loads, numbers, compared, tell, nodes)
+                report["loads"] = by_load
+                tables = [table for load, found in by_load.items() for table in _churn_tables(trace, load, found)]
+            else:
+                found = evaluated(folder(traces), trace, numbers, compared, tell, nodes)
+                report["policies"] = found
+                tables = _tables(trace, found)
+    publish(report, tables, json)
+
+
+def _tables(trace: str, found: "Mapping[str, Figures]") -> list[Table]:
+    """Percent allocated, and what the first policy allocates more than each other."""
+    from model.reports import interval
+    from model.training.evaluations import differences
+
+    num_seeds = len(next(iter(found.values()))["refused"])
+    table = Table("policy", "@100", "@130", "refused", title=f"{trace}: percent allocated, {num_seeds} seeds, 95 %")
     for name, rows in found.items():
         table.add_row(name, str(interval(rows["100"])), str(interval(rows["130"])), str(sum(rows["refused"])))
     paired = Table(
@@ -115,8 +143,40 @@ def evaluate(
     )
     for name, by_load in differences(found).items():
         paired.add_row(name, str(by_load["100"]), str(by_load["130"]))
-    report: dict[str, Any] = {"trace": trace, "seeds": numbers, "policies": found}
-    publish(report, [table, *([paired] if len(names) > 1 else [])], json)
+    return [table, paired] if len(found) > 1 else [table]
+
+
+def _churn_tables(trace: str, load: str, found: "Mapping[str, Figures]") -> list[Table]:
+    """GPUs in use and queueing delays at a load, and how much better the first policy does than each other."""
+    from model.reports import interval
+    from model.training.departures import differences
+
+    num_seeds = len(next(iter(found.values()))["allocated_gpus"])
+    title = f"{trace}, load {load}, {num_seeds} seeds, 95 %"
+    table = Table("policy", "GPUs in use", "mean delay, s", "of several GPUs", "median", "p99", "longest", title=title)
+    for name, rows in found.items():
+        told = [str(interval(rows[key])) for key in ("allocated_gpus", "mean_delay_s", "large_delay_s")]
+        means = [f"{fmean(rows[key]):,.0f}" for key in ("median_delay_s", "p99_delay_s", "max_delay_s")]
+        table.add_row(name, *told, *means)
+    first = next(iter(found))
+    paired = Table(
+        "than", "GPUs in use", "mean delay, s", "of several GPUs",
+        title=f"{trace}, load {load}: how much better {first} does, paired by seed, 95 %",
+    )  # fmt: skip
+    for name, better in differences(found).items():
+        paired.add_row(name, *(str(found_interval) for found_interval in better.values()))
+    return [table, paired] if len(found) > 1 else [table]
+
+
+def listed_loads(text: str) -> list[float]:
+    """Loads of "0.8,1.0". Raises ValueError."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0.001 <= load <= 1000 for load in found) or len(set(found)) < len(found):
+        raise ValueError(f"--load {text}: write different numbers from 0.001 to 1000, as in 0.8,1.0")
+    return found
 
 
 def seed_range(text: str) -> list[int]:

@@ -12,9 +12,11 @@ import numpy as np
 from extender.core.arrivals import Arrivals, typical_mix
 from extender.core.clusters import Floats
 from extender.core.features import Outlook
-from extender.core.packing import ANY_MODEL, GPU_MILLI, Asks
+from extender.core.packing import ANY_MODEL, GPU_MILLI, Asks, Nodes
+from extender.core.potentials import Potential
 from extender.core.typical import DEFAULT_MIX
 from extender.models import prices
+from model.learned import Learned
 from model.workloads import Workload
 
 CHOOSY_FRAC: Final = 0.2
@@ -38,30 +40,75 @@ class Watch:
     last_pods: int = 4096
     """From there on after so many more."""
 
+    def next_pricing(self, num_pods: int) -> int:
+        """Pods seen when the mix is priced the next time, after `num_pods`."""
+        end = self.first_pods
+        while end <= num_pods:
+            end = min(end * self.growth, end + self.last_pods)
+        return end
+
     def pieces(self, num_pods: int) -> Iterator[slice]:
         """The arrivals between one pricing and the next."""
-        begin, end = 0, self.first_pods
+        begin = 0
         while begin < num_pods:
+            end = self.next_pricing(begin)
             yield slice(begin, min(end, num_pods))
-            begin, end = end, min(end * self.growth, end + self.last_pods)
+            begin = end
+
+
+class Seen:
+    """The pods seen so far, of classes of `asks`, on nodes that are empty here; prices are for `load`."""
+
+    def __init__(self, nodes: Nodes, asks: Asks, watch: Watch, load: float) -> None:
+        self._nodes, self._load = nodes, load
+        guessed, pods = _guess(int(nodes.model.max(initial=-1)) + 1)
+        self._asks = Asks(*(np.concatenate(columns) for columns in zip(asks, guessed, strict=True)))
+        first = len(asks.cpu_milli)
+        prior = {first + k: watch.prior_pods * part for k, part in enumerate((pods / pods.sum()).tolist())}
+        self._arrivals = Arrivals[int](watch.half_life_pods, prior, 2 * len(self._asks.cpu_milli))
+
+    def add(self, c: int) -> None:
+        """A pod of class `c` has come."""
+        self._arrivals.add(c)
+
+    def outlook(self) -> Outlook:
+        """What is expected by now; solves the LP."""
+        count = np.zeros(len(self._asks.cpu_milli))
+        for c, seen_pods in self._arrivals.counts().items():
+            count[c] = seen_pods
+        seen = count > 0  # as few classes as there are: the LP grows with them
+        known, count = Asks(*(column[seen] for column in self._asks)), count[seen]
+        return prices.outlook(self._nodes, known, count, typical_mix(known, count), self._load)
 
 
 def outlooks(workload: Workload, watch: Watch, load: float) -> Iterator[tuple[slice, Outlook]]:
     """Pieces of the arrivals, each with what is expected after those before it; prices are for `load`."""
-    guessed, pods = _guess(int(workload.nodes.model.max(initial=-1)) + 1)
-    asks = Asks(*(np.concatenate(columns) for columns in zip(workload.asks, guessed, strict=True)))
-    first = len(workload.asks.cpu_milli)
-    prior = {first + k: watch.prior_pods * part for k, part in enumerate((pods / pods.sum()).tolist())}
-    arrivals = Arrivals[int](watch.half_life_pods, prior, 2 * len(asks.cpu_milli))
+    seen = Seen(workload.nodes, workload.asks, watch, load)
     for piece in watch.pieces(len(workload.pods)):
-        count = np.zeros(len(asks.cpu_milli))
-        for c, seen_pods in arrivals.counts().items():
-            count[c] = seen_pods
-        seen = count > 0  # as few classes as there are: the LP grows with them
-        known, count = Asks(*(column[seen] for column in asks)), count[seen]
-        yield piece, prices.outlook(workload.nodes, known, count, typical_mix(known, count), load)
+        yield piece, seen.outlook()
         for c in workload.classes[piece].tolist():
-            arrivals.add(c)
+            seen.add(c)
+
+
+class Follower:
+    """A learned rank over time that is told nothing: what it expects follows the pods that come."""
+
+    def __init__(self, potential: Potential, seen: Seen, watch: Watch) -> None:
+        self._potential, self._seen, self._watch = potential, seen, watch
+        self._num_pods, self._due = 0, 0
+        self._now: Learned | None = None
+
+    def add(self, c: int) -> None:
+        """A pod of class `c` has come."""
+        self._seen.add(c)
+        self._num_pods += 1
+
+    def now(self) -> Learned:
+        """The rank by now: the same one until enough pods have come for the mix to be priced again."""
+        if self._now is None or self._num_pods >= self._due:
+            self._now = Learned(self._potential, self._seen.outlook())
+            self._due = self._watch.next_pricing(self._num_pods)
+        return self._now
 
 
 def _guess(num_models: int) -> tuple[Asks, Floats]:

@@ -20,6 +20,7 @@ from extender.core.fragments import Mix
 from extender.core.packing import Asks, Nodes, Tie
 from model.baselines import Baseline
 from model.learned import Learned
+from model.online import Follower
 from model.reservations import Reservation
 
 Kind = tuple[tuple[int, int], ...]
@@ -100,7 +101,8 @@ class Simulation:
     tasks: Tasks
     nodes: Nodes
     """Filled in place."""
-    policy: Baseline | Learned
+    policy: Baseline | Learned | Follower
+    """A Follower is told of each job as it comes: it serves one simulation."""
     turns: Turns
     rng: np.random.Generator
     tell_ended: Ended = lambda _: None
@@ -127,6 +129,7 @@ class Simulation:
         self._memo = kernels.memo_of(len(self.tasks.asks.cpu_milli), self.nodes, self.tasks.mix)
         self._reservation = Reservation(self.nodes, self.tasks.asks, self.tasks.mix, self._memo)
         self._last = 0 if isinstance(self.policy, Baseline) and self.policy.tie is Tie.SAMPLED else -1
+        self._rank = self.policy if isinstance(self.policy, Learned) else None
         self._values, self._known = np.zeros(len(self.nodes.cpu_milli)), np.array([-1])
         self._place = [0.0] * num_jobs
         self._attempt = [0] * num_jobs
@@ -176,6 +179,10 @@ class Simulation:
         if what == _COME:
             self._place[subject] = self.turns.place(subject)
             self._enqueue(subject)
+            if isinstance(self.policy, Follower):
+                for c, count in self.tasks.kinds[subject]:
+                    for _ in range(count):
+                        self.policy.add(c)
         elif what == _END:
             if attempt != self._attempt[subject]:
                 return False  # the job was thrown back since
@@ -234,6 +241,9 @@ class Simulation:
         Jobs of a kind fit alike and room only shrinks on the way: the first one of a kind that does not fit speaks
         for those behind it.
         """
+        if isinstance(self.policy, Follower) and self._rank is not (rank := self.policy.now()):
+            self._rank = rank
+            self._memo.seen[:] = self._known[0] = -1  # nothing that is remembered holds
         reserves = self.reserve_after_s < math.inf
         heads = [
             self._turn(name)
@@ -289,11 +299,13 @@ class Simulation:
 
     def _decide(self, c: int) -> int:
         """The node for a class, -1 when none fits."""
-        asks, policy = self.tasks.asks, self.policy
-        if isinstance(policy, Learned):
+        asks, policy, rank = self.tasks.asks, self.policy, self._rank
+        if rank is not None:
             return potential_kernels.decide(
-                self.nodes, asks, c, policy.outlook, policy.potential, self._memo, self._values, self._known
+                self.nodes, asks, c, rank.outlook, rank.potential, self._memo, self._values, self._known
             )
+        if not isinstance(policy, Baseline):
+            raise AssertionError("a rank that was never asked what it expects")
         draw = float(self.rng.random()) if policy.tie in (Tie.RANDOM, Tie.SAMPLED) else 0.0
         node, self._last = kernels.decide(
             self.nodes, asks, c, int(policy.rank), int(policy.tie), self.tasks.mix, self._memo, draw, self._last

@@ -155,7 +155,7 @@ def read_nodes(directory: Path, which: str = "gpu") -> NodeList:
 
 def read_pods(directory: Path, trace: str) -> PodList:
     """The pods of a trace."""
-    path = directory / f"openb_pod_list_{checked_trace(directory, trace)}.csv"
+    path = pods_path(directory, checked_trace(directory, trace))
     rows: dict[str, tuple[int, int, int, int, str, float | None, float | None]] = {}
     for row in read_table(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
         name = row["name"].text
@@ -178,6 +178,11 @@ def read_pods(directory: Path, trace: str) -> PodList:
     ]
     specs = tuple(rows[name][4] for name in names)
     return PodList(names, columns[0], columns[1], columns[2], columns[3], specs, times[0], times[1])
+
+
+def pods_path(directory: Path, trace: str) -> Path:
+    """The file of a trace's pods."""
+    return directory / f"openb_pod_list_{trace}.csv"
 
 
 def checked_trace(directory: Path, trace: str) -> str:

@@ -53,9 +53,15 @@ class Workload:
         return self.num_gpus * GPU_MILLI
 
 
-def workload(directory: Path, trace: str, seed: int, node_list: NodeList, pod_list: PodList) -> Workload:
-    """The arrivals of a trace: as in its `arrivals_<trace>.npz` where that has the seed, else made."""
-    order = _read_order(directory / f"arrivals_{trace}.npz", seed, len(pod_list.names), len(node_list.names))
+def workload(
+    directory: Path, trace: str, seed: int, node_list: NodeList, pod_list: PodList, *, made: bool = False
+) -> Workload:
+    """The arrivals of a trace: as in its `arrivals_<trace>.npz` where that has the seed, else made.
+
+    `made`: in any case, since the nodes are not those of the file.
+    """
+    path = directory / f"arrivals_{trace}.npz"
+    order = None if made else _read_order(path, seed, len(pod_list.names), len(node_list.names))
     if order is None:
         order = made_order(pod_list, node_list, seed)
     pods, node_rank = order

@@ -1,6 +1,6 @@
 """The figures that a model is judged by: GPU allocation of policies on a trace, seed by seed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,12 +11,13 @@ from extender.core.clusters import Longs
 from extender.core.features import Outlook
 from extender.models import files
 from model import learned, online, replays
-from model.baselines import baseline
+from model.baselines import Baseline, baseline
 from model.learned import LEARNED, Foresight
 from model.measures import LOADS
 from model.online import Watch
 from model.replays import Replay
 from model.reports import Interval, interval
+from model.shapes import WHOLE, shaped
 from model.traces import read_nodes, read_pods
 from model.training import ppo_episodes
 from model.workloads import Workload, workload
@@ -27,61 +28,75 @@ ONLINE: Final = "kerf-online"
 Figures = dict[str, list[Any]]
 """Percent allocated at each of LOADS, by seed, and pods `refused` although they fitted."""
 
+_Placing = Callable[[Workload, int], Replay]
+"""Places a workload; a seed for what is random."""
+
+
+def contenders(policies: Sequence[str], model: Path) -> dict[str, Baseline | Path]:
+    """What is named: one of `model.baselines`, or the folder of a model, which NAME=FOLDER gives.
+
+    `model` is that of `kerf` and `kerf-online`. Raises ValueError when a name is unknown or there twice.
+    """
+    found: dict[str, Baseline | Path] = {}
+    for policy in policies:
+        name, equals, folder = policy.partition("=")
+        if name in found:
+            raise ValueError(f"--policies {','.join(policies)}: a policy is named twice")
+        ours = model if name in (LEARNED, ONLINE) else None
+        found[name] = Path(folder) if equals else ours or baseline(name)
+    return found
+
 
 def evaluate(
     directory: Path,
     trace: str,
     seeds: Sequence[int],
-    policies: Sequence[str],
-    model: Path,
+    policies: Mapping[str, Baseline | Path],
     tell: Callable[[str], None],
+    shape: str = WHOLE,
 ) -> dict[str, Figures]:
-    """Figures by policy: those of `model.baselines`, of a model and of others, each NAME=FOLDER.
+    """Figures by policy, as `contenders` gives them, on nodes in one of `model.shapes`.
 
     Models are told the mix of the trace's pods, as FGD is; only `kerf-online` is told nothing.
     """
-    folders = {name: Path(folder) for name, equals, folder in (each.partition("=") for each in policies) if equals}
-    if LEARNED in policies:
-        folders[LEARNED] = model
-    policies = [name.partition("=")[0] for name in policies]
-    rules = {name: baseline(name) for name in policies if name not in folders and name != ONLINE}
-    ranks = {name: _rank(folder) for name, folder in folders.items()}
-    watching = files.read(model) if ONLINE in policies else None
-    node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
+    node_list, pod_list = shaped(read_nodes(directory), shape), read_pods(directory, trace)
     outlooks: dict[float, Outlook] = {}
+
+    def told(offered: Workload, load: float) -> Outlook:
+        if load not in outlooks:
+            foresight = Foresight(load)
+            outlooks[load] = learned.told(offered.nodes, offered.asks, offered.mix, node_list, pod_list, foresight)
+        return outlooks[load]
+
+    placings = {name: _placing(name, who, told) for name, who in policies.items()}
     found: dict[str, Figures] = {name: {**{str(load): [] for load in LOADS}, "refused": []} for name in policies}
     for seed in seeds:
-        offered = workload(directory, trace, seed, node_list, pod_list)
-        for name in policies:
+        offered = workload(directory, trace, seed, node_list, pod_list, made=shape != WHOLE)
+        for name, placing in placings.items():
             tell(f"{trace}, {name}, seed {seed}")
-            if name in ranks:
-                load, rank = ranks[name]
-                if load not in outlooks:
-                    outlooks[load] = learned.told(
-                        offered.nodes, offered.asks, offered.mix, node_list, pod_list, Foresight(load)
-                    )
-                done = rank(offered, outlooks[load])
-            elif watching is None or name in rules:
-                done = replays.replay(offered, rules[name], seed)
-            else:
-                expected = online.outlooks(offered, Watch(), watching.manifest.foresight_load)
-                done = learned.replay_pieces(offered, expected, watching.potential)
+            done = placing(offered, seed)
             for load, percent in zip(LOADS, learned.allocations(offered, done.placed), strict=True):
                 found[name][str(load)].append(percent)
             found[name]["refused"].append(num_refused(offered, done))
     return found
 
 
-def _rank(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:
-    """The load that a model's prices are for, and how it places a workload."""
-    if files.read_manifest(folder).kind == files.ATTENTION:
-        actor = files.read_actor(folder)
-        return actor.manifest.foresight_load, lambda offered, told: ppo_episodes.replay(offered, told, actor.attention)
-    model = files.read(folder)
-    return model.manifest.foresight_load, lambda offered, told: learned.replay(offered, told, model.potential)
+def _placing(name: str, who: Baseline | Path, told: Callable[[Workload, float], Outlook]) -> _Placing:
+    """How a contender places a workload; `told` is what is expected of it, priced for a load."""
+    if isinstance(who, Baseline):
+        return lambda offered, seed: replays.replay(offered, who, seed)
+    if name != ONLINE and files.read_manifest(who).kind == files.ATTENTION:
+        actor = files.read_actor(who)
+        load = actor.manifest.foresight_load
+        return lambda offered, _: ppo_episodes.replay(offered, told(offered, load), actor.attention)
+    model = files.read(who)
+    load, potential = model.manifest.foresight_load, model.potential
+    if name == ONLINE:
+        return lambda offered, _: learned.replay_pieces(offered, online.outlooks(offered, Watch(), load), potential)
+    return lambda offered, _: learned.replay(offered, told(offered, load), potential)
 
 
-def differences(found: dict[str, Figures]) -> dict[str, dict[str, Interval]]:
+def differences(found: Mapping[str, Figures]) -> dict[str, dict[str, Interval]]:
     """By policy and load: how much more than each other policy the first one allocates, paired by seed."""
     first, *others = found
     return {

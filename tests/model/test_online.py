@@ -5,14 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extender.core import potentials
-from extender.core.features import FEATURES
+from extender.core import packing, potentials
+from extender.core.features import FEATURES, Outlook
 from model import learned, online
-from model.online import Watch
+from model.learned import Learned
+from model.online import Follower, Watch
+from model.queues import Simulation, Tasks, Turns
 from model.replays import Engine
 from model.traces import read_nodes, read_pods
 from model.workloads import Workload, workload
-from tests.model.builders import write_openb
+from tests.core.test_features import random_outlook
+from tests.model.builders import random_asks, random_mix, random_nodes, write_openb
 
 WATCH = Watch(half_life_pods=50, prior_pods=10, first_pods=16, growth=2, last_pods=32)
 
@@ -62,3 +65,61 @@ def test_engines_place_the_same_in_pieces(arrivals: Workload) -> None:
     )
     assert np.array_equal(compiled.placed, plain.placed)
     assert np.array_equal(compiled.gpus, plain.gpus)
+
+
+class Told:
+    """Stands for the pods seen: expects one thing, and then another."""
+
+    def __init__(self, outlooks: list[Outlook]) -> None:
+        self.outlooks = outlooks
+
+    def add(self, c: int) -> None:
+        """Nothing is learned."""
+
+    def outlook(self) -> Outlook:
+        return self.outlooks.pop(0)
+
+
+def test_a_follower_prices_when_enough_pods_have_come(arrivals: Workload) -> None:
+    rng = np.random.default_rng(1)
+    potential = potentials.linear(rng.normal(size=len(FEATURES)), 0.1)
+    follower = Follower(potential, Told([random_outlook(rng) for _ in range(3)]), WATCH)
+    ranks = []
+    for c in arrivals.classes[:40].tolist():
+        ranks.append(follower.now())
+        follower.add(c)
+    changes = [k for k in range(1, 40) if ranks[k] is not ranks[k - 1]]
+    assert changes == [16, 32]
+
+
+def test_a_run_goes_by_the_new_outlook_alone_once_there_is_one() -> None:
+    """Two batches, the second on the cluster that the first one left empty: as if the second had come alone."""
+    rng = np.random.default_rng(5)
+    num_jobs = 40
+    asks, mix = random_asks(rng, 6), random_mix(rng, 6)
+    nodes = random_nodes(rng, 80)  # many that the first batch leaves alone
+    classes = rng.integers(0, 6, num_jobs)
+    potential = potentials.linear(rng.normal(size=len(FEATURES)), 0.05)
+    before, after = random_outlook(rng), random_outlook(rng)
+
+    def held(policy: Follower | Learned, batches: int) -> list[int]:
+        """GPU milli left on each node at the end of the last batch's submissions."""
+        chosen = np.tile(classes, batches)
+        at = np.repeat(np.arange(batches) * 1e6, num_jobs) + np.tile(np.arange(num_jobs), batches)
+        last = np.repeat(np.arange(batches) == batches - 1, num_jobs)
+        asked = (asks.num_gpus * asks.gpu_milli)[chosen]
+        kinds = tuple(((int(c), 1),) for c in chosen)
+        tasks = Tasks(at, np.where(last, 1e9, 1e3), kinds, np.zeros(len(at), np.int64), asked, asks, mix)
+        here = packing.copy_of(nodes)
+        free: list[int] = []
+
+        def ended(job: int) -> None:
+            if last[job] and not free:
+                free.extend(here.gpu_free_milli.reshape(-1).tolist())
+
+        Simulation(tasks, here, policy, Turns(lambda job: float(at[job])), rng, ended).run()
+        return free
+
+    changing = Follower(potential, Told([before, after]), Watch(first_pods=num_jobs + 1, growth=100, last_pods=10000))
+    assert held(changing, 2) == held(Learned(potential, after), 1)
+    assert held(Learned(potential, before), 2) != held(Learned(potential, after), 1)

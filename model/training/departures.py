@@ -1,0 +1,105 @@
+"""Figures of policies on a cluster that churns: the same pods with their own durations, by load and seed."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from extender.core.features import Outlook
+from extender.core.packing import GPU_MILLI
+from extender.models import files
+from model import learned
+from model.baselines import Baseline
+from model.delays import Run
+from model.departures import Churn, churn, simulate_churn
+from model.learned import Foresight, Learned
+from model.online import Follower, Seen, Watch
+from model.reports import Interval, interval
+from model.shapes import WHOLE, shaped
+from model.traces import pods_path, read_nodes, read_pods
+from model.training.evaluations import ONLINE
+
+Figures = dict[str, list[float]]
+"""By measure, one per seed: see `measures`."""
+PAIRED: Final = {"allocated_gpus": 1, "mean_delay_s": -1, "large_delay_s": -1}
+"""Measures that policies are compared by, and the sign of what is better."""
+
+
+def evaluate(
+    directory: Path,
+    trace: str,
+    loads: Sequence[float],
+    seeds: Sequence[int],
+    policies: Mapping[str, Baseline | Path],
+    tell: Callable[[str], None],
+    shape: str = WHOLE,
+) -> dict[str, dict[str, Figures]]:
+    """Figures by load and policy, as `contenders` gives them, first come first served with skipping.
+
+    Models are told the mix of the pods submitted, as FGD is; `kerf-online` is told nothing, and has seen the pods that
+    earlier periods left when it places the first.
+    """
+    node_list, pod_list = shaped(read_nodes(directory), shape), read_pods(directory, trace)
+    path = pods_path(directory, trace)
+    models = {name: files.read(who) for name, who in policies.items() if isinstance(who, Path)}
+    outlooks: dict[float, Outlook] = {}
+
+    def rule_of(name: str, who: Baseline | Path, offered: Churn) -> Baseline | Learned | Follower:
+        if isinstance(who, Baseline):
+            return who
+        potential, priced_load = models[name].potential, models[name].manifest.foresight_load
+        nodes, asks = offered.nodes, offered.tasks.asks
+        if name == ONLINE:
+            return Follower(potential, Seen(nodes, asks, Watch(), priced_load), Watch())
+        if priced_load not in outlooks:
+            foresight = Foresight(priced_load)
+            outlooks[priced_load] = learned.told(nodes, asks, offered.tasks.mix, node_list, pod_list, foresight)
+        return Learned(potential, outlooks[priced_load])
+
+    found: dict[str, dict[str, Figures]] = {}
+    for load in loads:
+        rows: dict[str, Figures] = {name: defaultdict(list) for name in policies}
+        for seed in seeds:
+            offered = churn(path, node_list, pod_list, load, seed)
+            for name, who in policies.items():
+                tell(f"{trace}, load {load:g}, {name}, seed {seed}")
+                run = simulate_churn(offered, rule_of(name, who, offered), "fifo", seed)
+                for measure, value in measures(offered, run).items():
+                    rows[name][measure].append(value)
+        found[f"{load:g}"] = {name: dict(row) for name, row in rows.items()}
+    return found
+
+
+def measures(offered: Churn, run: Run) -> dict[str, float]:
+    """What is told of a run.
+
+    GPUs are means over the period: those in use, and those that were free while pods waited for so many. Delays, from
+    submission to the start, are of the pods of the period: all, and those that ask for more than one GPU.
+    """
+    span_s = float(run.submitted_s[-1] - run.submitted_s[0])
+    delay_s = run.delay_s
+    large = offered.tasks.asked_milli[offered.num_before :] > GPU_MILLI
+    figures = {
+        "allocated_gpus": run.outcome.allocated_gpu_s / span_s,
+        "blocked_gpus": run.outcome.blocked_gpu_s / span_s,
+        "mean_delay_s": float(delay_s.mean()),
+        "median_delay_s": float(np.median(delay_s)),
+        "p99_delay_s": float(np.percentile(delay_s, 99)),
+        "max_delay_s": float(delay_s.max()),
+        "large_delay_s": float(delay_s[large].mean()) if large.any() else 0.0,
+    }
+    return {name: round(value, 3) for name, value in figures.items()}
+
+
+def differences(found: Mapping[str, Figures]) -> dict[str, dict[str, Interval]]:
+    """By policy and measure of PAIRED: how much better than each other policy the first one does, paired by seed."""
+    first, *others = found
+    return {
+        other: {
+            measure: interval((sign * np.subtract(found[first][measure], found[other][measure])).tolist())
+            for measure, sign in PAIRED.items()
+        }
+        for other in others
+    }

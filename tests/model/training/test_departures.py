@@ -1,0 +1,90 @@
+"""`kerf evaluate --departures` and `--nodes`: figures are those of single runs, pairs are told the right way."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from model.commands import simulate_app
+from model.learning_commands import evaluate_app
+from model.training.departures import differences
+from tests.model.builders import write_openb
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_openb(tmp_path_factory.mktemp("openb"), num_nodes=20, num_pods=300)
+
+
+def evaluate(traces: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(evaluate_app, ["--traces", str(traces), "--trace", "small", *arguments])
+
+
+def figures(traces: Path, out: Path, *arguments: str) -> Any:
+    done = evaluate(traces, *arguments, "--json", str(out))
+    assert done.exit_code == 0, done.output
+    return json.loads(out.read_text())
+
+
+def test_figures_are_those_of_single_runs(traces: Path, tmp_path: Path) -> None:
+    found = figures(traces, tmp_path / "all.json", "--departures", "--load", "0.8,1.2", "--seeds", "3,4")
+    assert (found["trace"], found["seeds"], list(found["loads"])) == ("small", [3, 4], ["0.8", "1.2"])
+    assert list(found["loads"]["1.2"]) == ["kerf", "kerf-online", "fgd", "kube-default"]
+    for policy in ("kerf", "fgd", "kube-default"):
+        out = tmp_path / "one.json"
+        call = ["openb", "--traces", str(traces), "--trace", "small", "--departures", "--load", "1.2", "--seed", "4"]
+        done = CliRunner().invoke(simulate_app, [*call, "--policy", policy, "--json", str(out)])
+        assert done.exit_code == 0, done.output
+        one, row = json.loads(out.read_text()), found["loads"]["1.2"][policy]
+        assert row["allocated_gpus"][1] == one["mean_allocated_gpus"]
+        assert row["mean_delay_s"][1] == one["queueing_delay_s"]["mean"]
+        assert row["p99_delay_s"][1] == one["queueing_delay_s"]["p99"]
+    used = [found["loads"][load]["kerf-online"]["allocated_gpus"] for load in ("0.8", "1.2")]
+    assert all(low < high for low, high in zip(*used, strict=True))
+
+
+def test_more_in_use_and_less_delay_are_better() -> None:
+    better = {"allocated_gpus": [9.0, 8.0], "mean_delay_s": [1.0, 2.0], "large_delay_s": [7.0, 7.0]}
+    worse = {"allocated_gpus": [7.0, 7.0], "mean_delay_s": [4.0, 4.0], "large_delay_s": [5.0, 6.0]}
+    found = differences({"kerf": better, "fgd": worse})
+    assert {measure: gap.mean for measure, gap in found["fgd"].items()} == {
+        "allocated_gpus": 1.5,
+        "mean_delay_s": 2.5,
+        "large_delay_s": -1.5,
+    }
+
+
+def test_other_nodes_are_another_cluster(traces: Path, tmp_path: Path) -> None:
+    whole = figures(traces, tmp_path / "whole.json", "--policies", "fgd,bestfit", "--seeds", "3")
+    half = figures(traces, tmp_path / "half.json", "--policies", "fgd,bestfit", "--seeds", "3", "--nodes", "half")
+    assert "nodes" not in whole
+    assert half["nodes"] == "half"
+    assert half["policies"] != whole["policies"]
+    assert half["policies"]["fgd"]["refused"] == [0]
+    few = figures(traces, tmp_path / "few.json", "--policies", "fgd", "--seeds", "3", "--nodes", "half",
+                  "--departures", "--load", "1")  # fmt: skip
+    num_gpus = sum(
+        int(line.split(",")[3]) for line in (traces / "openb_node_list_gpu_node.csv").read_text().split()[1:]
+    )
+    assert 0 < few["loads"]["1"]["fgd"]["allocated_gpus"][0] < 0.75 * num_gpus
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--departures", "--load", "heavy"], "--load heavy"),
+        (["--departures", "--load", "1,1"], "different numbers"),
+        (["--departures", "--load", "0"], "0.001"),
+        (["--nodes", "round"], "there are all, half"),
+        (["--policies", "fgd,kerf,fgd"], "named twice"),
+        (["--policies", "best"], "no policy 'best'"),
+        (["--departures", "--policies", "kerf=nowhere"], "nowhere"),
+    ],
+    ids=["load", "twice", "low", "nodes", "policies", "policy", "model"],
+)
+def test_faults_are_told(traces: Path, arguments: list[str], message: str) -> None:
+    done = evaluate(traces, *arguments, "--seeds", "3")
+    assert done.exit_code == 2
+    assert message in done.output
