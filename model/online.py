@@ -3,26 +3,21 @@
 As a cluster that Kerf has just been installed on: it begins with the service's own guess, the mix of a public trace.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from extender.core.arrivals import Arrivals, typical_mix
 from extender.core.clusters import Floats
 from extender.core.features import Outlook
-from extender.core.packing import ANY_MODEL, GPU_MILLI, Asks, Nodes
+from extender.core.models import GpuModel
+from extender.core.packing import Asks, Nodes
 from extender.core.potentials import Potential
-from extender.core.typical import DEFAULT_MIX
 from extender.models import prices
+from extender.models.demands import asks_of, guessed
 from model.learned import Learned
 from model.workloads import Workload
-
-CHOOSY_FRAC: Final = 0.2
-"""Part of the pods that are expected at first to take one GPU model only."""
-CHOOSY_CPU_MILLI: Final = 8000
-"""What those ask for."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +54,10 @@ class Watch:
 class Seen:
     """The pods seen so far, of classes of `asks`, on nodes that are empty here; prices are for `load`."""
 
-    def __init__(self, nodes: Nodes, asks: Asks, watch: Watch, load: float) -> None:
+    def __init__(self, nodes: Nodes, asks: Asks, model_names: Sequence[str], watch: Watch, load: float) -> None:
         self._nodes, self._load = nodes, load
-        guessed, pods = _guess(int(nodes.model.max(initial=-1)) + 1)
-        self._asks = Asks(*(np.concatenate(columns) for columns in zip(asks, guessed, strict=True)))
+        guess, pods = _guess(model_names)
+        self._asks = Asks(*(np.concatenate(columns) for columns in zip(asks, guess, strict=True)))
         first = len(asks.cpu_milli)
         prior = {first + k: watch.prior_pods * part for k, part in enumerate((pods / pods.sum()).tolist())}
         self._arrivals = Arrivals[int](watch.half_life_pods, prior, 2 * len(self._asks.cpu_milli))
@@ -83,7 +78,7 @@ class Seen:
 
 def outlooks(workload: Workload, watch: Watch, load: float) -> Iterator[tuple[slice, Outlook]]:
     """Pieces of the arrivals, each with what is expected after those before it; prices are for `load`."""
-    seen = Seen(workload.nodes, workload.asks, watch, load)
+    seen = Seen(workload.nodes, workload.asks, workload.model_names, watch, load)
     for piece in watch.pieces(len(workload.pods)):
         yield piece, seen.outlook()
         for c in workload.classes[piece].tolist():
@@ -111,22 +106,11 @@ class Follower:
         return self._now
 
 
-def _guess(num_models: int) -> tuple[Asks, Floats]:
+def _guess(model_names: Sequence[str]) -> tuple[Asks, Floats]:
     """Classes that are expected at first, and how many pods each stands for.
 
-    They are those of DEFAULT_MIX, which leaves memory and models open, and pods that take one model only, as many for
-    each: whoever has rare GPUs will be asked for them, and what they were given to until then does not come back.
+    They leave memory open, and what memory GPUs have a trace does not tell: a choosy pod takes one model only.
     """
-    cpu, num, milli, pods = (
-        np.array([getattr(pod, name) for pod in DEFAULT_MIX]) for name in ("cpu_milli", "gpus", "gpu_milli", "count")
-    )
-    choosy = np.full(num_models, CHOOSY_FRAC / (1 - CHOOSY_FRAC) * pods.sum() / max(num_models, 1))
-    one = np.ones(num_models, np.int64)
-    asks = Asks(
-        np.append(cpu, CHOOSY_CPU_MILLI * one),
-        np.zeros(len(cpu) + num_models, np.int64),
-        np.append(num, one),
-        np.append(milli, GPU_MILLI * one),
-        np.append(np.full(len(cpu), ANY_MODEL), one << np.arange(num_models)),
-    )
-    return asks, np.append(pods, choosy)
+    kinds = {replace(kind, memory_mib=0): pods for kind, pods in guessed().items()}
+    models = [GpuModel(name, (name,)) for name in model_names]
+    return asks_of(kinds, models, np.zeros(len(models), np.int64))

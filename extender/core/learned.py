@@ -1,11 +1,12 @@
 """Policy `kerf`: a learned value of what a decision leaves behind, and what the GPUs are really doing.
 
-    score = value x floor((V after - V before) / quantum) + live x headroom
+    score = value x floor((V after - V before) / quantum) + live x headroom - hair x GPU memory
 
 V is the potential of a trained model, with the pods that are expected (`features.Outlook`); its quantum makes equals of
 nodes that are nearly so. Headroom, in tenths from 0 to 1, is the live score of the GPUs that have room for the pod: 0
-everywhere while nobody samples. So `live` is how many quanta an idle GPU is worth beside a busy one. A node whose CPU
-or memory does not suffice comes last: kube-scheduler will not offer it.
+everywhere while nobody samples. So `live` is how many quanta an idle GPU is worth beside a busy one. What these leave
+equal a hair settles, by the memory of the node's smallest GPU that will do: small pods leave large GPUs alone. A node
+whose CPU or memory does not suffice comes last: kube-scheduler will not offer it.
 
 Where no model is served, or its values are not finite, best fit ranks instead.
 """
@@ -35,6 +36,9 @@ HEURISTIC: Final = "bestfit"
 """What ranks in a model's stead."""
 _LAST: Final = -1e9
 _TENTHS: Final = 10
+_HAIR: Final = 2.0**-20
+"""Of a quantum, for each GiB of a GPU's memory: all the memory a GPU can have comes to less than a headroom's tenth."""
+_GIB_MIB: Final = 1024
 _FEW: Final = 8
 """Rows are few where they are less than one in so many."""
 
@@ -122,6 +126,7 @@ class LearnedScore:
         if weights.live and self._live is not None and _sampled(cluster):
             headroom = self._live(cluster, request, here, fits)
             found = found + weights.live * np.round(headroom * _TENTHS) / _TENTHS
+        found = found - _HAIR * np.rint(scores.smallest_mib(cluster, here, fits) / _GIB_MIB)
         score[where] = np.where(_short(cluster, request, here), _LAST, found)
         return score
 

@@ -23,11 +23,17 @@ def best_fit(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Flo
     if request.milli:
         return _best_fit_of_shares(cluster, request, rows, fit)
     left_over = fit.free_units - fit.taken_units
-    memory = np.where(fit.room, cluster.taken(cluster.gpu_memory_mib, rows), _LARGEST_MIB)  # (R, G)
-    score: Floats = -(left_over + memory.min(axis=1, initial=_LARGEST_MIB) / (2 * _LARGEST_MIB))
+    score: Floats = -(left_over + smallest_mib(cluster, rows, fit) / (2 * _LARGEST_MIB))
     if not fit.shares.any():
         return score
     return np.where(fit.shares, _best_fit_of_shares(cluster, request, rows, fit), score - MAX_GPUS_PER_NODE)
+
+
+def smallest_mib(cluster: Cluster, rows: Rows, fit: Fit) -> Floats:
+    """(R,) memory of the smallest GPU with room on each row, the largest there is where none has."""
+    memory = np.where(fit.room, cluster.taken(cluster.gpu_memory_mib, rows), _LARGEST_MIB)  # (R, G)
+    smallest: Floats = memory.min(axis=1, initial=_LARGEST_MIB)
+    return smallest
 
 
 def _best_fit_of_shares(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:

@@ -1,6 +1,6 @@
 """What is expected of a cluster, put as what a model was trained on: classes of pods, and nodes by type."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import Final
@@ -13,13 +13,16 @@ from extender.core.features import Outlook, outlook_of, plain_worth
 from extender.core.models import GpuModel, ModelPattern, canonical_name, models_allowed
 from extender.core.packing import ANY_MODEL, Asks, Nodes
 from extender.core.requests import AskedUnit, PodRequest
-from extender.core.typical import Expected
+from extender.core.typical import DEFAULT_MIX, Expected
 
 MAX_MODELS: Final = 61
 """Of a cluster, told apart; one bit is for those that come later."""
 MAX_KINDS: Final = 128
 """The commonest kinds of pods, which an outlook looks at."""
+CHOOSY_FRAC: Final = 0.2
+"""Part of the pods that are expected to be choosy where nobody says what to expect."""
 _MAX_TYPES: Final = 48
+_GIB_MIB: Final = 1024
 _RESOLUTION: Final = 1000
 """Counts are whole numbers: thousandths of a pod."""
 
@@ -39,6 +42,11 @@ class Kind:
     exclude: ModelPattern | None = None
     gpu_memory_mib: int = 0
     """Memory that each GPU must have."""
+    choosy: bool = False
+    """Each takes GPUs of one model, or with more memory, and no others: as many pods for each model that there is."""
+
+
+_CHOOSY: Final = Kind(8000, 32768, 1, WHOLE_MILLI, choosy=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,35 @@ def kind_expected(pod: Expected) -> Kind:
     return Kind(pod.cpu_milli, pod.memory_mib, pod.gpus, pod.gpu_milli if pod.gpus else 0, products)
 
 
+def guessed(told: Sequence[Expected] = ()) -> dict[Kind, float]:
+    """Pods by kind that are expected before any was seen: those told, else DEFAULT_MIX and choosy ones.
+
+    DEFAULT_MIX asks for no model. But whoever has large or rare GPUs will be asked for them, and what they were given
+    to until then does not come back.
+    """
+    counts: dict[Kind, float] = {}
+    for pod in told or DEFAULT_MIX:
+        kind = kind_expected(pod)
+        counts[kind] = counts.get(kind, 0.0) + pod.count
+    if not told:
+        counts[_CHOOSY] = CHOOSY_FRAC / (1 - CHOOSY_FRAC) * sum(counts.values())
+    return counts
+
+
+def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib: Longs) -> tuple[Asks, Floats]:
+    """What pods so many of each kind ask for where there are (M,) models with so much memory: C classes, and (C,) pods.
+
+    Memory of 0 is not known: a choosy pod then takes its own model alone.
+    """
+    rows: list[tuple[int, int, int, int, int]] = []
+    pods: list[float] = []
+    for kind, count in counts.items():
+        masks = _choices(memory_mib) if kind.choosy else [_bits(kind, models, memory_mib)]
+        rows += [(kind.cpu_milli, kind.memory_mib, kind.gpus, kind.gpu_milli, mask) for mask in masks]
+        pods += [count / max(len(masks), 1)] * len(masks)
+    return Asks(*np.array(rows, np.int64).reshape(-1, 5).T), np.array(pods, np.float64)
+
+
 def demand_of(cluster: Cluster, counts: Mapping[Kind, float]) -> Demand:
     """What pods so many of each kind ask of a cluster's nodes; the rarest kinds are left out."""
     models = cluster.models[:MAX_MODELS]
@@ -83,12 +120,8 @@ def demand_of(cluster: Cluster, counts: Mapping[Kind, float]) -> Demand:
     index = np.where(cluster.gpu_model < len(models), cluster.gpu_model, -1)
     np.maximum.at(memory, index[index >= 0], cluster.gpu_memory_mib[index >= 0])
     common = nlargest(MAX_KINDS, counts.items(), key=lambda item: item[1])
-    rows = [
-        (kind.cpu_milli, kind.memory_mib, kind.gpus, kind.gpu_milli, _bits(kind, models, memory)) for kind, _ in common
-    ]
-    columns = np.array(rows, np.int64).reshape(-1, 5).T
-    count = np.rint([pods * _RESOLUTION for _, pods in common]).astype(np.int64)
-    return Demand(_nodes(cluster, len(models)), Asks(*columns), count, len(models))
+    asks, pods = asks_of(dict(common), models, memory)
+    return Demand(_nodes(cluster, len(models)), asks, np.rint(pods * _RESOLUTION).astype(np.int64), len(models))
 
 
 def outlook_on(demand: Demand, worth: Floats | None, load: float) -> Outlook:
@@ -113,7 +146,15 @@ def outlook_on(demand: Demand, worth: Floats | None, load: float) -> Outlook:
     )
 
 
-def _bits(kind: Kind, models: tuple[GpuModel, ...], memory: Longs) -> int:
+def _choices(memory_mib: Longs) -> list[int]:
+    """Bits of what the choosy pods of each of (M,) models take: that one, and those with more memory, in whole GiB."""
+    gib = (memory_mib + _GIB_MIB // 2) // _GIB_MIB
+    larger = gib > gib[:, None]  # (M, M)
+    np.fill_diagonal(larger, True)
+    return [sum(1 << bit for bit in np.flatnonzero(row).tolist()) for row in larger]
+
+
+def _bits(kind: Kind, models: Sequence[GpuModel], memory: Longs) -> int:
     if not (kind.products or kind.include or kind.exclude or kind.gpu_memory_mib):
         return ANY_MODEL
     allowed = models_allowed(models, kind.include, kind.exclude) & (memory >= kind.gpu_memory_mib)

@@ -1,15 +1,14 @@
 """The mix of pods that a running Kerf sees: those that kube-scheduler asks about, and those that have a node."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from extender.cluster import objects
 from extender.cluster.pods import read_compute, read_pod_request
 from extender.core.arrivals import Arrivals, drift
 from extender.core.requests import PodRequest, RequestError
-from extender.core.typical import Expected
-from extender.models.demands import Kind, kind_expected, kind_of
+from extender.models.demands import Kind, kind_of
 
 _MAX_REMEMBERED: Final = 50_000
 _MAX_AT_START: Final = 5_000
@@ -19,12 +18,10 @@ _MAX_AT_START: Final = 5_000
 class SeenPods:
     """Counts each pod once."""
 
-    def __init__(self, half_life_pods: float, prior: Sequence[Expected], prior_pods: float) -> None:
-        total = sum(pod.count for pod in prior)
-        counts: dict[Kind, float] = {}
-        for pod in prior if total else ():
-            kind = kind_expected(pod)
-            counts[kind] = counts.get(kind, 0.0) + pod.count * prior_pods / total
+    def __init__(self, half_life_pods: float, prior: Mapping[Kind, float], prior_pods: float) -> None:
+        """`prior` counts as so many pods, in its proportions."""
+        total = sum(prior.values())
+        counts = {kind: pods * prior_pods / total for kind, pods in prior.items()} if total else {}
         self.arrivals: Arrivals[Kind] = Arrivals(half_life_pods, counts)
         self._seen: OrderedDict[str, None] = OrderedDict()
         self.started = False

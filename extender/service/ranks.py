@@ -19,9 +19,9 @@ from extender.core.learned import HEURISTIC, KerfWeights, LearnedScore, live_ter
 from extender.core.live import LiveWeights
 from extender.core.occupancies import counting_observed
 from extender.core.policies import AUTO, Policy, kerf
-from extender.core.typical import DEFAULT_MIX, Expected
+from extender.core.typical import Expected
 from extender.models import files
-from extender.models.demands import Kind, demand_of, outlook_on
+from extender.models.demands import Kind, demand_of, guessed, outlook_on
 from extender.models.files import Model, ModelError
 from extender.models.pricing import PricingError, priced
 from extender.service.mixes import SeenPods
@@ -67,7 +67,7 @@ class LearnedRank:
         wanted = settings.model
         self.mode = wanted.mode
         self._wanted = wanted
-        self._explicit = settings.decisions.policy == NAME
+        self._policy = settings.decisions.policy
         self._policies = policies
         self._snapshot = snapshot
         self._synced = synced
@@ -81,7 +81,7 @@ class LearnedRank:
             Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models), pod.memory_mib)
             for pod in settings.decisions.typical_pods
         ]
-        self.mix = SeenPods(wanted.half_life_pods, expected or DEFAULT_MIX, wanted.prior_pods)
+        self.mix = SeenPods(wanted.half_life_pods, guessed(expected), wanted.prior_pods)
         self.model: Model | None = None
         self.refusal = ""
         """Why the model that there is was refused."""
@@ -102,10 +102,8 @@ class LearnedRank:
             return None
         if self._wanted.path is not None:
             return self._wanted.path
-        # The released one only where it is asked for: it knows GPUs by what the expected pods ask for, and where they
-        # ask for no model, the smallest GPU that would do is to it no better than the largest.
-        asked = self._explicit or self.mode is not ModelMode.SERVE
-        return files.RELEASED if asked and (files.RELEASED / files.MANIFEST).exists() else None
+        wanted = self._policy in (AUTO, NAME) or self.mode is not ModelMode.SERVE
+        return files.RELEASED if wanted else None
 
     @property
     def why_not(self) -> str:
@@ -114,7 +112,8 @@ class LearnedRank:
 
     def fault(self) -> str:
         """What keeps the learned rank from being served as it should, "" for nothing, or where nobody asked for it."""
-        if self.path is None and not self._explicit:
+        unasked = self.path is None and self._policy != NAME
+        if unasked or self.why_not == _NOT_YET:  # which is so at a start, and while there are no nodes
             return ""
         if self.why_not:
             return f"{self.why_not}; {HEURISTIC} ranks instead"

@@ -144,8 +144,8 @@ class DecisionSettings(_Section):
     mode: Mode = Mode.DECISIVE
     """`decisive`: filter returns the best node. `scores`: filter returns all that fit, prioritize ranks them."""
     policy: str = AUTO
-    """The ranking, where the pod does not choose one by `kerf.dev/policy`; `auto` is `kerf` where `model.path` names a
-    model that is served to all pods (`model.mode`), else `bestfit`."""
+    """The ranking, where the pod does not choose one by `kerf.dev/policy`; `auto` is `kerf` where a model is
+    served to all pods (`model.mode`), as by default, else `bestfit`."""
     near_best_nodes: int = Field(default=16, ge=1)
     """In decisive mode, how many nodes a pod with soft preferences of its own is offered."""
     reservation_ttl_s: float = Field(default=30.0, gt=0)
@@ -245,8 +245,8 @@ class RankSettings(_Section):
     """The learned rank, policy `kerf`: see docs/model.md."""
 
     path: Path | None = None
-    """Directory of the model; empty: the one that comes with this version, where policy `kerf`, `canary` or `shadow` is
-    set. One that changes is loaded again."""
+    """Directory of the model; empty: the one that comes with this version, but none where mode `serve` has a
+    `decisions.policy` other than `auto` and `kerf`. One that changes is loaded again."""
     mode: ModelMode = ModelMode.SERVE
     """`serve`: policy `auto` is `kerf`. `canary`: only for the pods below. `shadow`: scores beside the policy that
     serves, for metrics alone. `off`: no model is loaded."""
@@ -272,7 +272,8 @@ class RankSettings(_Section):
     half_life_pods: float = Field(default=2000.0, gt=0)
     """A pod counts half in the mix after so many more."""
     prior_pods: float = Field(default=500.0, ge=0)
-    """`decisions.typical_pods` count as so many pods seen at the start."""
+    """`decisions.typical_pods` count as so many pods seen at the start; where there are none, a fifth of them take GPUs
+    of one model or with more memory only, as many for each model that there is."""
     shadow_frac: float = Field(default=0.05, gt=0, le=0.5)
     """Mode shadow: most part of a processor; what does not get its turn is left out and counted."""
 

@@ -52,7 +52,7 @@ def evaluate(
         potential, priced_load = models[name].potential, models[name].manifest.foresight_load
         nodes, asks = offered.nodes, offered.tasks.asks
         if name == ONLINE:
-            return Follower(potential, Seen(nodes, asks, Watch(), priced_load), Watch())
+            return Follower(potential, Seen(nodes, asks, offered.model_names, Watch(), priced_load), Watch())
         if priced_load not in outlooks:
             foresight = Foresight(priced_load)
             outlooks[priced_load] = learned.told(nodes, asks, offered.tasks.mix, node_list, pod_list, foresight)

@@ -125,7 +125,8 @@ def _filter_ms(plan: Plan, names: Sequence[str]) -> dict[str, list[float]]:
     counted = [_node(name, slices) for name in names]
     counted += [_pod(number, names[number % len(names)], {}, {SHARED_GPU_RESOURCE: "1"}) for number in range(plan.pods)]
     seconds: dict[str, list[float]] = {"devices": [], "counted": []}
-    with running(devices) as with_devices, running(counted) as with_counts, no_collection():
+    plain = {"decisions.policy": "bestfit"}
+    with running(devices, plain) as with_devices, running(counted, plain) as with_counts, no_collection():
         for number in range(_NUM_WARMING + plan.requests):
             bodies = {
                 "devices": _body(number, names, _SHARES, {}),

@@ -106,7 +106,7 @@ async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Call
             raise BenchError("Prometheus was killed and nobody noticed")
         dead = await _requests(service, observer, bodies)
     tell("requests without telemetry")
-    async with _running(plan.nodes, {"telemetry.source": "off"}) as service:
+    async with _running(plan.nodes, {"telemetry.source": "off", "decisions.policy": "bestfit"}) as service:
         plain = await _requests(service, None, bodies)
     return {
         "refresh_s": round(statistics.median(refreshes), 3),

@@ -26,7 +26,7 @@ def test_file_places_gpu_and_cpu_pods(clusters: Clusters, file: str, mode: str) 
     cluster.add_nodes(gpu_node("eight", gpus=8), gpu_node("two", gpus=2), cpu_node("plain"))
     cluster.submit("gpu", gpus=1, scheduler_name=name)
     bound = cluster.bound("gpu")
-    assert bound["spec"]["nodeName"] == "two"  # best fit
+    assert bound["spec"]["nodeName"] == "two"  # the other stays whole
     assert assigned_gpus(bound) == [0]
     cluster.submit("web", scheduler_name=name)
     assert cluster.node_of("web") == "plain"
@@ -44,7 +44,7 @@ def test_decisive_filter_leaves_soft_preferences_to_the_plugins(cluster: KerfClu
     }
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
     cluster.submit("prefers-c", gpus=1, affinity=affinity)
-    assert cluster.node_of("prefers-c") == "node-c"  # best fit alone would fill node-a
+    assert cluster.node_of("prefers-c") == "node-c"  # the rank alone would fill node-a
 
 
 def test_the_one_file_install_carries_the_same_configuration() -> None:

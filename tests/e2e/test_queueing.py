@@ -67,7 +67,7 @@ def test_a_gated_pod_is_nominated_opened_and_bound_there(queue: KerfCluster) -> 
     queue.add_nodes(gpu_node("large", gpus=8), gpu_node("small", gpus=2))
     queue.submit("waits", gpus=1, **GATED)
     found = queue.bound("waits")
-    assert found["spec"]["nodeName"] == annotation(found, "planned-node") == "small"  # best fit, as a live decision
+    assert found["spec"]["nodeName"] == annotation(found, "planned-node") == "small"  # as a live decision
     assert annotation(found, "planned-by") == "greedy"
     assert len(assigned_gpus(found)) == 1
     wait_until(lambda: queue.kerf.metric("kerf_queue_honoured") >= 1, WITHIN_S, "the nomination is counted")

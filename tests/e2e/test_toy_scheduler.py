@@ -71,7 +71,8 @@ def test_t3_terminating_pods_hold_their_gpus(cluster: KerfCluster) -> None:
     assert cluster.node_of("waiting") == "node"
 
 
-def test_t4_best_fit_looks_at_the_whole_node(cluster: KerfCluster) -> None:
+def test_t4_best_fit_looks_at_the_whole_node(clusters: Clusters) -> None:
+    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml", "--policy", "bestfit")
     cluster.add_nodes(gpu_node("eight", gpus=8), gpu_node("two", gpus=2))
     cluster.submit("four", gpus=4, nodeSelector={"kubernetes.io/hostname": "eight"})
     cluster.submit("one", gpus=1, nodeSelector={"kubernetes.io/hostname": "two"})
@@ -96,7 +97,7 @@ def test_t5_node_selector_taints_cpu_and_memory_are_honoured(cluster: KerfCluste
     tainted["spec"] = {"taints": [{"key": "reserved", "value": "yes", "effect": "NoSchedule"}]}
     cluster.add_nodes(tainted, gpu_node("weak", gpus=1, cpu="1"), gpu_node("zoned", gpus=8, labels={"zone": "b"}))
     cluster.submit("heavy", gpus=1, cpu="4")
-    assert cluster.node_of("heavy") == "zoned"  # best fit would be tainted or weak
+    assert cluster.node_of("heavy") == "zoned"  # not tainted, nor weak
     cluster.submit("selected", gpus=1, nodeSelector={"zone": "b"})
     assert cluster.node_of("selected") == "zoned"
     cluster.submit("tolerant", gpus=1, cpu="4", tolerations=[{"key": "reserved", "operator": "Exists"}])
@@ -111,10 +112,10 @@ def test_t6_the_binding_and_its_event_name_the_gpus(cluster: KerfCluster) -> Non
     assert annotations["kept"] == "as it was"
     assert annotations["kerf.dev/assigned-gpus"] == "2"
     assert annotations["kerf.dev/assigned-model"] == "a100-sxm4-80gb"
-    assert annotations["kerf.dev/assigned-by"].endswith(" bestfit")
+    assert annotations["kerf.dev/assigned-by"].endswith(" kerf")
     assert assigned_gpus(cluster.bound("first")) == [0, 1]
     message = cluster.event("first", "GPUsAssigned")
-    assert message == "Assigned GPUs 0,1 (a100-sxm4-80gb) of node node by policy bestfit"
+    assert message == "Assigned GPUs 0,1 (a100-sxm4-80gb) of node node by policy kerf"
     assert "Successfully assigned default/first to node" in cluster.event("first", "Scheduled")
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
+from extender.core.models import GpuModel
 from extender.core.packing import ANY_MODEL
 from extender.core.requests import AskedUnit, GpuRequest, PodRequest
 from extender.core.typical import Expected
-from extender.models.demands import Kind, demand_of, kind_expected, kind_of, outlook_on
+from extender.models.demands import Kind, asks_of, demand_of, guessed, kind_expected, kind_of, outlook_on
 from tests.core.builders import cluster_of, node, pattern
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
@@ -52,6 +53,33 @@ def test_models_and_memory_are_bits_of_the_clusters_models(cluster: Cluster) -> 
     assert demand.nodes.model.tolist() == [0, 1, -1]
     assert demand.nodes.cpu_milli.tolist() == [32000, 96000, 16000]
     assert demand.nodes.memory_mib.tolist() == [130000, 1000000, 65000]
+
+
+def test_choosy_pods_take_a_model_or_one_with_more_memory() -> None:
+    counts = {Kind(8000, 0, 1, 1000, choosy=True): 6.0, Kind(1000, 0): 1.0}
+    models = [GpuModel(name, (name,)) for name in ("l4", "a10", "t4")]
+    asks, pods = asks_of(counts, models, np.array([23034, 23028, 15360]))  # L4 and A10: 22 GiB both
+    assert asks.models.tolist() == [0b001, 0b010, 0b111, ANY_MODEL]
+    assert pods.tolist() == [2, 2, 2, 1]
+    assert asks.cpu_milli.tolist() == [8000, 8000, 8000, 1000]
+    unknown, _ = asks_of(counts, models, np.zeros(3, np.int64))
+    assert unknown.models.tolist() == [0b001, 0b010, 0b100, ANY_MODEL]
+    nobody, none = asks_of(counts, [], np.zeros(0, np.int64))
+    assert (nobody.models.tolist(), none.tolist()) == ([ANY_MODEL], [1])
+
+
+def test_a_guess_has_choosy_pods_and_what_is_told_has_none() -> None:
+    told = [Expected(1000, 1, 1000, 3), Expected(1000, 1, 1000, 4, models=("T4",))]
+    assert guessed(told) == {Kind(1000, 0, 1, 1000): 3, Kind(1000, 0, 1, 1000, products=("t4",)): 4}
+    guess = guessed()
+    choosy = sum(pods for kind, pods in guess.items() if kind.choosy)
+    assert choosy == pytest.approx(0.2 * sum(guess.values()))
+
+
+def test_the_larger_gpus_are_expected_to_be_wanted_more(cluster: Cluster) -> None:
+    t4, a100, later, none = outlook_on(demand_of(cluster, guessed()), None, 1.0).wanted.tolist()
+    assert t4 == 0 < a100  # who needs a T4 may have an A100
+    assert later == none == 0
 
 
 def test_nodes_that_hardly_differ_are_one_type() -> None:

@@ -186,11 +186,15 @@ async def call(
 def running(
     cluster: MemoryCluster | Iterable[Manifest] = bodies.CLUSTER, *, feed: Feed | None = None, **flags: Any
 ) -> Iterator[Kerf]:
-    """Kerf on a cluster, or on one of these objects. Settings are given as `decisions__mode="scores"`."""
+    """Kerf on a cluster, or on one of these objects. Settings are given as `decisions__mode="scores"`.
+
+    Without a learned rank, where nothing else is said: it begins to rank at a moment that other tests don't see.
+    """
     if not isinstance(cluster, MemoryCluster):
         cluster = MemoryCluster(cluster)
     clock = Clock()
-    settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
+    given = {"model__mode": "off", **flags}
+    settings = load_settings(flags={name.replace("__", "."): value for name, value in given.items()})
     app = create_app(settings, cluster, clock, feed)
     with asyncio.Runner() as runner:
         lifespan = app.router.lifespan_context(app)

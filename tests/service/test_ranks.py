@@ -138,36 +138,92 @@ def test_metrics_alone_change_the_winner_while_a_model_serves(model: Path, feed:
         assert decided(kerf, pod("first", 1)) == "a"
 
 
-def test_without_a_model_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_model_best_fit_ranks_and_its_absence_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(files, "RELEASED", tmp_path / "none")
     with serving(None) as kerf:
         look(kerf)
         assert kerf.get("/version").json()["policy"] == "bestfit"
-        assert kerf.get("/readyz").json() == {"status": "ok"}
+        (degraded,) = kerf.get("/readyz").json()["degraded"]
+        assert degraded.startswith("model: the model is refused: ") and "manifest.json: No such file" in degraded
         assert kerf.metric("kerf_model_loaded") == 0
+    with serving(None, model__mode="off") as kerf:  # nor does anybody miss it
+        look(kerf)
+        assert kerf.get("/readyz").json() == {"status": "ok"}
         assert kerf.get("/model").json()["reason"] == "no model is loaded"
-    with serving(None, decisions__policy="kerf") as kerf:  # asked for by name, its absence is told
+    with serving(None, model__mode="off", decisions__policy="kerf") as kerf:
         look(kerf)
         assert kerf.get("/readyz").json()["degraded"] == ["model: no model is loaded; bestfit ranks instead"]
         decided(kerf, pod("one", 1))
         assert explained(kerf, "one")["ranking"] == {"served": "bestfit", "reason": "no model is loaded"}
 
 
-def test_the_model_that_comes_with_a_version_needs_no_path(
-    monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(files, "RELEASED", model)
-    by_policy: dict[str, Any] = {"decisions__policy": "kerf"}
-    for asked in (by_policy, {"model__mode": "shadow"}):
-        with serving(None, **asked) as kerf:
-            look(kerf)
-            assert kerf.metric("kerf_model_loaded") == 1
-    nothing: dict[str, Any] = {}
-    for not_asked in (nothing, {"model__mode": "off"}):
-        with serving(None, **not_asked) as kerf:
-            look(kerf)
-            assert kerf.get("/version").json()["policy"] == "bestfit"
-            assert kerf.metric("kerf_model_loaded") == 0
+ASKED: list[dict[str, Any]] = [{}, {"decisions__policy": "kerf"}, {"model__mode": "shadow", "decisions__policy": "fgd"}]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_model_that_comes_with_a_version_is_the_default(asked: dict[str, Any]) -> None:
+    with serving(None, **asked) as kerf:
+        look(kerf)
+        state = kerf.get("/model").json()
+        assert (state["served"], state["path"]) == ("model", str(files.RELEASED))
+        assert kerf.get("/readyz").json() == {"status": "ok"}
+        assert kerf.get("/version").json()["policy"] == asked.get("decisions__policy", "kerf")
+
+
+@pytest.mark.parametrize("flags", [{"model__mode": "off"}, {"decisions__policy": "bestfit"}])
+def test_nothing_is_loaded_for_another_policy(flags: dict[str, Any]) -> None:
+    with serving(None, **flags) as kerf:
+        look(kerf)
+        assert kerf.get("/version").json()["policy"] == "bestfit"
+        assert kerf.get("/readyz").json() == {"status": "ok"}
+        assert kerf.metric("kerf_model_loaded") == 0
+
+
+def test_a_cluster_without_nodes_is_no_degradation() -> None:
+    with serving(None, []) as kerf:
+        look(kerf)
+        assert kerf.get("/readyz").json() == {"status": "ok"}
+        assert kerf.metric("kerf_model_serving") == 0
+        for manifest in NODES:
+            kerf.create(manifest)
+        look(kerf)
+        assert kerf.metric("kerf_model_serving") == 1
+
+
+SMALL: dict[str, Manifest] = {
+    "whole": pod("whole", 1),
+    "share": pod("share", annotations={"kerf.dev/gpu-share": "500"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("prices", "num_nodes"),
+    [("plain", (1, 1, 1)), ("plain", (1, 1, 6)), ("plain", (6, 1, 1)), ("plain", (1, 6, 1)), ("lp", (6, 1, 1))],
+)
+def test_a_small_pod_goes_on_the_smallest_gpu_that_will_do(prices: str, num_nodes: tuple[int, ...]) -> None:
+    """While nobody has asked for larger ones, and however many there are of each. By name the largest would win."""
+    if prices == "lp":
+        pytest.importorskip("scipy")
+    nodes = [
+        node(f"{model}-{number}", 4, model)
+        for model, count in zip(("a100", "a100-40", "t4"), num_nodes, strict=True)
+        for number in range(count)
+    ]
+    names = [manifest["metadata"]["name"] for manifest in nodes]
+    with serving(None, nodes, model__prices=prices) as kerf:
+        look(kerf)
+        assert kerf.get("/model").json()["served"] == "model"
+        for manifest, place in ((SMALL["whole"], "t4-0"), (SMALL["share"], "t4-0"), (at_least(20), "a100-40-0")):
+            kerf.create(manifest)
+            assert kerf.filter(manifest, names)["NodeNames"] == [place]
+            kerf.service.placer.release(manifest["metadata"]["uid"])
+
+
+def at_least(gib: int) -> Manifest:
+    """A pod of a GPU with so much memory."""
+    return pod(f"at-least-{gib}", 1, annotations={"kerf.dev/gpu-memory-each": f"{gib}Gi"})
 
 
 @pytest.mark.parametrize(
