@@ -45,7 +45,7 @@ def evaluate(
         folders[LEARNED] = model
     policies = [name.partition("=")[0] for name in policies]
     rules = {name: baseline(name) for name in policies if name not in folders and name != ONLINE}
-    ranks = {name: _rank(folder) for name, folder in folders.items()}
+    ranks = {name: rank_of(folder) for name, folder in folders.items()}
     watching = files.read(model) if ONLINE in policies else None
     node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
     outlooks: dict[float, Outlook] = {}
@@ -72,13 +72,14 @@ def evaluate(
     return found
 
 
-def _rank(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:
+def rank_of(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:
     """The load that a model's prices are for, and how it places a workload."""
-    if files.read_manifest(folder).kind == files.ATTENTION:
-        actor = files.read_actor(folder)
-        return actor.manifest.foresight_load, lambda offered, told: ppo_episodes.replay(offered, told, actor.attention)
-    model = files.read(folder)
-    return model.manifest.foresight_load, lambda offered, told: learned.replay(offered, told, model.potential)
+    model = files.read_any(folder)
+    if isinstance(model, files.Actor):
+        actor = model.attention
+        return model.manifest.foresight_load, lambda offered, told: ppo_episodes.replay(offered, told, actor)
+    potential = model.potential
+    return model.manifest.foresight_load, lambda offered, told: learned.replay(offered, told, potential)
 
 
 def differences(found: dict[str, Figures]) -> dict[str, dict[str, Interval]]:

@@ -175,7 +175,7 @@ def test_the_model_that_comes_with_a_version_needs_no_path(
     [
         ({"features_version": 99}, "trained on features version 99"),
         ({"sha256": "00"}, "SHA-256"),
-        ({"kind": "attention"}, "a model of kind 'attention'"),
+        ({"kind": "tree"}, "a model of kind 'tree'"),
         (None, "weights.safetensors: No such file"),
     ],
 )
