@@ -96,7 +96,10 @@ def sight(nodes: Nodes, outlook: Outlook) -> Sight:
 
 
 def sight_of(rows: Floats, nodes: Nodes, outlook: Outlook) -> Sight:
-    """What is seen of nodes with these features (N, F). Equal nodes make one row."""
+    """What is seen of nodes with these features (N, F). Equal nodes make one row, those without GPUs none."""
+    there = nodes.num_gpus > 0
+    if not there.all():  # what is ranked goes nowhere else, and nothing else was there in training
+        rows, nodes = rows[there], Nodes(*(column[there] for column in nodes))  # type: ignore[arg-type]
     distinct, count = np.unique(rows, axis=0, return_counts=True)
     free = float(nodes.gpu_free_milli.sum()) / GPU_MILLI
     num_gpus = max(float(nodes.num_gpus.sum()), 1.0)
@@ -152,14 +155,22 @@ def point(seen: Sight, attention: Attention) -> Floats:
 
 
 def potential_at(reached: Floats, attention: Attention) -> Potential:
-    """The potential of a point."""
-    at = attention.begin + attention.reach * reached
+    """The potential of a point. Raises PotentialError when it is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        at = attention.begin + attention.reach * reached
+    if not np.isfinite(at).all():
+        raise PotentialError("the net gives weights that are not finite")
     return linear(at[:-1], float(np.exp(np.clip(at[-1], -_LARGEST_LOG_QUANTUM * 2, _LARGEST_LOG_QUANTUM))))
 
 
 def potential(nodes: Nodes, outlook: Outlook, attention: Attention) -> Potential:
-    """The potential for nodes in their present state; good until the cluster has changed much."""
-    return potential_at(point(sight(nodes, outlook), attention), attention)
+    """The potential for nodes in their present state; good until the cluster has changed much.
+
+    Raises PotentialError when it is not finite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = point(sight(nodes, outlook), attention)
+    return potential_at(found, attention)
 
 
 def attention_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, ...]) -> Attention:

@@ -115,6 +115,11 @@ def read_actor(directory: Path) -> Actor:
         raise ModelError(f"{directory}: {error}") from None
 
 
+def read_any(directory: Path) -> Model | Actor:
+    """Read a model of either kind, as `read`."""
+    return read_actor(directory) if read_manifest(directory).kind == ATTENTION else read(directory)
+
+
 def read_manifest(directory: Path) -> Manifest:
     """What a model says it is. Raises ModelError."""
     path = directory / MANIFEST

@@ -28,6 +28,8 @@ class RankCollector(Collector):
             info = GaugeMetricFamily("kerf_model_info", "The model that is loaded.", labels=["sha256", "kind"])
             info.add_metric([rank.model.manifest.sha256, rank.model.manifest.kind], 1)
             yield info
+        yield _gauge("kerf_model_looks", "Looks of the model at the cluster since the start.", rank.num_looks)
+        yield _gauge("kerf_model_look_age_seconds", "Age of the last one.", rank.look_age_s() or 0.0)
         yield _gauge(
             "kerf_prices_by_lp", "1 when GPUs are priced by the LP, 0 when by what is left.", priced.worth is not None
         )

@@ -15,15 +15,16 @@ from typing import Any, Final
 
 from extender.cluster import objects
 from extender.core.clusters import Cluster, Floats
-from extender.core.learned import HEURISTIC, KerfWeights, LearnedScore, live_term, prospect
+from extender.core.learned import HEURISTIC, KerfWeights, LearnedScore, live_term
 from extender.core.live import LiveWeights
 from extender.core.occupancies import counting_observed
 from extender.core.policies import AUTO, Policy, kerf
 from extender.core.typical import Expected
 from extender.models import files
-from extender.models.demands import Kind, demand_of, guessed, outlook_on
-from extender.models.files import Model, ModelError
+from extender.models.demands import Kind, demand_of, guessed
+from extender.models.files import Actor, Model, ModelError
 from extender.models.pricing import PricingError, priced
+from extender.service.looks import Look, score_on
 from extender.service.mixes import SeenPods
 from extender.service.settings import ModelMode, Settings
 from extender.service.telemetries import rules_of
@@ -82,14 +83,16 @@ class LearnedRank:
             for pod in settings.decisions.typical_pods
         ]
         self.mix = SeenPods(wanted.half_life_pods, guessed(expected), wanted.prior_pods)
-        self.model: Model | None = None
+        self.model: Model | Actor | None = None
         self.refusal = ""
         """Why the model that there is was refused."""
         self.num_loads = 0
         self.priced = Priced()
         self.score = LearnedScore()
+        self.look: Look | None = None
+        """At the cluster, for the score in use; None where that of the model is still to be made."""
+        self.num_looks = 0
         self._serial = 0
-        self._outdated = False
         self._signature: object = None
         self._task: asyncio.Task[None] | None = None
 
@@ -146,6 +149,7 @@ class LearnedRank:
                 "traces": [row.trace for row in manifest.evaluation],
             },
             "weights": {"value": self._weights.value, "live": self._weights.live},
+            "looks": {"number": self.num_looks, "ageSeconds": self.look_age_s()},
             "prices": {
                 "of": "plain" if self.priced.worth is None else "lp",
                 "fault": self.priced.fault or None,
@@ -164,6 +168,10 @@ class LearnedRank:
         """Age of the prices, None where there never were any."""
         return None if self.priced.num == 0 else round(self._clock() - self.priced.at, 3)
 
+    def look_age_s(self) -> float | None:
+        """Age of the last look at the cluster, None where there never was any."""
+        return None if self.look is None else round(self._clock() - self.look.at, 3)
+
     def canary(self, metadata: objects.Metadata) -> str:
         """The policy of a pod that is to try the model, "" for others."""
         if self.mode is not ModelMode.CANARY:
@@ -178,7 +186,7 @@ class LearnedRank:
 
     def start(self) -> None:
         """Load the model, and begin to watch it, in the running event loop."""
-        self._load(self._look())
+        self._load(self._files_now())
         self._task = asyncio.create_task(self._run(), name="learned rank")
 
     async def stop(self) -> None:
@@ -190,10 +198,10 @@ class LearnedRank:
 
     async def round(self) -> None:
         """Look once at the files, the nodes and the mix, and serve what comes of it."""
-        signature = self._look()
+        signature = self._files_now()
         if signature != self._signature:
             await asyncio.sleep(0)
-            if signature == self._look():
+            if self._signature != signature == self._files_now():
                 self._load(signature)
         if self.model is None or not self._synced():
             return
@@ -202,10 +210,14 @@ class LearnedRank:
         if not cluster.row_of:
             return
         served = self.score.served
-        if served is None or self._outdated or len(cluster.models) > served.num_models:
-            await self._serve(cluster, self.mix.arrivals.counts())  # with the prices that there are: soon done
+        if self.look is None or (served is not None and len(cluster.models) > served.num_models):
+            await self._serve(self.mix.arrivals.counts())  # with the prices that there are: soon done
         if self._due(cluster):
             await self._price(cluster)
+        elif self.look and isinstance(self.model, Actor):
+            wanted = self._wanted
+            if self.look.is_over(self._counted(), self._clock(), wanted.look_frac, wanted.look_s):
+                await self._serve(self.mix.priced)  # the same pods are expected as at the look before
 
     def _due(self, cluster: Cluster) -> bool:
         last = self.priced
@@ -231,18 +243,25 @@ class LearnedRank:
         num = self.priced.num + (worth is not None)
         self.priced = Priced(worth, fault, cluster.row_of, self._clock(), self._clock() - began, num)
         self.mix.priced = counts
-        await self._serve(cluster, counts)
+        await self._serve(counts)
 
-    async def _serve(self, cluster: Cluster, counts: dict[Kind, float]) -> None:
-        """Serve the model with the outlook of now; its tables are made in a thread."""
+    async def _serve(self, counts: dict[Kind, float]) -> None:
+        """Serve the model as it is now, for so many pods of each kind; all that takes a moment is done in a thread."""
         model = self.model
         if model is None:
             return
-        score = await asyncio.to_thread(_score, model, cluster, counts, self.priced.worth, self._parts())
+        look = Look(self._counted(), self._clock())
+        score = await asyncio.to_thread(score_on, model, look.cluster, counts, self.priced.worth, self._parts())
         if self.model is model:
-            score.warm(counting_observed(self._snapshot(), self._rules))
+            if score.fault and score.fault != self.score.fault:
+                logger.error("%s; %s ranks instead", score.fault, HEURISTIC)
             self._put(score)
-            self._outdated = False
+            self.look = look
+            self.num_looks += 1
+
+    def _counted(self) -> Cluster:
+        """The cluster now, as the policy counts it."""
+        return counting_observed(self._snapshot(), self._rules)
 
     def _put(self, score: LearnedScore) -> None:
         """One assignment each: whoever reads them sees the one before or this one."""
@@ -256,7 +275,7 @@ class LearnedRank:
         self._serial += 1
         return {"weights": self._weights, "live": self._live, "serial": self._serial}
 
-    def _look(self) -> object:
+    def _files_now(self) -> object:
         """Another value when the files are others."""
         path = self.path
         if path is None:
@@ -276,13 +295,13 @@ class LearnedRank:
         self.model, self.refusal = None, ""
         if path is not None:
             try:
-                self.model = files.read(path)
+                self.model = files.read_any(path)
                 self.num_loads += 1
                 logger.info("model %s is loaded from %s", self.model.manifest.sha256[:_HASH_CHARS], path)
             except ModelError as error:
                 self.refusal = f"the model is refused: {error}"
                 logger.error("%s; %s ranks instead", self.refusal, HEURISTIC)
-        self._outdated = self.model is not None  # the one before ranks until this one's tables are made
+        self.look = None  # the one before ranks until this one's tables are made
         if self.model is None:
             self._put(LearnedScore(why_not=self.refusal or "no model is loaded", **self._parts()))
         elif self.score.fault:
@@ -290,18 +309,10 @@ class LearnedRank:
 
     async def _run(self) -> None:
         while True:
-            waits_s = self._wanted.check_s if self.model is None or self.score.served else _FIRST_LOOKS_S
+            waits_s = self._wanted.check_s if self.model is None or self.look else _FIRST_LOOKS_S
             try:
                 await self.round()
             except Exception:
                 logger.exception("a look at the learned rank failed")
                 waits_s = self._wanted.check_s
             await asyncio.sleep(waits_s)
-
-
-def _score(
-    model: Model, cluster: Cluster, counts: dict[Kind, float], worth: Floats | None, parts: dict[str, Any]
-) -> LearnedScore:
-    """The score of a model where so many pods of each kind are expected; takes a moment."""
-    outlook = outlook_on(demand_of(cluster, counts), worth, model.manifest.foresight_load)
-    return LearnedScore(prospect(model.potential, outlook), **parts)

@@ -269,6 +269,10 @@ class RankSettings(_Section):
     """Longest time that this may take."""
     min_drift: float = Field(default=0.05, ge=0, le=1)
     """They are worked out anew when this part of the pods has become others, or the nodes have."""
+    look_frac: float = Field(default=0.1, gt=0, le=1)
+    """A model with attention looks at the cluster again when so much of its GPU was given away or came back."""
+    look_s: float = Field(default=300.0, gt=0)
+    """And after so long, when anything has changed at all."""
     half_life_pods: float = Field(default=2000.0, gt=0)
     """A pod counts half in the mix after so many more."""
     prior_pods: float = Field(default=500.0, ge=0)

@@ -85,14 +85,16 @@ def _placing(name: str, who: Baseline | Path, told: Callable[[Workload, float], 
     """How a contender places a workload; `told` is what is expected of it, priced for a load."""
     if isinstance(who, Baseline):
         return lambda offered, seed: replays.replay(offered, who, seed)
-    if name != ONLINE and files.read_manifest(who).kind == files.ATTENTION:
-        actor = files.read_actor(who)
-        load = actor.manifest.foresight_load
-        return lambda offered, _: ppo_episodes.replay(offered, told(offered, load), actor.attention)
-    model = files.read(who)
-    load, potential = model.manifest.foresight_load, model.potential
     if name == ONLINE:
-        return lambda offered, _: learned.replay_pieces(offered, online.outlooks(offered, Watch(), load), potential)
+        seeing = files.read(who)
+        watched, rank = seeing.manifest.foresight_load, seeing.potential
+        return lambda offered, _: learned.replay_pieces(offered, online.outlooks(offered, Watch(), watched), rank)
+    model = files.read_any(who)
+    load = model.manifest.foresight_load
+    if isinstance(model, files.Actor):
+        actor = model.attention
+        return lambda offered, _: ppo_episodes.replay(offered, told(offered, load), actor)
+    potential = model.potential
     return lambda offered, _: learned.replay(offered, told(offered, load), potential)
 
 

@@ -114,7 +114,7 @@ def held_percent(offered: Workload, placed: Longs, ends: Longs) -> Floats:
 
 def episode(drawn: Scene, actor: Attention, away: Floats) -> Episode:
     """Play a scene, each step `away` (T, D) from the actor's point."""
-    board = _Board(drawn.offered, drawn.outlook)
+    board = Board(drawn.offered, drawn.outlook)
     sights, points = [], []
     for end, offset in zip(drawn.ends.tolist(), away, strict=True):
         seen = board.sight()
@@ -127,7 +127,7 @@ def episode(drawn: Scene, actor: Attention, away: Floats) -> Episode:
 
 def replay(offered: Workload, outlook: Outlook, actor: Attention) -> Replay:
     """Offer all arrivals to a trained actor, with a look at the cluster every LOOK_FRAC; nothing is random."""
-    board = _Board(offered, outlook)
+    board = Board(offered, outlook)
     arrived = np.cumsum(offered.asked_milli) / offered.gpu_milli
     looks = np.searchsorted(arrived, np.arange(LOOK_FRAC, arrived[-1], LOOK_FRAC), side="right")
     for end in np.unique([*looks, len(arrived)]).tolist():
@@ -137,7 +137,7 @@ def replay(offered: Workload, outlook: Outlook, actor: Attention) -> Replay:
     return done
 
 
-class _Board:
+class Board:
     """A cluster as it fills."""
 
     def __init__(self, offered: Workload, outlook: Outlook) -> None:

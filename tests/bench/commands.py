@@ -11,7 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.bench import calls, jobs, learned, ledgers, planners, reports, schedulers, starts, telemetry
+from extender.models import files
+from extender.models.files import ModelError
+from model.traces import TraceError
+from tests.bench import calls, jobs, learned, ledgers, planners, reports, schedulers, starts, telemetry, wires
 from tests.bench.servers import BenchError
 from tests.controlplane import ApiError, BuildError, ProcessError
 
@@ -145,6 +148,26 @@ def measure_learned(
     _publish(report, [reports.learned_table(report)], json)
 
 
+@app.command()
+def wire(
+    traces: Annotated[Path, typer.Option(envvar="KERF_TRACES", help="Folder of the traces' files.")],
+    trace: Annotated[str, typer.Option(help="Name of the trace.")] = "default",
+    seed: Annotated[int, typer.Option(help="Of the order of arrivals.")] = 1,
+    nodes: Annotated[int | None, typer.Option(min=1, help="So many of the nodes; default: all.")] = None,
+    cpu_pods: Annotated[bool, typer.Option("--cpu-pods", help="With the pods that ask for no GPU.")] = False,
+    model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that kube-scheduler may take for all pods.")] = 3600.0,
+    json: JsonOption = None,
+) -> None:
+    """A trace through kube-scheduler and policy kerf beside the simulator; exit status 1 beyond 0.2 points."""
+    plan = wires.Plan(traces, trace, seed, nodes, cpu_pods, model or files.RELEASED, timeout)
+    with _progress(plan.num_steps) as tell:
+        report = wires.measure(plan, tell)
+    _publish(report, [reports.wire_table(report)], json)
+    if not wires.met(report):
+        raise typer.Exit(1)
+
+
 @app.command(name="telemetry")
 def measure_telemetry(
     nodes: NodesOption = 5000,
@@ -236,7 +259,7 @@ def _progress(num_steps: int) -> Iterator[Callable[[str], None]]:
                 begun += 1
 
             yield tell
-    except (BenchError, BuildError, ProcessError, ApiError, TimeoutError, OSError) as error:
+    except (BenchError, BuildError, ProcessError, ApiError, ModelError, TraceError, TimeoutError, OSError) as error:
         _errors.print(f"failed: {error}", style="red", markup=False, highlight=False)
         for note in getattr(error, "__notes__", ()):
             _errors.print(note, markup=False, highlight=False)

@@ -193,6 +193,22 @@ def jobs_table(report: Report) -> Table:
     return table
 
 
+def wire_table(report: Report) -> Table:
+    """Allocation on the wire beside the simulator's."""
+    pods, same = report["pods"], report["same"]
+    table = _table(
+        f"GPU allocated, %: trace {report['trace']}, {report['nodes']} nodes, {pods} pods ({report['shares']} shares); "
+        f"{same['node']} on the simulator's node, {same['gpus']} on its GPUs",
+        "arrived, %",
+        *("kube-scheduler", "simulator", "difference"),
+    )
+    wire, simulator = report["allocation"]["wire"], report["allocation"]["simulator"]
+    for load, points in report["difference"].items():
+        table.add_row(load, f"{wire[load]:.2f}", f"{simulator[load]:.2f}", f"{points:+.2f}")
+    table.add_row("pods unplaced", *(str(report["unplaced"][side]) for side in ("wire", "simulator")), "")
+    return table
+
+
 def _table(title: str, first: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column(first, no_wrap=True)

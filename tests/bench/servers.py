@@ -49,13 +49,20 @@ def workspace() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def plane(directory: Path) -> Iterator[ControlPlane]:
+    """A fresh control plane, where user `kerf` has the rights of manifests/rbac.yaml alone."""
+    with ControlPlane(directory, users={"kerf": _service_account()}) as opened:
+        opened.apply(_RBAC)
+        wait_until(lambda: _may_list_nodes(opened), 10.0, f"rights of {_RBAC} in effect")
+        yield opened
+
+
+@contextlib.contextmanager
 def plane_with_nodes(directory: Path, num_nodes: int) -> Iterator[ControlPlane]:
-    """A fresh control plane with nodes of 8 GPUs, where user `kerf` has the rights of manifests/rbac.yaml alone."""
-    with ControlPlane(directory, users={"kerf": _service_account()}) as plane:
-        plane.apply(_RBAC)
-        wait_until(lambda: _may_list_nodes(plane), 10.0, f"rights of {_RBAC} in effect")
-        load(plane, "nodes", f"-count={num_nodes}", f"-gpus={GPUS_PER_NODE}")
-        yield plane
+    """The same with nodes of 8 GPUs."""
+    with plane(directory) as opened:
+        load(opened, "nodes", f"-count={num_nodes}", f"-gpus={GPUS_PER_NODE}")
+        yield opened
 
 
 def load(plane: ControlPlane, command: str, *flags: str) -> dict[str, Any]:

@@ -109,7 +109,8 @@ def offer(plane: ControlPlane, trace: Offered, within_s: float) -> dict[str, dic
         found.update((item["metadata"]["name"], item) for item in items if _is_decided(item))
         return len(found) == len(trace.pod_manifests)
 
-    wait_until(all_decided, within_s, "all pods are bound or called unschedulable")
+    between_s = len(trace.pod_manifests) / 1000  # a list of all costs the API server as much as many decisions do
+    wait_until(all_decided, within_s, "all pods are bound or called unschedulable", max(between_s, 0.05))
     return found
 
 

@@ -231,7 +231,7 @@ def at_least(gib: int) -> Manifest:
     [
         ({"features_version": 99}, "trained on features version 99"),
         ({"sha256": "00"}, "SHA-256"),
-        ({"kind": "attention"}, "a model of kind 'attention'"),
+        ({"kind": "tree"}, "a model of kind 'tree'"),
         (None, "weights.safetensors: No such file"),
     ],
 )
