@@ -20,7 +20,7 @@ from extender.cluster.contracts.readings import NodeReading
 from extender.cluster.holdings import Holding
 from extender.cluster.inventories import read_capacity, read_offer
 from extender.cluster.occupancies import Occupancy
-from extender.cluster.pods import read_compute, read_holding, read_pod_request, read_policy
+from extender.cluster.pods import completed, read_compute, read_holding, read_pod_request, read_policy
 from extender.core.clusters import Cluster
 from extender.core.nodes import GPU_RESOURCE, NO_GPUS, SHARED_GPU_RESOURCE, GpuUnit, NodeOffer
 from extender.core.requests import PodRequest
@@ -168,9 +168,7 @@ class Ledger:
         """What a pod asks for. Raises RequestError with a sentence for its author."""
         request = read_pod_request(pod)
         if request.gpus is None and pod.spec.resource_claims:
-            cpu_milli, memory_mib = read_compute(pod.spec)
-            gpus, policy = self._pools.request_of(pod), read_policy(pod)
-            return replace(request, gpus=gpus, policy=policy, cpu_milli=cpu_milli, memory_mib=memory_mib)
+            return completed(replace(request, gpus=self._pools.request_of(pod), policy=read_policy(pod)), pod)
         return request
 
     # What the watch tells

@@ -25,6 +25,7 @@ from extender.core.requests import (
     RequestError,
     Resources,
     mig_devices,
+    read_priority,
     read_request,
     resource_units,
     total_request,
@@ -61,19 +62,20 @@ def _read_request(pod: objects.Pod) -> PodRequest:
     for read in REQUEST_READERS:
         request = read(pod)
         if request is not None:
-            return _with_compute(request, pod)
+            return completed(request, pod)
     units, unit, mig = _units(pod.spec)
     metadata = pod.metadata
     request = read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern, mig)
-    return _with_compute(request, pod)
+    return completed(request, pod)
 
 
-def _with_compute(request: PodRequest, pod: objects.Pod) -> PodRequest:
-    """With the pod's CPU and main memory, where it asks for GPUs at all."""
+def completed(request: PodRequest, pod: objects.Pod) -> PodRequest:
+    """With the pod's priority, CPU and main memory, where it asks for GPUs at all. Raises RequestError."""
     if request.gpus is None:
         return request
+    priority = read_priority(pod.metadata.labels or {}, pod.spec.priority)
     cpu_milli, memory_mib = read_compute(pod.spec)
-    return replace(request, cpu_milli=cpu_milli, memory_mib=memory_mib)
+    return replace(request, priority=priority, cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
 def read_policy(pod: objects.Pod) -> str:

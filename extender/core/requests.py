@@ -275,7 +275,7 @@ def read_request(
     if count == 0 and not like.memory_total_mib:
         return NO_REQUEST
     gpus = replace(like, count=count, unit=unit if units else AskedUnit.WHOLE, mig=mig)
-    return PodRequest(gpus, annotations.get(POLICY, "").strip(), _read_priority(labels))
+    return PodRequest(gpus, annotations.get(POLICY, "").strip())
 
 
 def _read_conditions(
@@ -386,10 +386,14 @@ def _read_pattern(said: _Said, compile_pattern: CompilePattern) -> ModelPattern 
         raise _unreadable(said, f"not a regular expression ({error})", right) from None
 
 
-def _read_priority(labels: Mapping[str, str]) -> int:
+def read_priority(labels: Mapping[str, str], of_class: int | None) -> int:
+    """`genius/priority` where a pod carries it, else the value of its PriorityClass (`spec.priority`).
+
+    Raises RequestError with a sentence for the pod's author.
+    """
     said = _first({}, "", labels, GENIUS_PRIORITY)
     if said is None:
-        return 0
+        return of_class or 0
     if not _WHOLE_NUMBER.fullmatch(said[1]):
         raise _unreadable(said, "not a number", 'a whole number such as "10"')
     return int(said[1])

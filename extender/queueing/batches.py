@@ -13,7 +13,7 @@ from extender.cluster.pods import read_pod_request
 from extender.core.clusters import Cluster, Longs
 from extender.core.policies import POLICIES
 from extender.core.quantities import MIB, parse_quantity
-from extender.core.requests import GENIUS_PRIORITY, POLICY, Container, RequestError, total_request
+from extender.core.requests import POLICY, Container, RequestError, read_priority, total_request
 from extender.queueing.manifests import Node, Pod, PodSpec
 from extender.queueing.plans import PlanPod, View
 from extender.queueing.restrictions import Kinds, domains
@@ -82,26 +82,12 @@ def plan_pod(pod: Pod, kinds: Kinds) -> PlanPod:
         memory_mib=asked.memory_mib,
         gpus=request.gpus,
         policy=request.policy,
-        priority=priority_of(pod),
+        priority=read_priority(pod.metadata.labels or {}, pod.spec.priority),
         gang=name,
         topology=annotations.get(GANG_TOPOLOGY, "").strip() if name else "",
         kind=kinds.kind_of(pod.spec),
         image=containers[0].image if containers else "",
     )
-
-
-def priority_of(pod: Pod) -> int:
-    """`genius/priority` where the pod carries it, else its PriorityClass's value. Raises RequestError."""
-    text = (pod.metadata.labels or {}).get(GENIUS_PRIORITY, "").strip()
-    if not text:
-        return pod.spec.priority or 0
-    try:
-        number = int(text) if len(text) <= 11 and text.isascii() and "_" not in text else None
-    except ValueError:
-        number = None
-    if number is None:
-        raise RequestError(f'{GENIUS_PRIORITY}: "{text[:80]}" is not a number; write a whole number such as "10"')
-    return number
 
 
 def gang_of(pod: Pod) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from extender.cluster.events import EventRecorder
@@ -19,6 +19,7 @@ from extender.cluster.wakes import Waker
 from extender.core.reasons import Reason
 from extender.queueing.controllers import QueueController
 from extender.queueing.pipelines.controllers import PipelineController
+from extender.service.families import counter, gauge
 from extender.service.overviews import Figures
 
 _WHYS: Final = ("gang", "quota", "reservation", "room", "request")
@@ -55,13 +56,13 @@ class Metrics:
         self.binds = Counter("kerf_binds", "Pods bound.", registry=self.registry)
         self.failed_binds = Counter("kerf_failed_binds", "Bindings that failed.", registry=self.registry)
         # Series that begin at 0: of one that begins with its first event, no rate tells of that.
-        for counter, values in (
+        for counted, values in (
             (self.decisions, ("placed", "rejected", "skipped")),
             (self.rejections, [reason.name.lower() for reason in Reason if reason is not Reason.FITS]),
             (self.preemptions, ("kept", "dropped", "refused")),
         ):
             for value in values:
-                counter.labels(value)
+                counted.labels(value)
 
     def count_decision(self, placement: Placement) -> None:
         """Count one decision of filter."""
@@ -79,7 +80,7 @@ class Metrics:
 
 
 class ClusterCollector(Collector):
-    """Gauges of the cluster, worked out at scrape time."""
+    """Metrics of the cluster, worked out at scrape time."""
 
     def __init__(
         self, ledger: Ledger, mirror: Mirror, events: EventRecorder, waker: Waker, now: Callable[[], float]
@@ -91,27 +92,27 @@ class ClusterCollector(Collector):
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges now."""
+        """The metrics now."""
         totals = Figures(self._ledger.snapshot(self._now())).totals()
-        yield _gauge("kerf_nodes", "Nodes known.", totals["nodes"])
-        yield _gauge("kerf_gpus", "GPUs installed.", totals["gpus"])
-        yield _gauge("kerf_gpu_units", "GPU units offered by device plugins or withheld.", totals["units"])
-        yield _gauge("kerf_gpu_units_free", "GPU units that nobody holds or has reserved.", totals["unitsFree"])
+        yield gauge("kerf_nodes", "Nodes known.", totals["nodes"])
+        yield gauge("kerf_gpus", "GPUs installed.", totals["gpus"])
+        yield gauge("kerf_gpu_units", "GPU units offered by device plugins or withheld.", totals["units"])
+        yield gauge("kerf_gpu_units_free", "GPU units that nobody holds or has reserved.", totals["unitsFree"])
         passing = self._ledger.num_claims(ClaimState.RESERVED) + self._ledger.num_claims(ClaimState.UNDECIDED)
-        yield _gauge("kerf_reservations", "Pods that GPUs are held for until they are bound or a TTL ends.", passing)
-        yield _gauge("kerf_bindings_under_way", "Bindings under way.", self._ledger.num_claims(ClaimState.BINDING))
+        yield gauge("kerf_reservations", "Pods that GPUs are held for until they are bound or a TTL ends.", passing)
+        yield gauge("kerf_bindings_under_way", "Bindings under way.", self._ledger.num_claims(ClaimState.BINDING))
         crowded, unreadable = self._ledger.num_crowded, self._ledger.num_unreadable
-        yield _gauge("kerf_nodes_overbooked", "Nodes on which more is held than they have.", crowded)
+        yield gauge("kerf_nodes_overbooked", "Nodes on which more is held than they have.", crowded)
         unreadable_help = (
             "Changes of pods and nodes with values that can't be read; what they are about counts as held."
         )
-        yield CounterMetricFamily("kerf_unreadable_objects", unreadable_help, value=unreadable)
-        yield _gauge("kerf_cache_age_seconds", "Age of the mirror of the cluster.", self._mirror.age_s())
-        yield _gauge("kerf_cache_lists", "Complete lists made since the start.", self._mirror.num_lists)
-        yield _gauge("kerf_pods_waiting", "Rejected pods that wait for a node.", self._waker.num_waiting)
-        yield _gauge("kerf_skips", "Times that a pod was left pending though it fitted.", self._waker.skips.num_skips)
-        yield _gauge("kerf_pods_woken", "Patches written to wake a pod.", self._waker.num_woken)
-        yield _gauge("kerf_events_lost", "Events that were not written.", self._events.num_lost)
+        yield counter("kerf_unreadable_objects", unreadable_help, unreadable)
+        yield gauge("kerf_cache_age_seconds", "Age of the mirror of the cluster.", self._mirror.age_s())
+        yield counter("kerf_cache_lists", "Complete lists made since the start.", self._mirror.num_lists)
+        yield gauge("kerf_pods_waiting", "Rejected pods that wait for a node.", self._waker.num_waiting)
+        yield counter("kerf_skips", "Times that a pod was left pending though it fitted.", self._waker.skips.num_skips)
+        yield counter("kerf_pods_woken", "Patches written to wake a pod.", self._waker.num_woken)
+        yield counter("kerf_events_lost", "Events that were not written.", self._events.num_lost)
 
 
 class LeadershipCollector(Collector):
@@ -122,10 +123,10 @@ class LeadershipCollector(Collector):
         self._leadership = leadership
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges now."""
-        yield _gauge("kerf_leader", "1 where GPUs may be given away, 0 on a standby.", int(not self._fence.fault()))
-        yield _gauge("kerf_terms", "How often this process has begun to lead.", self._leadership.num_terms)
-        yield _gauge("kerf_pods_marked", "Unbound pods marked at the begin of a term.", self._leadership.num_marked)
+        """The metrics now."""
+        yield gauge("kerf_leader", "1 where GPUs may be given away, 0 on a standby.", int(not self._fence.fault()))
+        yield counter("kerf_terms", "How often this process has begun to lead.", self._leadership.num_terms)
+        yield counter("kerf_pods_marked", "Unbound pods marked at the begin of a term.", self._leadership.num_marked)
 
 
 class QueueCollector(Collector):
@@ -135,20 +136,20 @@ class QueueCollector(Collector):
         self._queue = queue
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges now."""
+        """The metrics now."""
         counts, waiting = self._queue.counts, self._queue.backlog.waiting()
-        yield _gauge("kerf_queue_waiting", "Pods behind the gate.", len(waiting))
-        yield _gauge("kerf_queue_opened", "Pods let go that have no node yet.", len(self._queue.backlog.opened()))
-        yield _gauge("kerf_queue_rounds", "Rounds planned.", counts.rounds)
-        yield _gauge("kerf_queue_round_seconds", "Time that planning the last round took.", counts.round_s)
-        yield _gauge("kerf_queue_let_go", "Pods nominated and opened.", counts.opened)
-        yield _gauge("kerf_queue_honoured", "Pods that got the node nominated.", counts.honoured)
-        yield _gauge("kerf_queue_fallbacks", "Pods let go that went another way.", counts.fallbacks)
-        yield _gauge("kerf_queue_outdated", "Pods whose node no longer fitted when its turn came.", counts.outdated)
-        yield _gauge("kerf_queue_failed_open", "Gates opened since the pod had waited too long.", counts.failed_open)
+        yield gauge("kerf_queue_waiting", "Pods behind the gate.", len(waiting))
+        yield gauge("kerf_queue_opened", "Pods let go that have no node yet.", len(self._queue.backlog.opened()))
+        yield counter("kerf_queue_rounds", "Rounds planned.", counts.rounds)
+        yield gauge("kerf_queue_round_seconds", "Time that planning the last round took.", counts.round_s)
+        yield counter("kerf_queue_let_go", "Pods nominated and opened.", counts.opened)
+        yield counter("kerf_queue_honoured", "Pods that got the node nominated.", counts.honoured)
+        yield counter("kerf_queue_fallbacks", "Pods let go that went another way.", counts.fallbacks)
+        yield counter("kerf_queue_outdated", "Pods whose node no longer fitted when its turn came.", counts.outdated)
+        yield counter("kerf_queue_failed_open", "Gates opened since the pod had waited too long.", counts.failed_open)
         evicted = self._queue.remnants.num_evicted
-        yield _gauge("kerf_queue_evicted", "Pods evicted because their gang had lost a member.", evicted)
-        yield _gauge("kerf_queue_errors", "Rounds and writes that failed.", counts.errors)
+        yield counter("kerf_queue_evicted", "Pods evicted because their gang had lost a member.", evicted)
+        yield counter("kerf_queue_errors", "Rounds and writes that failed.", counts.errors)
         skipped = GaugeMetricFamily("kerf_queue_skipped", "Pods passed over, by what keeps them.", labels=["why"])
         counted = Counts(_why(entry.reason) for entry in waiting if entry.reason)
         for why in _WHYS:
@@ -163,7 +164,7 @@ class PipelineCollector(Collector):
         self._pipelines = pipelines
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges now."""
+        """The metrics now."""
         family = GaugeMetricFamily("kerf_pipelines", "Pipelines by phase.", labels=["phase"])
         for phase, number in self._pipelines.num_by_phase().items():
             family.add_metric([phase], number)
@@ -176,7 +177,3 @@ def _why(reason: str) -> str:
         if reason.startswith(start):
             return kind
     return "room" if reason.startswith(("needs", "no node")) else "request"
-
-
-def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, documentation, value=value)

@@ -23,6 +23,7 @@ from extender.core.observations import Gauge, SampleState
 from extender.core.occupancies import ObservedRules
 from extender.core.policies import POLICIES, Policy, fgd, observing
 from extender.core.typical import DEFAULT_MIX, Expected
+from extender.service.families import counter, gauge
 from extender.service.settings import Settings, TelemetrySettings
 from extender.telemetry.discovery import find_exporters, find_prometheus
 from extender.telemetry.observers import Finders, Observer, State, Wanted
@@ -136,14 +137,14 @@ def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
 
 
 class TelemetryCollector(Collector):
-    """Gauges of telemetry, worked out at scrape time."""
+    """Metrics of telemetry, worked out at scrape time."""
 
     def __init__(self, observer: Observer, unmanaged: UnmanagedWatch) -> None:
         self._observer = observer
         self._unmanaged = unmanaged
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges now."""
+        """The metrics now."""
         status = self._observer.status
         nodes = GaugeMetricFamily(
             "kerf_telemetry_nodes", "Nodes with GPUs, by the state of their samples.", labels=["state"]
@@ -151,19 +152,15 @@ class TelemetryCollector(Collector):
         for state in SampleState:
             nodes.add_metric([state.name.lower()], self._observer.num_nodes(state))
         yield nodes
-        yield _gauge("kerf_telemetry_up", "1 when the last refresh succeeded.", status.state is State.OK)
-        yield _gauge("kerf_telemetry_age_seconds", "Age of the last refresh that succeeded.", self._observer.age_s())
-        yield _gauge("kerf_telemetry_refreshes", "Refreshes that succeeded.", status.num_refreshes)
-        yield _gauge("kerf_telemetry_failures", "Refreshes that failed.", status.num_failures)
-        yield _gauge("kerf_telemetry_refresh_seconds", "Time of the last refresh.", status.report.read_s)
-        yield _gauge("kerf_telemetry_gpus_matched", "GPUs whose samples were matched.", status.num_gpus_matched)
-        yield _gauge("kerf_telemetry_hosts_unmatched", "Hosts whose samples are no node's.", len(status.unmatched))
-        yield _gauge("kerf_telemetry_clock_skew_seconds", "How far the source's clock is ahead.", status.report.skew_s)
-        yield _gauge("kerf_unmanaged_gpus", "GPUs used by processes of no known pod.", self._unmanaged.num_gpus)
-        yield _gauge("kerf_unmanaged_mib", "Memory that they use.", self._unmanaged.total_mib)
-        yield _gauge("kerf_faulty_gpus", "GPUs whose samples tell of a fault.", self._unmanaged.num_faulty)
-        yield _gauge("kerf_telemetry_reader_rss_mib", "Most memory of the reading process.", status.report.rss_mib)
-
-
-def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, documentation, value=float(value))
+        yield gauge("kerf_telemetry_up", "1 when the last refresh succeeded.", status.state is State.OK)
+        yield gauge("kerf_telemetry_age_seconds", "Age of the last refresh that succeeded.", self._observer.age_s())
+        yield counter("kerf_telemetry_refreshes", "Refreshes that succeeded.", status.num_refreshes)
+        yield counter("kerf_telemetry_failures", "Refreshes that failed.", status.num_failures)
+        yield gauge("kerf_telemetry_refresh_seconds", "Time of the last refresh.", status.report.read_s)
+        yield gauge("kerf_telemetry_gpus_matched", "GPUs whose samples were matched.", status.num_gpus_matched)
+        yield gauge("kerf_telemetry_hosts_unmatched", "Hosts whose samples are no node's.", len(status.unmatched))
+        yield gauge("kerf_telemetry_clock_skew_seconds", "How far the source's clock is ahead.", status.report.skew_s)
+        yield gauge("kerf_unmanaged_gpus", "GPUs used by processes of no known pod.", self._unmanaged.num_gpus)
+        yield gauge("kerf_unmanaged_mib", "Memory that they use.", self._unmanaged.total_mib)
+        yield gauge("kerf_faulty_gpus", "GPUs whose samples tell of a fault.", self._unmanaged.num_faulty)
+        yield gauge("kerf_telemetry_reader_rss_mib", "Most memory of the reading process.", status.report.rss_mib)

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from extender.core.clusters import Cluster
 from extender.core.observations import Gauge
+from extender.service.families import gauge
 from extender.service.overviews import Figures
 
 _UNKNOWN_MODEL: Final = "unknown"
@@ -25,22 +26,22 @@ class UsageCollector(Collector):
         self._num_live_views = num_live_views
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges now."""
+        """The metrics now."""
         status = self._status()
         info = {name: str(status[name]) for name in ("version", "mode", "policy")}
         yield InfoMetricFamily("kerf", "Version, mode, and the policy that ranks by default.", info)
-        yield GaugeMetricFamily("kerf_live_views", "Pages that are open.", self._num_live_views())
+        yield gauge("kerf_live_views", "Pages that are open.", self._num_live_views())
         cluster = self._snapshot()
         figures = Figures(cluster)
         totals = figures.totals()
         gpus, free, cut = totals["gpus"], totals["unitsFree"], totals["fragments"]
-        yield GaugeMetricFamily("kerf_gpus_booked", "GPUs booked; half of a GPU counts as 0.5.", totals["gpusBooked"])
+        yield gauge("kerf_gpus_booked", "GPUs booked; half of a GPU counts as 0.5.", totals["gpusBooked"])
         ratio = totals["gpusBooked"] / gpus if gpus else 0.0
-        yield GaugeMetricFamily("kerf_gpu_allocation_ratio", "Part of the GPUs that is booked.", ratio)
-        yield GaugeMetricFamily("kerf_gpu_units_cut", "Units free on nodes of which others are in use.", cut)
+        yield gauge("kerf_gpu_allocation_ratio", "Part of the GPUs that is booked.", ratio)
+        yield gauge("kerf_gpu_units_cut", "Units free on nodes of which others are in use.", cut)
         ratio = cut / free if free else 0.0
-        yield GaugeMetricFamily("kerf_gpu_fragmentation_ratio", "Part of the free units that is on such nodes.", ratio)
-        yield GaugeMetricFamily("kerf_gpus_unhealthy", "GPUs that are given to nobody.", totals["unhealthy"])
+        yield gauge("kerf_gpu_fragmentation_ratio", "Part of the free units that is on such nodes.", ratio)
+        yield gauge("kerf_gpus_unhealthy", "GPUs that are given to nobody.", totals["unhealthy"])
         yield from _of_models(cluster, figures)
         yield from _used(cluster)
 
@@ -73,6 +74,6 @@ def _used(cluster: Cluster) -> Iterator[Metric]:
     if observed is not None:
         load, in_use = observed.gauge(Gauge.LOAD)[installed], observed.gauge(Gauge.MEMORY_USED)[installed]
         memory.add_metric(["used"], float(np.nansum(in_use)))
-        yield GaugeMetricFamily("kerf_gpus_sampled", "GPUs whose load is known.", int(np.isfinite(load).sum()))
-        yield GaugeMetricFamily("kerf_gpus_used", "Load of those GPUs, added up.", float(np.nansum(load)))
+        yield gauge("kerf_gpus_sampled", "GPUs whose load is known.", int(np.isfinite(load).sum()))
+        yield gauge("kerf_gpus_used", "Load of those GPUs, added up.", float(np.nansum(load)))
     yield memory

@@ -89,13 +89,18 @@ def _placing(name: str, who: Baseline | Path, told: Callable[[Workload, float], 
         seeing = files.read(who)
         watched, rank = seeing.manifest.foresight_load, seeing.potential
         return lambda offered, _: learned.replay_pieces(offered, online.outlooks(offered, Watch(), watched), rank)
-    model = files.read_any(who)
-    load = model.manifest.foresight_load
+    load, placed = rank_of(who)
+    return lambda offered, _: placed(offered, told(offered, load))
+
+
+def rank_of(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:
+    """The load that a model's prices are for, and how it places a workload."""
+    model = files.read_any(folder)
     if isinstance(model, files.Actor):
         actor = model.attention
-        return lambda offered, _: ppo_episodes.replay(offered, told(offered, load), actor)
+        return model.manifest.foresight_load, lambda offered, told: ppo_episodes.replay(offered, told, actor)
     potential = model.potential
-    return lambda offered, _: learned.replay(offered, told(offered, load), potential)
+    return model.manifest.foresight_load, lambda offered, told: learned.replay(offered, told, potential)
 
 
 def differences(found: Mapping[str, Figures]) -> dict[str, dict[str, Interval]]:

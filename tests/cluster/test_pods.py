@@ -77,6 +77,18 @@ def test_annotations_and_labels_are_read() -> None:
     assert (request.gpus, request.priority) == (GpuRequest(2, AskedUnit.WHOLE), 7)
 
 
+def test_priority_is_that_of_genius_else_that_of_the_class_for_pods_with_gpus() -> None:
+    of_class = '"spec":{"priority":1000,"containers":[]}'
+    label = f'"labels":{{"{GENIUS_PRIORITY}":"7"}}'
+    asks = f'"annotations":{{"{COUNT}":"2"}}'
+    assert read_pod_request(pod(f'{{"metadata":{{{asks}}},{of_class}}}')).priority == 1000
+    assert read_pod_request(pod(f'{{"metadata":{{{asks},{label}}},{of_class}}}')).priority == 7
+    unreadable = label.replace('"7"', '"high"')
+    assert read_pod_request(pod(f'{{"metadata":{{{unreadable}}}}}')).gpus is None
+    with pytest.raises(RequestError, match="not a number"):
+        read_pod_request(pod(f'{{"metadata":{{{asks},{unreadable}}}}}'))
+
+
 # Patterns.
 
 

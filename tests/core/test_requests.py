@@ -32,6 +32,7 @@ from extender.core.requests import (
     RequestError,
     Resources,
     mig_devices,
+    read_priority,
     read_request,
     resource_units,
     total_request,
@@ -290,9 +291,30 @@ def test_shares_keep_their_unit() -> None:
     assert read(units=3, unit=AskedUnit.SHARED).gpus == GpuRequest(3, AskedUnit.SHARED)
 
 
-def test_policy_and_priority_travel_with_gpus_and_hold_up_no_pod_without() -> None:
-    assert read({POLICY: " binpack "}, {GENIUS_PRIORITY: "high"}) == PodRequest()
-    assert read({POLICY: "spread"}, {GENIUS_PRIORITY: "-3"}, units=1) == PodRequest(GpuRequest(1), "spread", -3)
+def test_a_policy_travels_with_gpus_and_holds_up_no_pod_without() -> None:
+    assert read({POLICY: " binpack "}) == PodRequest()
+    assert read({POLICY: "spread"}, units=1) == PodRequest(GpuRequest(1), "spread")
+
+
+def test_priority_is_the_label_of_genius_or_the_class() -> None:
+    assert read_priority({}, None) == 0
+    assert read_priority({}, 7) == 7
+    assert read_priority({GENIUS_PRIORITY: " "}, 7) == 7
+    assert read_priority({GENIUS_PRIORITY: "-3"}, 7) == -3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("high", id="in words"),
+        pytest.param("1_0", id="as only Python writes it"),
+        pytest.param("9" * 63, id="absurd"),
+    ],
+)
+def test_a_priority_that_is_no_number(text: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        read_priority({GENIUS_PRIORITY: text}, 7)
+    assert str(raised.value) == f'{GENIUS_PRIORITY}: "{text}" is not a number; write a whole number such as "10"'
 
 
 RIGHT_COUNT = 'write a whole number of GPUs such as "2"'
@@ -392,27 +414,6 @@ RIGHT_MODEL = 'write a regular expression on the model\'s name such as "a100|h10
             f'{MODEL}: "{"a" * 77}..." is longer than 256 characters; {RIGHT_MODEL}',
             id="huge pattern",
         ),
-        pytest.param(
-            1,
-            {},
-            {GENIUS_PRIORITY: "high"},
-            f'{GENIUS_PRIORITY}: "high" is not a number; write a whole number such as "10"',
-            id="priority in words",
-        ),
-        pytest.param(
-            1,
-            {},
-            {GENIUS_PRIORITY: "1_0"},
-            f'{GENIUS_PRIORITY}: "1_0" is not a number; write a whole number such as "10"',
-            id="priority as only Python writes it",
-        ),
-        pytest.param(
-            1,
-            {},
-            {GENIUS_PRIORITY: "9" * 63},
-            f'{GENIUS_PRIORITY}: "{"9" * 63}" is not a number; write a whole number such as "10"',
-            id="absurd priority",
-        ),
         *(
             pytest.param(
                 0,
@@ -456,7 +457,7 @@ def test_a_request_that_cannot_be_understood_names_key_value_and_what_would_be_r
 
 
 ANNOTATION_KEYS = [COUNT, SHARE, UUID, UUID_EXCLUDE, MEMORY_EACH, MEMORY_TOTAL, MODEL, MODEL_EXCLUDE, POLICY]
-LABEL_KEYS = [GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, GENIUS_MODEL, GENIUS_PRIORITY]
+LABEL_KEYS = [GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, GENIUS_MODEL]
 VALUES = st.text(max_size=10) | st.sampled_from(["0", "1", "2", "4k", "1e3", "500m", "16Gi", "a100", "(", "-1"])
 
 

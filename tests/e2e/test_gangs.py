@@ -108,7 +108,7 @@ def test_a5_a_gang_that_loses_a_member_is_given_up_and_formed_anew(cluster: Kerf
             lambda: len(on_nodes()) == 2 and not first & set(on_nodes()), WITHIN_S, "both were replaced", interval_s=0.2
         )
         assert set(on_nodes().values()) == {""}  # a alone is not enough for both
-        assert cluster.kerf.metric("kerf_queue_evicted") == 1
+        assert cluster.kerf.metric("kerf_queue_evicted_total") == 1
         cluster.add_nodes(gpu_node("c", gpus=1))
         wait_until(lambda: sorted(on_nodes().values()) == ["a", "c"], WITHIN_S, "the gang runs again")
         cluster.plane.request("DELETE", f"{jobs}/train?propagationPolicy=Orphan")

@@ -158,7 +158,7 @@ def test_pending_pods_are_woken_when_capacity_returns(cluster: KerfCluster) -> N
     cluster.kerf.post("filter", {"Pod": claim, "NodeNames": ["node"]})  # fits nowhere: gives back
     assert {cluster.node_of("first"), cluster.node_of("second")} == {"node"}
     # One is woken by Kerf; the other by that, or by the binding that follows.
-    assert cluster.kerf.metric("kerf_pods_woken") >= 1
+    assert cluster.kerf.metric("kerf_pods_woken_total") >= 1
 
 
 def test_mixed_gpu_sizes_on_a_node(cluster: KerfCluster) -> None:

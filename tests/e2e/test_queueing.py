@@ -70,8 +70,8 @@ def test_a_gated_pod_is_nominated_opened_and_bound_there(queue: KerfCluster) -> 
     assert found["spec"]["nodeName"] == annotation(found, "planned-node") == "small"  # as a live decision
     assert annotation(found, "planned-by") == "greedy"
     assert len(assigned_gpus(found)) == 1
-    wait_until(lambda: queue.kerf.metric("kerf_queue_honoured") >= 1, WITHIN_S, "the nomination is counted")
-    assert queue.kerf.metric("kerf_queue_fallbacks") == 0
+    wait_until(lambda: queue.kerf.metric("kerf_queue_honoured_total") >= 1, WITHIN_S, "the nomination is counted")
+    assert queue.kerf.metric("kerf_queue_fallbacks_total") == 0
 
 
 def test_m5_pods_without_room_stay_pending_with_a_reason_and_go_when_there_is_some(queue: KerfCluster) -> None:
@@ -224,7 +224,7 @@ def test_a_node_that_goes_after_the_nomination_costs_no_pod_its_turn(clusters: C
     finally:
         scheduler.signal(signal.SIGCONT)
     assert queue.node_of("p") == "b"
-    wait_until(lambda: queue.kerf.metric("kerf_queue_fallbacks") == 1, WITHIN_S, "it is counted")
+    wait_until(lambda: queue.kerf.metric("kerf_queue_fallbacks_total") == 1, WITHIN_S, "it is counted")
 
 
 def test_kerf_killed_between_nominate_and_open_loses_nothing(clusters: Clusters) -> None:

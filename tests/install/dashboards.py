@@ -119,7 +119,7 @@ _ROWS: dict[str, Sequence[Panel]] = {
         ),
         Panel(
             "Waiting and woken",
-            {"waiting": _now("kerf_pods_waiting"), "woken a second": f"sum(rate(kerf_pods_woken{_RATE}))"},
+            {"waiting": _now("kerf_pods_waiting"), "woken a second": f"sum(rate(kerf_pods_woken_total{_RATE}))"},
             width=12,
         ),
     ),
@@ -155,7 +155,7 @@ _ROWS: dict[str, Sequence[Panel]] = {
             {
                 "nodes overbooked": _now("kerf_nodes_overbooked"),
                 "objects that can't be read": _now("kerf_unreadable_objects_total"),
-                "events lost": _now("kerf_events_lost"),
+                "events lost": _now("kerf_events_lost_total"),
             },
         ),
         Panel(

@@ -23,10 +23,10 @@ WELL = {
     "kerf_bad_requests_total": "3x60",
     "kerf_unreadable_objects_total": "3x60",
     "kerf_nodes_overbooked": "0x60",
-    "kerf_queue_errors": "7x60",
+    "kerf_queue_errors_total": "7x60",
     "kerf_model_refused": "0x60",
     "kerf_telemetry_up": "1x60",
-    "kerf_telemetry_refreshes": "0+4x60",
+    "kerf_telemetry_refreshes_total": "0+4x60",
     'kerf_telemetry_nodes{state="stale"}': "0x60",
     "kerf_unmanaged_gpus": "0x60",
     "kerf_faulty_gpus": "0x60",
@@ -47,7 +47,7 @@ WELL = {
         ("KerfNoLeader", {'kerf_leader{instance="a"}': "1x20 0x40"}, "20m", "23m"),
         ("KerfOverbooked", {"kerf_nodes_overbooked": "0x20 1x40"}, "20m", "27m"),
         ("KerfUnreadable", {"kerf_unreadable_objects_total": "3x20 4x40"}, "20m", "22m"),
-        ("KerfQueueFails", {"kerf_queue_errors": "7x20 7+1x40"}, "20m", "30m"),
+        ("KerfQueueFails", {"kerf_queue_errors_total": "7x20 7+1x40"}, "20m", "30m"),
         ("KerfModelRefused", {"kerf_model_refused": "0x20 1x40"}, "20m", "27m"),
         ("KerfTelemetryDown", {"kerf_telemetry_up": "1x20 0x40"}, "20m", "27m"),
         ("KerfSamplesStale", {'kerf_telemetry_nodes{state="stale"}': "0x20 3x40"}, "20m", "37m"),
@@ -64,7 +64,7 @@ def test_fires_when_it_has_to(tmp_path: Path, alert: str, series: dict[str, str]
 
 
 def test_telemetry_that_never_was_is_no_alert(tmp_path: Path) -> None:
-    never = {"kerf_telemetry_up": "0x60", "kerf_telemetry_refreshes": "0x60"}
+    never = {"kerf_telemetry_up": "0x60", "kerf_telemetry_refreshes_total": "0x60"}
     check(tmp_path, WELL | never, [("count(ALERTS)", "1h", None)])
 
 

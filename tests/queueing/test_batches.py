@@ -15,7 +15,6 @@ from extender.queueing.batches import (
     asked_of,
     gang_of,
     plan_pod,
-    priority_of,
     room_of,
     view_of,
 )
@@ -97,14 +96,6 @@ def test_absurd_sizes_stay_within_an_array() -> None:
     room = room_of(strange)
     assert (room.cpu_milli, room.pods) == (0, 0)
     assert room.memory_mib < 2**51
-
-
-def test_priority_is_the_label_of_genius_or_the_class() -> None:
-    assert priority_of(pod({"priority": 7})) == 7
-    assert priority_of(pod({"priority": 7}, labels={"genius/priority": "-3"})) == -3
-    assert priority_of(pod()) == 0
-    with pytest.raises(RequestError, match="not a number"):
-        priority_of(pod(labels={"genius/priority": "high"}))
 
 
 def test_gangs_by_annotation_and_by_pod_group() -> None:

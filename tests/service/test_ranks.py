@@ -278,7 +278,7 @@ def test_a_model_that_changes_is_loaded_again(model: Path, caplog: pytest.LogCap
         write(model, BREAKS_UP)
         look(kerf)
         assert decided(kerf, pod("two", 1)) == "a"
-        assert kerf.metric("kerf_model_loads") == 2
+        assert kerf.metric("kerf_model_loads_total") == 2
         # A broken one is refused as at the start, and a sound one is taken again.
         with caplog.at_level(logging.CRITICAL):
             (model / files.WEIGHTS).write_bytes(b"")
@@ -342,13 +342,13 @@ def test_the_mix_is_that_of_the_pods_seen(model: Path) -> None:
         model, [*NODES, held(), held("plain", "c")], model__prior_pods=10.0, model__half_life_pods=50.0
     ) as kerf:
         look(kerf)
-        assert kerf.metric("kerf_mix_pods_seen") == 2
+        assert kerf.metric("kerf_mix_pods_seen_total") == 2
         assert kerf.metric("kerf_mix_drift") == 0
         for number in range(200):
             manifest = pod(f"p{number}", 2)
             for _ in range(3):  # retries count once
                 kerf.filter(manifest, NAMES)
-        assert kerf.metric("kerf_mix_pods_seen") == 202
+        assert kerf.metric("kerf_mix_pods_seen_total") == 202
         assert kerf.metric("kerf_mix_drift") > 0.8
         serial = kerf.service.rank.score
         look(kerf)

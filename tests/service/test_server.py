@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_the_demo_answers(server: Server) -> None:
     assert server.get("/healthz").json() == {"status": "ok"}
     assert server.get("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert b"\nkerf_cache_lists 2.0\n" in server.get("/metrics").content  # one mirror, started once
+    assert b"\nkerf_cache_lists_total 2.0\n" in server.get("/metrics").content  # one mirror, started once
     assert server.get("/docs").status == 200
     assert server.get("/nothing").status == 404
     with server.connection() as connection:

@@ -60,7 +60,7 @@ def test_s1_a_pod_is_skipped_rather_than_take_the_last_place_of_a_larger_one_the
             assert answer["FailedAndUnresolvableNodes"] == {"a": REASON}  # no preemption, and the same text each time
             assert not answer["FailedNodes"]
         assert kerf.num_reservations == 0
-        assert kerf.metric("kerf_decisions_total", verdict="skipped") == kerf.metric("kerf_skips") == 2
+        assert kerf.metric("kerf_decisions_total", verdict="skipped") == kerf.metric("kerf_skips_total") == 2
         wake(kerf)
         notes = kerf.cluster.pod("default", "small")["metadata"]["annotations"]
         assert "kerf.dev/woken" not in notes  # as long as the reason stands

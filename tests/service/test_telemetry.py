@@ -57,7 +57,7 @@ def test_a_dead_source_degrades_and_nothing_more(kerf: Kerf, feed: FakeFeed) -> 
         "degraded": ["telemetry: http://prometheus:9090: no connection: refused"],
     }
     assert kerf.metric("kerf_telemetry_up") == 0
-    assert kerf.metric("kerf_telemetry_failures") == 1
+    assert kerf.metric("kerf_telemetry_failures_total") == 1
 
 
 def test_telemetry_can_be_off() -> None:
