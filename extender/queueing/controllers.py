@@ -323,6 +323,7 @@ class QueueController:
                 for other, _ in members:
                     self._placer.release(other.uid)
                 return False
+            self._placer.keep(placement)  # the decision on it: kube-scheduler asks for this node alone
             self._placer.reserve(placement)
         return True
 
