@@ -312,6 +312,16 @@ class Ledger:
             and node not in self._crowded
         )
 
+    def renew(self, uid: str, node: str, now: float) -> bool:
+        """Begin the TTL of a pod's reservation on a node anew, if it stands; whether it does."""
+        self._expire(now)
+        if not self.is_reserved(uid, node):
+            return False
+        claim = self._claims[uid]
+        claim.since = now
+        self._passing.append((now + self._ttl_s, claim))
+        return True
+
     def begin_binding(self, uid: str, node: str, holding: Holding, now: float) -> Claim:
         """Hold GPUs for a pod while the API server is asked to bind it. The claim is the caller's to end."""
         known = self._claims.get(uid)

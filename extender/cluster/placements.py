@@ -174,7 +174,7 @@ class Placer:
         self._wall_clock = wall_clock
         self._memo = Memo()
         self._requests: OrderedDict[str, PodRequest] = OrderedDict()
-        self._assignments: OrderedDict[str, Assignment] = OrderedDict()
+        self._assignments: OrderedDict[str, tuple[GpuRequest, Assignment]] = OrderedDict()
         self._expected: tuple[Candidates | None, tuple[str, ...], Rows] = None, (), np.empty(0, np.intp)
         self._kept: deque[Placement] = deque(maxlen=num_kept)
         self._num_decided = 0
@@ -315,7 +315,7 @@ class Placer:
             cpu_milli=request.cpu_milli, memory_mib=request.memory_mib,
         )  # fmt: skip
         self._expect_load(placement)
-        self._assignments[uid] = assignment
+        self._assignments[uid] = request, assignment
         if len(self._assignments) > _MAX_REMEMBERED:
             self._assignments.popitem(last=False)
 
@@ -338,7 +338,22 @@ class Placer:
 
     def reserved(self, uid: str, node: str) -> Assignment | None:
         """What was reserved for a pod on a node, if it still stands: it was checked when it was decided."""
-        return self._assignments.get(uid) if self._ledger.is_reserved(uid, node) else None
+        _, assignment = self._assignments.get(uid, (None, None))
+        return assignment if self._ledger.is_reserved(uid, node) else None
+
+    def keeps(self, uid: str, request: GpuRequest, candidates: Candidates) -> bool:
+        """Whether a pod's one candidate is the node on which just this is reserved for it; the TTL begins anew.
+
+        The queue has decided on the node that it nominates: to ask for that node alone decides nothing else.
+        """
+        asked, assignment = self._assignments.get(uid, (None, None))
+        return (
+            assignment is not None
+            and asked == request
+            and candidates.num_bytes <= _MAX_NAME_BYTES
+            and candidates.decode() == [assignment.node]
+            and self._ledger.renew(uid, assignment.node, self._clock())
+        )
 
     def release(self, uid: str) -> None:
         """Give back what a pod has reserved."""

@@ -34,6 +34,8 @@ class Entry:
     """Monotonic time of the first sight."""
     opened: float | None = None
     """Monotonic time at which its gate was found open, or opened."""
+    going: bool = False
+    """Whether it is being let go: planned, its GPUs reserved, and not opened yet."""
     node: str = ""
     """Node that it was nominated for."""
     reason: str = ""
@@ -63,19 +65,20 @@ class Backlog:
         self.entries: dict[str, Entry] = {}
 
     def waiting(self) -> list[Entry]:
-        """Entries behind the gate."""
-        return [entry for entry in self.entries.values() if entry.opened is None]
+        """Entries behind the gate that nobody is letting go."""
+        return [entry for entry in self.entries.values() if entry.opened is None and not entry.going]
 
     def opened(self) -> list[Entry]:
         """Entries let go, without a node yet."""
         return [entry for entry in self.entries.values() if entry.opened is not None]
 
     def on_their_way(self, now: float) -> list[Entry]:
-        """Entries let go for a node a short while ago: later they are kube-scheduler's like any other pod."""
+        """Entries that are being let go for a node, or were a short while ago: later they are kube-scheduler's like
+        any other pod."""
         return [
             entry
             for entry in self.entries.values()
-            if entry.opened is not None and entry.node and now - entry.opened < ON_ITS_WAY_S
+            if entry.node and (entry.going if entry.opened is None else now - entry.opened < ON_ITS_WAY_S)
         ]
 
     def recall(self, now: float) -> list[Entry]:

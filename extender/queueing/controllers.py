@@ -3,12 +3,15 @@
 Sync, order, plan, reserve, nominate, open, verify: each round is one such story, and holds nothing that the API server
 does not: after a restart pods behind the gate are planned anew, and those let go are kube-scheduler's. GPUs of a pod
 that is let go are reserved in the ledger until it is bound, as those of any decision.
+
+The next round is planned while the writes of the last one go on, so that neither the API server nor kube-scheduler
+waits for a plan; how many pods are between plan and binding is bounded.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -94,6 +97,10 @@ class QueueController:
             transport, self._gangs, self._runs.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._writes: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._limit = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._noting = False
         self._planned_version = -1
         self._planned_at = float("-inf")
 
@@ -109,11 +116,12 @@ class QueueController:
             self.remnants.start()
 
     async def stop(self) -> None:
-        """End; what is being written is written."""
+        """End; what has been sent may take effect yet."""
         await self.remnants.stop()
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._writes]
+        for task in tasks:
             task.cancel()
-        for task in self._tasks:
+        for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
 
@@ -127,7 +135,12 @@ class QueueController:
         return self._mirror_fault()
 
     async def run_round(self) -> None:
-        """Let go what must not wait any longer, then plan the others and carry the plan out."""
+        """Let go what must not wait any longer, then plan the others and carry the plan out, to the last write."""
+        await self._begin_round()
+        await asyncio.gather(*self._writes)
+
+    async def _begin_round(self) -> None:
+        """A round whose last writes are still to come."""
         now = self._clock()
         if self._standby():
             return
@@ -164,7 +177,7 @@ class QueueController:
         for entry in self.backlog.waiting():
             if entry.fault:
                 _skip(entry, entry.fault)
-        await self._note(now)
+        self._note(now)
 
     async def _learn(self) -> None:
         """What pods took that ended before the start."""
@@ -174,23 +187,28 @@ class QueueController:
             logger.warning("the queue's order knows nothing of pods that ended before the start: %s", error)
 
     async def _run(self) -> None:
+        options = self._options
         while True:
             # Not wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.interval_s * 4):
+                async with asyncio.timeout(options.interval_s):
                     await self._dirty.wait()
-            await asyncio.sleep(max(self._options.interval_s, min(2 * self.counts.round_s, 1.0)))  # others' time
-            moved = self._ledger.snapshot(self._clock()).version != self._planned_version
-            due = self._clock() - self._planned_at >= self._options.retry_s
-            if not self.backlog.entries or not (self._dirty.is_set() or moved or due):
+            if not self.backlog.entries:
+                self._dirty.clear()
                 continue
+            moved = self._ledger.snapshot(self._clock()).version != self._planned_version
+            due = self._clock() - self._planned_at >= options.retry_s
+            if not (self._dirty.is_set() or moved or due):
+                continue
+            await asyncio.sleep(options.interval_s)  # what comes together is planned together
             self._dirty.clear()
             self._planned_version = self._ledger.snapshot(self._clock()).version
             try:
-                await self.run_round()
+                await self._begin_round()
             except Exception:
                 self.counts.errors += 1
                 logger.exception("a round of the queue failed")
+            await asyncio.sleep(min(2 * self.counts.round_s, 1.0))  # others' time
 
     def _in_order(self, units: Sequence[Unit]) -> list[Unit]:
         """Whose turn it is first."""
@@ -266,16 +284,28 @@ class QueueController:
         for (entry, pod), row in zip(batch, plan.rows, strict=True):
             if row >= 0:
                 gang_members.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
-        limit = asyncio.Semaphore(_MAX_CONCURRENT)
-        writes: list[asyncio.Task[None]] = []
         for members in gang_members.values():
             if self._reserve(members):
-                writes.append(asyncio.create_task(self._let_go(members, plan.planner, limit)))
+                for entry, node in members:
+                    entry.node, entry.going = node, True
+                self._write(self._let_go(members, plan.planner))
                 await asyncio.sleep(0)  # filter and bind go on meanwhile
             else:
                 self.counts.outdated += len(members)
                 self._dirty.set()
-        await asyncio.gather(*writes)
+
+    def _write(self, write: Coroutine[Any, Any, None]) -> None:
+        """Have something written while the rounds go on."""
+        task = asyncio.create_task(write, name="queue: write")
+        self._writes.add(task)
+        task.add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writes.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.counts.errors += 1
+            logger.error("a write of the queue failed", exc_info=error)
 
     def _reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
         """Hold the GPUs of a unit if its nodes still fit: the plan may be of a version that has gone by."""
@@ -293,19 +323,20 @@ class QueueController:
                 for other, _ in members:
                     self._placer.release(other.uid)
                 return False
+            self._placer.keep(placement)  # the decision on it: kube-scheduler asks for this node alone
             self._placer.reserve(placement)
         return True
 
-    async def _let_go(self, members: Sequence[tuple[Entry, str]], planner: str, limit: asyncio.Semaphore) -> None:
+    async def _let_go(self, members: Sequence[tuple[Entry, str]], planner: str) -> None:
         """Nominate all members of a unit, then open all their gates."""
 
         async def nominate(entry: Entry, node: str) -> bool:
-            async with limit:
+            async with self._limit:
                 return await self._realiser.nominate(entry.pod, node)
 
         async def open_gate(entry: Entry, node: str) -> None:
-            async with limit:
-                entry.node, entry.opened = node, self._clock()
+            async with self._limit:
+                entry.opened = self._clock()
                 opened = False
                 try:
                     opened = await self._realiser.open(entry.pod, node, planner)
@@ -315,16 +346,20 @@ class QueueController:
                         entry.opened = None  # if it was opened after all, the watch will tell
 
         try:
-            nominated = await asyncio.gather(*(nominate(entry, node) for entry, node in members))
-            if all(nominated):  # else one is deleted, or too much is written to it at once
-                await asyncio.gather(*(open_gate(entry, node) for entry, node in members))
+            async with self._turns:  # who is nominated is opened next, whoever else is still to be nominated
+                nominated = await asyncio.gather(*(nominate(entry, node) for entry, node in members))
+                if all(nominated):  # else one is deleted, or too much is written to it at once
+                    await asyncio.gather(*(open_gate(entry, node) for entry, node in members))
         except ClusterError as error:
             self.counts.errors += 1
             logger.warning("the queue could not let pod %s go: %s", members[0][0].pod.key, error)
-        for entry, _ in members:
-            if entry.opened is None:
-                self._placer.release(entry.uid)  # else it would be in its own way
-                self._dirty.set()
+        finally:
+            for entry, _ in members:
+                entry.going = False
+                if entry.opened is None:
+                    entry.node = ""
+                    self._placer.release(entry.uid)  # else it would be in its own way
+                    self._dirty.set()
 
     async def _release(self, now: float) -> None:
         """Open the gates of pods that no longer opt in, and of those that have waited too long."""
@@ -353,7 +388,7 @@ class QueueController:
         elif entry.node:
             self.counts.fallbacks += 1
 
-    async def _note(self, now: float) -> None:
+    def _note(self, now: float) -> None:
         """Write on pods why they wait: not at once, not for every change of a number, a bounded number at a time."""
         due = [
             entry
@@ -363,12 +398,21 @@ class QueueController:
             and now - entry.seen >= _NOTE_AFTER_S
             and now - entry.noted_at >= _NOTE_EVERY_S
         ]
-        for entry in due[:_MAX_NOTES]:
-            entry.noted, entry.noted_at = entry.reason, now
-            try:
-                await self._realiser.note(entry.pod, entry.reason, entry.num_skips)
-            except ClusterError as error:
-                logger.warning("pod %s could not be told why it waits: %s", entry.pod.key, error)
+        if due and not self._noting:
+            self._noting = True
+            self._write(self._tell(due[:_MAX_NOTES], now))
+
+    async def _tell(self, entries: Sequence[Entry], now: float) -> None:
+        """One after the other: a place in the order matters more than why another one waits."""
+        try:
+            for entry in entries:
+                if entry.opened is None and not entry.going:
+                    entry.noted, entry.noted_at = entry.reason, now
+                    await self._realiser.note(entry.pod, entry.reason, entry.num_skips)
+        except ClusterError as error:
+            logger.warning("pods could not be told why they wait: %s", error)
+        finally:
+            self._noting = False
 
 
 def _skip(entry: Entry, why: str) -> None:

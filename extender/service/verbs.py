@@ -174,6 +174,11 @@ class Verbs:
             return self._reject_request(asked, str(error))
         one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
         gpus = policy.asked(request) or request.gpus
+        if asked.names is not None and self._placer.keeps(pod.uid, gpus, asked.names):
+            self._placer.remember(pod, request)
+            self._fence.note(asked.pod.metadata)
+            self._metrics.decisions.labels("placed").inc()
+            return _among(asked, asked.names.decode())
         placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
             return self._skip(asked, pod, request)

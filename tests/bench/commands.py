@@ -73,17 +73,19 @@ def time_calls(
 
 
 @app.command(name="jobs")
-def complete_jobs(
+def complete_jobs(  # noqa: PLR0917 - options, none of them positional
     jobs_file: Annotated[Path | None, typer.Option("--jobs", help="Jobs in Philly's form; default: drawn.")] = None,
     num_jobs: Annotated[int, typer.Option("--number", min=2, help="Jobs of a run.")] = 200,
     nodes: NodesOption = 2,
     load: Annotated[float, typer.Option(min=0.1, help="Work submitted, by capacity.")] = 1.5,
     span: Annotated[float, typer.Option(min=1, help="Seconds from first to last submission.")] = 60.0,
+    skip_days: Annotated[float, typer.Option(min=0, help="Days to leave out: those that lists were chosen on.")] = 0.0,
     seeds: Annotated[int, typer.Option(min=1, help="Lists of jobs.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="Of the first list; the others follow.")] = 42,
     json: JsonOption = None,
 ) -> None:
     """Job completion under kube-scheduler alone and under Kerf's queue, beside the simulator's prediction."""
-    plan = jobs.Plan(jobs_file, num_jobs, nodes, load, span, tuple(range(42, 42 + seeds)))
+    plan = jobs.Plan(jobs_file, num_jobs, nodes, load, span, skip_days, tuple(range(first_seed, first_seed + seeds)))
     with _progress(plan.num_steps) as tell:
         report = jobs.measure(plan, tell)
     _publish(report, [reports.jobs_table(report)], json)

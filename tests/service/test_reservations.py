@@ -109,6 +109,33 @@ def test_asking_again_begins_the_ttl_anew(two_nodes: Kerf) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "gpus", "waited_s", "decided"),
+    [
+        pytest.param(["n-0"], 1, TTL_S - 1, False, id="what is reserved"),
+        pytest.param(["n-0", "n-1"], 1, 0.0, True, id="another node could be better"),
+        pytest.param(["n-1"], 1, 0.0, True, id="another node"),
+        pytest.param(["n-0"], 2, 0.0, True, id="another request"),
+        pytest.param(["n-0"], 1, TTL_S, True, id="after the TTL"),
+    ],
+)
+def test_to_ask_for_the_node_reserved_alone_decides_nothing_anew(
+    two_nodes: Kerf, asked: list[str], gpus: int, waited_s: float, decided: bool
+) -> None:
+    chosen(two_nodes, pod("a", 1), ["n-0"])
+    before = len(two_nodes.service.placer.kept_after(0))
+    two_nodes.clock.now += waited_s
+    assert chosen(two_nodes, pod("a", gpus), asked) == asked[:1]
+    assert len(two_nodes.service.placer.kept_after(0)) - before == decided
+    assert two_nodes.num_reservations == 1
+
+
+def test_the_node_reserved_is_not_taken_without_a_look_when_something_else_came_there(two_nodes: Kerf) -> None:
+    assert chosen(two_nodes, pod("a", 2), ["n-0"]) == ["n-0"]
+    two_nodes.create(pod("b", 2, node_name="n-0"))  # somebody bound it past Kerf
+    assert chosen(two_nodes, pod("a", 2), ["n-0"]) == []
+
+
+@pytest.mark.parametrize(
     ("taken", "error"),
     [
         pytest.param(False, "", id="still free"),
