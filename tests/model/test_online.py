@@ -67,7 +67,7 @@ def test_engines_place_the_same_in_pieces(arrivals: Workload) -> None:
     assert np.array_equal(compiled.gpus, plain.gpus)
 
 
-class Told:
+class Told(online.Seen):
     """Stands for the pods seen: expects one thing, and then another."""
 
     def __init__(self, outlooks: list[Outlook]) -> None:

@@ -123,7 +123,7 @@ def assert_equal(one: Potential, other: Potential) -> None:
 
 def num_looks(kerf: Kerf) -> int:
     look(kerf)
-    return int(kerf.metric("kerf_model_looks"))
+    return int(kerf.metric("kerf_model_looks_total"))
 
 
 def test_it_looks_again_when_so_much_gpu_was_given_away(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_it_looks_again_when_so_much_gpu_was_given_away(tmp_path: Path) -> None:
         assert place(kerf, "six", 6) == "b"  # 7 of 24, and 6 of them since the look
         assert num_looks(kerf) == begun
         assert place(kerf, "one", 1) == "b"  # between two looks the potential stays
-        assert kerf.metric("kerf_model_looks") == begun
+        assert kerf.metric("kerf_model_looks_total") == begun
         assert place(kerf, "two", 2) == "a"  # 9 since
         assert num_looks(kerf) == begun + 1
         assert served(kerf).weights[FEATURES.index("node_idle")] < 0
