@@ -107,10 +107,12 @@ class Waker:
             known.request, known.since = request, self._clock()
         elif pod.uid and pod.name and pod.namespace and len(self._waiting) < _MAX_WAITING:
             self._waiting[pod.uid] = _Waiting(pod, request, self._clock(), first=self._clock())
+            self._wait_in_turn(pod.uid, request)
 
     def placed(self, uid: str) -> None:
         """A pod has found its node, or is gone."""
         self._waiting.pop(uid, None)
+        self._first = tuple(waiting for waiting in self._first if waiting.uid != uid)
         self.skips.placed(uid)
 
     async def wake_round(self) -> None:
@@ -150,6 +152,12 @@ class Waker:
                 kinds[waiting.request] = waiting
         in_turn = sorted(kinds.values(), key=lambda waiting: (-waiting.request.priority, waiting.first))
         return tuple(WaitingPod(waiting.pod.uid, waiting.request) for waiting in in_turn[:_MAX_LARGER])
+
+    def _wait_in_turn(self, uid: str, request: PodRequest) -> None:
+        """Count a new pod among those at once, as the last: a smaller one may be asked about before the next round."""
+        is_new = all(waiting.request != request for waiting in self._first)
+        if self.skips.enabled and is_new and not self.skips.was_skipped(uid) and len(self._first) < _MAX_LARGER:
+            self._first = (*self._first, WaitingPod(uid, request))
 
     async def _run(self) -> None:
         while True:

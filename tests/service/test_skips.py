@@ -78,6 +78,22 @@ def test_s1_a_pod_is_skipped_rather_than_take_the_last_place_of_a_larger_one_the
         assert scene.ask(pod("small", 1))["NodeNames"] == ["a"]  # of a bound pod nothing is remembered
 
 
+def test_a_pod_that_was_rejected_a_moment_ago_counts_before_the_next_round_of_waking() -> None:
+    with skipping() as kerf:
+        kerf.cluster.apply(node("a", 2))
+        held = pod("held", 1, node_name="a")
+        kerf.create(held)
+        large, small = kerf.create(pod("large", 2)), kerf.create(pod("small", 1))
+        assert not kerf.filter(large, ["a"])["NodeNames"]
+        ends(kerf, held)
+        assert kerf.filter(small, ["a"])["FailedAndUnresolvableNodes"] == {"a": REASON}
+        assert kerf.filter(large, ["a"])["NodeNames"] == ["a"]
+        assert kerf.bind(large, "a") == ""
+        kerf.cluster.apply(node("b", 2))
+        kerf.settle()
+        assert kerf.filter(small, ["b"])["NodeNames"] == ["b"]  # and no longer once it is bound
+
+
 def test_the_pod_goes_where_it_harms_nobody() -> None:
     with skipping() as kerf:
         scene = Scene(kerf, pod("large", 2), node("b", 8), pod("held-b", 7, node_name="b"))
