@@ -315,7 +315,7 @@ class QueueSettings(_Section):
     batch_pods: int = Field(default=500, ge=1)
     """Most pods of a batch for planners that search; greedy takes all."""
     max_open: int = Field(default=256, ge=1)
-    """Most pods that are let go and have no node yet."""
+    """Most pods that are being let go, or were and have no node yet."""
     fail_open_s: float = Field(default=0.0, ge=0)
     """The gate of a pod that has waited so long is opened whatever holds; 0: never."""
     gang_timeout_s: float = Field(default=0.0, ge=0)

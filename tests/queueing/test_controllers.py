@@ -61,9 +61,9 @@ class Api:
 class Rig:
     """A controller without its reflectors: the test tells it what the watch would."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, api: Api | None = None, **options: Any) -> None:
         self.now = 1000.0
-        self.api = Api()
+        self.api = api or Api()
         self.ledger = Ledger(reservation_ttl_s=30.0)
         clock = lambda: self.now  # noqa: E731 - a clock
         placer = Placer(self.ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
@@ -306,6 +306,83 @@ def test_many_gated_pods_at_once_are_all_let_go_in_order(num_pods: int, num_roun
     assert rounds == num_rounds  # 256 at a time
     assert len(set(rig.api.order)) == num_pods
     assert not free_units(rig.ledger.snapshot(rig.now)).any()
+
+
+class SlowApi(Api):
+    """Answers about one pod when it may."""
+
+    def __init__(self, slow: str) -> None:
+        super().__init__()
+        self.slow = slow
+        self.may = asyncio.Event()
+        self.asked: list[tuple[str, str]] = []
+        """Pod and part of each write, as they came."""
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        name, _, part = path.partition("/pods/")[2].partition("/")
+        self.asked.append((name, part))
+        for _ in range(100):  # while others are looked at
+            await asyncio.sleep(0)
+        if name == self.slow:
+            await self.may.wait()
+        return await super().patch(path, body)
+
+
+def test_the_next_round_does_not_wait_for_the_writes_of_the_last_one() -> None:
+    async def story() -> None:
+        api = SlowApi("slow")
+        rig = Rig(api=api)
+        rig.node("n", 8)
+        rig.pod("slow", 2)
+        await rig.queue._begin_round()
+        rig.pod("next", 1)
+        await rig.queue._begin_round()
+        for _ in range(300):
+            await asyncio.sleep(0)
+        assert api.order == ["next"]
+        assert len(rig.queue.backlog.on_their_way(rig.now)) == 2  # both count among those that may be
+        await rig.queue._begin_round()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert api.asked.count(("slow", "status")) == 1  # it is not let go twice
+        api.may.set()
+        await rig.queue.run_round()
+        assert api.order == ["next", "slow"]
+        assert free_units(rig.ledger.snapshot(rig.now)).tolist() == [5]
+
+    asyncio.run(asyncio.wait_for(story(), 10.0))
+
+
+def test_a_pod_that_is_nominated_is_opened_before_all_others_are_nominated() -> None:
+    api = SlowApi("")
+    rig = Rig(api=api)
+    rig.node("n", 100)
+    for number in range(60):
+        rig.pod(f"p-{number}", 1)
+    rig.round()
+    assert len(api.order) == 60
+    first_opened = api.asked.index(("p-0", ""))
+    assert sum(part == "status" for _, part in api.asked[:first_opened]) < 30
+
+
+def test_gone_while_it_is_let_go_it_holds_nothing() -> None:
+    async def story() -> None:
+        api = SlowApi("slow")
+        rig = Rig(api=api)
+        rig.node("n", 1)
+        rig.pod("slow", 1)
+        await rig.queue._begin_round()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert free_units(rig.ledger.snapshot(rig.now)).tolist() == [0]
+        rig.queue.backlog.remove(decode_pod(api.pods["slow"]))
+        api.fail = lambda name, part: ApiError(404, "NotFound", name)
+        api.may.set()
+        await rig.queue.run_round()
+        assert free_units(rig.ledger.snapshot(rig.now)).tolist() == [1]
+        assert (rig.queue.counts.opened, rig.queue.counts.honoured) == (0, 0)
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("steps", range(4))
