@@ -208,6 +208,8 @@ def create_app(
         title="Kerf",
         summary="A kube-scheduler extender that stops GPU clusters from wasting GPUs.",
         version=__version__,
+        docs_url=None,  # FastAPI's pages load their scripts from a CDN; ours is in pages.py
+        redoc_url=None,
         lifespan=_lifespan(transport, mirror, [part for part in parts if part is not None]),
     )
     app.state.service = service

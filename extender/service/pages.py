@@ -1,4 +1,4 @@
-"""The page at `/`: files of this package, and the live stream that fills them."""
+"""The pages: `/` with the live stream that fills it, and `/docs`, the HTTP API. Nothing is loaded from elsewhere."""
 
 from pathlib import Path
 from typing import Final
@@ -11,11 +11,19 @@ from starlette.types import Scope
 from extender.service.streams import Streams
 
 _FOLDER: Final = Path(__file__).parent / "page"
+_SWAGGER_UI: Final = ("fastapi_offline", "static")
+"""The package, and its folder, that carries Swagger UI's script and style sheet."""
 # Nothing from elsewhere, and no script but these files: what pods say is shown as text whatever it is.
-_HEADERS: Final = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "cache-control": "no-cache",
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {"content-security-policy": _POLICY, "cache-control": "no-cache"}
+# Swagger UI writes styles into its elements, and its style sheet holds its icons.
+_API_HEADERS: Final = _HEADERS | {
+    "content-security-policy": _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
+        "img-src 'self'", "img-src 'self' data:"
+    )
 }
 
 
@@ -27,12 +35,16 @@ class _Files(StaticFiles):
 
 
 def install_page(app: FastAPI, streams: Streams) -> None:
-    """Give the app the page, its files and its stream."""
-    app.mount("/page", _Files(directory=_FOLDER))
+    """Give the app the pages, their files and the stream."""
+    app.mount("/page", _Files(directory=_FOLDER, packages=[_SWAGGER_UI]))
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(_FOLDER / "index.html", headers=_HEADERS)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> FileResponse:
+        return FileResponse(_FOLDER / "api.html", headers=_API_HEADERS)
 
     @app.get(
         "/live",

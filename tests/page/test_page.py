@@ -177,6 +177,27 @@ def test_what_pods_say_is_text(open_page: Opener, server: Server) -> None:
     assert ran == []
 
 
+def test_the_http_api_has_a_page_and_nothing_is_loaded_from_elsewhere(open_page: Opener, server: Server) -> None:
+    """Swagger UI comes from Kerf itself; the policy that the page is sent with would stop it elsewhere."""
+    page = open_page()
+    asked: list[str] = []
+    page.on("request", lambda call: asked.append(call.url))
+    page.reload()
+    page.locator("#map canvas").first.wait_for()
+    page.goto(f"http://127.0.0.1:{server.port}/docs")
+    expect(page.locator(".opblock-summary-path")).to_contain_text(["/filter", "/prioritize", "/bind"])
+    paths = page.locator(".opblock-summary-path").evaluate_all("all => all.map(one => one.dataset.path)")
+    with server.connection() as connection:
+        described = json.loads(request(connection, "GET", "/openapi.json").content)["paths"]
+    assert sorted(paths) == sorted(described)
+    page.get_by_role("button", name="GET /version Version").click()
+    page.get_by_role("button", name="Try it out").click()
+    page.get_by_role("button", name="Execute").click()
+    expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
+    assert any(url.endswith("swagger-ui-bundle.js") for url in asked)
+    assert [url for url in asked if not url.startswith((f"http://127.0.0.1:{server.port}/", "data:"))] == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_light_and_dark(open_page: Opener, scheme: str) -> None:
     page = open_page(color_scheme=scheme)
