@@ -48,7 +48,9 @@ def write(directory: Path, actor: Attention) -> Path:
 
 
 def serving(path: Path, objects: Any = NODES, **flags: Any) -> Any:
-    given: dict[str, Any] = {"model__prices": "plain", "model__check_s": 3600.0, "model__path": str(path)}
+    given: dict[str, Any] = {
+        "model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0, "model__path": str(path),
+    }  # fmt: skip
     return running(objects, **{**given, **flags})
 
 
