@@ -113,6 +113,8 @@ def _gpus(gpus: list[Any]) -> str:
     alike: dict[str, int] = {}
     for gpu in gpus:
         words = f"{gpu['model'] or 'unknown model'} {gpu['obstacle'] or 'ok'}"
+        if gpu.get("unmanagedMiB"):
+            words += ", used by no known pod"
         alike[words] = alike.get(words, 0) + 1
     return ", ".join(f"{count} x {words}" for words, count in alike.items())
 

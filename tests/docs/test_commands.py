@@ -124,6 +124,7 @@ def test_getting_started_on_a_sample_cluster(demo: Shell) -> None:
         demo.run(command)
     check_output(demo, text)
     assert "a100-0" in demo.said("kerf explain default/train-0")
+    assert "used by no known pod" in demo.said("kerf explain default/train-1")
     assert "would find a node" in demo.said("kerf what-if")
 
 
