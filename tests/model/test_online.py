@@ -9,7 +9,7 @@ from extender.core import packing, potentials
 from extender.core.features import FEATURES, Outlook
 from model import learned, online
 from model.learned import Learned
-from model.online import Follower, Seen, Watch
+from model.online import Follower, Watch
 from model.queues import Simulation, Tasks, Turns
 from model.replays import Engine
 from model.traces import read_nodes, read_pods
