@@ -102,8 +102,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
         bool, typer.Option("--departures", help="Pods leave after their own durations: GPUs in use, queueing delay.")
     ] = False,
     load: Annotated[
-        str, typer.Option(help="With --departures: GPU work submitted, by capacity, as in 0.8,1.0.")
-    ] = "0.8,1.0,1.2",
+        str | None,
+        typer.Option(help="With --departures: GPU work submitted, by capacity. Default: 0.8,1.0,1.2."),
+    ] = None,
     json: JsonOption = None,
 ) -> None:
     """GPU allocation of policies on a trace, seed by seed: at 100 % and 130 % arrived load, or with --departures."""
@@ -113,11 +114,13 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
         from model.training.evaluations import contenders
         from model.training.evaluations import evaluate as evaluated
 
+        if load and not departures:
+            raise ValueError("--load needs --departures")
         listed = policies or f"kerf,kerf-online,fgd{',kube-default' if departures else ''}"
         compared = contenders([name.strip() for name in listed.split(",")], model or RELEASED)
-        numbers, loads = seed_range(seeds), listed_loads(load) if departures else [1.0]
+        numbers, loads = seed_range(seeds), listed_loads(load or "0.8,1.0,1.2")
         report: dict[str, Any] = {"trace": trace, "seeds": numbers, **({} if nodes == "all" else {"nodes": nodes})}
-        with progress_bar(len(compared) * len(numbers) * len(loads)) as tell:
+        with progress_bar(len(compared) * len(numbers) * (len(loads) if departures else 1)) as tell:
             if departures:
                 by_load = churned.evaluate(folder(traces), trace, loads, numbers, compared, tell, nodes)
                 report["loads"] = by_load

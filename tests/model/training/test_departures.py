@@ -77,12 +77,13 @@ def test_other_nodes_are_another_cluster(traces: Path, tmp_path: Path) -> None:
         (["--departures", "--load", "heavy"], "--load heavy"),
         (["--departures", "--load", "1,1"], "different numbers"),
         (["--departures", "--load", "0"], "0.001"),
+        (["--load", "1"], "needs --departures"),
         (["--nodes", "round"], "there are all, half"),
         (["--policies", "fgd,kerf,fgd"], "named twice"),
         (["--policies", "best"], "no policy 'best'"),
         (["--departures", "--policies", "kerf=nowhere"], "nowhere"),
     ],
-    ids=["load", "twice", "low", "nodes", "policies", "policy", "model"],
+    ids=["load", "twice", "low", "alone", "nodes", "policies", "policy", "model"],
 )
 def test_faults_are_told(traces: Path, arguments: list[str], message: str) -> None:
     done = evaluate(traces, *arguments, "--seeds", "3")
