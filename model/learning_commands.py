@@ -109,13 +109,13 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
 ) -> None:
     """GPU allocation of policies on a trace, seed by seed: at 100 % and 130 % arrived load, or with --departures."""
     with telling_faults():
+        if load and not departures:
+            raise ValueError("--load needs --departures")
         from extender.models.files import RELEASED
         from model.training import departures as churned
         from model.training.evaluations import contenders
         from model.training.evaluations import evaluate as evaluated
 
-        if load and not departures:
-            raise ValueError("--load needs --departures")
         listed = policies or f"kerf,kerf-online,fgd{',kube-default' if departures else ''}"
         compared = contenders([name.strip() for name in listed.split(",")], model or RELEASED)
         numbers, loads = seed_range(seeds), listed_loads(load or "0.8,1.0,1.2")
