@@ -152,4 +152,5 @@ def _print_now(answer: Any, console: Console) -> None:
     if now["numChanged"] or now["gone"]:
         gone = f", {len(now['gone'])} gone" if now["gone"] else ""
         details = f" (free GPUs: {', '.join(changed)})" if changed else ""
-        console.print(escape(f"since then {now['numChanged']} candidates changed{details}{gone}"), soft_wrap=True)
+        candidates = "1 candidate" if now["numChanged"] == 1 else f"{now['numChanged']} candidates"
+        console.print(escape(f"since then {candidates} changed{details}{gone}"), soft_wrap=True)

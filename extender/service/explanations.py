@@ -89,7 +89,7 @@ def explain(placement: Placement) -> dict[str, Any]:
     return {
         "pod": placement.pod.key,
         "uid": placement.pod.uid,
-        "decidedAt": datetime.fromtimestamp(placement.decided_at, UTC).isoformat(),
+        "decidedAt": datetime.fromtimestamp(placement.decided_at, UTC).isoformat(timespec="seconds"),
         "policy": decision.policy,
         "request": str(decision.request),
         "required": _required(decision.request),

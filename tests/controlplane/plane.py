@@ -76,7 +76,7 @@ class ControlPlane:
         try:
             processes.retry_taken_port(self._start_servers)
             # The server creates the namespace some time after it calls itself ready.
-            wait_until(lambda: self._exists("/api/v1/namespaces/default"), 30.0, "namespace default")
+            wait_until(lambda: self.exists("/api/v1/namespaces/default"), 30.0, "namespace default")
         except BaseException:
             self.stop()
             raise
@@ -281,11 +281,12 @@ class ControlPlane:
             raise RuntimeError("the control plane is not running")
         return self._api
 
-    def _exists(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
+        """Whether the server has an object, or serves a list, at a path."""
         try:
             self.request("GET", path)
         except ApiError as error:
-            if error.status != 404:
+            if error.status not in (404, 429):  # 429: of a definition made a moment ago, whose storage is not ready
                 raise
             return False
         return True

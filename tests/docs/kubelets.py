@@ -6,12 +6,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-import yaml
-
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import free_port
-from tests.e2e.clusters import KerfProcess
+from tests.install.running import start_installed
 
 _MERGE_PATCH = "application/merge-patch+json"
 _PODS = "/api/v1/pods"
@@ -52,7 +50,7 @@ class Kubelet:
                 deployment = None
                 while not self._stopped.wait(0.1):
                     if deployment is None and (deployment := self._deployment()) is not None:
-                        self._start(processes)
+                        start_installed(self._plane, self._namespace, self._plane.directory, processes, self._port)
                         self._call_ready(deployment)
                     self._end_deleted_pods()
             except BaseException as error:
@@ -65,18 +63,6 @@ class Kubelet:
             )
             return found
         return None
-
-    def _start(self, processes: ExitStack) -> None:
-        path = f"/api/v1/namespaces/{self._namespace}/configmaps/kerf"
-        for name, text in self._plane.request("GET", path)["data"].items():
-            (self._plane.directory / name).write_text(text)
-        settings = str(self._plane.directory / "kerf.yaml")
-        kerf = KerfProcess(self._plane, "kerf", "--config", settings, ready_path="/syncz", port=self._port)
-        processes.callback(kerf.stop)
-        config = self._plane.directory / "scheduler.yaml"
-        election = yaml.safe_load(config.read_text())["leaderElection"]
-        scheduler = self._plane.start_scheduler(config, extender_url=kerf.url, leader_election=election)
-        processes.callback(scheduler.stop)
 
     def _call_ready(self, deployment: dict[str, Any]) -> None:
         counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)

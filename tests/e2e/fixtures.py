@@ -75,6 +75,14 @@ def all_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]
         clusters.close()
 
 
+@pytest.fixture(scope="module")
+def module_clusters(plane: ControlPlane) -> Iterator[Clusters]:
+    """On a control plane that a module has of its own, its fixture `plane`."""
+    clusters = Clusters(plane)
+    yield clusters
+    clusters.close()
+
+
 @pytest.fixture
 def clusters(all_clusters: Clusters) -> Iterator[Clusters]:
     """For tests that say how their cluster is configured; it is left empty."""

@@ -4,9 +4,11 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cluster.contracts.plugins import (
     LOCK,
@@ -24,6 +26,13 @@ from tests.e2e.fixtures import Clusters
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 HAMI_SHARES = 10
+GPUSHARE_CONFIG = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "leaderElection": {"leaderElect": False},
+    "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf"},
+}
+"""config/scheduler-policy-config.yaml of gpushare-scheduler-extender c0b6141, but for its extender."""
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -199,7 +208,12 @@ def test_hami_pods_are_bound_one_by_one_and_served_as_decided(cluster: KerfClust
     assert LOCK not in node["metadata"]["annotations"]
 
 
-def test_gpushare_pods_are_served_as_decided(cluster: KerfCluster) -> None:
+def test_gpushare_pods_are_served_as_decided(clusters: Clusters, tmp_path: Path) -> None:
+    """With the file of gpushare's guide, its extender replaced as docs/migrating.md says."""
+    decisive = yaml.safe_load((SCHEDULER_CONFIG / "decisive.yaml").read_text())
+    config = tmp_path / "scheduler-policy-config.yaml"
+    config.write_text(yaml.safe_dump({**GPUSHARE_CONFIG, "extenders": decisive["extenders"]}))
+    cluster = clusters.open(config)
     cluster.add_nodes(gpushare_node("node", 2, 15), hami_node("other", {"GPU-0": 15360}))
     with kubelet_on(cluster, "node") as kubelet:
         for name, gib in (("a", 8), ("b", 8), ("c", 7), ("d", 7)):

@@ -37,13 +37,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def module_clusters(plane: ControlPlane) -> Iterator[Clusters]:
-    opened = Clusters(plane)
-    yield opened
-    opened.close()
-
-
 @pytest.fixture
 def cluster(module_clusters: Clusters) -> Iterator[KerfCluster]:
     """A Kerf whose queue gives gangs up that are not whole for two seconds."""

@@ -33,24 +33,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane with pipelines, the Job controller and the garbage collector; Kerf has its shipped rights."""
     with ControlPlane(tmp_path_factory.mktemp("pipelines"), users={"kerf": SERVICE_ACCOUNT}) as running:
         running.apply(RBAC, QUEUE / "rbac.yaml", QUEUE / "pipelines.yaml")
-        wait_until(lambda: _served(running), WITHIN_S, "pipelines are served")
+        wait_until(lambda: running.exists(PATH), WITHIN_S, "pipelines are served")
         running.start_controller_manager("job-controller", "garbage-collector-controller")
         yield running
-
-
-def _served(plane: ControlPlane) -> bool:
-    try:
-        plane.request("GET", PATH)
-    except ApiError:
-        return False
-    return True
-
-
-@pytest.fixture(scope="module")
-def module_clusters(plane: ControlPlane) -> Iterator[Clusters]:
-    opened = Clusters(plane)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

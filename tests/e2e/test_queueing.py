@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.controlplane.api import ApiError
 from tests.controlplane.objects import POD_GROUPS, cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
@@ -158,7 +157,7 @@ def test_a_gang_by_the_label_of_scheduler_plugins(queue: KerfCluster) -> None:
     assert "its PodGroup is not there" in skipped(queue, "p0", "gang default/pair")
     queue.plane.apply(POD_GROUPS)
     groups = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
-    wait_until(lambda: _served(queue, groups), WITHIN_S, "PodGroups are served")
+    wait_until(lambda: queue.plane.exists(groups), WITHIN_S, "PodGroups are served")
     group = {
         "apiVersion": "scheduling.x-k8s.io/v1alpha1",
         "kind": "PodGroup",
@@ -168,14 +167,6 @@ def test_a_gang_by_the_label_of_scheduler_plugins(queue: KerfCluster) -> None:
     queue.plane.request("POST", groups, group)
     queue.submit("p1", gpus=1, labels=labels, **GATED)
     assert queue.node_of("p0") == queue.node_of("p1") == "a"
-
-
-def _served(cluster: KerfCluster, path: str) -> bool:
-    try:
-        cluster.plane.request("GET", path)
-    except ApiError:
-        return False
-    return True
 
 
 def test_s1_s9_small_pods_pass_until_room_is_kept_for_the_first(clusters: Clusters) -> None:

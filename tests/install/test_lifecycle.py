@@ -1,6 +1,7 @@
 """The chart in a real cluster: installed, changed, rolled back, removed; what it installs is what is run."""
 
 import base64
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -12,12 +13,14 @@ import pytest
 import urllib3
 import yaml
 
-from tests.controlplane.api import ApiError
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import free_port, start_process, wait_until
 from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
 from tests.install.helm import CHART, Helm
+from tests.install.operators import install_definitions
+from tests.install.running import start_installed
+from tests.telemetry.prometheuses import prometheus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
@@ -43,17 +46,17 @@ def helm(plane: ControlPlane, tmp_path: Path) -> Helm:
 
 def read(plane: ControlPlane, path: str) -> dict[str, Any] | None:
     """An object, None where there is none."""
-    try:
-        found: dict[str, Any] = plane.request("GET", path)
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
-    return found
+    return plane.request("GET", path) if plane.exists(path) else None
 
 
 def deployment(plane: ControlPlane) -> dict[str, Any] | None:
     return read(plane, f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kerf")
+
+
+@pytest.fixture(scope="module")
+def operators(plane: ControlPlane) -> None:
+    """The control plane has the kinds of cert-manager and the Prometheus operator."""
+    install_definitions(plane)
 
 
 @pytest.fixture
@@ -87,6 +90,73 @@ def test_install_upgrade_rollback_uninstall(plane: ControlPlane, helm: Helm, ins
     helm("uninstall", "kerf", "--namespace", NAMESPACE)
     assert deployment(plane) is None
     assert read(plane, "/apis/rbac.authorization.k8s.io/v1/clusterroles/kerf") is None
+
+
+@pytest.mark.usefixtures("operators")
+def test_objects_for_operators_are_installed_and_mean_what_they_should(
+    plane: ControlPlane, helm: Helm, tmp_path: Path
+) -> None:
+    """cert-manager makes the Secrets that pods mount; Prometheus finds the Service, and takes the rules."""
+    values = [
+        *("mode=service", "replicas=2", "inject.enabled=true", "tls.issuer.name=kerf-ca", "tls.issuer.kind=Issuer"),
+        *("webhook.tls.issuer.name=kerf-ca", "webhook.tls.issuer.kind=Issuer", "serviceMonitor.enabled=true"),
+        *("prometheusRule.enabled=true", "prometheusRule.labels.release=monitoring"),
+    ]
+    settings = [part for value in values for part in ("--set", value)]
+    helm("install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace", *settings)
+    try:
+        plane.apply(
+            {
+                "apiVersion": "cert-manager.io/v1",
+                "kind": "Issuer",
+                "metadata": {"name": "kerf-ca", "namespace": NAMESPACE},
+                "spec": {"ca": {"secretName": "kerf-ca"}},
+            }
+        )
+        certificates = {
+            item["spec"]["secretName"]: item["spec"] for item in listed(plane, "cert-manager.io/v1", "certificates")
+        }
+        assert set(certificates) == {"kerf-tls", "kerf-client", "kerf-webhook"}
+        for spec in certificates.values():
+            issuer = spec["issuerRef"]
+            kinds = f"/apis/cert-manager.io/v1/namespaces/{NAMESPACE}/{issuer['kind'].lower()}s"
+            assert plane.exists(f"{kinds}/{issuer['name']}")
+        mounted = {
+            volume["secret"]["secretName"]
+            for item in listed(plane, "apps/v1", "deployments")
+            for volume in item["spec"]["template"]["spec"]["volumes"]
+            if "secret" in volume
+        }
+        assert mounted == {"kerf-tls", "kerf-webhook"}  # kerf-client is kube-scheduler's
+
+        (monitor,) = listed(plane, "monitoring.coreos.com/v1", "servicemonitors")
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        services = plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/services")["items"]
+        (service,) = [item for item in services if wanted <= item["metadata"]["labels"].items()]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+        name, tls = service["metadata"]["name"], endpoint["tlsConfig"]
+        assert tls["serverName"] == f"{name}.{NAMESPACE}.svc"
+        assert tls["serverName"] in certificates[tls["ca"]["secret"]["name"]]["dnsNames"]
+
+        (rule,) = listed(plane, "monitoring.coreos.com/v1", "prometheusrules")
+        assert rule["metadata"]["labels"]["release"] == "monitoring"
+        rules = tmp_path / "rules.yaml"
+        rules.write_text(yaml.safe_dump(rule["spec"]))  # as the operator writes them
+        with prometheus(tmp_path, [], rules=[rules]) as running:
+            answer = json.loads(urllib3.request("GET", f"{running.url}/api/v1/rules").data)
+        loaded = [item for group in answer["data"]["groups"] for item in group["rules"]]
+        shipped = yaml.safe_load((CHART / "alerts.yaml").read_text())["groups"]
+        assert [item["name"] for item in loaded] == [item["alert"] for group in shipped for item in group["rules"]]
+        assert {item["type"] for item in loaded} == {"alerting"}
+    finally:
+        helm("uninstall", "kerf", "--namespace", NAMESPACE)
+
+
+def listed(plane: ControlPlane, version: str, plural: str) -> list[dict[str, Any]]:
+    """All objects of a kind in the chart's namespace."""
+    found: list[dict[str, Any]] = plane.request("GET", f"/apis/{version}/namespaces/{NAMESPACE}/{plural}")["items"]
+    return found
 
 
 def serve_webhook(plane: ControlPlane, running: ExitStack, secret: Path, environment: dict[str, str]) -> int:
@@ -165,23 +235,13 @@ def test_what_is_installed_schedules(plane: ControlPlane, installed: str, tmp_pa
     found = deployment(plane)
     assert found is not None
     spec = found["spec"]["template"]["spec"]
-    files = read(plane, f"/api/v1/namespaces/{NAMESPACE}/configmaps/kerf")
-    assert files is not None
-    for name, text in files["data"].items():
-        (tmp_path / name).write_text(text)
     (kerf,) = spec["initContainers"]
     assert kerf["args"] == ["serve", "--config=/etc/kerf/kerf.yaml"]
     (scheduler,) = spec["containers"]
     assert (scheduler["command"], scheduler["args"]) == (["kube-scheduler"], ["--config=/etc/kerf/scheduler.yaml"])
 
     with ExitStack() as running:
-        # As a sidecar: synced before kube-scheduler starts, deciding once that one leads.
-        process = KerfProcess(plane, "kerf", "--config", str(tmp_path / "kerf.yaml"), ready_path="/syncz")
-        running.callback(process.stop)
-        config = tmp_path / "scheduler.yaml"
-        election = yaml.safe_load(config.read_text())["leaderElection"]
-        running.callback(plane.start_scheduler(config, extender_url=process.url, leader_election=election).stop)
-        cluster = KerfCluster(plane, process)
+        cluster = start_installed(plane, NAMESPACE, tmp_path, running)
         cluster.add_nodes(gpu_node("node", gpus=2))
         cluster.create(pod("trains", gpus=2, scheduler_name="kerf-scheduler"))
         assert assigned_gpus(cluster.bound("trains")) == [0, 1]

@@ -7,17 +7,17 @@ import pytest
 
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import ControlPlane
-from tests.install.helm import Helm
+from tests.install.helm import Helm, only
+from tests.install.operators import install_definitions
 from tests.install.test_chart import MATRIX
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 NAMESPACE = "kerf-schemas"
-FOREIGN = ("monitoring.coreos.com", "cert-manager.io")
-"""Groups of operators that are not in this control plane; tests of the chart look at their objects."""
 MORE = [
     ("inject.enabled=true", "queue.pipelines=true"),
     ("mode=service", "queue.enabled=false", "tls.secretName=a", "access.tokensSecret=b", "imagePullSecrets[0].name=c"),
+    ("webhook.tls.issuer.name=ca", "webhook.tls.issuer.kind=ClusterIssuer", "inject.enabled=true"),
     ("tolerations[0].operator=Exists", "podLabels.a=b", "podAnnotations.c=d", "replicas=3", "dashboard.enabled=true"),
 ]
 
@@ -27,6 +27,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("schemas")) as running:
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         running.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+        install_definitions(running)
         yield running
 
 
@@ -38,22 +39,25 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
 @pytest.mark.parametrize("values", [*MATRIX, *MORE], ids=" ".join)
 def test_every_object_is_valid(plane: ControlPlane, helm: Helm, values: tuple[str, ...]) -> None:
     objects = helm.render(*values, namespace=NAMESPACE)
-    ours = [item for item in objects if not item["apiVersion"].startswith(FOREIGN)]
-    assert len(ours) > 3
-    for item in ours:
+    assert len(objects) > 3
+    for item in objects:
         plane.validate(item)
-    for deployment in (item for item in ours if item["kind"] == "Deployment"):
+    for deployment in (item for item in objects if item["kind"] == "Deployment"):
         plane.validate(pod_of(deployment))
 
 
 def test_an_object_that_is_not_is_refused(plane: ControlPlane, helm: Helm) -> None:
-    """The checks above can fail: on a field that nobody knows, and on a pod that may do more."""
+    """The checks above can fail: on a field that nobody knows, a value of an operator's kind, a pod that may more."""
     (deployment,) = (
         item for item in helm.render("queue.enabled=false", namespace=NAMESPACE) if item["kind"] == "Deployment"
     )
     unknown = {**deployment, "spec": {**deployment["spec"], "replica": 1}}
     with pytest.raises(ApiError, match="replica"):
         plane.validate(unknown)
+    rule = only(helm.render("prometheusRule.enabled=true", namespace=NAMESPACE), "PrometheusRule")
+    rule["spec"]["groups"][0]["rules"][0]["for"] = "5 minutes"
+    with pytest.raises(ApiError, match=r"rules\[0\]\.for"):
+        plane.validate(rule)
     loose = pod_of(deployment)
     loose["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
     with pytest.raises(ApiError, match="violates PodSecurity"):
