@@ -1,5 +1,6 @@
 """A web server that answers as a test says, a stall included."""
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,8 +24,8 @@ class Server:
 
 
 @contextmanager
-def serving(answer: Answer) -> Iterator[Server]:
-    """Serve on a free port of loopback."""
+def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """Serve on a free port of loopback, by HTTPS where that is given."""
     server = Server(answer)
 
     class Handler(BaseHTTPRequestHandler):
@@ -55,7 +56,9 @@ def serving(answer: Answer) -> Iterator[Server]:
             pass  # the client has gone: time-outs are what some tests are about
 
     with Quiet(("127.0.0.1", 0), Handler) as http:
-        server.url = f"http://127.0.0.1:{http.server_address[1]}"
+        server.url = f"{'https' if tls else 'http'}://127.0.0.1:{http.server_address[1]}"
+        if tls is not None:
+            http.socket = tls.wrap_socket(http.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

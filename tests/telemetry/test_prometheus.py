@@ -1,15 +1,18 @@
 """The adapter on Prometheus' API: whatever the other side does ends in time, with a sentence."""
 
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from urllib3.exceptions import InsecureRequestWarning
 
 from extender.telemetry.errors import SourceError
 from extender.telemetry.prometheus import Access, Prometheus
 from extender.telemetry.sources import PrometheusSource, choose_source
+from tests.service.certificates import Authority
 from tests.telemetry.servers import Page, serving
 
 EMPTY = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}}).encode()
@@ -90,6 +93,31 @@ def test_basic_authentication(tmp_path: Path) -> None:
     with serving(lambda *_: (200, EMPTY)) as server:
         Prometheus(server.url, Access(username="kerf", password_file=str(password))).series("X")
         assert server.asked[0][2]["Authorization"] == "Basic a2VyZjpzZWNyZXQ="  # kerf:secret
+
+
+def test_mutual_tls_with_a_ca_of_its_own(tmp_path: Path) -> None:
+    """G12: both sides show a certificate, and a CA that nobody else knows signs them."""
+    authority, stranger = Authority(tmp_path / "ours", "ours"), Authority(tmp_path / "other", "other")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.load_cert_chain(*authority.issue("prometheus"))
+    certificate, key = map(str, authority.issue("kerf"))
+    ours = Access(ca_file=str(authority.certificate), cert_file=certificate, key_file=key)
+    unknown = [
+        Access(cert_file=certificate, key_file=key),
+        Access(ca_file=str(stranger.certificate), cert_file=certificate, key_file=key),
+        Access(ca_file=str(authority.certificate)),
+    ]
+    with serving(lambda *_: (200, EMPTY), tls) as server:
+        assert Prometheus(server.url, ours).series("X") == []
+        unverified = Access(insecure_skip_verify=True, cert_file=certificate, key_file=key)
+        with pytest.warns(InsecureRequestWarning):
+            assert Prometheus(server.url, unverified).series("X") == []
+        assert len(server.asked) == 2
+        for access in unknown:
+            with pytest.raises(SourceError, match=r"TLS: .*certificate|connection"):
+                Prometheus(server.url, access).series("X")
+        assert len(server.asked) == 2
 
 
 def test_a_path_prefix_is_kept() -> None:
