@@ -142,6 +142,45 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
 
 
 @simulate_app.command()
+def live(
+    traces: TracesOption,
+    trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
+    weights: Annotated[str, typer.Option(help="Values of model.live_weight; the first is compared with.")] = (
+        "0,1,2,4,8,16"
+    ),
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes drawn from the trace for each seed.")] = 60,
+    seeds: Annotated[str, typer.Option(help="As in 1001-1012 or 1001,1002.")] = "1001-1012",
+    json: JsonOption = None,
+) -> None:
+    """What the live term of the learned rank is worth where others use GPUs as well; their loads are made up."""
+    with telling_faults():
+        from extender.models import files
+        from model.learning_commands import seed_range
+        from model.loads import LOADS, Synthetic, outcomes, scenes, weights_of
+        from model.reports import interval
+
+        model, synthetic = files.read(files.RELEASED), Synthetic()
+        tried = weights_of(weights)
+        drawn = scenes(folder(traces), trace, model.manifest.foresight_load, nodes, seed_range(seeds), synthetic)
+        runs = [outcomes(scene, model.potential, tried, synthetic.refresh_pods) for scene in drawn]
+        of_first = [run[next(iter(tried))].mean for run in runs]
+    loads = [f"@{load}" for load in LOADS]
+    table = Table(
+        "weight", *(f"allocated {at}" for at in loads), *(f"effective {at}" for at in loads), "effective more"
+    )
+    found: dict[str, Any] = {}
+    for name in tried:
+        rows = [run[name] for run in runs]
+        more = interval([row.mean - first for row, first in zip(rows, of_first, strict=True)])
+        means = [
+            sum(column) / len(rows) for column in zip(*(row.allocated + row.effective for row in rows), strict=True)
+        ]
+        table.add_row(name, *(f"{value:.2f}" for value in means), str(more))
+        found[name] = [row._asdict() for row in rows]
+    publish({"trace": trace, "nodes": nodes, "loads": LOADS, "weights": found}, [table], json)
+
+
+@simulate_app.command()
 def jobs(  # noqa: PLR0913, PLR0917 - options of a command
     jobs: Annotated[
         Path | None, typer.Option(help="CSV file of timestamp, duration, num_gpus, cluster; .csv.gz too.")

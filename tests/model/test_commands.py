@@ -46,6 +46,21 @@ def test_equal_seeds_give_equal_figures(tmp_path: Path) -> None:
     }
 
 
+def test_simulate_live(tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    write_openb(tmp_path)
+    given = ("simulate", "live", "--traces", tmp_path, "--trace", "small", "--seeds", "1001,1002", "--nodes", "6")
+    target = tmp_path / "figures.json"
+    result = kerf(*given, "--weights", "0, 8", "--json", target)
+    assert result.exit_code == 0, result.output
+    runs = json.loads(target.read_text())["weights"]
+    assert {name: len(rows) for name, rows in runs.items()} == {"0": 2, "8": 2}
+    assert all(fast <= held for row in runs["8"] for fast, held in zip(row["effective"], row["allocated"], strict=True))
+    refused = kerf(*given, "--weights", "0,much")
+    assert refused.exit_code == 2
+    assert "--weights 0,much: write numbers from 0 on, as in 0,2,8" in refused.output
+
+
 def test_figures_on_standard_output_are_alone_there(tmp_path: Path) -> None:
     write_openb(tmp_path)
     result = kerf("simulate", "openb", "--traces", tmp_path, "--trace", "small", "--json", "-")
