@@ -155,6 +155,8 @@ def _beside(real: Times, simulated: delays.Run) -> dict[str, Any]:
         "real": _figures(real_jct, real_delay),
         "simulated": _figures(simulated.jct_s, simulated.delay_s),
         "jct_ratio": round(float(real_jct.mean() / simulated.jct_s.mean()), 4),
+        # By how much jobs ran longer than they should: by more than a small part of a job's time, the run says nothing.
+        "late_s": round(float((real_jct - real_delay).mean() - (simulated.jct_s - simulated.delay_s).mean()), 3),
         "delay_correlation": _correlation(real_delay, simulated.delay_s),
     }
 
