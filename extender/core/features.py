@@ -15,6 +15,7 @@ import numpy.typing as npt
 from extender.core.clusters import Floats, Longs, Mask
 from extender.core.fragments import Mix
 from extender.core.packing import GPU_MILLI, Asks, Nodes
+from extender.core.sums import num_true, totals
 
 FEATURES_VERSION: Final = 2
 """Changes whenever a feature changes its meaning, its place or its unit."""
@@ -165,20 +166,21 @@ def features(nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = Non
     free = nodes.gpu_free_milli.astype(np.int64)  # (R, G)
     has_gpus = nodes.num_gpus > 0
     num_gpus = np.maximum(nodes.num_gpus, 1)
-    gpu = free.sum(axis=1) / GPU_MILLI
-    idle = (free == GPU_MILLI).sum(axis=1)
+    total = totals(free)
+    gpu = total / GPU_MILLI
+    idle = num_true(free == GPU_MILLI)
     cpu, cpu_capacity = nodes.cpu_free_milli / outlook.cpu_need_milli, nodes.cpu_milli / outlook.cpu_need_milli
     memory = nodes.memory_free_mib / outlook.memory_need_mib
     cpu_frac = nodes.cpu_free_milli / np.maximum(nodes.cpu_milli, 1)
     worth = outlook.worth[nodes.model[:, None], free].sum(axis=1)  # model -1 is the last row
     if unusable_milli is None:
-        unusable_milli = free.sum(axis=1) - _hosted(nodes, free, outlook.typical, by_milli=True)
+        unusable_milli = total - _hosted(nodes, free, outlook.typical, by_milli=True)
     columns: list[npt.NDArray[np.generic]] = [
         unusable_milli / GPU_MILLI if len(outlook.mix.frequency) else np.zeros(len(free)),
         worth,
         idle,
         has_gpus & (idle == nodes.num_gpus),
-        ((free > 0) & (free < GPU_MILLI)).sum(axis=1),
+        num_true((free > 0) & (free < GPU_MILLI)),
         *(np.minimum(0, cpu - need * gpu) for need in CPU_NEEDS),
         cpu * cpu / np.maximum(cpu_capacity, 1e-9),
         np.log1p(cpu),
@@ -199,8 +201,8 @@ def _hosted(nodes: Nodes, free: Longs, table: Hosting, *, by_milli: bool = False
     enough = free[:, None, :] >= table.gpu_milli[:, None]  # (R, U, G)
     num_amounts = np.searchsorted(table.cpu_milli, nodes.cpu_free_milli, side="right")
     weight = table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), num_amounts[:, None]]  # (R, U)
-    weight = np.where(enough.sum(axis=2) >= table.num_gpus, weight, 0)
+    weight = np.where(num_true(enough) >= table.num_gpus, weight, 0)
     if by_milli:
-        weight = weight * np.where(enough, free[:, None, :], 0).sum(axis=2)
+        weight = weight * totals(np.where(enough, free[:, None, :], 0))
     hosted: Floats = weight.sum(axis=1)
     return hosted

@@ -16,6 +16,7 @@ from extender.core.models import models_allowed
 from extender.core.nodes import GpuUnit
 from extender.core.reasons import Reason
 from extender.core.requests import AskedUnit, GpuRequest
+from extender.core.sums import num_true
 
 
 def _accepts(*units: GpuUnit) -> Mask:
@@ -83,9 +84,9 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     shares = _shares(request, unit)
     needed = max(request.count, 1)
 
-    num_installed = installed.sum(axis=1) * per_gpu
-    num_healthy = healthy.sum(axis=1) * per_gpu
-    free_units = np.maximum(idle.sum(axis=1) * per_gpu - untracked, 0)
+    num_installed = num_true(installed) * per_gpu
+    num_healthy = num_true(healthy) * per_gpu
+    free_units = np.maximum(num_true(idle) * per_gpu - untracked, 0)
     failures: list[_Failure] = [
         (unit == GpuUnit.NONE, Reason.NO_GPUS, num_installed),
         (~accepted(request)[unit], Reason.NOT_THIS_KIND, num_installed),
@@ -95,19 +96,19 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     of_size = healthy
     if request.uuids or request.uuids_exclude:
         of_size = of_size & cluster.taken(uuid_mask(cluster, request), rows)
-        num_of_uuid = of_size.sum(axis=1) * per_gpu
+        num_of_uuid = num_true(of_size) * per_gpu
         failures.append((num_of_uuid < needed, Reason.WRONG_UUID, num_of_uuid))
     if request.include or request.exclude:
         of_size = of_size & model_mask(cluster, request)[cluster.taken(cluster.gpu_model, rows)]
-        num_of_model = of_size.sum(axis=1) * per_gpu
+        num_of_model = num_true(of_size) * per_gpu
         failures.append((num_of_model < needed, Reason.WRONG_MODEL, num_of_model))
     if request.memory_each_mib:
         of_size = of_size & (memory // per_gpu[:, None] >= request.memory_each_mib)
-        num_of_size = of_size.sum(axis=1) * per_gpu
+        num_of_size = num_true(of_size) * per_gpu
         failures.append((num_of_size < needed, Reason.TOO_SMALL, num_of_size))
 
     room = idle & of_size
-    available = np.maximum(room.sum(axis=1) * per_gpu - untracked, 0)
+    available = np.maximum(num_true(room) * per_gpu - untracked, 0)
     taken = np.full(len(rows), needed, dtype=np.int64)
     if request.memory_total_mib:
         total_mib, _ = _most_memory_mib(memory, per_gpu, of_size, np.zeros_like(untracked), request)
@@ -122,8 +123,8 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
             shared_room, busy = _share_room(request, shares, of_size, memory, free_milli, free_mib)
             failures += busy
             room = np.where(shares[:, None], shared_room, room)
-            idle_with_room = np.maximum((shared_room & idle).sum(axis=1) - untracked, 0)
-            available = np.where(shares, (shared_room & ~idle).sum(axis=1) + idle_with_room, available)
+            idle_with_room = np.maximum(num_true(shared_room & idle) - untracked, 0)
+            available = np.where(shares, num_true(shared_room & ~idle) + idle_with_room, available)
         failures.append((available < needed, Reason.BUSY, available))
 
     reason = np.full(len(rows), Reason.FITS, dtype=np.uint8)
@@ -176,7 +177,7 @@ def _share_room(
     milli, needed = max(request.milli, 1), max(request.count, 1)  # a GPU without any compute left serves nobody
     enough = of_size & (free_milli >= milli)
     roomy = enough & (free_mib >= share_mib(request, memory))
-    too_few = shares & (roomy.sum(axis=1) < needed)
+    too_few = shares & (num_true(roomy) < needed)
     if not too_few.any():
         return roomy, []
     most_milli = _nth_largest(np.where(of_size, free_milli, 0), needed)

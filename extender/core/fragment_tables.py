@@ -13,6 +13,7 @@ import numpy as np
 from extender.core.clusters import Floats, Longs
 from extender.core.fragments import Mix
 from extender.core.packing import GPU_MILLI
+from extender.core.sums import num_true, totals
 
 
 class FragmentTables(NamedTuple):
@@ -61,13 +62,11 @@ def unusable_milli(cpu_free_milli: Longs, gpu_free_milli: Longs, model: Longs, t
     base = np.where(model < 0, num_rows - 1, model) * num_met + j  # (R,)
     useful = tables.single.reshape(-1).take(base[:, None] * (GPU_MILLI + 1) + gpu_free_milli).sum(axis=1)
     if tables.several.any():
-        num_idle = (gpu_free_milli == GPU_MILLI).sum(axis=1)
+        num_idle = num_true(gpu_free_milli == GPU_MILLI)
         useful += tables.several.reshape(-1).take(base * tables.several.shape[2] + num_idle)
     for milli, num, frequency in tables.shares:
         enough = gpu_free_milli >= milli
-        hosted = enough.sum(axis=1) >= num
-        useful += frequency.reshape(-1).take(base) * np.where(
-            hosted, np.where(enough, gpu_free_milli, 0).sum(axis=1), 0
-        )
-    unusable: Floats = gpu_free_milli.sum(axis=1) * tables.total - useful
+        hosted = num_true(enough) >= num
+        useful += frequency.reshape(-1).take(base) * np.where(hosted, totals(np.where(enough, gpu_free_milli, 0)), 0)
+    unusable: Floats = totals(gpu_free_milli) * tables.total - useful
     return unusable

@@ -12,7 +12,7 @@ Where no model is served, or its values are not finite, best fit ranks instead.
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -274,15 +274,7 @@ def live_term(weights: LiveWeights | None = None, xids: frozenset[int] = Observe
 
 def taken_of(checked: Fit, where: Rows) -> Fit:
     """The fit of a selection of its rows."""
-    return Fit(
-        checked.reason[where],
-        checked.available[where],
-        checked.room[where],
-        checked.idle[where],
-        checked.free_units[where],
-        checked.taken_units[where],
-        checked.shares[where],
-    )
+    return Fit(*(getattr(checked, field.name).take(where, axis=0) for field in fields(Fit)))
 
 
 def _sampled(cluster: Cluster) -> bool:

@@ -6,6 +6,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Mask, Rows
 from extender.core.fits import Fit, share_mib
 from extender.core.packing import Nodes
 from extender.core.requests import GpuRequest
+from extender.core.sums import num_true
 
 
 def node_states(cluster: Cluster, rows: Rows, num_models: int) -> Nodes:
@@ -17,7 +18,7 @@ def node_states(cluster: Cluster, rows: Rows, num_models: int) -> Nodes:
     return Nodes(
         cpu_milli=cluster.taken(cluster.cpu_milli, rows),
         memory_mib=cluster.taken(cluster.memory_mib, rows),
-        num_gpus=(installed >= 0).sum(axis=1),
+        num_gpus=num_true(installed >= 0),
         model=np.minimum(installed.max(axis=1, initial=-1), num_models).astype(np.int64),
         cpu_free_milli=np.maximum(cluster.taken(cluster.cpu_free_milli, rows), 0),
         memory_free_mib=np.maximum(cluster.taken(cluster.memory_free_mib, rows), 0),
@@ -55,11 +56,14 @@ def after_share(
         for earlier in range(g):
             tried[g] &= by_gpu[g] != by_gpu[earlier]
     of, gpu = np.nonzero(tried.T)
-    memory = memory[of, gpu]
-    by_milli, left_mib = milli[of, gpu] - request.milli, mib[of, gpu] - share_mib(request, memory)
+    # Flat, and `take`: tuples of indices cost NumPy several times as much.
+    at = of * room.shape[1] + gpu
+    milli, mib, memory = (column.reshape(-1).take(at) for column in (milli, mib, memory))
+    by_milli, left_mib = milli - request.milli, mib - share_mib(request, memory)
     by_mib = np.where(memory > 0, left_mib.astype(np.int64) * WHOLE_MILLI // np.maximum(memory, 1), WHOLE_MILLI)
-    states = Nodes(*(column[of] for column in _with_compute(before, request)))  # type: ignore[arg-type]
-    states.gpu_free_milli[np.arange(len(of)), gpu] = np.clip(np.minimum(by_milli, by_mib), 0, WHOLE_MILLI)
+    states = Nodes(*(column.take(of, axis=0) for column in _with_compute(before, request)))  # type: ignore[arg-type]
+    left = np.clip(np.minimum(by_milli, by_mib), 0, WHOLE_MILLI)
+    states.gpu_free_milli.reshape(-1)[np.arange(len(of)) * room.shape[1] + gpu] = left
     return states, of, gpu
 
 

@@ -144,8 +144,8 @@ def _known(trace: Offered, settings: dict[str, Any]) -> _Known:
     flags = {f"{section}.{key}": value for section, values in settings.items() for key, value in values.items()}
     with running(trace.node_manifests, flags) as service:
         cluster, served = service.placer.snapshot(), service.rank.score.served
-    if served is None:
-        raise servers.BenchError(f"the model is not served: {service.rank.why_not}")
+    if served is None or service.rank.priced.fault:
+        raise servers.BenchError(f"the model is not served with prices: {service.rank.fault()}")
     rows = np.array([cluster.row_of[name] for name in trace.workload.node_names])
     names = trace.workload.model_names
     bit = {model.name: number for number, model in enumerate(cluster.models)}
@@ -179,7 +179,10 @@ def _settings(plan: Plan, offered_to: Workload) -> dict[str, Any]:
     ]
     return {
         "decisions": {"policy": "kerf", "typical_pods": pods},
-        "model": {"path": str(plan.model.resolve()), "prices": "lp", "prior_pods": _FOREVER, "refresh_s": _FOREVER},
+        "model": {
+            **{"path": str(plan.model.resolve()), "prices": "lp", "refresh_max_s": _PRICED_WITHIN_S},
+            **{"prior_pods": _FOREVER, "refresh_s": _FOREVER},
+        },
         "telemetry": {"source": "off"},
     }
 

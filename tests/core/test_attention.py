@@ -9,7 +9,10 @@ from extender.core import attention
 from extender.core.attention import CLUSTER_FEATURES, POD_FEATURES, Attention, Sight
 from extender.core.clusters import Floats
 from extender.core.features import FEATURES, FEATURES_VERSION
+from extender.core.packing import Nodes
 from extender.core.potentials import PotentialError
+from tests.core.test_features import random_outlook
+from tests.model.builders import random_nodes
 
 F, D = len(FEATURES), len(FEATURES) + 1
 
@@ -53,6 +56,16 @@ def test_pooling_is_a_weighted_mean_for_each_query() -> None:
     assert attention.pooled(rows, count, embed, bias, queries) == pytest.approx(
         pooled_slowly(rows, count, embed, bias, queries), rel=1e-12
     )
+
+
+def test_nodes_without_gpus_are_not_seen() -> None:
+    rng = np.random.default_rng(7)
+    nodes = random_nodes(rng, 20)
+    with_gpus = Nodes(*(column[nodes.num_gpus > 0] for column in nodes))  # type: ignore[arg-type]
+    assert 0 < len(with_gpus.model) < 20
+    outlook = random_outlook(rng)
+    for ours, theirs in zip(attention.sight(nodes, outlook), attention.sight(with_gpus, outlook), strict=True):
+        assert np.array_equal(ours, theirs)
 
 
 def test_a_row_that_stands_for_three_nodes_is_three_rows() -> None:
