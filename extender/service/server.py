@@ -22,6 +22,13 @@ _GRACE_S = 30
 _GC_THRESHOLDS = (50_000, 20, 50)
 
 
+def keep_what_is_there() -> None:
+    """What start-up has made stays: collections need not walk it again, and are rare enough to hold up no call."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
 class DrainingServer(uvicorn.Server):
     """On SIGTERM: not ready at once, closed after the drain time, ended when the last request is answered."""
 
@@ -38,10 +45,7 @@ class DrainingServer(uvicorn.Server):
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # What start-up has made stays: collections need not walk it again, and are rare enough to hold up no call.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        keep_what_is_there()
         await super().startup(sockets)
         self._log_addresses()
 

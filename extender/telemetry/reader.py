@@ -30,7 +30,7 @@ from extender.telemetry.sources import Samples, Source, choose_source
 from extender.telemetry.tables import DeviceTable
 
 _PODS_PER_FRAME: Final = 2000
-_NICENESS: Final = 5  # metrics may wait, kube-scheduler may not
+_NICENESS: Final = 10  # of a core that both want, a tenth: metrics may wait, kube-scheduler may not
 
 
 class Reader:

@@ -141,8 +141,11 @@ def telemetry_table(report: Report) -> Table:
         "refresh_s",
         "stall_ms",
         "stall_cpu_ms",
+        "stall_idle_ms",
+        "stall_idle_cpu_ms",
         "filter_p99_ratio_dead",
         "score_ratio",
+        "score_ratio_half_width",
         "reader_rss_mib",
         "reader_cpu_s",
     ):

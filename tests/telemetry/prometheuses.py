@@ -77,7 +77,7 @@ def configuration(jobs: Sequence[Job], interval: str = "1s", rules: Sequence[Pat
 
 @contextlib.contextmanager
 def prometheus(
-    folder: Path, jobs: Sequence[Job], interval: str = "1s", rules: Sequence[Path] = ()
+    folder: Path, jobs: Sequence[Job], interval: str = "1s", rules: Sequence[Path] = (), niceness: int = 0
 ) -> Iterator[Process]:
     """A running Prometheus that scrapes the jobs and evaluates rules; its data go with the folder."""
     executable = find_prometheus()
@@ -88,6 +88,7 @@ def prometheus(
         port = free_port()
         url = f"http://127.0.0.1:{port}"
         command = [
+            *("nice", "-n", str(niceness)),
             str(executable),
             f"--config.file={config}",
             f"--storage.tsdb.path={folder / 'data'}",
