@@ -111,7 +111,7 @@ async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Call
             await asyncio.sleep(sum(refreshes))
         rss_mib, reader_cpu_s = observer.status.report.rss_mib, observer.status.report.cpu_s
         tell("requests with and without live scores in turn")
-        plain_flags = {"telemetry.source": "off", "decisions.policy": "bestfit"}
+        plain_flags: dict[str, object] = {"telemetry.source": "off", "decisions.policy": "bestfit"}
         async with _running(plan.nodes, plain_flags) as without:
             live, plain = await _in_turn([service, without], bodies)
         tell("requests with Prometheus alive")
