@@ -1,13 +1,14 @@
 """The pods of a trace with their own durations, on its own nodes: a cluster that churns."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from extender.core import packing
 from extender.core.durations import Durations
+from extender.core.skips import takes_more
 from model.baselines import Baseline
 from model.delays import Owners, Run, reserve_after_s, turns_of
 from model.learned import Learned
@@ -94,18 +95,28 @@ def simulate_churn(
     seed: int,
     failures: Failures | None = None,
     round_s: float = 0.0,
+    patience_s: float = 0.0,
 ) -> Run:
-    """Run all pods to their ends."""
+    """Run all pods to their ends.
+
+    Under a learned rank that is told what to expect, shares that take more of a GPU's worth than their part give way to
+    pods that come up to `patience_s` after them (`extender.core.skips`).
+    """
     tasks = offered.tasks
+    late_s = np.zeros(len(tasks.kinds))
+    if isinstance(policy, Learned):
+        spoil = takes_more(policy.outlook.worth, tasks.asks.num_gpus, tasks.asks.gpu_milli)
+        late_s[spoil[[kind[0][0] for kind in tasks.kinds]]] = patience_s
     nodes = packing.copy_of(offered.nodes)
     if isinstance(policy, Baseline) and policy.order is not None:
         nodes = packing.in_order(nodes, policy.order(nodes, offered.model_names))
     durations = Durations()
+    turns = turns_of(order, tasks, offered.owners, durations)
     simulation = Simulation(
         tasks,
         nodes,
         policy,
-        turns_of(order, tasks, offered.owners, durations),
+        replace(turns, place=lambda job: turns.place(job) + float(late_s[job])),
         np.random.default_rng([seed, 2]),
         lambda job: durations.finished(offered.owners[job], float(tasks.duration_s[job])),
         failures,

@@ -91,8 +91,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
     policies: Annotated[
         str | None,
         typer.Option(
-            help="kerf, kerf-online, those of kerf simulate, NAME=FOLDER for other models; the first is compared with "
-            "each other. Default: kerf,kerf-online,fgd, with --departures kube-default too."
+            help="kerf, kerf-online, with --departures kerf-selective, those of kerf simulate, NAME=FOLDER for other "
+            "models; the first is compared with each other. Default: kerf,kerf-online,fgd; with --departures also "
+            "kube-default."
         ),
     ] = None,
     nodes: Annotated[
@@ -113,11 +114,13 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
             raise ValueError("--load needs --departures")
         from extender.models.files import RELEASED
         from model.training import departures as churned
-        from model.training.evaluations import contenders
+        from model.training.evaluations import SELECTIVE, contenders
         from model.training.evaluations import evaluate as evaluated
 
         listed = policies or f"kerf,kerf-online,fgd{',kube-default' if departures else ''}"
         compared = contenders([name.strip() for name in listed.split(",")], model or RELEASED)
+        if SELECTIVE in compared and not departures:
+            raise ValueError(f"{SELECTIVE} needs --departures: without them nobody waits")
         numbers, loads = seed_range(seeds), listed_loads(load or "0.8,1.0,1.2")
         report: dict[str, Any] = {"trace": trace, "seeds": numbers, **({} if nodes == "all" else {"nodes": nodes})}
         with progress_bar(len(compared) * len(numbers) * (len(loads) if departures else 1)) as tell:

@@ -25,7 +25,7 @@ from extender.cluster.reflectors import Reflector
 from extender.cluster.transports import ClusterError, Transport
 from extender.core.durations import Durations
 from extender.core.orders import Order, Waiting, hold_s, ordered
-from extender.core.requests import PodRequest
+from extender.core.requests import GpuRequest, PodRequest
 from extender.queueing.backlogs import PENDING_PODS, Backlog, Entry
 from extender.queueing.gangs import Gangs, Unit, units_of
 from extender.queueing.manifests import Node, Pod
@@ -76,6 +76,8 @@ class QueueController:
         self._realiser = Realiser(transport)
         self.backlog = Backlog(clock, self._dirty.set, self._left)
         self.counts = Counts()
+        self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
+        """Whether a pod takes more of a GPU's worth than its part of it: it gives way for `Options.patience_s`."""
         self.durations = Durations()
         self.head: Head | None = None
         self._gangs = Gangs(transport, clock)
@@ -219,7 +221,7 @@ class QueueController:
                 key=unit.name,
                 priority=max(pod.priority for pod in unit.pods),
                 since=min(entry.created for entry in unit.entries),
-                held_s=self._held_s(unit) if self._options.order is Order.KERF else 0.0,
+                held_s=self._held_s(unit),
                 owner=unit.namespace,
                 share=unit.gpus / max(quotas.weights.get(unit.namespace, 1.0), 1e-9) if fair else 0.0,
             )
@@ -235,12 +237,17 @@ class QueueController:
         return [by_key[item.key] for item in in_order]
 
     def _held_s(self, unit: Unit) -> float:
+        requests = [pod.gpus for pod in unit.pods]
+        selective = self._options.patience_s > 0 and all(gpus and self.takes_more(gpus) for gpus in requests)
+        patience_s = self._options.patience_s if selective else 0.0
+        if self._options.order is not Order.KERF:
+            return patience_s
         expected_s = max(
             self.durations.expected_s(owners_of(entry.pod, entry.planned.num_gpus))
             for entry in unit.entries
             if entry.planned is not None
         )
-        return hold_s(expected_s, unit.gpus, self._options.held_most_s)
+        return patience_s + hold_s(expected_s, unit.gpus, self._options.held_most_s)
 
     def _used(self) -> dict[str, float]:
         """GPUs in use by namespace, those of pods on their way included."""

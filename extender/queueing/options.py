@@ -23,6 +23,7 @@ class Options:
     reserve_frac: float = 0.0
     reserve_after_s: float = 10.0
     skip_s: float = 3600.0
+    patience_s: float = 0.0
     fail_open_s: float = 0.0
     gang_timeout_s: float = 0.0
     fair_share: bool = False

@@ -171,6 +171,7 @@ def create_app(
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
     metrics.registry.register(LeadershipCollector(fence, leadership))
     if queue is not None:
+        queue.takes_more = rank.takes_more
         metrics.registry.register(QueueCollector(queue))
     if pipelines is not None:
         metrics.registry.register(PipelineCollector(pipelines))
@@ -283,6 +284,7 @@ def _queue(
         reserve_frac=given.reserve_frac,
         reserve_after_s=given.reserve_after_s,
         skip_s=given.skip_s,
+        patience_s=given.patience_s,
         fail_open_s=given.fail_open_s,
         gang_timeout_s=given.gang_timeout_s,
         fair_share=given.fair_share,

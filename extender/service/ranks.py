@@ -13,12 +13,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from extender.cluster import objects
 from extender.core.clusters import Cluster, Floats
 from extender.core.learned import HEURISTIC, KerfWeights, LearnedScore, live_term
 from extender.core.live import LiveWeights
 from extender.core.occupancies import counting_observed
 from extender.core.policies import AUTO, Policy, kerf
+from extender.core.requests import GpuRequest
+from extender.core.skips import takes_more
 from extender.core.typical import Expected
 from extender.models import files
 from extender.models.demands import Kind, demand_of, guessed
@@ -112,6 +116,14 @@ class LearnedRank:
     def why_not(self) -> str:
         """Why no model ranks, "" where one does."""
         return self.refusal or self.score.fault
+
+    def takes_more(self, request: GpuRequest) -> bool:
+        """Whether a pod takes more of a GPU's worth than its part of it, by the prices that the model goes by now."""
+        served = self.score.served
+        if served is None:
+            return False
+        num_gpus, gpu_milli = np.array([request.count]), np.array([request.milli])
+        return bool(takes_more(served.outlook.worth, num_gpus, gpu_milli)[0])
 
     def fault(self) -> str:
         """What keeps the learned rank from being served as it should, "" for nothing, or where nobody asked for it."""

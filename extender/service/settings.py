@@ -312,6 +312,9 @@ class QueueSettings(_Section):
     """When the first in the queue has waited so long without room, nodes are kept for it from those behind it."""
     skip_s: float = Field(default=3600.0, ge=0)
     """A pod that has been kept from those nodes for so long, though it had room there, may use them."""
+    patience_s: float = Field(default=0.0, ge=0)
+    """A share that takes more of a GPU's worth than its part, by the prices of the learned rank, gives way to equals in
+    priority that come up to so long after it; 0: never."""
     batch_pods: int = Field(default=500, ge=1)
     """Most pods of a batch for planners that search; greedy takes all."""
     max_open: int = Field(default=256, ge=1)

@@ -24,6 +24,8 @@ from model.workloads import Workload, workload
 
 ONLINE: Final = "kerf-online"
 """The same model, told nothing: it expects what it has seen."""
+SELECTIVE: Final = "kerf-selective"
+"""The model, with shares giving way that take more of a GPU's worth than their part: only where pods come back."""
 
 Figures = dict[str, list[Any]]
 """Percent allocated at each of LOADS, by seed, and pods `refused` although they fitted."""
@@ -42,7 +44,7 @@ def contenders(policies: Sequence[str], model: Path) -> dict[str, Baseline | Pat
         name, equals, folder = policy.partition("=")
         if name in found:
             raise ValueError(f"--policies {','.join(policies)}: a policy is named twice")
-        ours = model if name in (LEARNED, ONLINE) else None
+        ours = model if name in (LEARNED, ONLINE, SELECTIVE) else None
         found[name] = Path(folder) if equals else ours or baseline(name)
     return found
 

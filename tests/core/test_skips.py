@@ -12,7 +12,7 @@ from extender.core.fits import fit
 from extender.core.nodes import GpuUnit
 from extender.core.policies import POLICIES
 from extender.core.requests import GpuRequest
-from extender.core.skips import is_larger, leaves_room
+from extender.core.skips import is_larger, leaves_room, takes_more
 from tests.core.builders import NodeState, all_rows, cluster_of, node
 
 A100 = ("NVIDIA-A100-SXM4-40GB", 40_960)
@@ -68,3 +68,18 @@ def _with(state: NodeState, gpus: tuple[int, ...], milli: int, units: int) -> No
     if milli:
         return replace(state, used={**state.used, **dict.fromkeys(gpus, (milli, 8192))})
     return replace(state, held=state.held | set(gpus))
+
+
+def test_shares_take_more_where_what_they_leave_is_worth_nothing() -> None:
+    left = np.arange(1001)
+    plain, spoiled = left / 1000, np.where(left >= 500, left / 1000, 0.0)  # less than a half is of no use to anybody
+    num_gpus, milli = np.array([1, 1, 1, 2, 0]), np.array([810, 500, 1000, 1000, 0])
+    assert takes_more(np.stack([spoiled, np.zeros(1001)]), num_gpus, milli).tolist() == [
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    assert not takes_more(plain[None], num_gpus, milli).any()
+    assert not takes_more(np.zeros((1, 1001)), num_gpus, milli).any()

@@ -423,3 +423,27 @@ def test_a4_nobody_is_held_back_longer_than_the_bound() -> None:
     rig.pod("short-1", 1, created="1970-01-01T00:01:51Z")  # 101 s after it
     rig.round()
     assert rig.api.order == ["long-1"]
+
+
+@pytest.mark.parametrize(("later", "first"), [("1970-01-01T00:01:49Z", "large"), ("1970-01-01T00:01:51Z", "small")])
+def test_s1_who_takes_more_than_his_part_gives_way_to_those_that_come_soon_after(later: str, first: str) -> None:
+    rig = Rig(patience_s=100.0)
+    rig.queue.takes_more = lambda request: request.count == 1
+    rig.node("n", 2)
+    rig.pod("small", 1, created="1970-01-01T00:00:10Z")
+    rig.pod("large", 2, created=later)  # 99 or 101 s after it
+    rig.round()
+    assert rig.api.order == [first]
+    rig.bind(first)
+    rig.round()
+    assert rig.api.order == [first]  # no room
+
+
+def test_s1_who_gives_way_goes_where_nobody_else_can() -> None:
+    rig = Rig(patience_s=100.0)
+    rig.queue.takes_more = lambda request: request.count == 1
+    rig.node("n", 2)
+    rig.pod("small", 1)
+    rig.pod("huge", 3)
+    rig.round()
+    assert rig.api.order == ["small"]

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from extender.core.observations import Gauge
 from extender.core.potentials import Potential
+from extender.core.requests import GpuRequest
 from extender.models import files
 from tests.controlplane.processes import wait_until
 from tests.core.learning import only
@@ -374,3 +376,17 @@ def test_without_prices_plain_worth_serves_and_that_is_told(model: Path, monkeyp
         (degraded,) = kerf.get("/readyz").json()["degraded"]
         assert degraded.startswith("model: no prices of what is expected, plain worth instead: ")
         assert kerf.get("/model").json()["served"] == "model"
+
+
+def test_s1_the_prices_that_serve_say_who_takes_more_than_his_part(model: Path) -> None:
+    with serving(model, model__prices="plain") as kerf:
+        rank = kerf.service.rank
+        share, whole = GpuRequest(1, milli=810), GpuRequest(1)
+        assert not rank.takes_more(share)  # nothing serves yet
+        look(kerf)
+        assert not rank.takes_more(share)  # by plain worth nobody does
+        served = rank.score.served
+        assert served is not None
+        worth = np.where(np.arange(1001) >= 500, served.outlook.worth, 0.0)
+        rank.score.served = served._replace(outlook=served.outlook._replace(worth=worth))
+        assert rank.takes_more(share) and not rank.takes_more(whole)

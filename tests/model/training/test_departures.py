@@ -4,12 +4,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from extender.core import potentials
+from extender.core.features import FEATURES
+from extender.core.fragments import mix_of
+from extender.core.packing import ANY_MODEL, Asks
 from model.commands import simulate_app
+from model.departures import Churn, simulate_churn
+from model.learned import Learned
 from model.learning_commands import evaluate_app
+from model.queues import Tasks
+from model.traces import NodeList
 from model.training.departures import differences
+from model.workloads import bits_of, empty_nodes
+from tests.core.test_features import random_outlook
 from tests.model.builders import write_openb
 
 
@@ -43,6 +54,38 @@ def test_figures_are_those_of_single_runs(traces: Path, tmp_path: Path) -> None:
         assert row["p99_delay_s"][1] == one["queueing_delay_s"]["p99"]
     used = [found["loads"][load]["kerf-online"]["allocated_gpus"] for load in ("0.8", "1.2")]
     assert all(low < high for low, high in zip(*used, strict=True))
+
+
+def test_shares_that_spoil_gpus_give_way_to_those_that_come_soon_after() -> None:
+    """One GPU is in use for two hours. A share of 800 waits for it since the start, who wants all of it since later."""
+    node_list = NodeList(("n",), np.array([64000]), np.array([262144]), np.array([1]), ("T4",))
+    asks = Asks(np.full(2, 1000), np.full(2, 1024), np.ones(2, np.int64), np.array([800, 1000]), np.full(2, ANY_MODEL))
+    worth = np.zeros((2, 1001))
+    worth[0] = np.where(np.arange(1001) >= 800, 0.8, 0.0)  # the 200 beside a share of 800 are worth nothing
+    worth[0, 1000] = 1.0
+    rng = np.random.default_rng(0)
+    rank = Learned(potentials.linear(np.zeros(len(FEATURES)), 1.0), random_outlook(rng)._replace(worth=worth))
+
+    def first_of(later_s: float, patience_s: float) -> str:
+        submitted = np.array([0.0, 60.0, 60.0 + later_s])
+        tasks = Tasks(
+            submitted, np.full(3, 7200.0), (((1, 1),), ((0, 1),), ((1, 1),)), np.zeros(3, np.int64),
+            np.array([1000, 800, 1000]), asks, mix_of([], 1),
+        )  # fmt: skip
+        nodes = empty_nodes(node_list, bits_of(node_list), np.zeros(1, np.int64))
+        offered = Churn(tasks, nodes, ("T4",), [("T4", "1000")] * 3, 0, 0, 1.0)
+        started = simulate_churn(offered, rank, "fifo", 0, patience_s=patience_s).outcome.started_s
+        return "share" if started[1] < started[2] else "whole"
+
+    assert first_of(600.0, patience_s=0.0) == "share"
+    assert first_of(600.0, patience_s=900.0) == "whole"
+    assert first_of(1200.0, patience_s=900.0) == "share"  # came too late to be given way to
+
+
+def test_selective_figures_are_those_of_the_model_with_patience(traces: Path, tmp_path: Path) -> None:
+    call = ("--departures", "--load", "1.5", "--seeds", "3", "--policies", "kerf-selective,kerf")
+    found = figures(traces, tmp_path / "selective.json", *call)["loads"]["1.5"]
+    assert found["kerf-selective"] != found["kerf"]
 
 
 def test_more_in_use_and_less_delay_are_better() -> None:
@@ -82,8 +125,9 @@ def test_other_nodes_are_another_cluster(traces: Path, tmp_path: Path) -> None:
         (["--policies", "fgd,kerf,fgd"], "named twice"),
         (["--policies", "best"], "no policy 'best'"),
         (["--departures", "--policies", "kerf=nowhere"], "nowhere"),
+        (["--policies", "kerf-selective,kerf"], "kerf-selective needs --departures"),
     ],
-    ids=["load", "twice", "low", "alone", "nodes", "policies", "policy", "model"],
+    ids=["load", "twice", "low", "alone", "nodes", "policies", "policy", "model", "selective"],
 )
 def test_faults_are_told(traces: Path, arguments: list[str], message: str) -> None:
     done = evaluate(traces, *arguments, "--seeds", "3")
