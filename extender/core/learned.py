@@ -39,6 +39,7 @@ _TENTHS: Final = 10
 _HAIR: Final = 2.0**-20
 """Of a quantum, for each GiB of a GPU's memory: all the memory a GPU can have comes to less than a headroom's tenth."""
 _GIB_MIB: Final = 1024
+_ANY_MIB: Final = np.iinfo(np.int32).max
 _FEW: Final = 8
 """Rows are few where they are less than one in so many."""
 
@@ -133,7 +134,8 @@ class LearnedScore:
     def gains(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> tuple[Floats, Longs]:
         """(R,) V after - V before in GPUs on rows that fit, and (R,) the GPU of a share of one GPU, else -1.
 
-        A share tries each GPU with room, and takes the first of those that gain most. Without a model all are 0.
+        A share tries each GPU with room, of unlike ones those with the least memory, and takes the first of those that
+        gain most: V knows one model a node. Without a model all are 0.
         """
         if self.served is None:
             return np.zeros(len(rows)), np.full(len(rows), -1)
@@ -153,6 +155,8 @@ class LearnedScore:
         else:
             gain = np.zeros(len(rows))
         room = fit.room & single[:, None]
+        memory = cluster.taken(cluster.gpu_memory_mib, rows)
+        room = room & (memory == np.where(room, memory, _ANY_MIB).min(axis=1)[:, None])
         states, of, tried = after_share(cluster, request, rows, room, before)
         gains = np.full(room.T.shape, -np.inf)  # (G, R)
         gains[tried, of] = self._values(states) - value[of]
