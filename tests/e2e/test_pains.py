@@ -308,7 +308,7 @@ def test_garbage_in_annotations_harms_nobody(cluster: KerfCluster) -> None:
 
 def test_scores_stay_in_range_whatever_the_number_of_nodes(clusters: Clusters) -> None:
     """TAS: scores go below 0 from the 12th node on."""
-    cluster = clusters.open(SCHEDULER_CONFIG / "scores.yaml", "--mode", "scores")
+    cluster = clusters.open(SCHEDULER_CONFIG / "scores.yaml", "--mode", "scores", "--set", "decisions.policy=bestfit")
     names = [f"node-{number:02d}" for number in range(30)]
     cluster.add_nodes(*(gpu_node(name, gpus=1 + number % 15) for number, name in enumerate(names)))
     asking = pod("asking", labels=asks(1))
