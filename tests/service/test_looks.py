@@ -1,6 +1,8 @@
 """A net with attention in the running service: what it sees, when it looks again, and what it does with no sense."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,11 +49,15 @@ def write(directory: Path, actor: Attention) -> Path:
     return directory
 
 
-def serving(path: Path, objects: Any = NODES, **flags: Any) -> Any:
+@contextmanager
+def serving(path: Path, objects: Any = NODES, **flags: Any) -> Iterator[Kerf]:
+    """Kerf with a net, that looks when the test says so and not besides."""
     given: dict[str, Any] = {
         "model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0, "model__path": str(path),
     }  # fmt: skip
-    return running(objects, **{**given, **flags})
+    with running(objects, **{**given, **flags}) as kerf:
+        kerf.run(kerf.service.rank.stop())
+        yield kerf
 
 
 def look(kerf: Kerf) -> None:
