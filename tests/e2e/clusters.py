@@ -41,7 +41,10 @@ class KerfProcess:
         certificate: Path | None = None,
         port: int = 0,
     ) -> None:
-        """With a `certificate`, that of its CA, it is spoken to by HTTPS."""
+        """With a `certificate`, that of its CA, it is spoken to by HTTPS.
+
+        Without a learned rank, where nothing else is said: it begins to rank at a moment that other tests don't see.
+        """
         self.port = port or free_port()
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
         self._tls = ssl.create_default_context(cafile=str(certificate)) if certificate else None
@@ -56,7 +59,8 @@ class KerfProcess:
             *credentials,
             *arguments,
         ]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
+        environment = {"KERF_MODEL__MODE": "off"}
+        environment |= {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
         self.log = plane.directory / f"{name}.log"
         self.process: Process = start_process(name, command, self.log, self.url, environment | dict(env or {}))
         self.process.wait_ready(lambda: answers(self.url + ready_path, certificate))
