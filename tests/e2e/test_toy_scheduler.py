@@ -112,10 +112,10 @@ def test_t6_the_binding_and_its_event_name_the_gpus(cluster: KerfCluster) -> Non
     assert annotations["kept"] == "as it was"
     assert annotations["kerf.dev/assigned-gpus"] == "2"
     assert annotations["kerf.dev/assigned-model"] == "a100-sxm4-80gb"
-    assert annotations["kerf.dev/assigned-by"].endswith(" kerf")
+    assert annotations["kerf.dev/assigned-by"].endswith(" bestfit")
     assert assigned_gpus(cluster.bound("first")) == [0, 1]
     message = cluster.event("first", "GPUsAssigned")
-    assert message == "Assigned GPUs 0,1 (a100-sxm4-80gb) of node node by policy kerf"
+    assert message == "Assigned GPUs 0,1 (a100-sxm4-80gb) of node node by policy bestfit"
     assert "Successfully assigned default/first to node" in cluster.event("first", "Scheduled")
 
 
