@@ -43,7 +43,7 @@ class KerfProcess:
     ) -> None:
         """With a `certificate`, that of its CA, it is spoken to by HTTPS.
 
-        Without a learned rank, where nothing else is said: it begins to rank at a moment that other tests don't see.
+        Without a learned rank, where no settings are given: it begins to rank at a moment that other tests don't see.
         """
         self.port = port or free_port()
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
@@ -59,7 +59,7 @@ class KerfProcess:
             *credentials,
             *arguments,
         ]
-        environment = {"KERF_MODEL__MODE": "off"}
+        environment = {} if "--config" in arguments else {"KERF_MODEL__MODE": "off"}
         environment |= {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
         self.log = plane.directory / f"{name}.log"
         self.process: Process = start_process(name, command, self.log, self.url, environment | dict(env or {}))
