@@ -39,7 +39,6 @@ _TENTHS: Final = 10
 _HAIR: Final = 2.0**-20
 """Of a quantum, for each GiB of a GPU's memory: all the memory a GPU can have comes to less than a headroom's tenth."""
 _GIB_MIB: Final = 1024
-_ANY_MIB: Final = np.iinfo(np.int32).max
 _FEW: Final = 8
 """Rows are few where they are less than one in so many."""
 
@@ -156,7 +155,7 @@ class LearnedScore:
             gain = np.zeros(len(rows))
         room = fit.room & single[:, None]
         memory = cluster.taken(cluster.gpu_memory_mib, rows)
-        room = room & (memory == np.where(room, memory, _ANY_MIB).min(axis=1)[:, None])
+        room = room & (memory == scores.smallest_mib(cluster, rows, fit)[:, None])
         states, of, tried = after_share(cluster, request, rows, room, before)
         gains = np.full(room.T.shape, -np.inf)  # (G, R)
         gains[tried, of] = self._values(states) - value[of]

@@ -40,8 +40,7 @@ def takes_more(worth: Floats, num_gpus: Longs, gpu_milli: Longs) -> Mask:
     mean = priced.mean(axis=0)  # (1001,)
     share = (num_gpus == 1) & (gpu_milli > 0) & (gpu_milli < WHOLE_MILLI)
     taken = np.where(share, gpu_milli, 0)
-    more: Mask = mean[WHOLE_MILLI] - mean[WHOLE_MILLI - taken] > taken / WHOLE_MILLI * mean[WHOLE_MILLI] * (1 + 1e-6)
-    spoils: Mask = share & more
+    spoils: Mask = mean[WHOLE_MILLI] - mean[WHOLE_MILLI - taken] > taken / WHOLE_MILLI * mean[WHOLE_MILLI] * (1 + 1e-6)
     return spoils
 
 

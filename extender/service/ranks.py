@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from extender.cluster import objects
-from extender.core.clusters import Cluster, Floats
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Mask
 from extender.core.learned import HEURISTIC, KerfWeights, LearnedScore, live_term
 from extender.core.live import LiveWeights
 from extender.core.occupancies import counting_observed
@@ -96,6 +96,8 @@ class LearnedRank:
         self.look: Look | None = None
         """At the cluster, for the score in use; None where that of the model is still to be made."""
         self.num_looks = 0
+        self._spoiling: tuple[Floats, Mask] | None = None
+        """Prices, and by them the (1000,) amounts of milli that `takes_more` of a GPU's worth."""
         self._serial = 0
         self._signature: object = None
         self._task: asyncio.Task[None] | None = None
@@ -122,8 +124,11 @@ class LearnedRank:
         served = self.score.served
         if served is None:
             return False
-        num_gpus, gpu_milli = np.array([request.count]), np.array([request.milli])
-        return bool(takes_more(served.outlook.worth, num_gpus, gpu_milli)[0])
+        worth = served.outlook.worth
+        if self._spoiling is None or self._spoiling[0] is not worth:  # once for all pods of all rounds
+            every = np.arange(WHOLE_MILLI)
+            self._spoiling = worth, takes_more(worth, np.ones_like(every), every)
+        return request.count == 1 and bool(self._spoiling[1][request.milli])
 
     def fault(self) -> str:
         """What keeps the learned rank from being served as it should, "" for nothing, or where nobody asked for it."""
