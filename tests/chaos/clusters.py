@@ -68,10 +68,17 @@ class Loop:
         return self.run(work())
 
     def stop(self) -> None:
-        """End it."""
+        """End it, and what still runs in it."""
+        self.run(self._cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
 
 class Cluster:
