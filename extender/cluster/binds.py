@@ -26,6 +26,7 @@ from extender.cluster.pods import (
     ASSIGNED_MODEL,
     ASSIGNED_SHARE,
     ASSIGNED_UUIDS,
+    EXPLANATION,
     format_gpus,
     read_pod_request,
 )
@@ -294,6 +295,10 @@ def _annotations(assignment: Assignment) -> dict[str, str]:
     return {
         ASSIGNED_GPUS: format_gpus(assignment.gpus),
         ASSIGNED_BY: f"kerf/{__version__} {assignment.policy}",
+        EXPLANATION: (
+            f"placed: {assignment.request}; there was room on {assignment.num_fit} of {assignment.num_nodes} nodes,"
+            f" this one is the best by policy {assignment.policy}"
+        ),
         **({ASSIGNED_UUIDS: ",".join(assignment.uuids)} if assignment.uuids else {}),
         **({ASSIGNED_MODEL: assignment.models} if assignment.models else {}),
         **({ASSIGNED_SHARE: str(assignment.milli), ASSIGNED_MEMORY: str(assignment.mib)} if assignment.shared else {}),

@@ -85,6 +85,10 @@ class Assignment:
     request: str
     """The request in words."""
     policy: str
+    num_fit: int
+    """Nodes with room for it, this one among them."""
+    num_nodes: int
+    """Nodes that were looked at."""
 
     @property
     def shared(self) -> bool:
@@ -142,6 +146,8 @@ class Placement:
             models=",".join(sorted(models - {""})),
             request=str(decision.request),
             policy=decision.policy,
+            num_fit=int(np.count_nonzero(decision.evaluation.fits)),
+            num_nodes=len(decision.rows),
         )
 
 

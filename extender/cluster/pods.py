@@ -42,6 +42,8 @@ ASSIGNED_MEMORY: Final = "kerf.dev/assigned-memory-mib"
 ASSIGNED_MODEL: Final = "kerf.dev/assigned-model"
 ASSIGNED_BY: Final = "kerf.dev/assigned-by"
 """Version and policy that decided: "kerf/0.1.0 bestfit"."""
+EXPLANATION: Final = "kerf.dev/explanation"
+"""Why the pod is pending, or what its node was the best of."""
 
 _ASSIGNED: Final = (ASSIGNED_GPUS, ASSIGNED_UUIDS, ASSIGNED_SHARE, ASSIGNED_MEMORY, ASSIGNED_MODEL, ASSIGNED_BY)
 _RESOURCES: Final = (GPU_RESOURCE, SHARED_GPU_RESOURCE)

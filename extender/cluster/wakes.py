@@ -5,12 +5,14 @@ pod is rejected once more, and nothing would happen for up to five minutes. A sa
 same way. So while Kerf itself knows a node that fits, a rejected pod is woken, at growing intervals: a change of its
 metadata makes kube-scheduler ask again at once. The patch goes to `pods/status`, so that no right to change a pod's
 spec is needed.
+
+A pod that waits on is told why by an annotation, now and then: that makes kube-scheduler ask once more, too.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +21,8 @@ import msgspec
 from extender.cluster.fences import Fence
 from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.placements import Placer, PodIdentity
-from extender.cluster.skips import Skips, WaitingPod
+from extender.cluster.pods import EXPLANATION
+from extender.cluster.skips import SKIPPED, Skips, WaitingPod
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.requests import PodRequest
 
@@ -34,6 +37,8 @@ _MAX_WAIT_S: Final = 60.0
 _FORGOTTEN_AFTER_S: Final = 900.0  # kube-scheduler asks again about every pod within five minutes
 _MAX_WAITING: Final = 20_000
 _MAX_PER_ROUND: Final = 20
+_EXPLAINED_AGAIN_S: Final = 300.0
+_MAX_EXPLANATION: Final = 1_000
 _MAX_LARGER: Final = 8
 """Kinds of waiting pods that others are skipped for: each takes a look at the whole cluster in filter."""
 
@@ -47,6 +52,10 @@ class _Waiting:
     num_wakes: int = 0
     first: float = 0.0
     """Monotonic time of the first rejection."""
+    explained: str = ""
+    """What its annotation says."""
+    explained_at: float = float("-inf")
+    """Monotonic time of that."""
 
     def due(self, now: float) -> bool:
         """Whether kube-scheduler has had time to ask again by itself."""
@@ -66,7 +75,9 @@ class Waker:
         *,
         max_skip_s: float = 0.0,
         max_skips: int = 0,
+        explain_after_s: float = 0.0,
     ) -> None:
+        """`explain_after_s`: so long after its first rejection a pod is told why it is pending; 0: never."""
         self._transport = transport
         self._ledger = ledger
         self._placer = placer
@@ -76,6 +87,9 @@ class Waker:
         self._first: tuple[WaitingPod, ...] = ()
         self.skips = Skips(placer, lambda: self._first, clock, max_wait_s=max_skip_s, max_count=max_skips)
         """Who is left pending although there is room."""
+        self._explain_after_s = explain_after_s
+        self.why: Callable[[PodIdentity], str] = lambda pod: ""
+        """Why a pod was rejected last, "" when nobody knows."""
         self._task: asyncio.Task[None] | None = None
         self.num_woken = 0
         """Patches written."""
@@ -142,6 +156,24 @@ class Waker:
                 await self._wake(waiting)
             if woken == _MAX_PER_ROUND:
                 break
+        await self._explain_one(now)
+
+    async def _explain_one(self, now: float) -> None:
+        """Tell one of those that wait why, where that has not been said yet; one in a round, so few ask anew for it."""
+        if not self._explain_after_s:
+            return
+        for waiting in self._waiting.values():
+            is_late = now - waiting.first >= self._explain_after_s
+            if not is_late or now - waiting.explained_at < _EXPLAINED_AGAIN_S:
+                continue
+            waiting.explained_at = now
+            notes = self.skips.notes(waiting.pod.uid)
+            why = notes.get(SKIPPED) or self.why(waiting.pod)
+            if why and why != waiting.explained:
+                text = f"pending: {why}"[:_MAX_EXPLANATION]
+                if await self._annotate(waiting.pod, {EXPLANATION: text, **notes}):
+                    waiting.explained = why
+                return
 
     def _in_turn(self) -> tuple[WaitingPod, ...]:
         """The pods that wait for room, one of each kind of request: highest priority first, then the longest wait."""
@@ -168,17 +200,23 @@ class Waker:
                 logger.exception("a round of waking failed")
 
     async def _wake(self, waiting: _Waiting) -> None:
-        pod = waiting.pod
         waiting.num_wakes += 1
         waiting.since = self._clock()
-        metadata = {"uid": pod.uid, "annotations": {WOKEN: str(waiting.num_wakes), **self.skips.notes(pod.uid)}}
+        notes = self.skips.notes(waiting.pod.uid)
+        self.num_woken += await self._annotate(waiting.pod, {WOKEN: str(waiting.num_wakes), **notes})
+
+    async def _annotate(self, pod: PodIdentity, annotations: Mapping[str, str]) -> bool:
+        """Write, which makes kube-scheduler ask again; whether that succeeded."""
+        metadata = {"uid": pod.uid, "annotations": annotations}
         try:
             await self._transport.patch(f"{pod.path}/status", msgspec.json.encode({"metadata": metadata}))
-            self.num_woken += 1
         except ApiError as error:
             if error.status in (404, 422):
                 self.placed(pod.uid)  # deleted, or another pod of that name: the UID can't be changed
             else:
                 logger.warning("pod %s was not woken: %s", pod.key, error)
+            return False
         except ClusterError as error:
             logger.warning("pod %s was not woken: %s", pod.key, error)
+            return False
+        return True

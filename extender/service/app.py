@@ -163,6 +163,7 @@ def create_app(
         fence,
         max_skip_s=settings.decisions.skip_s,
         max_skips=settings.decisions.max_skips,
+        explain_after_s=settings.decisions.explain_after_s,
     )
     binder = Binder(transport, ledger, placer, events, clock, fence, time.time, waker.skips.notes)
     queue = _queue(settings, transport, ledger, placer, fence, mirror, clock) if settings.queue.enabled else None
@@ -190,6 +191,7 @@ def create_app(
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
     )
+    waker.why = verbs.rejections.last
     shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
     if shadow is not None:
         verbs.on_decision = shadow.offer

@@ -154,6 +154,8 @@ class DecisionSettings(_Section):
     """A pod is left pending for so long at most rather than take the last place of a larger one that waits; 0: no."""
     max_skips: int = Field(default=20, ge=1)
     """And at most so many times."""
+    explain_after_s: float = Field(default=60.0, ge=0)
+    """A pod that has been pending for so long is told why by annotation `kerf.dev/explanation`; 0: never."""
     memory_tolerance_frac: float = Field(default=0.02, ge=0, le=0.1)
     """A card that reports up to this fraction less than a whole GiB counts as that size: 40536 MiB is 40 GiB."""
 

@@ -25,6 +25,7 @@ from extender.cluster.pods import (
     ASSIGNED_MODEL,
     ASSIGNED_SHARE,
     ASSIGNED_UUIDS,
+    EXPLANATION,
     read_pod_request,
 )
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
@@ -122,7 +123,10 @@ def test_a_binding_carries_the_very_gpus() -> None:
     # The contract with the API server, byte for byte.
     assert body == (
         b'{"apiVersion":"v1","kind":"Binding","metadata":{"name":"p","namespace":"default","uid":"u","annotations":'
-        b'{"kerf.dev/assigned-gpus":"0","kerf.dev/assigned-by":"kerf/%s bestfit","kerf.dev/assigned-model":"t4"},'
+        b'{"kerf.dev/assigned-gpus":"0","kerf.dev/assigned-by":"kerf/%s bestfit",'
+        b'"kerf.dev/explanation":"placed: 1 GPU; there was room on 1 of 1 nodes,'
+        b' this one is the best by policy bestfit",'
+        b'"kerf.dev/assigned-model":"t4"},'
         b'"resourceVersion":"3"},'
         b'"target":{"apiVersion":"v1","kind":"Node","name":"n"}}' % __version__.encode()
     )
@@ -221,7 +225,10 @@ def test_annotations(pod: Manifest, nodes: list[Manifest], annotations: dict[str
     rig.sync()
     rig.filter("x")
     rig.bind("x")
-    assert rig.bindings()[0]["metadata"]["annotations"] == annotations
+    written = rig.bindings()[0]["metadata"]["annotations"]
+    told = written.pop(EXPLANATION)
+    assert "; there was room on 1 of 1 nodes, this one is the best by policy " in told
+    assert written == annotations
 
 
 def test_the_event_names_the_gpus() -> None:

@@ -9,6 +9,7 @@ import pytest
 from extender.cluster.ledger import Ledger
 from extender.cluster.memory import MemoryCluster
 from extender.cluster.placements import Placer, PodIdentity
+from extender.cluster.pods import EXPLANATION
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
 from extender.cluster.wakes import WOKEN, Waker
 from extender.core.requests import GpuRequest, PodRequest
@@ -39,7 +40,7 @@ class Rig:
         self.ledger = Ledger(reservation_ttl_s=30.0)
         self.ledger.upsert_node(node_object("n", 2))
         placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
-        self.waker = Waker(self.transport, self.ledger, placer, self.clock, open_fence())
+        self.waker = Waker(self.transport, self.ledger, placer, self.clock, open_fence(), explain_after_s=60.0)
 
     def reject(self, name: str = "p", gpus: int = 1, priority: int = 0) -> None:
         """Filter found no node for a pod that exists."""
@@ -47,6 +48,12 @@ class Rig:
         self.ledger.upsert_pod(pod_object(name, gpus), self.clock())
         request = PodRequest(GpuRequest(gpus), priority=priority)
         self.waker.rejected(PodIdentity("default", name, f"uid-{name}"), request)
+
+    def explained(self, after_s: float = 0.0) -> list[str]:
+        """The explanations written in a round after some time."""
+        self.woken(after_s)
+        notes = (msgspec.json.decode(body)["metadata"]["annotations"] for _, _, body in self.transport.calls)
+        return [note[EXPLANATION] for note in notes if EXPLANATION in note]
 
     def woken(self, after_s: float = 0.0) -> list[str]:
         """Names of the pods woken in a round after some time."""
@@ -171,3 +178,38 @@ def test_rounds_run_in_the_background_until_the_stop() -> None:
 
 def test_to_stop_what_never_started_is_nothing() -> None:
     asyncio.run(Waker(MemoryCluster(), Rig().ledger, None, Clock(), open_fence()).stop())  # type: ignore[arg-type]
+
+
+def test_who_waits_on_is_told_why_once_and_again_when_that_has_changed() -> None:
+    rig = Rig()
+    why = {"uid-p": "1 x needs 4 GPUs, best here: 2 installed"}
+    rig.waker.why = lambda pod: why.get(pod.uid, "")
+    rig.reject(gpus=4)
+    assert rig.explained(59.9) == []
+    assert rig.explained(0.1) == ["pending: 1 x needs 4 GPUs, best here: 2 installed"]
+    ((verb, path, _),) = rig.transport.calls
+    assert (verb, path) == ("PATCH", "/api/v1/namespaces/default/pods/p/status")
+    assert rig.waker.num_woken == 0
+    assert rig.explained(301.0) == [], "nothing has changed"
+    why["uid-p"] = "x" * 5_000
+    assert rig.explained(299.0) == [], "each write makes kube-scheduler ask again"
+    assert rig.explained(2.0) == [f"pending: {'x' * 991}"]
+
+
+def test_an_explanation_that_was_not_written_is_tried_again() -> None:
+    rig = Rig()
+    rig.waker.why = lambda pod: "no room"
+    rig.transport.error = UnreachableError("gone")
+    rig.reject(gpus=4)
+    assert rig.explained(60.0) == ["pending: no room"]
+    rig.transport.error = None
+    assert rig.explained(300.0) == ["pending: no room"]
+    assert rig.explained(300.0) == []
+
+
+def test_one_is_told_in_a_round() -> None:
+    rig = Rig()
+    rig.waker.why = lambda pod: "no room"
+    for name in ("p", "q"):
+        rig.reject(name, gpus=4)
+    assert [len(rig.explained(after_s)) for after_s in (60.0, 0.0, 0.0)] == [1, 1, 0]

@@ -142,6 +142,24 @@ def test_a_pending_pod_says_why_with_numbers(cluster: KerfCluster) -> None:
     }
 
 
+def test_a_pod_says_on_itself_why_it_waits_and_what_it_got(clusters: Clusters) -> None:
+    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml", "--set=decisions.explain_after_s=1")
+    cluster.add_nodes(gpu_node("a", gpus=2), gpu_node("b", gpus=1))
+
+    def note(name: str) -> str:
+        return str(cluster.pod(name)["metadata"].get("annotations", {}).get("kerf.dev/explanation", ""))
+
+    cluster.submit("runs", labels=asks(2))
+    cluster.bound("runs")
+    assert note("runs").startswith("placed: 2 GPUs; there was room on 1 of 2 nodes, this one is the best by policy")
+    cluster.submit("waits", labels=asks(2))
+    wait_until(lambda: note("waits"), WITHIN_S, "it says why")
+    assert note("waits").startswith("pending: 1 x needs 2 GPUs, best here: ")
+    cluster.set_phase("runs", "Succeeded")
+    cluster.bound("waits")
+    assert note("waits").startswith("placed: 2 GPUs; there was room on 1 of 2 nodes")
+
+
 def test_pending_pods_are_woken_when_capacity_returns(cluster: KerfCluster) -> None:
     """HAMi #1368, TAS #149: they wait for the five minutes after which kube-scheduler looks again.
 

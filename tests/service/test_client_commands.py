@@ -1,6 +1,16 @@
 """Commands that ask a running Kerf, against a demo in a process of its own."""
 
+import fcntl
 import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from extender.service import kubectl_plugin
 from extender.service.cli import app
+from tests.controlplane.processes import wait_until
 from tests.service.bodies import args, pod
 from tests.service.processes import Server, demo, request
 
@@ -141,6 +152,29 @@ def test_wrong_what_ifs(server: Server, arguments: list[str], fault: str) -> Non
     result = kerf(server, "what-if", *arguments)
     assert result.exit_code == USAGE
     assert fault in result.output
+
+
+def test_top_in_a_terminal_is_painted_again_and_again_until_interrupted(server: Server) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 140, 0, 0))
+    environment = os.environ | {"TERM": "xterm", "KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
+    command = [sys.executable, "-m", "extender", "top", "--interval", "0.5"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        seen = ""
+
+        def painted() -> int:
+            nonlocal seen
+            if select.select([ours], [], [], 0.1)[0]:
+                seen += os.read(ours, 65536).decode(errors="replace")
+            return len(re.findall(r"\d+ nodes, \d+ with GPUs", seen))
+
+        wait_until(lambda: painted() >= 3, 60.0, "it is painted three times")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30.0) == 0
+    os.close(ours)
+    assert "more nodes (--once prints all)" in seen, "no more rows than the screen has"
+    assert "Traceback" not in seen
 
 
 def test_top(server: Server) -> None:

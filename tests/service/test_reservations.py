@@ -168,6 +168,9 @@ def test_bind_writes_node_and_gpus_at_once_and_tells_of_it(kerf: Kerf) -> None:
         "kerf.dev/assigned-gpus": "0,1",
         "kerf.dev/assigned-model": "t4",
         "kerf.dev/assigned-by": f"kerf/{version} bestfit",
+        "kerf.dev/explanation": (
+            "placed: 2 GPUs; there was room on 1 of 1 nodes, this one is the best by policy bestfit"
+        ),
     }
     (event,) = kerf.events()
     assert (event["reason"], event["involvedObject"]["uid"]) == ("GPUsAssigned", "uid-of-train-0")
