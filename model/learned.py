@@ -34,6 +34,8 @@ class Foresight:
 
     load: float = 1.0
     """GPU that the expected pods ask for, by capacity: the higher, the more even are the models' prices."""
+    by_lp: bool = True
+    """False: what is left of a GPU is worth as much as it is."""
 
 
 LEARNED: Final = "kerf"
@@ -44,7 +46,7 @@ def told(nodes: Nodes, asks: Asks, mix: Mix, node_list: NodeList, pod_list: PodL
     """The outlook on a trace: the mix of its list of pods, which is what FGD is told; nothing of their order."""
     _, pod_class = classes_of(pod_list, bits_of(node_list))
     count = np.bincount(pod_class, minlength=len(asks.cpu_milli)).astype(np.int64)
-    return prices.outlook(nodes, asks, count, mix, foresight.load)
+    return prices.outlook(nodes, asks, count, mix, foresight.load, by_lp=foresight.by_lp)
 
 
 def replay(workload: Workload, outlook: Outlook, potential: Potential, engine: Engine = Engine.COMPILED) -> Replay:

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 
 from extender.core.arrivals import expected_count
 from extender.core.clusters import Floats, Longs
-from extender.core.features import Outlook, outlook_of
+from extender.core.features import Outlook, outlook_of, plain_worth
 from extender.core.fragments import Mix
 from extender.core.packing import GPU_MILLI, Asks, Nodes
 
@@ -44,10 +44,14 @@ class Prices:
     """Of column generation."""
 
 
-def outlook(nodes: Nodes, asks: Asks, count: Floats | Longs, mix: Mix, load: float = 1.0) -> Outlook:
-    """What is expected of a mix of classes, `count` (C,) pods each, on nodes."""
+def outlook(
+    nodes: Nodes, asks: Asks, count: Floats | Longs, mix: Mix, load: float = 1.0, *, by_lp: bool = True
+) -> Outlook:
+    """What is expected of a mix of classes, `count` (C,) pods each, on nodes; without the LP at plain worth."""
     expected = expected_count(asks, count, int(nodes.num_gpus.sum()), load)
-    return outlook_of(nodes, asks, expected, mix, prices(nodes, asks, expected).worth)
+    num_models = int(nodes.model.max(initial=-1)) + 1
+    worth = prices(nodes, asks, expected).worth if by_lp else plain_worth(num_models + 1)
+    return outlook_of(nodes, asks, expected, mix, worth)
 
 
 def prices(nodes: Nodes, asks: Asks, expected: Floats) -> Prices:

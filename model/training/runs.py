@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 
 from extender.core.clusters import Floats
+from extender.core.features import FEATURES
 from extender.models import files
 from model.learned import Foresight
 from model.measures import LOADS
@@ -58,6 +59,10 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     worse_weight: float = 0.25
     """What a percentage point less than FGD on a trace costs beyond its part in the mean."""
     foresight_load: float = 1.0
+    without: tuple[str, ...] = ()
+    """Features that are left out, to see what they are for."""
+    prices: bool = True
+    """False, to see what prices are for: a model trained without them is none to serve."""
 
     def __post_init__(self) -> None:
         if not self.train or not self.train_seeds or not self.validation_seeds:
@@ -68,6 +73,8 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ValueError(f"seeds {sorted(common)} are both trained and validated on")
         if not 0 <= self.traces_per_generation <= len(self.train) or not 0 <= self.early_weight <= 1:
             raise ValueError("traces_per_generation is at most the traces of train, early_weight between 0 and 1")
+        if unknown := {*self.without} - {*FEATURES}:
+            raise ValueError(f"without: {', '.join(sorted(unknown))}: no feature of that name; {', '.join(FEATURES)}")
         if self.population < 0 or self.population == 1 or not self.sigma > 0 or not self.foresight_load > 0:
             raise ValueError("sigma and foresight_load must be above 0, population 0 or 2 and more")
 
@@ -109,7 +116,7 @@ def train(
     """
     out.mkdir(parents=True, exist_ok=True)
     state, log = _read_checkpoint(out, config) if resume else _fresh(out, config)
-    tasks = Tasks(directory, Foresight(config.foresight_load))
+    tasks = Tasks(directory, Foresight(config.foresight_load, by_lp=config.prices))
     known: dict[tuple[str, int], Task] = {}
     for generation in range(state.generation, generations):
         order = config.train_seeds[generation % len(config.train_seeds)]
@@ -118,7 +125,8 @@ def train(
         last = f", {log[-1]['mean']:+.2f} points" if log else ""
         tell(f"generation {generation + 1}{last}")
         tried = strategies.candidates(state, config.num_candidates, config.seed)
-        gains = np.array([[known[trace, order].gains(potential_at(point)) for trace in traces] for point in tried])
+        potentials = [potential_at(point, config.without) for point in tried]
+        gains = np.array([[known[trace, order].gains(potential) for trace in traces] for potential in potentials])
         success = successes(gains, config)
         state = strategies.updated(state, tried, success)
         by_trace = gains.mean(axis=(0, 2)).round(4).tolist()
@@ -130,7 +138,7 @@ def train(
         if state.generation % save_every == 0 or state.generation == generations:
             _write_checkpoint(out, config, state, log)
     plots.draw(log, out / PLOT)
-    potential = potential_at(state.mean)
+    potential = potential_at(state.mean, config.without)
     evaluation = []
     for trace in config.validation or config.train:
         tell(f"validation on {trace}")

@@ -1,5 +1,6 @@
 """What is trained on: traces in orders of their own, and how much better than FGD a potential packs them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,9 +84,10 @@ def num_parameters() -> int:
     return len(FEATURES) + 1
 
 
-def potential_at(point: Floats) -> Potential:
-    """The potential of a point (F + 1,) of the search."""
+def potential_at(point: Floats, without: Collection[str] = ()) -> Potential:
+    """The potential of a point (F + 1,) of the search; features `without` have no weight."""
     begin = np.array([_BEGIN.get(name, 0.0) for name in FEATURES])
     reach = np.array([_REACH.get(name, _REACH_OTHERS) for name in FEATURES])
     quantum = _QUANTUM * float(np.exp(_LOG_QUANTUM_REACH * np.clip(point[-1], -6, 6)))
-    return linear(begin + reach * point[:-1], quantum)
+    used = np.array([name not in without for name in FEATURES])
+    return linear(np.where(used, begin + reach * point[:-1], 0.0), quantum)

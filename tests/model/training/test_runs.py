@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from extender.core.features import FEATURES
 from extender.models import files
 from model.baselines import BASELINES
 from model.learned import Foresight, allocations
@@ -75,6 +76,20 @@ def test_what_is_worse_than_fgd_on_a_trace_counts_double() -> None:
     assert runs.successes(np.array([[[2.0, 1.0], [2.0, 1.0]]]), early).tolist() == [1.75]
 
 
+def test_what_is_left_out_has_no_weight(traces: Path, tmp_path: Path) -> None:
+    text = CONFIG.replace("population: 4", "population: 4, without: [fragment, gpu_wanted], prices: false")
+    runs.train(traces, runs.read_config(config(tmp_path, text)), 2, 2, tmp_path / "out", lambda _: None, resume=False)
+    weights = dict(zip(FEATURES, files.read(tmp_path / "out" / "model").potential.weights.tolist(), strict=True))
+    assert {name for name, weight in weights.items() if weight == 0} == {"fragment", "gpu_wanted"}
+
+
+def test_without_prices_what_is_left_is_worth_as_much_as_it_is(traces: Path) -> None:
+    plain, priced = (Tasks(traces, Foresight(by_lp=by_lp)).task("small", 1).outlook for by_lp in (False, True))
+    assert np.array_equal(plain.worth[0], np.arange(1001) / 1000)
+    assert not np.array_equal(priced.worth, plain.worth)
+    assert plain.cpu_need_milli == priced.cpu_need_milli
+
+
 def test_traces_take_turns() -> None:
     chosen = TrainConfig(train=("a", "b", "c"), train_seeds=(1,), validation_seeds=(2,), traces_per_generation=2)
     assert [chosen.traces_of(generation) for generation in range(3)] == [["a", "b"], ["c", "a"], ["b", "c"]]
@@ -91,6 +106,7 @@ def test_traces_take_turns() -> None:
         ("{train: [], train_seeds: [1], validation_seeds: [2]}", "must not be empty"),
         ("{train: [small], train_seeds: [1], validation_seeds: [2], more: 1}", "unknown field `more`"),
         ("{train: [small], train_seeds: [1], validation_seeds: [2], population: 1}", "population 0 or 2"),
+        ("{train: [small], train_seeds: [1], validation_seeds: [2], without: [luck]}", "no feature of that name; frag"),
         ("[", "config.yaml: "),
     ],
 )
