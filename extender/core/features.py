@@ -7,6 +7,7 @@ that they can be remembered until the node changes. A model names the version th
 Amounts are in GPUs: free CPU and memory are counted as the GPUs whose expected need they would cover.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -163,6 +164,13 @@ def needs(asks: Asks, count: Floats) -> tuple[float, float]:
 
 def features(nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = None) -> Floats:
     """(R, F) features of R nodes in their present state; `unusable_milli` (R,) where fragments are known already."""
+    return np.column_stack([column.astype(np.float64) for column in feature_columns(nodes, outlook, unusable_milli)])
+
+
+def feature_columns(
+    nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = None
+) -> Sequence[npt.NDArray[np.generic]]:
+    """The F features apart, (R,) each, as numbers of any kind."""
     free = nodes.gpu_free_milli.astype(np.int64)  # (R, G)
     has_gpus = nodes.num_gpus > 0
     num_gpus = np.maximum(nodes.num_gpus, 1)
@@ -172,10 +180,12 @@ def features(nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = Non
     cpu, cpu_capacity = nodes.cpu_free_milli / outlook.cpu_need_milli, nodes.cpu_milli / outlook.cpu_need_milli
     memory = nodes.memory_free_mib / outlook.memory_need_mib
     cpu_frac = nodes.cpu_free_milli / np.maximum(nodes.cpu_milli, 1)
-    worth = outlook.worth[nodes.model[:, None], free].sum(axis=1)  # model -1 is the last row
+    # Flat, because NumPy takes from one axis several times as fast as by a tuple of indices. Model -1 is the last row.
+    row = np.where(nodes.model < 0, len(outlook.worth) - 1, nodes.model) * (GPU_MILLI + 1)
+    worth = outlook.worth.reshape(-1).take(row[:, None] + free).sum(axis=1)
     if unusable_milli is None:
-        unusable_milli = total - _hosted(nodes, free, outlook.typical, by_milli=True)
-    columns: list[npt.NDArray[np.generic]] = [
+        unusable_milli = total - _useful_milli(nodes, free, outlook.typical)
+    return [
         unusable_milli / GPU_MILLI if len(outlook.mix.frequency) else np.zeros(len(free)),
         worth,
         idle,
@@ -190,19 +200,28 @@ def features(nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = Non
         gpu * gpu / num_gpus,
         gpu * outlook.wanted[nodes.model],
         worth * np.minimum(cpu / np.maximum(gpu, LEAST_GPU), 1),
-        _hosted(nodes, free, outlook.one),
-        _hosted(nodes, free, outlook.many),
+        _hosted(nodes, idle, outlook.one),
+        _hosted(nodes, idle, outlook.many),
     ]
-    return np.column_stack([column.astype(np.float64) for column in columns])
 
 
-def _hosted(nodes: Nodes, free: Longs, table: Hosting, *, by_milli: bool = False) -> Floats:
-    """(R,) weight of the classes that nodes can host, times the milli left on GPUs large enough for them or not."""
-    enough = free[:, None, :] >= table.gpu_milli[:, None]  # (R, U, G)
-    num_amounts = np.searchsorted(table.cpu_milli, nodes.cpu_free_milli, side="right")
-    weight = table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), num_amounts[:, None]]  # (R, U)
-    weight = np.where(num_true(enough) >= table.num_gpus, weight, 0)
-    if by_milli:
-        weight = weight * totals(np.where(enough, free[:, None, :], 0))
+def _hosted(nodes: Nodes, idle: Longs, table: Hosting) -> Floats:
+    """(R,) weight of the classes of whole GPUs that nodes with (R,) idle ones can host."""
+    weight = np.where(idle[:, None] >= table.num_gpus, _weights(nodes, table), 0)
     hosted: Floats = weight.sum(axis=1)
     return hosted
+
+
+def _useful_milli(nodes: Nodes, free: Longs, table: Hosting) -> Floats:
+    """(R,) what is left on GPUs large enough for the classes that nodes can host, times their weight."""
+    enough = free[:, None, :] >= table.gpu_milli[:, None]  # (R, U, G)
+    weight = np.where(num_true(enough) >= table.num_gpus, _weights(nodes, table), 0)
+    useful: Floats = (weight * totals(np.where(enough, free[:, None, :], 0))).sum(axis=1)
+    return useful
+
+
+def _weights(nodes: Nodes, table: Hosting) -> Floats:
+    """(R, U) weight of the classes of each kind that take a node's model and that it has CPU for."""
+    met = np.searchsorted(table.cpu_milli, nodes.cpu_free_milli, side="right")
+    found: Floats = table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), met[:, None]]
+    return found

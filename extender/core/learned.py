@@ -28,7 +28,7 @@ from extender.core.nodes import MAX_GPUS_PER_NODE
 from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules
 from extender.core.packing import Nodes, copy_of
-from extender.core.potentials import TOLERANCE, Potential, attribution, steps, values
+from extender.core.potentials import TOLERANCE, Potential, attribution, node_values, steps
 from extender.core.requests import GpuRequest
 from extender.core.states import after_share, after_whole, node_states
 
@@ -205,7 +205,7 @@ class LearnedScore:
             after = Nodes(*(column[index : index + 1] for column in states))  # type: ignore[arg-type]
         else:
             after = after_whole(cluster, request, rows, checked, before)
-        inputs = [self._features(state)[0] for state in (before, after)]
+        inputs = [features(state, served.outlook, self._unusable_milli(state))[0] for state in (before, after)]
         parts = attribution(inputs[0], inputs[1], served.potential)
         live = self._live if self._weights.live and _sampled(cluster) else None
         headroom = None if live is None else float(live.apart()(cluster, request, rows, checked)[0])
@@ -259,15 +259,14 @@ class LearnedScore:
     def _steps(self, gain: Floats) -> Floats:
         return steps(gain, self._prospect.potential)
 
-    def _features(self, nodes: Nodes) -> Floats:
-        served = self._prospect
-        free = nodes.gpu_free_milli.astype(np.int64)
-        unusable = unusable_milli(nodes.cpu_free_milli, free, nodes.model, served.tables)
-        return features(nodes, served.outlook, unusable)
-
     @_unwarned
     def _values(self, nodes: Nodes) -> Floats:
-        return values(self._features(nodes), self._prospect.potential)
+        served = self._prospect
+        return node_values(nodes, served.outlook, served.potential, self._unusable_milli(nodes))
+
+    def _unusable_milli(self, nodes: Nodes) -> Floats:
+        free = nodes.gpu_free_milli.astype(np.int64)
+        return unusable_milli(nodes.cpu_free_milli, free, nodes.model, self._prospect.tables)
 
 
 def live_term(weights: LiveWeights | None = None, xids: frozenset[int] = ObservedRules().xids) -> LiveScore:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import Floats, Ints, Rows
-from extender.core.features import FEATURES, FEATURES_VERSION, Outlook, features
+from extender.core.features import FEATURES, FEATURES_VERSION, Outlook, feature_columns, features
 from extender.core.packing import GPU_MILLI, Asks, Nodes, fits
 
 TOLERANCE: Final = 1e-6
@@ -110,9 +110,15 @@ def values(inputs: Floats, potential: Potential) -> Floats:
     return value
 
 
-def node_values(nodes: Nodes, outlook: Outlook, potential: Potential) -> Floats:
-    """(R,) V of nodes in their present state."""
-    return values(features(nodes, outlook), potential)
+def node_values(nodes: Nodes, outlook: Outlook, potential: Potential, unusable_milli: Floats | None = None) -> Floats:
+    """(R,) V of nodes in their present state; `unusable_milli` as `features` takes it."""
+    if len(potential.out):
+        return values(features(nodes, outlook, unusable_milli), potential)
+    # Without a net the features are added up as they come: a matrix of them costs more than all else.
+    value = np.zeros(len(nodes.model))
+    for weight, column in zip(potential.weights, feature_columns(nodes, outlook, unusable_milli), strict=True):
+        value += weight * column
+    return value
 
 
 def attribution(before: Floats, after: Floats, potential: Potential) -> Floats:

@@ -82,10 +82,12 @@ def complete_jobs(  # noqa: PLR0917 - options, none of them positional
     skip_days: Annotated[float, typer.Option(min=0, help="Days to leave out: those that lists were chosen on.")] = 0.0,
     seeds: Annotated[int, typer.Option(min=1, help="Lists of jobs.")] = 3,
     first_seed: Annotated[int, typer.Option(min=0, help="Of the first list; the others follow.")] = 42,
+    at_once: Annotated[int, typer.Option(min=1, help="Runs side by side, two to a list.")] = 1,
     json: JsonOption = None,
 ) -> None:
     """Job completion under kube-scheduler alone and under Kerf's queue, beside the simulator's prediction."""
-    plan = jobs.Plan(jobs_file, num_jobs, nodes, load, span, skip_days, tuple(range(first_seed, first_seed + seeds)))
+    listed = tuple(range(first_seed, first_seed + seeds))
+    plan = jobs.Plan(jobs_file, num_jobs, nodes, load, span, skip_days, listed, at_once)
     with _progress(plan.num_steps) as tell:
         report = jobs.measure(plan, tell)
     _publish(report, [reports.jobs_table(report)], json)

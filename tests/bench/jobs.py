@@ -10,6 +10,7 @@ import contextlib
 import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -66,6 +67,8 @@ class Plan:
     skip_days: float = 0.0
     """Jobs of the first days are left out: those that constants and lists were chosen on."""
     seeds: tuple[int, ...] = (42, 43, 44)
+    at_once: int = 1
+    """Runs side by side, each on a control plane of its own: what they share is the processor."""
 
     @property
     def num_steps(self) -> int:
@@ -87,24 +90,32 @@ class Times:
 
 def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     """Run the plan. Raises BenchError when a job does not end."""
-    runs = []
-    with servers.workspace() as directory:
-        for seed in plan.seeds:
-            listed, before = compressed(plan, seed)
-            run: dict[str, Any] = {"seed": seed, "gpu_s": round(float(listed.gpu_s.sum()), 1)}
-            modes = list(Mode)
-            for mode in modes[seed % 2 :] + modes[: seed % 2]:
-                tell(f"{mode}, seed {seed}")
-                real = _run(listed, before, plan, mode, directory / f"{seed}-{mode}")
-                policy, order = _SIMULATED[mode]
-                simulated = delays.simulate_jobs(
-                    listed, plan.nodes * GPUS_PER_NODE, BASELINES[policy], order, seed, before=before
-                )
-                run[mode.value] = _beside(real, simulated)
-            runs.append(run)
+    with servers.workspace() as directory, ThreadPoolExecutor(plan.at_once) as pool:
+        lists = {seed: compressed(plan, seed) for seed in plan.seeds}
+
+        def play(seed: int, mode: Mode) -> dict[str, Any]:
+            tell(f"{mode}, seed {seed}")
+            listed, before = lists[seed]
+            real = _run(listed, before, plan, mode, directory / f"{seed}-{mode}")
+            policy, order = _SIMULATED[mode]
+            simulated = delays.simulate_jobs(
+                listed, plan.nodes * GPUS_PER_NODE, BASELINES[policy], order, seed, before=before
+            )
+            return _beside(real, simulated)
+
+        modes = list(Mode)
+        pairs = [(seed, mode) for seed in plan.seeds for mode in modes[seed % 2 :] + modes[: seed % 2]]
+        played = dict(zip(pairs, pool.map(play, *zip(*pairs, strict=True)), strict=True))
+    runs = [
+        {
+            **{"seed": seed, "gpu_s": round(float(lists[seed][0].gpu_s.sum()), 1)},
+            **{mode.value: played[seed, mode] for mode in modes},
+        }
+        for seed in plan.seeds
+    ]
     return {
         **{"jobs": plan.num_jobs, "nodes": plan.nodes, "load": plan.load, "span_s": plan.span_s},
-        "skip_days": plan.skip_days,
+        **{"skip_days": plan.skip_days, "at_once": plan.at_once},
         **{"list": plan.jobs.name if plan.jobs else "drawn", "runs": runs, "reductions": _reductions(runs)},
         "machine": reports.machine(),
     }
