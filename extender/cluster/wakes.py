@@ -166,6 +166,8 @@ class Waker:
             is_late = now - waiting.first >= self._explain_after_s
             if not is_late or now - waiting.explained_at < _EXPLAINED_AGAIN_S:
                 continue
+            if self._ledger.claim(waiting.pod.uid) is not None:
+                continue  # it has a node, or is about to have one
             waiting.explained_at = now
             notes = self.skips.notes(waiting.pod.uid)
             why = notes.get(SKIPPED) or self.why(waiting.pod)

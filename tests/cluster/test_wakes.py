@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
+from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
 from extender.cluster.memory import MemoryCluster
 from extender.cluster.placements import Placer, PodIdentity
@@ -213,3 +214,14 @@ def test_one_is_told_in_a_round() -> None:
     for name in ("p", "q"):
         rig.reject(name, gpus=4)
     assert [len(rig.explained(after_s)) for after_s in (60.0, 0.0, 0.0)] == [1, 1, 0]
+
+
+def test_who_is_about_to_get_a_node_is_not_told_that_he_is_pending() -> None:
+    rig = Rig()
+    rig.waker.why = lambda pod: "no room"
+    rig.reject(gpus=4)
+    rig.clock.now += 59.0
+    rig.ledger.reserve("uid-p", "n", Holding(2, (Part(0), Part(1))), rig.clock())
+    assert rig.explained(1.0) == []
+    rig.ledger.release("uid-p")
+    assert rig.explained() == ["pending: no room"]
