@@ -159,19 +159,22 @@ def test_top_in_a_terminal_is_painted_again_and_again_until_interrupted(server: 
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 140, 0, 0))
     environment = os.environ | {"TERM": "xterm", "KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
     command = [sys.executable, "-m", "extender", "top", "--interval", "0.5"]
+    seen = ""
+
+    def painted() -> int:
+        nonlocal seen
+        if select.select([ours], [], [], 0.1)[0]:
+            seen += os.read(ours, 65536).decode(errors="replace")
+        return len(re.findall(r"\d+ nodes, \d+ with GPUs", seen))
+
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        seen = ""
-
-        def painted() -> int:
-            nonlocal seen
-            if select.select([ours], [], [], 0.1)[0]:
-                seen += os.read(ours, 65536).decode(errors="replace")
-            return len(re.findall(r"\d+ nodes, \d+ with GPUs", seen))
-
-        wait_until(lambda: painted() >= 3, 60.0, "it is painted three times")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30.0) == 0
+        try:
+            os.close(theirs)
+            wait_until(lambda: painted() >= 3, 60.0, "it is painted three times")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30.0) == 0
+        finally:
+            process.kill()
     os.close(ours)
     assert "more nodes (--once prints all)" in seen, "no more rows than the screen has"
     assert "Traceback" not in seen
