@@ -1,5 +1,6 @@
 """Commands that ask a running Kerf, against a demo in a process of its own."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -158,21 +159,32 @@ def test_top_in_a_terminal_is_painted_again_and_again_until_interrupted(server: 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 140, 0, 0))
     environment = os.environ | {"TERM": "xterm", "KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
-    command = [sys.executable, "-m", "extender", "top", "--interval", "0.5"]
+    # Interrupts are ignored by what a script has started in the background, and by all that this starts.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "extender", "top", "--interval", "0.5"]
     seen = ""
 
-    def painted() -> int:
+    def read_on() -> None:
+        """Nobody can write to a terminal that nobody reads."""
         nonlocal seen
         if select.select([ours], [], [], 0.1)[0]:
-            seen += os.read(ours, 65536).decode(errors="replace")
+            with contextlib.suppress(OSError):  # its other end is closed
+                seen += os.read(ours, 65536).decode(errors="replace")
+
+    def painted() -> int:
+        read_on()
         return len(re.findall(r"\d+ nodes, \d+ with GPUs", seen))
+
+    def has_ended() -> bool:
+        read_on()
+        return process.poll() is not None
 
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         try:
             os.close(theirs)
             wait_until(lambda: painted() >= 3, 60.0, "it is painted three times")
             process.send_signal(signal.SIGINT)
-            assert process.wait(30.0) == 0
+            wait_until(has_ended, 30.0, "it has ended")
+            assert process.returncode == 0
         finally:
             process.kill()
     os.close(ours)
