@@ -96,10 +96,11 @@ class Binder:
         assignment = self._placer.reserved(pod.uid, node) or self._check(pod, request, request.gpus, node)
         if assignment is None:
             return  # the watch tells that it is bound there already
+        decided_at = self._decided_at(pod.uid)
         claim = self._ledger.begin_binding(pod.uid, node, assignment.holding, self._clock())
         outcome: ClaimState | None = ClaimState.UNDECIDED  # while nobody knows: cancellation and surprises included
         try:
-            await self._hand_over(pod, request, assignment, epoch)
+            await self._hand_over(pod, request, assignment, epoch, decided_at)
             outcome = ClaimState.BOUND
         except _UndecidedError:
             raise
@@ -114,7 +115,15 @@ class Binder:
         self._fence.forget(pod.uid)
         self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=_sentence(assignment))
 
-    async def _hand_over(self, pod: PodIdentity, request: PodRequest, assignment: Assignment, epoch: str) -> None:
+    def _decided_at(self, uid: str) -> float:
+        """Unix time at which a pod was given what it holds. Bindings are written side by side and end in any order, but
+        gpushare's plugin takes pods of one size by the time that is written on them: this keeps them as decided."""
+        claim = self._ledger.claim(uid)
+        return self._wall_clock() - (self._clock() - claim.since if claim is not None else 0.0)
+
+    async def _hand_over(
+        self, pod: PodIdentity, request: PodRequest, assignment: Assignment, epoch: str, decided_at: float
+    ) -> None:
         """Write the Binding in the way of the node's device plugin. Raises BindError, _UndecidedError."""
         node = assignment.node
         annotations = dict.fromkeys(request.stale, "") | _annotations(assignment) | self._notes(pod.uid)
@@ -125,7 +134,7 @@ class Binder:
         gpus = assigned_gpus(self._ledger.offer_of(node), assignment.holding)
         try:
             found = await self._get(pod)
-            handed = handover(plugin, found, gpus, node, self._wall_clock())
+            handed = handover(plugin, found, gpus, node, decided_at)
             if handed.locks_node:
                 await self._locks.take(node, pod.namespace, pod.name)
         except (ClusterError, msgspec.DecodeError, RequestError, LockError) as error:

@@ -201,10 +201,10 @@ def _holding(shares: PodShares | None) -> Holding | None:
 # Bindings
 
 
-def handover(plugin: Plugin, pod: objects.Pod, gpus: Sequence[AssignedGpu], node: str, wall_now: float) -> Handover:
+def handover(plugin: Plugin, pod: objects.Pod, gpus: Sequence[AssignedGpu], node: str, decided_at: float) -> Handover:
     """What has to be written with a pod's Binding to a node, and whether the node is locked for it before.
 
-    `wall_now` is Unix time. Raises RequestError when the pod's containers can't be read.
+    `decided_at` is Unix time. Raises RequestError when the pod's containers can't be read.
     """
     containers = containers_of(pod.spec)
     if plugin is Plugin.NATIVE or not gpus:
@@ -212,10 +212,10 @@ def handover(plugin: Plugin, pod: objects.Pod, gpus: Sequence[AssignedGpu], node
     if plugin is Plugin.GPUSHARE:
         first = gpus[0]
         return Handover(
-            gpushare.binding_annotations(containers, first.index, first.memory_mib, int(wall_now * 1_000_000_000))
+            gpushare.binding_annotations(containers, first.index, first.memory_mib, int(decided_at * 1_000_000_000))
         )
     init_slots = plugin is Plugin.HAMI
-    annotations = hami.binding_annotations(containers, gpus, node, wall_now, init_slots=init_slots)
+    annotations = hami.binding_annotations(containers, gpus, node, decided_at, init_slots=init_slots)
     return Handover(annotations, locks_node=hami.TO_ALLOCATE in annotations)
 
 

@@ -305,6 +305,21 @@ def test_gpushare_pods_share_gpus_by_memory_and_the_plugin_serves_just_that() ->
     assert rig.refused(asking("d", {gpushare.MEMORY_RESOURCE: "8"})) == {Reason.MEMORY_BUSY}
 
 
+def test_gpushare_pods_of_one_size_are_served_in_the_order_of_the_decisions() -> None:
+    """Bindings are written side by side; the plugin goes by the times that they carry."""
+    rig = Rig(gpushare_node("n1", 2, 15))
+    first = rig.filter(asking("a", {gpushare.MEMORY_RESOURCE: "8"}))
+    rig.clock.now += 0.2
+    second = rig.filter(asking("b", {gpushare.MEMORY_RESOURCE: "8"}))
+    for placement in (second, first):
+        asyncio.run(rig.binder.bind(placement.pod, "n1", ""))
+        rig.clock.now += 0.2
+    rig.sync()
+
+    assert gpushare_allocate(rig.plugin_node("n1"), 8, 2)["pod"] == "a"
+    assert gpushare_allocate(rig.plugin_node("n1"), 8, 2)["pod"] == "b"
+
+
 def test_pods_that_others_have_placed_are_counted() -> None:
     placed_by_hami = {
         hami.ALLOCATED: f"{A},NVIDIA,4000,50:;",
