@@ -212,13 +212,10 @@ class Waker:
         metadata = {"uid": pod.uid, "annotations": annotations}
         try:
             await self._transport.patch(f"{pod.path}/status", msgspec.json.encode({"metadata": metadata}))
-        except ApiError as error:
-            if error.status in (404, 422):
+        except ClusterError as error:
+            if isinstance(error, ApiError) and error.status in (404, 422):
                 self.placed(pod.uid)  # deleted, or another pod of that name: the UID can't be changed
             else:
-                logger.warning("pod %s was not woken: %s", pod.key, error)
-            return False
-        except ClusterError as error:
-            logger.warning("pod %s was not woken: %s", pod.key, error)
+                logger.warning("pod %s: %s was not written: %s", pod.key, ", ".join(annotations), error)
             return False
         return True
