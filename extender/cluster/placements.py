@@ -12,7 +12,7 @@ from extender.cluster import objects
 from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
-from extender.core.decisions import Decision, Memo, decide, decide_from_top
+from extender.core.decisions import Decision, Memo, decide, decide_from_top, decide_on
 from extender.core.policies import POLICIES, Policy
 from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
 
@@ -254,6 +254,16 @@ class Placer:
         decision = decide(cluster, request, policy, rows, self._memo)
         return Placement(pod, cluster, decision, unknown, self._wall_clock())
 
+    def place_on(self, pod: PodIdentity, request: GpuRequest, policy: Policy, node: str) -> Placement:
+        """Decide on a node that a plan has chosen; gives back what the pod had reserved."""
+        self._give_back(pod.uid)
+        cluster = self.snapshot()
+        row = cluster.row_of.get(node)
+        if row is None:
+            decision = decide(cluster, request, policy, np.empty(0, np.intp), self._memo)
+            return Placement(pod, cluster, decision, (node,), self._wall_clock())
+        return Placement(pod, cluster, decide_on(cluster, request, policy, row, self._memo), (), self._wall_clock())
+
     def consider(self, pod: PodIdentity, request: GpuRequest, policy: Policy) -> Placement:
         """What a decision among all nodes would be now; nothing is reserved, given back or kept."""
         cluster = self.snapshot()
@@ -296,7 +306,7 @@ class Placer:
 
     def decide_at(self, request: GpuRequest, policy: Policy, row: int) -> Decision:
         """The verdict on one node; nothing is reserved or given back."""
-        return decide(self.snapshot(), request, policy, np.array([row]), self._memo)
+        return decide_on(self.snapshot(), request, policy, row, self._memo)
 
     def fits_meanwhile(self, pod: PodIdentity, request: PodRequest) -> bool:
         """Whether a pod that was rejected a moment ago fits now on a node that it was offered then."""

@@ -95,6 +95,10 @@ class Known:
     shares: Mask
     """(N,) as in fits.Fit."""
 
+    def of(self, row: int) -> tuple[Mask, bool]:
+        """(G,) the GPUs of a row with room, and whether it would give shares."""
+        return self.room[row], bool(self.shares[row])
+
 
 def evaluate(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> Evaluation:
     """Fit and score of a request on R rows."""
@@ -107,12 +111,17 @@ def _evaluation(
 ) -> Evaluation:
     """What `checked`, the fit on the cluster as the policy counts it, comes to."""
     score = np.where(checked.fits, policy.score(seen, request, rows, checked), -np.inf)
+    return Evaluation(_reason(cluster, seen, request, rows, checked), checked.available, score)
+
+
+def _reason(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -> npt.NDArray[np.uint8]:
+    """(R,) the reasons of a fit; OCCUPIED where by its bookings alone a node would do."""
     reason = checked.reason
     if seen is not cluster and (busy := np.flatnonzero(resolvable(reason))).size:
         booked = fit(cluster, request, rows[busy])
         reason = reason.copy()
         reason[busy[booked.fits]] = Reason.OCCUPIED
-    return Evaluation(reason, checked.available, score)
+    return reason
 
 
 class Memo:
@@ -169,7 +178,21 @@ def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, me
     evaluation = known.evaluation.take(rows)
     plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), terms=policy.terms)
     best = next(ranked(cluster, rows, evaluation), None)
-    return plain if best is None else _decided(memo.seen(cluster, policy), policy, plain, best, known)
+    return plain if best is None else _decided(memo.seen(cluster, policy), policy, plain, best, *known.of(best))
+
+
+def decide_on(cluster: Cluster, request: GpuRequest, policy: Policy, row: int, memo: Memo) -> Decision:
+    """The verdict on a node that was chosen before: it is looked at as it is now, and not scored (0)."""
+    rows = np.array([row])
+    seen = memo.seen(cluster, policy)
+    checked = fit(seen, request, rows)
+    evaluation = Evaluation(_reason(cluster, seen, request, rows, checked), checked.available, np.zeros(1))
+    if not checked.fits[0]:
+        evaluation.score[0] = -np.inf
+    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), terms=policy.terms)
+    if not checked.fits[0]:
+        return plain
+    return _decided(seen, policy, plain, row, checked.room[0], bool(checked.shares[0]))
 
 
 def decide_from_top(
@@ -191,7 +214,7 @@ def decide_from_top(
     for row in islice(ranked(cluster, rows, evaluation), max_tries):
         if offered(cluster.node_names[row]):
             plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), terms=policy.terms)
-            return _decided(memo.seen(cluster, policy), policy, plain, row, known)
+            return _decided(memo.seen(cluster, policy), policy, plain, row, *known.of(row))
     return None
 
 
@@ -214,10 +237,10 @@ def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
     return np.fromiter(islice(ranked(cluster, decision.rows, decision.evaluation), count), dtype=np.intp)
 
 
-def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, known: Known) -> Decision:
+def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, room: Mask, shares: bool) -> Decision:
     """A decision for one of its rows, with the GPUs of that node."""
     request = plain.request
-    gpus = choice(cluster, best, request, policy, known)
+    gpus = choice(cluster, best, request, policy, room, shares=shares)
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     shared = request.milli or (request.shares_by_memory and cluster.unit[best] == GpuUnit.PART)
@@ -228,12 +251,13 @@ def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, known
     return replace(plain, best=best, gpus=gpus, milli=milli, mib=mib, crosses=crosses)
 
 
-def choice(cluster: Cluster, row: int, request: GpuRequest, policy: Policy, known: Known) -> tuple[int, ...] | None:
-    """The GPUs of a node that a request gets where it fits; `cluster` as the policy counts it."""
-    shares = bool(known.shares[row])
+def choice(
+    cluster: Cluster, row: int, request: GpuRequest, policy: Policy, room: Mask, *, shares: bool
+) -> tuple[int, ...] | None:
+    """The GPUs of a node that a request gets where it fits; `cluster` as the policy counts it, `room` (G,)."""
     if shares and policy.share is not None and request.count == 1 and not cluster.untracked_units[row]:
-        return (policy.share(cluster, request, row, known.room[row]),)
-    return choose_among(cluster, row, request, known.room[row], shares=shares, spreads=policy.spreads)
+        return (policy.share(cluster, request, row, room),)
+    return choose_among(cluster, row, request, room, shares=shares, spreads=policy.spreads)
 
 
 def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:

@@ -83,6 +83,14 @@ class _Valued(NamedTuple):
     values: Floats
 
 
+class _Before(NamedTuple):
+    """Nodes as they are."""
+
+    states: Nodes
+    values: Floats | None = None
+    """V of each, None where it is still to be worked out."""
+
+
 class LearnedScore:
     """The score with one model and one outlook: others are another score.
 
@@ -117,7 +125,7 @@ class LearnedScore:
             return score
         here = rows if len(where) == len(rows) else rows[where]
         fits = fit if here is rows else taken_of(fit, where)
-        gain, _ = self._gains(cluster, request, here, fits, *self._before(cluster, here))
+        gain, _ = self._gains(cluster, request, here, fits, self._before(cluster, here))
         if not np.isfinite(gain).all():
             self.fault = "the model gives values that are not finite"
             return scores.best_fit(cluster, request, rows, fit)
@@ -138,17 +146,18 @@ class LearnedScore:
         """
         if self.served is None:
             return np.zeros(len(rows)), np.full(len(rows), -1)
-        before = node_states(cluster, rows, self.served.num_models)
-        return self._gains(cluster, request, rows, fit, before, self._values(before))
+        return self._gains(cluster, request, rows, fit, _Before(node_states(cluster, rows, self.served.num_models)))
 
     @_unwarned
     def _gains(
-        self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit, before: Nodes, value: Floats
+        self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit, before: _Before
     ) -> tuple[Floats, Longs]:
         gpu = np.full(len(rows), -1, np.int64)
         single = fit.shares & (request.count == 1)
         if not single.all():
-            gain = self._values(after_whole(cluster, request, rows, fit, before)) - value
+            value, after = self._both(before, after_whole(cluster, request, rows, fit, before.states))
+            before = before._replace(values=value)
+            gain = after - value
             if not single.any():
                 return gain, gpu
         else:
@@ -156,9 +165,10 @@ class LearnedScore:
         room = fit.room & single[:, None]
         memory = cluster.taken(cluster.gpu_memory_mib, rows)
         room = room & (memory == scores.smallest_mib(cluster, rows, fit)[:, None])
-        states, of, tried = after_share(cluster, request, rows, room, before)
+        states, of, tried = after_share(cluster, request, rows, room, before.states)
+        value, after = self._both(before, states)
         gains = np.full(room.T.shape, -np.inf)  # (G, R)
-        gains[tried, of] = self._values(states) - value[of]
+        gains[tried, of] = after - value[of]
         best = np.full(len(rows), -np.inf)
         hair = TOLERANCE * self._prospect.potential.quantum[0]  # more by so little is no more
         for g, gained in enumerate(gains):
@@ -234,12 +244,11 @@ class LearnedScore:
             raise AssertionError("nothing is served")
         return self.served
 
-    def _before(self, cluster: Cluster, rows: Rows) -> tuple[Nodes, Floats]:
-        """R rows as they are, and V of each. All nodes' are kept: classes of requests have them in common."""
+    def _before(self, cluster: Cluster, rows: Rows) -> _Before:
+        """R rows as they are. All nodes' values are kept: classes of requests have them in common."""
         num_models = self._prospect.num_models
         if len(rows) * _FEW < cluster.num_nodes:
-            states = node_states(cluster, rows, num_models)
-            return states, self._values(states)
+            return _Before(node_states(cluster, rows, num_models))
         kept = self._valued
         if kept is None or kept.row_of is not cluster.row_of or kept.version > cluster.version:
             states = node_states(cluster, np.arange(cluster.num_nodes), num_models)
@@ -254,7 +263,16 @@ class LearnedScore:
             kept = kept._replace(version=cluster.version)
         self._valued = kept
         taken = Nodes(*(cluster.taken(column, rows) for column in kept.states))
-        return taken, cluster.taken(kept.values, rows)
+        return _Before(taken, cluster.taken(kept.values, rows))
+
+    def _both(self, before: _Before, after: Nodes) -> tuple[Floats, Floats]:
+        """V of the states before and of those after, of few nodes at once: there each call costs, and not each row."""
+        if before.values is not None:
+            return before.values, self._values(after)
+        pairs = zip(before.states, after, strict=True)
+        values = self._values(Nodes(*(np.concatenate(pair) for pair in pairs)))  # type: ignore[arg-type]
+        num_before = len(before.states.model)
+        return values[:num_before], values[num_before:]
 
     def _steps(self, gain: Floats) -> Floats:
         return steps(gain, self._prospect.potential)

@@ -203,7 +203,8 @@ class Board:
         known = self._memo.evaluate(self._cluster, request, policy)
         if not known.evaluation.fits[row]:
             return None
-        return choice(self._memo.seen(self._cluster, policy), row, request, policy, known)
+        room, shares = known.of(row)
+        return choice(self._memo.seen(self._cluster, policy), row, request, policy, room, shares=shares)
 
     def _plain_score(self, pod: PlanPod) -> Floats:
         """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory."""

@@ -325,7 +325,7 @@ class QueueController:
             policy = self._placer.policy_of(PodRequest(request, planned.policy if planned else ""))
             cpu, memory = (planned.cpu_milli, planned.memory_mib) if planned else (0, 0)
             asked = policy.asked(PodRequest(request, cpu_milli=cpu, memory_mib=memory)) or request
-            placement = self._placer.place(identity, asked, policy, [node])
+            placement = self._placer.place_on(identity, asked, policy, node)
             if placement.node is None:
                 for other, _ in members:
                     self._placer.release(other.uid)

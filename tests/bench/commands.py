@@ -42,16 +42,18 @@ def scheduler(
     nodes: NodesOption = 5000,
     pods: Annotated[int, typer.Option(min=2, help="Pods of one run.")] = 1500,
     view: Annotated[schedulers.View, typer.Option(help="All nodes, or the default sample.")] = schedulers.View.FULL,
-    modes: Annotated[str, typer.Option(help="Which of none, echo, decisive, scores, planned.")] = ",".join(
+    modes: Annotated[str, typer.Option(help="Which of none, echo, decisive, scores, planned, bare.")] = ",".join(
         schedulers.Mode
     ),
     pod_gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each pod.")] = 1,
     repetitions: RepetitionsOption = 5,
+    *,
+    backlog: Annotated[bool, typer.Option("--backlog", help="All pods exist before the first is placed.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until an unbound pod fails a run.")] = 600.0,
     json: JsonOption = None,
 ) -> None:
     """Pods per second of a real kube-scheduler: no extender, the bare Go echo, Kerf."""
-    plan = schedulers.Plan(nodes, pods, view, _modes(modes), pod_gpus, repetitions, timeout)
+    plan = schedulers.Plan(nodes, pods, view, _modes(modes), pod_gpus, repetitions, backlog, timeout)
     with _progress(plan.num_steps) as tell:
         report = schedulers.measure(plan, tell)
     _publish(report, [reports.scheduler_table(report)], json)

@@ -46,7 +46,7 @@ def scheduler_table(report: Report) -> Table:
     """Pods a second of each mode."""
     table = _table(
         f"Pods per second: {report['pods']} pods of {_plural(report['pod_gpus'], 'GPU')} on {report['nodes']} nodes, "
-        f"{report['view']} view; CPU ms per pod",
+        f"{report['view']} view{', all there before' if report['backlog'] else ''}; CPU ms per pod",
         "mode",
         *("median", "min - max", "to none", "to echo", "CPU: extender", "scheduler", "API server"),
     )

@@ -9,6 +9,7 @@ too: where all share few cores, that is what the rates come from.
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +19,7 @@ import yaml
 
 from tests.bench import reports, servers
 from tests.bench.servers import GPUS_PER_NODE, ROOT, BenchError
-from tests.controlplane import ControlPlane, Process
+from tests.controlplane import ControlPlane, Process, free_port
 
 
 class Mode(StrEnum):
@@ -30,6 +31,8 @@ class Mode(StrEnum):
     SCORES = "scores"
     PLANNED = "planned"
     """Pods wait behind Kerf's gate: it nominates a node for each, and opens. These writes count."""
+    BARE = "bare"
+    """The same writes by a Go client that knows each pod's node, and no extender: the most that planned can reach."""
 
 
 class View(StrEnum):
@@ -42,6 +45,7 @@ class View(StrEnum):
 _PERCENTAGE = {View.FULL: 100, View.DEFAULT: 0}
 """percentageOfNodesToScore; 0 lets kube-scheduler choose by the number of nodes."""
 _GATE = "kerf.dev/queue"
+_RUN = "load.kerf.dev/run=measured"
 _CLIENT_LIMITS = {"qps": 5000, "burst": 5000}
 _PLAIN = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -53,7 +57,7 @@ _ECHO = {
     **{"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"},
 }
 _OF_KERF = (Mode.DECISIVE, Mode.SCORES, Mode.PLANNED)
-_RATIOS = ((Mode.ECHO, Mode.NONE), *((mode, than) for mode in _OF_KERF for than in Mode))
+_RATIOS = ((Mode.ECHO, Mode.NONE), (Mode.BARE, Mode.NONE), *((mode, than) for mode in _OF_KERF for than in Mode))
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Plan:
     modes: tuple[Mode, ...] = tuple(Mode)
     pod_gpus: int = 1
     repetitions: int = 5
+    backlog: bool = False
+    """Whether all pods exist before the first is placed: otherwise they are created meanwhile, at the same cost."""
     timeout_s: float = 600.0
     """How long the pods of one run may take before those still unbound fail it."""
 
@@ -91,6 +97,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
                 cpu_ms[mode].append(cpu)
     return {
         **{"nodes": plan.nodes, "view": plan.view.value, "pods": plan.pods, "pod_gpus": plan.pod_gpus},
+        "backlog": plan.backlog,
         "modes": {mode.value: {"pods_per_s": rates[mode], "cpu_ms_per_pod": cpu_ms[mode]} for mode in plan.modes},
         "ratios": _ratios(rates),
         "machine": reports.machine(),
@@ -102,7 +109,7 @@ def scheduler_config(mode: Mode, view: View) -> str:
     settings: dict[str, Any] = dict(_PLAIN)
     if mode is Mode.ECHO:
         settings["extenders"] = [_ECHO]
-    elif mode is not Mode.NONE:
+    elif mode in _OF_KERF:
         name = Mode.DECISIVE if mode is Mode.PLANNED else mode
         settings = yaml.safe_load((ROOT / "scheduler-config" / f"{name}.yaml").read_text())
     common = {"clientConnection": _CLIENT_LIMITS, "percentageOfNodesToScore": _PERCENTAGE[view]}
@@ -111,37 +118,54 @@ def scheduler_config(mode: Mode, view: View) -> str:
 
 def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[str, float]]:
     """One run on a control plane of its own: what the load generator saw, and each process's CPU ms per pod."""
-    with servers.plane_with_nodes(directory, plan.nodes) as plane, _extender(mode, plane) as extender:
-        plane.start_scheduler(scheduler_config(mode, plan.view), extender_url=extender.url if extender else None)
+    pods = (
+        *(f"-count={plan.pods}", f"-pod-gpus={plan.pod_gpus}", f"-label={_RUN}"),
+        *([f"-gate={_GATE}"] if mode in (Mode.PLANNED, Mode.BARE) else []),
+    )
+    flags = (
+        *(*pods, f"-timeout={plan.timeout_s:g}s"),
+        *(["-exist"] if plan.backlog else []),
+        *(["-nominate"] if mode is Mode.BARE else []),
+    )
+    with (
+        servers.plane_with_nodes(directory, plan.nodes) as plane,
+        ThreadPoolExecutor(1) as pool,
+        contextlib.ExitStack() as stack,
+    ):
+
+        def measure() -> Future[dict[str, Any]]:
+            return pool.submit(servers.load, plane, "measure", *flags)
+
+        if plan.backlog:
+            servers.load(plane, "pods", *pods)
+        # A backlog is looked at before anything can place it. What lets it go in mode bare is `measure` itself.
+        early = measure() if plan.backlog and mode is not Mode.BARE else None
+        extender = stack.enter_context(_deciding(mode, plan, plane))
         processes = plane.running + ([extender] if extender else [])
         before = list(map(servers.cpu_seconds, processes))
-        outcome = servers.load(
-            plane,
-            "measure",
-            *(f"-count={plan.pods}", f"-pod-gpus={plan.pod_gpus}", f"-timeout={plan.timeout_s:g}s"),
-            *([f"-gate={_GATE}"] if mode is Mode.PLANNED else []),
-        )
+        outcome = (early or measure()).result()
         after = list(map(servers.cpu_seconds, processes))
     used = zip(processes, before, after, strict=True)
     return outcome, {process.name: round((end - begin) * 1000 / plan.pods, 2) for process, begin, end in used}
 
 
 @contextlib.contextmanager
-def _extender(mode: Mode, plane: ControlPlane) -> Iterator[Process | None]:
-    """The extender of a mode."""
-    if mode is Mode.NONE:
+def _deciding(mode: Mode, plan: Plan, plane: ControlPlane) -> Iterator[Process | None]:
+    """kube-scheduler with the extender of a mode. Of the two the one that the pods wait for is started last."""
+    config = scheduler_config(mode, plan.view)
+    if mode is Mode.PLANNED:
+        plane.apply(ROOT / "manifests" / "queue" / "rbac.yaml")
+        port = free_port()
+        plane.start_scheduler(config, extender_url=servers.url_of(port))
+        with servers.kerf(plane, Mode.DECISIVE, "--set=queue.enabled=true", port=port) as extender:
+            yield extender
+    elif mode in (Mode.NONE, Mode.BARE):
+        plane.start_scheduler(config)
         yield None
-        return
-    with servers.go_echo(plane) if mode is Mode.ECHO else _kerf(mode, plane) as process:
-        yield process
-
-
-def _kerf(mode: Mode, plane: ControlPlane) -> contextlib.AbstractContextManager[Process]:
-    """Kerf as it ships, with its queue where that is measured."""
-    if mode is not Mode.PLANNED:
-        return servers.kerf(plane, mode)
-    plane.apply(ROOT / "manifests" / "queue" / "rbac.yaml")
-    return servers.kerf(plane, Mode.DECISIVE, "--set=queue.enabled=true")
+    else:
+        with servers.go_echo(plane) if mode is Mode.ECHO else servers.kerf(plane, mode) as extender:
+            plane.start_scheduler(config, extender_url=extender.url)
+            yield extender
 
 
 def _check(outcome: dict[str, Any], what: str) -> None:

@@ -86,21 +86,21 @@ def cpu_seconds(process: Process) -> float:
 
 
 @contextlib.contextmanager
-def kerf(plane: ControlPlane, mode: str, *arguments: str) -> Iterator[Process]:
+def kerf(plane: ControlPlane, mode: str, *arguments: str, port: int = 0) -> Iterator[Process]:
     """Kerf on a control plane, ready; everything but the mode and what is given is as it comes."""
-    process = processes.retry_taken_port(lambda: _ready(start_kerf(plane, mode, *arguments), "readyz"))
+    process = processes.retry_taken_port(lambda: _ready(start_kerf(plane, mode, *arguments, port=port), "readyz"))
     with _stopping(process):
         yield process
 
 
-def start_kerf(plane: ControlPlane, mode: str, *arguments: str) -> Process:
-    """Start `kerf serve` and return at once."""
-    port = free_port()
+def start_kerf(plane: ControlPlane, mode: str, *arguments: str, port: int = 0) -> Process:
+    """Start `kerf serve` and return at once; without a port on one that is free."""
+    port = port or free_port()
     command = [
         *(sys.executable, "-m", "extender", "serve", "--port", str(port), "--mode", mode),
         *("--kubeconfig", str(plane.kubeconfig("kerf")), *arguments),
     ]
-    return start_process("kerf", command, plane.directory / "kerf.log", _url(port), env=_environment())
+    return start_process("kerf", command, plane.directory / "kerf.log", url_of(port), env=_environment())
 
 
 @contextlib.contextmanager
@@ -123,13 +123,13 @@ def _start_go_echo(plane: ControlPlane) -> Process:
     port = free_port()
     kubeconfig = plane.kubeconfig("scheduler")
     command = [str(plane.binaries.echo), f"-listen=127.0.0.1:{port}", f"-kubeconfig={kubeconfig}"]
-    return start_process("echo", command, plane.directory / "echo.log", _url(port))
+    return start_process("echo", command, plane.directory / "echo.log", url_of(port))
 
 
 def _start_bare_echo(directory: Path) -> Process:
     port = free_port()
     command = [sys.executable, "-P", str(Path(__file__).with_name("echo_app.py")), str(port)]
-    return start_process("bare echo", command, directory / "bare-echo.log", _url(port))
+    return start_process("bare echo", command, directory / "bare-echo.log", url_of(port))
 
 
 @contextlib.contextmanager
@@ -149,7 +149,8 @@ def _ready(process: Process, path: str) -> Process:
     return process
 
 
-def _url(port: int) -> str:
+def url_of(port: int) -> str:
+    """Of a server on loopback."""
     return f"http://127.0.0.1:{port}"
 
 

@@ -34,10 +34,17 @@ def test_scheduler_reports_every_mode(tmp_path: Path) -> None:
         "view": "default",
         "pod_gpus": 1,
     }
-    assert list(report["modes"]) == ["none", "echo", "decisive", "scores", "planned"]
+    assert list(report["modes"]) == ["none", "echo", "decisive", "scores", "planned", "bare"]
     assert all(len(mode["pods_per_s"]) == 1 and mode["pods_per_s"][0] > 0 for mode in report["modes"].values())
     assert {"decisive/none", "decisive/echo", "scores/echo"} <= report["ratios"].keys()
     assert {"cpus", "python", "date"} <= report["machine"].keys()
+
+
+def test_scheduler_places_a_backlog(tmp_path: Path) -> None:
+    sizes = ("--nodes=20", "--pods=40", "--modes=none,decisive,planned,bare", "--repetitions=1", "--backlog")
+    report = report_of(tmp_path, "scheduler", *sizes)
+    assert report["backlog"]
+    assert all(rate > 0 for mode in report["modes"].values() for rate in mode["pods_per_s"])
 
 
 def test_scheduler_fails_when_pods_stay_unbound(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """From request to verdict: ties, the wire's levels, and evaluations that are remembered."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from extender.core.decisions import (
     Memo,
     decide,
     decide_from_top,
+    decide_on,
     evaluate,
     levels,
     near_best,
@@ -114,6 +117,22 @@ def test_ranked_is_every_row_that_fits_best_first(sizes: list[int], count: int, 
     fitting = [row for row in rows.tolist() if evaluated.fits[row]]
     slow = sorted(fitting, key=lambda row: (-evaluated.score[row], cluster.node_names[row]))
     assert list(ranked(cluster, rows, evaluated)) == slow
+
+
+ASKED = (ONE, GpuRequest(2), GpuRequest(1, AskedUnit.WHOLE, milli=400), GpuRequest(9), GpuRequest(1, AskedUnit.SHARED))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("request_", ASKED, ids=str)
+def test_on_a_node_chosen_before_it_is_the_same_verdict_but_for_the_score(request_: GpuRequest, policy: str) -> None:
+    cluster = cluster_of(STATES)
+    for row in all_rows(cluster).tolist():
+        among = decide(cluster, request_, POLICIES[policy], np.array([row]), Memo())
+        alone = decide_on(cluster, request_, POLICIES[policy], row, Memo())
+        assert alone.evaluation.reason.tolist() == among.evaluation.reason.tolist()
+        assert alone.evaluation.available.tolist() == among.evaluation.available.tolist()
+        assert alone.evaluation.score.tolist() == [0.0 if among.best == row else -np.inf]
+        assert dataclasses.replace(alone, evaluation=among.evaluation, rows=among.rows) == among
 
 
 @given(st.lists(st.integers(0, 4), max_size=12), st.sets(st.integers(0, 11)), st.integers(1, 4))

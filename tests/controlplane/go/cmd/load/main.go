@@ -73,14 +73,15 @@ func commands(name string, flags *flag.FlagSet) func(context.Context, []kubernet
 			if err := createBound(ctx, clients, pods, *bound); err != nil {
 				return err
 			}
-			return createPending(ctx, clients, pods, *count)
+			return createPending(ctx, clients, pods, *count, false)
 		}
 	case "measure":
 		pods := podFlags(flags)
 		count := flags.Int("count", 1, "pods to create")
+		exist := flags.Bool("exist", false, "the pods were created before, with the same -prefix and -label "+runLabel)
 		timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait for the last binding")
 		return func(ctx context.Context, clients []kubernetes.Interface) error {
-			result, err := measure(ctx, clients, pods, *count, *timeout)
+			result, err := measure(ctx, clients, pods, *count, *exist, *timeout)
 			if err != nil {
 				return err
 			}

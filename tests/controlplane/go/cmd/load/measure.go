@@ -17,9 +17,11 @@ import (
 const runLabel = "load.kerf.dev/run"
 
 // outcome is what measure prints. Times count from the first creation; the rate
-// is taken between the first and the last binding.
+// is taken between the first and the last binding that was seen, without those
+// pods that were bound before.
 type outcome struct {
 	Pods              int     `json:"pods"`
+	BoundBefore       int     `json:"bound_before"`
 	Bound             int     `json:"bound"`
 	Unbound           int     `json:"unbound"`
 	PodsPerS          float64 `json:"pods_per_s"`
@@ -29,27 +31,34 @@ type outcome struct {
 	OverCapacityNodes int     `json:"over_capacity_nodes"`
 }
 
+// measure creates the pods of a run, or finds them where they exist, and follows
+// them until they are bound.
 func measure(
-	ctx context.Context, clients []kubernetes.Interface, spec *podSpec, count int, timeout time.Duration,
+	ctx context.Context, clients []kubernetes.Interface, spec *podSpec, count int, exist bool, timeout time.Duration,
 ) (*outcome, error) {
 	if err := spec.prepare(ctx, clients[0]); err != nil {
 		return nil, err
 	}
-	run := fmt.Sprint(time.Now().UnixNano())
-	spec.labels[runLabel] = run
+	run := spec.labels[runLabel]
+	if run == "" {
+		run = fmt.Sprint(time.Now().UnixNano())
+		spec.labels[runLabel] = run
+	}
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	bindings := &bindings{seen: map[string]bool{}}
 	options := metav1.ListOptions{LabelSelector: runLabel + "=" + run}
-	// The first listing comes before the first creation: no binding is missed.
+	// The first listing comes before the first creation: no binding is missed. Of
+	// pods that exist, some may be bound by now.
 	version, err := bindings.list(waiting, clients[0], spec.namespace, options)
 	if err != nil {
 		return nil, err
 	}
+	before := len(bindings.seen)
 	watched := make(chan error, 1)
 	start := time.Now()
 	go func() { watched <- bindings.follow(waiting, clients[0], spec.namespace, options, version, count) }()
-	created := createPending(waiting, clients, spec, count)
+	created := createPending(waiting, clients, spec, count, exist)
 	if created != nil {
 		cancel()
 	}
@@ -58,13 +67,14 @@ func measure(
 	if err := errors.Join(created, followed); err != nil && waiting.Err() != context.DeadlineExceeded {
 		return nil, err
 	}
-	result := &outcome{Pods: count, Bound: len(bindings.seen), Unbound: count - len(bindings.seen)}
+	bound := len(bindings.seen)
+	result := &outcome{Pods: count, BoundBefore: before, Bound: bound, Unbound: count - bound}
 	if result.Bound > 0 {
 		result.FirstBindS = bindings.first.Sub(start).Seconds()
 		result.Seconds = bindings.last.Sub(start).Seconds()
 	}
 	if between := bindings.last.Sub(bindings.first).Seconds(); between > 0 {
-		result.PodsPerS = float64(result.Bound-1) / between
+		result.PodsPerS = float64(result.Bound-max(before, 1)) / between
 	}
 	result.MaxPerNode, result.OverCapacityNodes, err = gpuLoad(ctx, clients[0])
 	return result, err

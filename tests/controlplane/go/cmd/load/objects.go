@@ -12,7 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 const gpuResource = v1.ResourceName("nvidia.com/gpu")
@@ -60,6 +62,7 @@ func (s *nodeSpec) build(idx int) (*v1.Node, error) {
 type podSpec struct {
 	namespace, prefix, scheduler, cpu, memory, gate string
 	gpus                                            int
+	nominate                                        bool
 	limits, labels, annotations                     keyValues
 }
 
@@ -72,6 +75,7 @@ func podFlags(flags *flag.FlagSet) *podSpec {
 	flags.StringVar(&spec.cpu, "cpu", "100m", "cpu request")
 	flags.StringVar(&spec.memory, "memory", "64Mi", "memory request")
 	flags.StringVar(&spec.gate, "gate", "", "scheduling gate of each pod")
+	flags.BoolVar(&spec.nominate, "nominate", false, "nominate a node for each gated pod, round-robin, and open its gate")
 	flags.Var(spec.limits, "limit", "RESOURCE=QUANTITY to add to the limits; may be repeated")
 	flags.Var(spec.labels, "label", "KEY=VALUE to add; may be repeated")
 	flags.Var(spec.annotations, "annotation", "KEY=VALUE to add; may be repeated")
@@ -127,14 +131,48 @@ func createNodes(ctx context.Context, clients []kubernetes.Interface, spec *node
 	})
 }
 
-func createPending(ctx context.Context, clients []kubernetes.Interface, spec *podSpec, count int) error {
-	return each(ctx, clients, count, func(ctx context.Context, client kubernetes.Interface, idx int) error {
-		pod, err := spec.build(fmt.Sprintf("%s-%05d", spec.prefix, idx), "")
-		if err == nil {
-			_, err = client.CoreV1().Pods(spec.namespace).Create(ctx, pod, metav1.CreateOptions{})
+// createPending creates pods unless they exist, and lets them go where that is asked for.
+func createPending(
+	ctx context.Context, clients []kubernetes.Interface, spec *podSpec, count int, exist bool,
+) error {
+	var nodes []v1.Node
+	if spec.nominate {
+		list, err := clients[0].CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
 		}
-		return err
+		if nodes = list.Items; len(nodes) == 0 {
+			return fmt.Errorf("nominations need nodes, and there are none")
+		}
+	}
+	return each(ctx, clients, count, func(ctx context.Context, client kubernetes.Interface, idx int) error {
+		name := fmt.Sprintf("%s-%05d", spec.prefix, idx)
+		pods := client.CoreV1().Pods(spec.namespace)
+		if !exist {
+			pod, err := spec.build(name, "")
+			if err == nil {
+				_, err = pods.Create(ctx, pod, metav1.CreateOptions{})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if !spec.nominate {
+			return nil
+		}
+		return letGo(ctx, pods, name, nodes[idx%len(nodes)].Name)
 	})
+}
+
+// letGo is planned mode at its least: two writes by who knows the node already.
+func letGo(ctx context.Context, pods corev1.PodInterface, name, node string) error {
+	status := fmt.Sprintf(`{"status":{"nominatedNodeName":%q}}`, node)
+	_, err := pods.Patch(ctx, name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
+	if err == nil {
+		gates := []byte(`{"spec":{"schedulingGates":[]}}`)
+		_, err = pods.Patch(ctx, name, types.MergePatchType, gates, metav1.PatchOptions{})
+	}
+	return err
 }
 
 // createBound creates pods that run already, as after a restart of the scheduler.
