@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from extender.core.clusters import Floats
+from extender.core.clusters import Floats, Mask
 from model import delays
 from model.baselines import BASELINES
 from model.jobs import JobList, drawn_jobs, read_jobs
@@ -101,7 +101,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
             simulated = delays.simulate_jobs(
                 listed, plan.nodes * GPUS_PER_NODE, BASELINES[policy], order, seed, before=before
             )
-            return _beside(real, simulated)
+            return _beside(listed, real, simulated)
 
         modes = list(Mode)
         pairs = [(seed, mode) for seed in plan.seeds for mode in modes[seed % 2 :] + modes[: seed % 2]]
@@ -158,13 +158,14 @@ def _run(listed: JobList, before: JobList, plan: Plan, mode: Mode, directory: Pa
             return run_list(plane, listed, gate)
 
 
-def _beside(real: Times, simulated: delays.Run) -> dict[str, Any]:
+def _beside(listed: JobList, real: Times, simulated: delays.Run) -> dict[str, Any]:
     """A run, and the simulator's prediction of it."""
+    whole = listed.num_gpus == GPUS_PER_NODE
     real_jct = np.array(real.ended) - np.array(real.submitted)
     real_delay = np.array(real.started) - np.array(real.submitted)
     return {
-        "real": _figures(real_jct, real_delay),
-        "simulated": _figures(simulated.jct_s, simulated.delay_s),
+        "real": _figures(real_jct, real_delay, whole),
+        "simulated": _figures(simulated.jct_s, simulated.delay_s, whole),
         "jct_ratio": round(float(real_jct.mean() / simulated.jct_s.mean()), 4),
         # By how much jobs ran longer than they should: by more than a small part of a job's time, the run says nothing.
         "late_s": round(float((real_jct - real_delay).mean() - (simulated.jct_s - simulated.delay_s).mean()), 3),
@@ -262,11 +263,13 @@ def _namespace(cluster: str) -> str:
     return f"vc-{cluster}"
 
 
-def _figures(jct_s: Any, delay_s: Any) -> dict[str, float]:
+def _figures(jct_s: Floats, delay_s: Floats, whole: Mask) -> dict[str, float | None]:
+    """Of J jobs; `whole` (J,) are those that take a whole node."""
     return {
         "mean_jct_s": round(float(jct_s.mean()), 3),
         "mean_delay_s": round(float(delay_s.mean()), 3),
         "p99_delay_s": round(float(np.percentile(delay_s, 99)), 3),
+        "whole_nodes_mean_delay_s": round(float(delay_s[whole].mean()), 3) if whole.any() else None,
     }
 
 
