@@ -186,9 +186,8 @@ def decide_on(cluster: Cluster, request: GpuRequest, policy: Policy, row: int, m
     rows = np.array([row])
     seen = memo.seen(cluster, policy)
     checked = fit(seen, request, rows)
-    evaluation = Evaluation(_reason(cluster, seen, request, rows, checked), checked.available, np.zeros(1))
-    if not checked.fits[0]:
-        evaluation.score[0] = -np.inf
+    score = np.where(checked.fits, 0.0, -np.inf)
+    evaluation = Evaluation(_reason(cluster, seen, request, rows, checked), checked.available, score)
     plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), terms=policy.terms)
     if not checked.fits[0]:
         return plain

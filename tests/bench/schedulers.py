@@ -1,4 +1,4 @@
-"""Pods a second of a real kube-scheduler: with no extender, with the Go echo, with Kerf in both its modes, and planned.
+"""Pods a second of a real kube-scheduler: with no extender, the Go echo, Kerf in both its modes and planned, and bare.
 
 Repetitions go over the modes in turn, each time from another one on, so that what the machine does besides falls on
 all alike. Every single run has a control plane of its own: no mode inherits another one's pods or warm caches. All
@@ -71,7 +71,7 @@ class Plan:
     pod_gpus: int = 1
     repetitions: int = 5
     backlog: bool = False
-    """Whether all pods exist before the first is placed: otherwise they are created meanwhile, at the same cost."""
+    """Whether all pods exist before the first is placed; else they are created meanwhile."""
     timeout_s: float = 600.0
     """How long the pods of one run may take before those still unbound fail it."""
 
