@@ -195,7 +195,7 @@ def test_a_plan_of_a_version_that_has_gone_by_is_made_again() -> None:
     rig = Rig()
     rig.node("n", 2)
     rig.pod("a", 2)
-    placed = rig.queue._placer.place
+    placed = rig.queue._placer.place_on
 
     def taken_meanwhile(*args: Any) -> Any:
         rig.ledger.upsert_pod(
@@ -209,12 +209,12 @@ def test_a_plan_of_a_version_that_has_gone_by_is_made_again() -> None:
         )
         return placed(*args)
 
-    rig.queue._placer.place = taken_meanwhile  # type: ignore[assignment, method-assign]
+    rig.queue._placer.place_on = taken_meanwhile  # type: ignore[assignment, method-assign]
     rig.round()
     assert rig.queue.counts.outdated == 1
     assert not rig.node_of("a")
     rig.ledger.remove_pod("other")
-    rig.queue._placer.place = placed  # type: ignore[method-assign]
+    rig.queue._placer.place_on = placed  # type: ignore[method-assign]
     rig.round()
     assert rig.node_of("a") == "n"
 
