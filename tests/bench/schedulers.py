@@ -19,6 +19,7 @@ import yaml
 
 from tests.bench import reports, servers
 from tests.bench.servers import GPUS_PER_NODE, ROOT, BenchError
+from tests.chaos import checker
 from tests.controlplane import ControlPlane, Process, free_port
 
 
@@ -145,6 +146,8 @@ def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[
         before = list(map(servers.cpu_seconds, processes))
         outcome = (early or measure()).result()
         after = list(map(servers.cpu_seconds, processes))
+        if mode in (Mode.DECISIVE, Mode.PLANNED):
+            _judge(plane)
     used = zip(processes, before, after, strict=True)
     return outcome, {process.name: round((end - begin) * 1000 / plan.pods, 2) for process, begin, end in used}
 
@@ -166,6 +169,14 @@ def _deciding(mode: Mode, plan: Plan, plane: ControlPlane) -> Iterator[Process |
         with servers.go_echo(plane) if mode is Mode.ECHO else servers.kerf(plane, mode) as extender:
             plane.start_scheduler(config, extender_url=extender.url)
             yield extender
+
+
+def _judge(plane: ControlPlane) -> None:
+    """Each pod has the GPUs that it asked for, and no GPU two of them. Raises BenchError."""
+    nodes, pods = (plane.request("GET", f"/api/v1/{plural}")["items"] for plural in ("nodes", "pods"))
+    found = checker.overbooked(nodes, pods) + checker.misplaced(nodes, pods, ["default-scheduler"])
+    if found:
+        raise BenchError(f"{len(found)} promises are broken; the first: {found[0]}")
 
 
 def _check(outcome: dict[str, Any], what: str) -> None:

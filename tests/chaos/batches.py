@@ -61,8 +61,10 @@ class Account:
         }
 
 
-def carry_out(num_runs: int, first_seed: int, tell: Callable[[str], None], account: Account) -> None:
-    """Carry out the runs of consecutive seeds and enter them into the account.
+def carry_out(
+    num_runs: int, first_seed: int, tell: Callable[[str], None], account: Account, *, queue: bool = False
+) -> None:
+    """Carry out the runs of consecutive seeds, with `queue` through Kerf's, and enter them into the account.
 
     One that fails is entered as an error; the next one begins on a fresh control plane.
     """
@@ -72,11 +74,11 @@ def carry_out(num_runs: int, first_seed: int, tell: Callable[[str], None], accou
             plane_directory = directory / f"from-seed-{seeds[0]}"
             batch, failed = seeds[:_RUNS_PER_PLANE], 0
             try:
-                with Cluster(plane_directory) as cluster:
+                with Cluster(plane_directory, queue=queue) as cluster:
                     for seed in batch:
                         failed = seed
                         tell(f"seed {seed}")
-                        _enter(account, Run(cluster, plans.draw(seed)).execute())
+                        _enter(account, Run(cluster, plans.draw(seed, queue=queue)).execute())
                         seeds.remove(seed)
             except (HarnessError, ApiError, ProcessError, TimeoutError, OSError) as error:
                 seed = failed or batch[0]

@@ -2,7 +2,7 @@
 
 Safety has to hold at every moment: no GPU over its compute or memory, no exclusive GPU held twice, no pod placed on
 what it did not ask for. Liveness has to come true once the faults are over: no pod is lost, every pending pod has a
-reason, and none is pending that fits.
+reason, none is pending that fits, and no gang runs in part.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any
 Manifest = Mapping[str, Any]
 
 GPU = "nvidia.com/gpu"
+_GATE = "kerf.dev/queue"
 _WHOLE_MILLI = 1000
 _FACTORS_MIB = {"": 1.0, "Mi": 1.0, "Gi": 1024.0}
 
@@ -194,17 +195,44 @@ def unexplained(pods: Iterable[Manifest]) -> list[Violation]:
 
 
 def stranded(nodes: Iterable[Manifest], pods: Collection[Manifest]) -> list[Violation]:
-    """Pods that are pending although they fit a node."""
-    found = []
+    """Pods that are pending although they fit a node; behind the gate, gangs of which all that wait fit together."""
     used = uses(nodes, pods)
+    found = _stranded_gangs(used, pods)
     for pod in pods:
         asked = asked_by(pod)
         if asked is None or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+            continue
+        if _gated(pod) and _gang(pod):
             continue
         node = next((use.name for use in used.values() if fits(asked, use)), None)
         if node is not None:
             detail = f"it asks {asked} and fits {node}; its reason: {reason_of(pod)!r}"
             found.append(Violation("placed after the faults end", _key(pod), detail))
+    return found
+
+
+def _stranded_gangs(used: Mapping[str, NodeUse], pods: Iterable[Manifest]) -> list[Violation]:
+    """Gangs of equal pods that ask for whole GPUs, which are complete and wait although all that wait have room."""
+    found = []
+    for gang, members in _gangs(pods).items():
+        waiting = [pod for pod in members if _gated(pod)]
+        asked = asked_by(waiting[0]) if waiting else None
+        if asked is None or len(members) < _gang_size(members):
+            continue
+        room = sum((use.allocatable - use.held) // asked.gpus for use in used.values() if fits(asked, use))
+        if room >= len(waiting):
+            detail = f"{len(waiting)} pods wait, and {room} have room; their reason: {reason_of(waiting[0])!r}"
+            found.append(Violation("placed after the faults end", gang, detail))
+    return found
+
+
+def in_part(pods: Iterable[Manifest]) -> list[Violation]:
+    """Gangs of which some have a node and fewer than there have to be."""
+    found = []
+    for gang, members in _gangs(pods).items():
+        size, bound = _gang_size(members), sum(bool(pod["spec"].get("nodeName")) for pod in members)
+        if 0 < bound < size:
+            found.append(Violation("gangs run whole", gang, f"{bound} of {size} have a node"))
     return found
 
 
@@ -226,11 +254,34 @@ def fits(asked: Asked, use: NodeUse) -> bool:
 
 
 def reason_of(pod: Manifest) -> str:
-    """Why a pod is pending, "" when nobody has said."""
+    """Why a pod is pending, "" when nobody has said; behind the gate, in Kerf's words."""
+    if _gated(pod):
+        return str((pod["metadata"].get("annotations") or {}).get("kerf.dev/skipped", ""))
     for condition in pod.get("status", {}).get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", ""))
     return ""
+
+
+def _gated(pod: Manifest) -> bool:
+    return any(gate["name"] == _GATE for gate in pod["spec"].get("schedulingGates") or ())
+
+
+def _gang(pod: Manifest) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get("kerf.dev/gang", ""))
+
+
+def _gangs(pods: Iterable[Manifest]) -> dict[str, list[Manifest]]:
+    """Members by gang that are not being deleted."""
+    found = defaultdict(list)
+    for pod in pods:
+        if (gang := _gang(pod)) and not pod["metadata"].get("deletionTimestamp"):
+            found[gang].append(pod)
+    return found
+
+
+def _gang_size(members: Collection[Manifest]) -> int:
+    return max(int(pod["metadata"]["annotations"]["kerf.dev/gang-size"]) for pod in members)
 
 
 def _node_use(node: Manifest) -> NodeUse:

@@ -26,6 +26,7 @@ MAX_REPLICAS = 2
 TTL_S = 4.0
 
 _RBAC = ROOT / "manifests" / "rbac.yaml"
+_QUEUE_RBAC = ROOT / "manifests" / "queue" / "rbac.yaml"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _CONFIG = ROOT / "scheduler-config" / "decisive.yaml"
 # Everything that waits is shortened alike: kube-scheduler gives up first, then Kerf, then the reservation ends.
@@ -36,6 +37,8 @@ _SCHEDULER_TIMES = {
     ),
 }
 _KERF_TIMES = ("cluster.request_timeout_s=2", f"decisions.reservation_ttl_s={TTL_S:g}")
+# Nothing is kept for the first in the queue: the checker asks why a pod waits that fits.
+_QUEUE = ("queue.enabled=true", "queue.gang_timeout_s=4", "queue.reserve_after_s=3600")
 
 ResultT = TypeVar("ResultT")
 
@@ -84,7 +87,9 @@ class Loop:
 class Cluster:
     """Everything that runs, from entry to exit. Use it from one thread that lives as long."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, queue: bool = False) -> None:
+        """With `queue`, Kerf's is enabled."""
+        self._queue = queue
         self.plane = ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT})
         self.loop = Loop()
         self._proxies: list[ApiProxy] = []
@@ -97,7 +102,7 @@ class Cluster:
         self.loop.start()
         try:
             self.plane.start()
-            self.plane.apply(_RBAC)
+            self.plane.apply(_RBAC, *([_QUEUE_RBAC] if self._queue else []))
             self.loop.run(self._start_hops())
             for name, url in zip(SCHEDULERS, self.router.urls, strict=True):
                 names = {"schedulerName: default-scheduler": f"schedulerName: {name}"}
@@ -171,7 +176,7 @@ class Cluster:
         command: list[str | Path] = [
             *(sys.executable, "-m", "tests.chaos.jumps", "serve", "--port", str(port)),
             *("--kubeconfig", self._kubeconfigs[replica]),
-            *(part for setting in _KERF_TIMES for part in ("--set", setting)),
+            *(part for setting in (*_KERF_TIMES, *(_QUEUE if self._queue else ())) for part in ("--set", setting)),
             *(("--set", "leader_election.mode=own") if self._elects else ()),
         ]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "KERF_"))}

@@ -22,6 +22,8 @@ _errors = Console(stderr=True)
 def chaos(
     runs: Annotated[int, typer.Option(min=1, help="Runs; the seed of each is one more than that of the last.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first run: --seed N --runs 1 repeats run N.")] = 1,
+    *,
+    queue: Annotated[bool, typer.Option("--queue", help="Most pods wait in Kerf's queue, some in gangs.")] = False,
     json_file: Annotated[str | None, typer.Option("--json", help="File for the account; - is standard output.")] = None,
 ) -> None:
     """Break a real control plane and Kerf on it in every way, and check that no GPU is booked twice and no pod lost.
@@ -38,7 +40,7 @@ def chaos(
             progress.update(task, description=f"{step}, {account.num_violations} violations", completed=done)
 
         try:
-            batches.carry_out(runs, seed, tell, account)
+            batches.carry_out(runs, seed, tell, account, queue=queue)
         except BuildError as error:
             _errors.print(str(error), style="red", markup=False, highlight=False)
             raise typer.Exit(2) from None

@@ -9,6 +9,8 @@ WINDOW_S = 4.0
 
 _NUM_PODS = (225, 250)
 _RESTART_PROBABILITY = 0.15
+_GATED_FRAC = 0.75
+_NUM_GANGS = (6, 12)
 
 
 class Kind(StrEnum):
@@ -28,6 +30,12 @@ class Kind(StrEnum):
     """kill -9 when Kerf hears that the Binding is written."""
     KILL_BIND_ANSWERED = "kill-bind-answered"
     """kill -9 when bind is answered."""
+    KILL_NOMINATION_WRITTEN = "kill-nomination-written"
+    """kill -9 when a pod's node is nominated, before its gate is opened."""
+    KILL_OPENING_LOST = "kill-opening-lost"
+    """kill -9 as the write leaves that opens a gate; it never arrives."""
+    KILL_OPENING_WRITTEN = "kill-opening-written"
+    """kill -9 when a gate is open and Kerf has not heard of it."""
     PAUSE = "pause"
     """SIGSTOP, wherever it is, and SIGCONT."""
     PAUSE_IN_BIND = "pause-in-bind"
@@ -73,7 +81,9 @@ class Kind(StrEnum):
     """Of two replicas the other one began to lead."""
 
 
-KILLS = tuple(kind for kind in Kind if kind.startswith("kill-"))
+QUEUE_KILLS = (Kind.KILL_NOMINATION_WRITTEN, Kind.KILL_OPENING_LOST, Kind.KILL_OPENING_WRITTEN)
+"""kill -9 as the queue lets a pod go."""
+KILLS = tuple(kind for kind in Kind if kind.startswith("kill-") and kind not in QUEUE_KILLS)
 """kill -9 between two steps of a bind."""
 OBJECTS = (Kind.NODE_DELETED, Kind.NODE_SHRUNK, Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_TERMINATING)
 """Faults that the API server's objects suffer."""
@@ -140,6 +150,10 @@ class PodPlan:
     model: str = ""
     node: str = ""
     """Where it runs from the beginning, placed by nobody's scheduler."""
+    gated: bool = False
+    """Whether it waits in Kerf's queue."""
+    gang: str = ""
+    gang_size: int = 0
 
     @property
     def size(self) -> float:
@@ -184,8 +198,13 @@ _DRAWN = {
 }
 
 
-def draw(seed: int) -> Plan:
-    """The run of a seed."""
+def draw(seed: int, *, queue: bool = False) -> Plan:
+    """The run of a seed; with `queue` most pods of the same run wait behind Kerf's gate, some of them in gangs."""
+    plan = _drawn(seed)
+    return _queued(plan) if queue else plan
+
+
+def _drawn(seed: int) -> Plan:
     rng = random.Random(seed)
     replicas = 2 if rng.random() < 0.4 else 1
     two_schedulers = rng.random() < 0.6
@@ -205,6 +224,26 @@ def draw(seed: int) -> Plan:
     faults += pod_faults + _node_faults(rng, nodes)
     faults.sort(key=lambda fault: fault.at_s)
     return Plan(seed, replicas, tuple(nodes), tuple(foreign + pods), late_pods, tuple(faults))
+
+
+def _queued(plan: Plan) -> Plan:
+    rng = random.Random(f"queue of {plan.seed}")
+    pods, late_pods = (
+        [replace(pod, gated=not pod.node and rng.random() < _GATED_FRAC) for pod in drawn]
+        for drawn in (plan.pods, plan.late_pods)
+    )
+    for number in range(rng.randint(*_NUM_GANGS)):
+        size, gpus = rng.randint(2, 4), rng.choice((1, 1, 2, 4))
+        alone = [at for at, pod in enumerate(pods) if pod.gated and not pod.gang and (pod.gpus, pod.milli) == (gpus, 0)]
+        if len(alone) < size:
+            continue
+        members = rng.sample(alone, size)
+        first = replace(pods[members[0]], gang=f"gang-{number}", gang_size=size)
+        for at in members:
+            pods[at] = replace(first, name=pods[at].name, at_s=pods[at].at_s)
+    kills = [_fault(rng, kind) for kind in rng.choices(QUEUE_KILLS, k=rng.choice((1, 1, 2)))]
+    faults = sorted((*plan.faults, *kills), key=lambda fault: fault.at_s)
+    return replace(plan, pods=tuple(pods), late_pods=tuple(late_pods), faults=tuple(faults))
 
 
 def _fault(rng: random.Random, kind: Kind) -> Fault:

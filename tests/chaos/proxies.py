@@ -113,6 +113,9 @@ class ApiProxy:
         if request.method == "POST" and request.path.endswith("/binding"):
             with board.holding():
                 return await self._binding(request, body)
+        if request.method == "PATCH" and (b'"nominatedNodeName"' in body or b'"schedulingGates"' in body):
+            with board.holding():
+                return await self._letting_go(request, body, nominates=b'"nominatedNodeName"' in body)
         if request.method == "GET" and (fault := board.take(Kind.GONE)):
             return self._untrue(fault.kind)
         if fault := board.take(Kind.THROTTLED, Kind.SERVER_ERROR):
@@ -151,6 +154,21 @@ class ApiProxy:
                 await answer.prepare(request)
                 await answer.write_eof()
             board.kill(Kind.KILL_BINDING_ANSWERED, self._replica)
+        return answer
+
+    async def _letting_go(self, request: web.BaseRequest, body: bytes, *, nominates: bool) -> web.StreamResponse:
+        """The nomination of a queued pod, or the opening of its gate."""
+        board = self._board
+        if not nominates and board.kill(Kind.KILL_OPENING_LOST, self._replica):
+            return hops.abort(request)
+        if fault := board.take(Kind.CONFLICT, Kind.THROTTLED, Kind.SERVER_ERROR):
+            return self._untrue(fault.kind)
+        answer = await self._pass_on(request, body)
+        if board.kill(Kind.KILL_NOMINATION_WRITTEN if nominates else Kind.KILL_OPENING_WRITTEN, self._replica):
+            return hops.abort(request)
+        if fault := board.take(Kind.RESET_AFTER_WRITE):
+            board.record(fault.kind)
+            return hops.abort(request)
         return answer
 
     async def _write_late(self, request: web.BaseRequest, body: bytes, after_s: float) -> None:

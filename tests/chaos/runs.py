@@ -174,11 +174,22 @@ class Run:
         found = checker.overbooked(nodes, pods) + checker.misplaced(nodes, pods, SCHEDULERS)
         self._violations |= dict.fromkeys(found)
         self._busy = bool(checker.stranded(nodes, pods))
+        self._replace_evicted(pods)
         return True
+
+    def _replace_evicted(self, pods: list[Manifest]) -> None:
+        """What their kubelet and controller would do for members of gangs that Kerf has given up."""
+        there = {found["metadata"]["name"]: found for found in pods}
+        for name in sorted(self._expected):
+            if self._pods[name].gang and name not in there:
+                self._creation(self._pods[name])()
+            elif self._pods[name].gang and there[name]["metadata"].get("deletionTimestamp"):
+                self._delete(f"{_PODS}/{name}?gracePeriodSeconds=0")
 
     def _unsettled(self) -> list[Violation]:
         nodes, pods = self._cluster.items("nodes"), self._cluster.items("pods")
-        return checker.unexplained(pods) + checker.stranded(nodes, pods)
+        found = checker.unexplained(pods) + checker.stranded(nodes, pods) + checker.in_part(pods)
+        return found + checker.lost(self._expected, pods)  # members of gangs are made anew
 
     def _leaked(self) -> list[Violation]:
         names = ("kerf_reservations", "kerf_bindings_under_way")
@@ -313,7 +324,11 @@ def _pod(planned: PodPlan) -> Manifest:
         annotations["kerf.dev/gpu-memory-each"] = f"{planned.memory_mib}Mi"
     if planned.model:
         annotations["kerf.dev/gpu-model"] = planned.model
+    if planned.gang:
+        annotations |= {"kerf.dev/gang": planned.gang, "kerf.dev/gang-size": str(planned.gang_size)}
     where: dict[str, Any] = {"nodeName": planned.node} if planned.node else {}
+    if planned.gated:
+        where["schedulingGates"] = [{"name": "kerf.dev/queue"}]
     return pod(
         planned.name,
         gpus=planned.gpus if planned.by_resource else 0,

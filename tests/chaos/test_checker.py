@@ -138,3 +138,46 @@ def test_deleted_and_cordoned_nodes_and_leaving_pods_offer_and_want_nothing() ->
     leaving = pending("a")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert checker.stranded([NODE], [leaving]) == []
+
+
+def gated(name: str, count: int = 1, skipped: str = "no room", **annotations: str) -> Manifest:
+    """A pod behind the gate; the API server has its own words for why it is pending."""
+    found = pending(name, count, reason="Scheduling is blocked due to non-empty scheduling gates", **annotations)
+    found["spec"]["schedulingGates"] = [{"name": "kerf.dev/queue"}]
+    if skipped:
+        found["metadata"]["annotations"]["kerf.dev/skipped"] = skipped
+    return found
+
+
+def test_a_gated_pod_needs_a_reason_of_kerf_and_is_stranded_as_any_other() -> None:
+    assert promises(checker.unexplained([gated("a", skipped="")])) == ["bound, or pending with a reason"]
+    assert checker.unexplained([gated("a")]) == []
+    assert promises(checker.stranded([NODE], [gated("a")])) == ["placed after the faults end"]
+
+
+def paired(found: Manifest) -> Manifest:
+    """A member of a gang of two."""
+    found["metadata"]["annotations"] |= {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pods", "found"),
+    [
+        ([paired(gated("a")), paired(gated("b"))], True),
+        ([paired(gated("a"))], False),  # its other member is not there
+        ([paired(gated("a")), paired(gated("b")), bound("c", "0")], False),  # one alone has room
+        ([paired(gated("a", 2)), paired(gated("b", 2))], False),
+        ([paired(bound("a", "0")), paired(gated("b"))], True),  # it may join
+        ([paired(pending("a")), paired(gated("b", 2))], True),  # let go, and fits by itself
+    ],
+)
+def test_a_gang_is_stranded_when_all_that_wait_fit(pods: list[Manifest], found: bool) -> None:
+    assert bool(checker.stranded([NODE], pods)) == found
+
+
+def test_a_gang_that_runs_in_part_is_found() -> None:
+    assert promises(checker.in_part([paired(bound("a", "0")), paired(gated("b"))])) == ["gangs run whole"]
+    assert promises(checker.in_part([paired(bound("a", "0"))])) == ["gangs run whole"]
+    assert checker.in_part([paired(bound("a", "0")), paired(bound("b", "1"))]) == []
+    assert checker.in_part([paired(gated("a")), paired(gated("b")), bound("c", "0")]) == []

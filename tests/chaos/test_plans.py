@@ -8,6 +8,7 @@ from tests.chaos import plans
 from tests.chaos.plans import Kind
 
 MANY = [plans.draw(seed) for seed in range(300)]
+QUEUED = [plans.draw(seed, queue=True) for seed in range(300)]
 
 
 def test_equal_seeds_give_equal_plans() -> None:
@@ -23,7 +24,7 @@ def test_at_least_200_pods_stay_and_ask_for_80_percent_or_more() -> None:
 
 
 def test_every_kind_is_drawn() -> None:
-    drawn = Counter(fault.kind for plan in MANY for fault in plan.faults)
+    drawn = Counter(fault.kind for plan in QUEUED for fault in plan.faults)
     drawn[Kind.TWO_SCHEDULERS] = sum(len({pod.scheduler for pod in plan.pods}) == 2 for plan in MANY)
     drawn[Kind.FAILOVER] = sum(plan.replicas == 2 for plan in MANY)
     assert set(Kind) == {kind for kind, number in drawn.items() if number}
@@ -40,3 +41,22 @@ def test_faults_begin_while_pods_come_and_name_what_exists() -> None:
 def test_pods_of_every_size_are_drawn(asked: int) -> None:
     assert any(pod.gpus == asked and not pod.milli for pod in MANY[0].pods)
     assert any(pod.milli for pod in MANY[0].pods)
+
+
+def test_the_queue_has_the_same_runs_with_gates_gangs_and_kills_of_its_own() -> None:
+    for plain, queued in zip(MANY, QUEUED, strict=True):
+        assert [pod.size for pod in queued.pods] == [pod.size for pod in plain.pods]
+        assert (queued.nodes, queued.replicas) == (plain.nodes, plain.replicas)
+        assert {fault.kind for fault in queued.faults} & set(plans.QUEUE_KILLS)
+        assert not {fault.kind for fault in plain.faults} & set(plans.QUEUE_KILLS)
+        assert not any(pod.gated for pod in (*plain.pods, *plain.late_pods))
+        assert 0.5 < sum(pod.gated for pod in queued.pods) / len(queued.pods) < 1
+        gangs = {gang: [pod for pod in queued.pods if pod.gang == gang] for gang in {pod.gang for pod in queued.pods}}
+        del gangs[""]
+        assert gangs
+        for members in gangs.values():
+            assert len(members) == members[0].gang_size >= 2
+            alike = {(pod.gpus, pod.milli, pod.model, pod.memory_mib, pod.scheduler, pod.gated) for pod in members}
+            assert len(alike) == 1
+            assert members[0].gated
+            assert not members[0].milli

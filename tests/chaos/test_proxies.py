@@ -15,6 +15,7 @@ from tests.chaos.proxies import ApiProxy
 from tests.cluster.builders import until
 
 BINDING = "/api/v1/namespaces/default/pods/p/binding"
+POD = "/api/v1/namespaces/default/pods/p"
 WATCH = "/api/v1/pods?watch=true"
 
 
@@ -33,7 +34,7 @@ class Upstream:
             await self.say.wait()
             await response.write(b"second\n")
             return response
-        if request.method == "POST":
+        if request.method in ("POST", "PATCH"):
             self.written.append(await request.read())
         return web.Response(status=201 if request.method == "POST" else 200, text="done")
 
@@ -65,6 +66,14 @@ class Rig:
         """The status that a Binding is answered with, 0 for a connection that ends."""
         try:
             async with self.client.post(self.url + BINDING, data=b"binding") as answer:
+                return answer.status
+        except aiohttp.ClientError:
+            return 0
+
+    async def patch(self, body: bytes) -> int:
+        """The same of a patch of a pod."""
+        try:
+            async with self.client.patch(self.url + POD, data=body) as answer:
                 return answer.status
         except aiohttp.ClientError:
             return 0
@@ -124,6 +133,28 @@ def test_one_binding_suffers_and_the_next_does_not(kind: Kind, status: int, num_
     rig = run(scenario, Fault(kind, 0.0))
     assert rig.board.counts == {kind: 1}
     assert rig.process.signals == ([signal.SIGKILL] if kind.startswith("kill-") else [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status", "num_written"),
+    [
+        (Kind.KILL_NOMINATION_WRITTEN, b'{"status": {"nominatedNodeName": "n"}}', 0, 1),
+        (Kind.KILL_OPENING_LOST, b'{"spec": {"schedulingGates": null}}', 0, 0),
+        (Kind.KILL_OPENING_WRITTEN, b'{"spec": {"schedulingGates": null}}', 0, 1),
+        (Kind.CONFLICT, b'{"spec": {"schedulingGates": null}}', 409, 0),
+        (Kind.RESET_AFTER_WRITE, b'{"status": {"nominatedNodeName": "n"}}', 0, 1),
+    ],
+)
+def test_a_pod_that_is_let_go_suffers_and_what_is_noted_on_it_does_not(
+    kind: Kind, body: bytes, status: int, num_written: int
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.patch(b'{"metadata": {"annotations": {}}}') == 200
+        assert await rig.patch(body) == status
+        assert len(rig.upstream.written) == 1 + num_written
+        assert await rig.patch(body) == 200
+
+    assert run(scenario, Fault(kind, 0.0)).board.counts == {kind: 1}
 
 
 def test_a_binding_of_a_dead_process_arrives_late() -> None:

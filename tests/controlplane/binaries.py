@@ -10,6 +10,7 @@ kube-apiserver.
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -137,11 +138,11 @@ def _build_kubernetes(release: str, into: Path, packages: list[str]) -> None:
     stamps = {"gitVersion": f"v{release}", "gitMajor": major, "gitMinor": minor}
     flags = " ".join(f"-X {_VERSION_PACKAGE}.{name}={value}" for name, value in stamps.items())
     with _module(release) as module:
-        _go_build(module, into, f"-s -w {flags}", packages)
+        go_build(module, into, packages, f"-s -w {flags}")
 
 
 def _build_programs(into: Path) -> None:
-    _go_build(_GO_SOURCES, into, "-s -w", ["./cmd/echo", "./cmd/load"])
+    go_build(_GO_SOURCES, into, ["./cmd/echo", "./cmd/load"])
 
 
 def _sources_hash() -> str:
@@ -175,15 +176,23 @@ def _module(release: str) -> Iterator[Path]:
         yield copy
 
 
-def _go_build(module: Path, into: Path, ldflags: str, packages: list[str]) -> None:
+def module_folder(module: str) -> Path:
+    """Where the sources of `path@version` lie, fetched where they are missing. Raises BuildError."""
+    folder: str = json.loads(_run_go(["mod", "download", "-json", module], Path(tempfile.gettempdir())))["Dir"]
+    return Path(folder)
+
+
+def go_build(module: Path, into: Path, packages: list[str], ldflags: str = "-s -w") -> None:
+    """Build packages of the Go module in a folder. Raises BuildError."""
     # -buildvcs=false: git's opinion of the checkout must not decide whether the tests can run.
     _run_go(["build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", f"{into}/", *packages], module)
 
 
-def _run_go(arguments: list[str], module: Path) -> None:
+def _run_go(arguments: list[str], module: Path) -> str:
     result = _run([go_command(), *arguments], cwd=module, env=os.environ | {"CGO_ENABLED": "0"})
     if result.returncode != 0:
-        raise BuildError(f"go {arguments[0]} failed:\n{result.stderr[-4000:]}")
+        raise BuildError(f"go {arguments[0]} failed:\n{result.stdout[-2000:]}{result.stderr[-4000:]}")
+    return result.stdout
 
 
 def go_command() -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from extender.service.settings import describe_settings
-from tests.controlplane.objects import cpu_node, gpu_node
+from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import answers, free_port, start_process, wait_until
 from tests.docs.kubectl import find_kubectl
@@ -187,3 +187,28 @@ def test_every_command_is_run_here_or_elsewhere() -> None:
 
 def test_configuration_page_is_what_the_command_prints() -> None:
     assert (DOCS / "configuration.md").read_text().endswith(describe_settings().rstrip() + "\n")
+
+
+def test_the_commands_that_open_all_gates_without_kerf(tmp_path: Path) -> None:
+    page = (DOCS / "queueing.md").read_text()
+    (opening,) = (block for block in re.findall(r"^```sh\n(.*?)^```$", page, re.S | re.M) if "kubectl patch" in block)
+    gate, other = {"name": "kerf.dev/queue"}, {"name": "example.com/other"}
+    with ControlPlane(tmp_path) as plane:
+        plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
+        created: tuple[tuple[str, str, list[dict[str, str]]], ...] = (
+            ("team", "one", [gate]),
+            ("default", "two", [other, gate]),
+            ("team", "none", []),
+        )
+        for namespace, name, gates in created:
+            body = pod(name, namespace=namespace, schedulingGates=gates)
+            plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+        environment = os.environ | {
+            "PATH": f"{find_kubectl().parent}:{os.environ['PATH']}",
+            "KUBECONFIG": str(plane.kubeconfig()),
+        }
+        result = subprocess.run(["bash", "-c", opening], check=True, capture_output=True, text=True, env=environment)
+        left = {item["metadata"]["name"]: item["spec"] for item in plane.request("GET", "/api/v1/pods")["items"]}
+    assert result.stdout.count("patched") == 2
+    gates_left = {name: spec.get("schedulingGates", []) for name, spec in left.items()}
+    assert gates_left == {"one": [], "two": [other], "none": []}

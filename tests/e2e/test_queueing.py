@@ -1,6 +1,5 @@
 """The pending queue on a real control plane: rows G1, M5, A5, S1 and S9, gates, gangs, restarts."""
 
-import base64
 import json
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
-from tests.service.certificates import Authority
+from tests.e2e.webhooks import gates_of, gating
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
@@ -317,30 +316,8 @@ class KerfClusterWithQueue:
 def webhook(clusters: Clusters, tmp_path: Path) -> Iterator[KerfCluster]:
     """A cluster whose API server asks a Kerf of its own about pods that opt in: manifests/queue/webhook.yaml."""
     cluster = open_queue(clusters)
-    plane = clusters.plane
-    authority = Authority(tmp_path, "kerf")
-    certificate, key = authority.issue("server")
-    arguments = ("--set", f"server.tls_cert_file={certificate}", "--set", f"server.tls_key_file={key}")
-    kerf = KerfProcess(plane, "kerf-webhook", *arguments, certificate=authority.certificate)
-    configuration = yaml.safe_load((ROOT / "manifests" / "queue" / "webhook.yaml").read_text())
-    bundle = base64.b64encode(authority.certificate.read_bytes()).decode()
-    for hook in configuration["webhooks"]:
-        path = hook["clientConfig"]["service"]["path"]
-        hook["clientConfig"] = {"url": kerf.url + path, "caBundle": bundle}
-        hook["timeoutSeconds"] = 10  # of a machine that is busy with other tests
-    plane.apply(configuration)
-    try:
-        wait_until(lambda: _is_gated_by_webhook(cluster), WITHIN_S, "the webhook is in effect")
+    with gating(clusters.plane, tmp_path):
         yield cluster
-    finally:
-        plane.request("DELETE", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kerf-queue")
-        kerf.stop()
-
-
-def _is_gated_by_webhook(cluster: KerfCluster) -> bool:
-    """Whether a pod that opts in is gated, by a dry run."""
-    probe = pod("probe", labels={"kerf.dev/queue": "enabled"})
-    return bool(gates_of(cluster.plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)))
 
 
 def test_g1_pods_of_genius_wait_in_the_order_of_their_priority_as_they_are(webhook: KerfCluster) -> None:
@@ -382,11 +359,6 @@ def test_namespaces_and_pods_opt_in_and_out(webhook: KerfCluster) -> None:
         wait_until(lambda: not gates_of(plane.request("GET", path)), WITHIN_S, "the gate is open again")
     finally:
         plane.request("DELETE", "/api/v1/namespaces/team/pods?gracePeriodSeconds=0")
-
-
-def gates_of(found: Manifest) -> list[Manifest]:
-    gates: list[Manifest] = found["spec"].get("schedulingGates", [])
-    return gates
 
 
 def test_kerf_plan_apply_places_pods_of_a_file(clusters: Clusters, tmp_path: Path) -> None:

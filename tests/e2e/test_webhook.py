@@ -1,6 +1,5 @@
 """The webhook on a real kube-apiserver, called over TLS, as manifests/webhook.yaml configures it."""
 
-import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, Manifest
 from tests.e2e.fixtures import Clusters
+from tests.e2e.webhooks import served
 from tests.service.certificates import Authority
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
@@ -21,7 +21,6 @@ MANIFEST = ROOT / "manifests" / "webhook.yaml"
 NAME = "NVIDIA_VISIBLE_DEVICES"
 INDICES = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['kerf.dev/assigned-gpus']"}}
 TWO_GPUS = {"kerf.dev/gpu-count": "2"}
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/"
 
 
 def documents() -> dict[str, Manifest]:
@@ -64,29 +63,18 @@ def webhook(all_clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) ->
     all_clusters.close()
     plane = all_clusters.plane
     authority = Authority(tmp_path_factory.mktemp("webhook"), "kerf-webhook")
-    certificate, key = authority.issue("server")
-    files = {"tls_cert_file": certificate, "tls_key_file": key, "tls_client_ca_file": authority.certificate}
-    arguments = [part for name, path in files.items() for part in ("--set", f"server.{name}={path}")]
-    kerf = KerfProcess(plane, "kerf-webhook", *arguments, certificate=authority.certificate)
-    shipped = documents()["MutatingWebhookConfiguration"]
-    for entry in shipped["webhooks"]:
-        entry["clientConfig"] = {
-            "url": kerf.url + entry["clientConfig"]["service"]["path"],
-            "caBundle": base64.b64encode(authority.certificate.read_bytes()).decode(),
-        }
     namespace = {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {"name": "opted-in", "labels": {"kerf.dev/inject": "enabled"}},
     }
-    plane.apply(namespace, shipped)
-    found = Webhook(plane, kerf, "opted-in")
-    try:
+    plane.apply(namespace)
+    shipped = documents()["MutatingWebhookConfiguration"]
+    callers = f"--set=server.tls_client_ca_file={authority.certificate}"
+    with served(plane, shipped, authority, callers) as kerf:
+        found = Webhook(plane, kerf, "opted-in")
         wait_until(lambda: _is_called(found), WITHIN_S, "the API server calls the webhook")
         yield found
-    finally:
-        plane.request("DELETE", CONFIGURATIONS + shipped["metadata"]["name"])
-        kerf.stop()
 
 
 def _is_called(webhook: Webhook) -> bool:

@@ -1,13 +1,11 @@
 """The kinds of cert-manager and the Prometheus operator: their definitions, as the Go modules of both carry them."""
 
-import json
 import shutil
-import subprocess
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.controlplane.binaries import BuildError, cached, go_command
+from tests.controlplane.binaries import cached, module_folder
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 
@@ -38,9 +36,5 @@ def install_definitions(plane: ControlPlane) -> None:
 
 
 def _fetch(module: str, folder: str, files: Sequence[str], into: Path) -> None:
-    command = [go_command(), "mod", "download", "-json", module]
-    result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=into)
-    if result.returncode != 0:
-        raise BuildError(f"go mod download of {module} failed:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
     for name in files:
-        shutil.copyfile(Path(json.loads(result.stdout)["Dir"]) / folder / name, into / name)
+        shutil.copyfile(module_folder(module) / folder / name, into / name)
