@@ -194,10 +194,17 @@ async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
                     entry.planned = replace(entry.planned, gang="")  # of what waits: the pod is not written to
                 singles.append(Unit(entry.pod.key, (entry,)))
             continue
-        for entry in found if group.topology else ():
-            if entry.planned is not None and not entry.planned.topology:
-                entry.planned = replace(entry.planned, topology=group.topology)
-        singles.append(Unit(gang, tuple(found), await _missing(gang, found, group.size, gangs)))
+        started = await gangs.members(gang) if len(found) < group.size else []
+        beside = tuple(
+            node
+            for pod in started
+            if not pod.finished and (node := pod.spec.node_name or pod.status.nominated_node_name)
+        )
+        for entry in found:
+            if entry.planned is not None:
+                topology = entry.planned.topology or group.topology
+                entry.planned = replace(entry.planned, topology=topology, beside=beside)
+        singles.append(Unit(gang, tuple(found), _missing(gang, found, group.size, started)))
     return singles
 
 
@@ -210,13 +217,12 @@ async def group_of(gang: str, pods: Sequence[Pod], gangs: Gangs) -> Group:
     return await gangs.group(gang, native=not labelled)
 
 
-async def _missing(gang: str, found: list[Entry], size: int, gangs: Gangs) -> str:
+def _missing(gang: str, found: list[Entry], size: int, started: list[Pod]) -> str:
     if not size:
         return f"gang {gang}: its PodGroup is not there, or says no minMember or minCount"
     if len(found) >= size:
         return ""
     owners = {owner for entry in found if (owner := _controller(entry.pod))}
-    started = await gangs.members(gang)
     here = len(found) + sum(not pod.finished or _succeeded_with(pod, owners) for pod in started)
     return "" if here >= size else f"gang {gang} waits for its pods: {here} of {size} are here"
 

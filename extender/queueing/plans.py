@@ -37,6 +37,8 @@ class PlanPod:
     """Pods of one gang are placed all or none; "" for a pod on its own."""
     topology: str = ""
     """Label key: all pods of the gang must be on nodes with one value of it; "" for anywhere."""
+    beside: tuple[str, ...] = ()
+    """Nodes of the gang's pods that were let go before: its topology's value is theirs."""
     kind: int = ANYWHERE
     """Row of `View.allowed`."""
     image: str = ""
@@ -75,10 +77,20 @@ class View:
         """N, rows without a node included."""
         return self.cluster.num_nodes
 
-    def domain(self, topology: str) -> Ints:
-        """(N,) number of each node's domain by a label key, -1 where it has none."""
+    def domains_of(self, gang: Sequence[PlanPod]) -> Ints | None:
+        """(N,) number of the domain of each node, of which a gang must keep to one, -1 where it may not go.
+
+        None where it may go anywhere.
+        """
+        topology = next((pod.topology for pod in gang if pod.topology), "")
+        if not topology:
+            return None
         found = self.domains.get(topology)
-        return np.full(self.num_nodes, -1, np.int32) if found is None else found
+        if found is None:
+            return np.full(self.num_nodes, -1, np.int32)
+        rows = [row for pod in gang for name in pod.beside if (row := self.cluster.row_of.get(name)) is not None]
+        theirs = next((number for number in found[rows] if number >= 0), None)
+        return found if theirs is None else np.where(found == theirs, found, np.int32(-1))
 
 
 @dataclass(frozen=True, slots=True)

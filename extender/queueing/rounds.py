@@ -6,11 +6,11 @@ keeps the nodes on which it will fit soonest from them, so that it is not passed
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from extender.core.clusters import Mask
+from extender.core.clusters import Floats, Ints, Mask, Rows
 from extender.core.fits import fit
 from extender.core.reasons import resolvable
 from extender.queueing.boards import DEFAULT_POLICY, Board
@@ -126,31 +126,69 @@ def searched_round(view: View, pods: Sequence[PlanPod], rules: Rules, planner: s
     return Round(made, None) if made.num_placed > by_greedy.plan.num_placed else by_greedy
 
 
+class _Prospect(NamedTuple):
+    """Of a pod."""
+
+    could: Mask
+    """(N,) the nodes that it would fit if they were empty."""
+    free: Floats
+    """(N,) GPUs that are free, or CPU where it asks for none."""
+
+
+class _Kept(NamedTuple):
+    """Nodes to keep."""
+
+    rows: tuple[int, ...] = ()
+    free: float = 0.0
+    """On all of them."""
+
+
 def _head(board: Board, unit: Sequence[int], key: str, held: Head | None) -> Head | None:
     """The nodes to keep for a unit: those that miss least, by the GPUs that are free, enough of them for all its pods.
+
+    Of a gang that keeps to one domain, those of the domain that misses least.
 
     None when it would not fit an empty cluster either: nothing is kept for what can never run.
     """
     if held is not None and held.key == key and all(name in board.view.cluster.row_of for name in held.nodes):
         return held
-    view, cluster = board.view, board.view.cluster
-    chosen: list[int] = []
-    for position in unit:
-        pod = board.pods[position]
-        could = view.allowed[pod.kind] & (view.cpu_allocatable_milli >= pod.cpu_milli)
-        could &= view.memory_allocatable_mib >= pod.memory_mib
-        free = view.cpu_free_milli.astype(np.float64)
-        if pod.gpus is not None:
-            checked = fit(board.cluster, pod.gpus, np.arange(cluster.num_nodes))
-            could &= checked.fits | resolvable(checked.reason)
-            free = checked.free_units.astype(np.float64)
-        could[chosen] = False  # one node for each pod: what more of a gang fits there comes as it may
-        if not could.any():
-            return None if not chosen else Head(key, frozenset(cluster.node_names[row] for row in chosen))
-        most = np.where(could, free, -np.inf)
-        tied = np.flatnonzero(most == most.max())
-        chosen.append(int(tied[np.argmin(cluster.tie_rank[tied])]))
-    return Head(key, frozenset(cluster.node_names[row] for row in chosen))
+    cluster = board.view.cluster
+    pods = [board.pods[position] for position in unit]
+    alike = [(pod.cpu_milli, pod.memory_mib, pod.gpus, pod.kind) for pod in pods]
+    known = {what: _prospect(board, pod) for what, pod in dict(zip(alike, pods, strict=True)).items()}
+    domains = board.view.domains_of(pods)
+    if domains is None:
+        domains = np.zeros(cluster.num_nodes, np.int32)
+    kept = [
+        _freest([known[what] for what in alike], np.flatnonzero(domains == number), cluster.tie_rank)
+        for number in np.unique(domains[domains >= 0])
+    ]
+    most = max(kept, key=lambda found: (len(found.rows), found.free), default=_Kept())
+    return Head(key, frozenset(cluster.node_names[row] for row in most.rows)) if most.rows else None
+
+
+def _prospect(board: Board, pod: PlanPod) -> _Prospect:
+    view = board.view
+    could = view.allowed[pod.kind] & (view.cpu_allocatable_milli >= pod.cpu_milli)
+    could &= view.memory_allocatable_mib >= pod.memory_mib
+    if pod.gpus is None:
+        return _Prospect(could, view.cpu_free_milli.astype(np.float64))
+    checked = fit(board.cluster, pod.gpus, np.arange(view.num_nodes))
+    return _Prospect(could & (checked.fits | resolvable(checked.reason)), checked.free_units.astype(np.float64))
+
+
+def _freest(pods: Sequence[_Prospect], among: Rows, tie_rank: Ints) -> _Kept:
+    """The freest node for each pod, as long as there is one: what more fits there comes as it may."""
+    kept = _Kept()
+    for pod in pods:
+        rest = among[pod.could[among] & ~np.isin(among, kept.rows)]
+        if not rest.size:
+            break
+        most = pod.free[rest].max()
+        tied = rest[pod.free[rest] == most]
+        row = int(tied[np.argmin(tie_rank[tied])])
+        kept = _Kept((*kept.rows, row), kept.free + float(most))
+    return kept
 
 
 def _others(view: View, head: Head) -> Mask:

@@ -149,6 +149,26 @@ def test_a5_two_gangs_that_fit_one_at_a_time_never_block_each_other(queue: KerfC
         queue.bound(f"{second}-{number}")
 
 
+def test_a5_a_gang_keeps_to_one_nvlink_domain_and_so_does_a_member_made_again(queue: KerfCluster) -> None:
+    clique = "nvidia.com/gpu.clique"
+
+    def node(name: str, domain: str) -> Manifest:
+        return gpu_node(name, gpus=4, labels={clique: domain})
+
+    annotations = gang("train", 2) | {"kerf.dev/gang-topology": clique}
+    queue.add_nodes(node("a", "one"), node("b", "two"))
+    for name in ("g0", "g1"):
+        queue.submit(name, gpus=4, annotations=annotations, **GATED)
+    for name in ("g0", "g1"):
+        skipped(queue, name, "gang")
+        assert gated(queue, name)  # though each has room
+    queue.add_nodes(node("c", "two"))
+    assert {queue.node_of(name) for name in ("g0", "g1")} == {"b", "c"}
+    queue.delete_pod("g0")
+    queue.submit("g0", gpus=4, annotations=annotations, **GATED)
+    assert queue.node_of("g0") in {"b", "c"}
+
+
 def test_a_gang_by_the_label_of_scheduler_plugins(queue: KerfCluster) -> None:
     queue.add_nodes(gpu_node("a", gpus=4))
     labels = {"scheduling.x-k8s.io/pod-group": "pair"}

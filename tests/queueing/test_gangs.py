@@ -78,6 +78,15 @@ def test_a_member_that_is_made_again_joins_those_that_were_let_go(started: list[
     assert (unit.missing == "") == complete
 
 
+def test_a_member_made_again_knows_where_the_others_are() -> None:
+    nominated = member("b", node="", phase="Pending")
+    nominated["status"]["nominatedNodeName"] = "next"
+    started = [member("a"), nominated, member("c", node="ended", phase="Succeeded")]
+    waiting = entries(pod("d", annotations=GANG))
+    [unit] = asyncio.run(units_of(waiting, Gangs(Answers({PODS: {"items": started}}), lambda: 0.0)))  # type: ignore[arg-type]
+    assert [planned.beside for planned in unit.pods] == [("n", "next")]
+
+
 def native(spec: dict[str, Any], *names: str) -> Any:
     group = {"spec": {"schedulingGroup": {"podGroupName": "g"}}}
     waiting = entries(*(pod(name, spec=group["spec"]) for name in names))

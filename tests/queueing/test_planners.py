@@ -132,6 +132,18 @@ def test_a_gang_keeps_to_one_domain_of_its_topology() -> None:
         exact.make(view, pods)
 
 
+@pytest.mark.parametrize("name", ["greedy", "genetic"])
+def test_a_member_made_again_goes_to_the_domain_of_those_that_run(name: str) -> None:
+    view = replace(gpu_view(4, gpus=4), domains={"rack": np.array([0, 1, 1, 0], np.int32)})
+    names = view.cluster.node_names
+    again = gpu_pod("again", 4, gang="pair", topology="rack")
+    for beside, rack in ((("gone", names[1]), 1), ((names[3],), 0)):
+        assert view.domains["rack"][made(name, view, [replace(again, beside=beside)]).rows[0]] == rack
+    full = replace(view, pods_free=np.array([110, 0, 0, 110]))
+    assert made(name, full, [replace(again, beside=(names[1],))]).num_placed == 0
+    assert made(name, full, [replace(again, beside=("gone",))]).num_placed == 1
+
+
 def test_genetic_is_never_worse_than_greedy_and_without_its_help_gets_near() -> None:
     # Greedy in this order cuts both nodes: 3 + 3 of 4 leave no 2 together. 3 + 1 and 3 + 1 is all there is.
     view = gpu_view(2, gpus=4)

@@ -75,6 +75,21 @@ def test_a_gang_as_head_keeps_a_node_for_each_pod() -> None:
     assert made.plan.num_placed == 0
 
 
+def test_a_gang_that_keeps_to_a_domain_keeps_nodes_of_one_as_head() -> None:
+    # Of node 1 one GPU is taken, of node 2 three: the freest two nodes are of different racks, and rack 0 misses less.
+    view = replace(gpu_view(4, gpus=4), pods_free=np.zeros(4, np.int64), domains={"rack": np.array([0, 0, 1, 1])})
+    free = view.cluster.gpu_free_milli.copy()
+    free[1, 0] = free[2, :3] = 0
+    busy = replace(view, cluster=replace(view.cluster, gpu_free_milli=free))
+    pods = [gpu_pod(f"ns/g{n}", 4, gang="ns/g", topology="rack") for n in range(2)]
+    made = greedy_round(busy, pods, Rules(reserves=frozenset({"ns/g"})))
+    names = view.cluster.node_names
+    assert made.head == Head("ns/g", frozenset(names[:2]))
+    beside = [replace(pod, beside=(names[3],)) for pod in pods]
+    made = greedy_round(busy, beside, Rules(reserves=frozenset({"ns/g"})))
+    assert made.head == Head("ns/g", frozenset(names[2:]))
+
+
 def test_quotas_are_kept_and_counted_within_the_round() -> None:
     view = gpu_view(2)
     pods = [gpu_pod(f"team/p{n}", 2) for n in range(3)] + [gpu_pod("free/p", 2), PlanPod("team/cpu", 100, 10)]

@@ -60,11 +60,10 @@ def _domains(board: Board, unit: Sequence[int], allowed: Mask | None) -> Iterato
 
     Tightest is the domain with the fewest nodes that have room for the gang's first pod, so that roomy ones stay whole.
     """
-    topology = next((board.pods[position].topology for position in unit if board.pods[position].topology), "")
-    if not topology:
+    domain = board.view.domains_of([board.pods[position] for position in unit])
+    if domain is None:
         yield allowed
         return
-    domain = board.view.domain(topology)
     room = board.fits(unit[0], allowed)
     numbers, counts = np.unique(domain[room & (domain >= 0)], return_counts=True)
     for number in numbers[np.argsort(counts, kind="stable")].tolist():

@@ -67,7 +67,7 @@ def problem_of(view: View, pods: Sequence[PlanPod]) -> Problem:
         np.int64
     )
     gangs = tuple(np.array(unit) for unit in units_of(pods) if pods[unit[0]].gang)
-    domain_of = tuple(_domains(view, [pods[position] for position in gang.tolist()]) for gang in gangs)
+    domain_of = tuple(view.domains_of([pods[position] for position in gang.tolist()]) for gang in gangs)
     weight = priority_weights(pods)
     return Problem(demand, free, units.astype(np.int64), class_of, eligible, weight, gangs, domain_of)
 
@@ -90,14 +90,8 @@ def realise(view: View, pods: Sequence[PlanPod], rows: Sequence[int], planner: s
 
 
 def _in_one_domain(view: View, pods: Sequence[PlanPod], unit: Sequence[int], rows: Sequence[int]) -> bool:
-    domain = _domains(view, [pods[position] for position in unit])
+    domain = view.domains_of([pods[position] for position in unit])
     if domain is None:
         return True
     found = {int(domain[rows[position]]) for position in unit}
     return len(found) == 1 and -1 not in found
-
-
-def _domains(view: View, pods: Sequence[PlanPod]) -> Ints | None:
-    """(N,) the domains of a gang's topology, None where it states none."""
-    topology = next((pod.topology for pod in pods if pod.topology), "")
-    return view.domain(topology) if topology else None
