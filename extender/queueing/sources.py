@@ -1,8 +1,9 @@
 """Where a one-off plan gets its nodes and pods from: manifests in files, or an API server."""
 
-from collections import Counter
+import contextlib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.transports import Query, Transport
 from extender.core.requests import RequestError
-from extender.queueing.batches import asked_of, plan_pod, view_of
+from extender.queueing.batches import asked_of, gang_of, plan_pod, view_of
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.plans import Plan, PlanPod, View
 from extender.queueing.restrictions import Kinds
@@ -82,11 +83,13 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
     for pod in source.bound:
         ledger.upsert_pod(pod, 0.0)
     kinds = Kinds()
+    nodes_of_gang = _nodes_of_gangs(source.bound)
     pods: list[tuple[Pod, PlanPod]] = []
     faults: dict[str, str] = {}
     for pod in source.waiting:
         try:
-            pods.append((pod, plan_pod(pod, kinds)))
+            planned = plan_pod(pod, kinds)
+            pods.append((pod, replace(planned, beside=tuple(nodes_of_gang.get(planned.gang, ())))))
         except RequestError as error:
             faults[pod.key] = str(error)
     pods.sort(key=lambda pair: (-pair[1].priority, pair[0].metadata.creation_timestamp, pair[1].key))
@@ -101,6 +104,17 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
         topologies=topologies,
     )
     return view, batch, faults
+
+
+def _nodes_of_gangs(bound: Iterable[Pod]) -> dict[str, list[str]]:
+    """Nodes of pods that run, by their gang."""
+    result: dict[str, list[str]] = defaultdict(list)
+    for pod in bound:
+        with contextlib.suppress(RequestError):  # what is wrong with a pod that runs does not matter to others
+            gang, _ = gang_of(pod)
+            if gang and pod.spec.node_name and not pod.finished:
+                result[gang].append(pod.spec.node_name)
+    return result
 
 
 def node_of(view: View, plan: Plan) -> dict[str, str]:

@@ -354,6 +354,16 @@ def test_g1_pods_of_genius_wait_in_the_order_of_their_priority_as_they_are(webho
     webhook.bound("low")
 
 
+def test_while_the_webhook_is_down_pods_are_created_without_the_gate(clusters: Clusters, tmp_path: Path) -> None:
+    queue = open_queue(clusters)
+    queue.add_nodes(gpu_node("a", gpus=1))
+    with gating(clusters.plane, tmp_path) as kerf:
+        kerf.stop()
+        queue.submit("opted-in", gpus=1, labels={"kerf.dev/queue": "enabled"})
+        assert not gated(queue, "opted-in")
+        queue.bound("opted-in")
+
+
 def test_namespaces_and_pods_opt_in_and_out(webhook: KerfCluster) -> None:
     plane = webhook.plane
     namespace = {"name": "team", "labels": {"kerf.dev/queue": "enabled"}}

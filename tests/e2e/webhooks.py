@@ -40,7 +40,7 @@ def served(
 
 
 @contextlib.contextmanager
-def gating(plane: ControlPlane, directory: Path) -> Iterator[None]:
+def gating(plane: ControlPlane, directory: Path) -> Iterator[KerfProcess]:
     """manifests/queue/webhook.yaml in effect: pods that opt in get the gate."""
     configuration = yaml.safe_load((ROOT / "manifests" / "queue" / "webhook.yaml").read_text())
     for hook in configuration["webhooks"]:
@@ -50,9 +50,9 @@ def gating(plane: ControlPlane, directory: Path) -> Iterator[None]:
     def gates() -> bool:
         return bool(gates_of(plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)))
 
-    with served(plane, configuration, Authority(directory, "kerf")):
+    with served(plane, configuration, Authority(directory, "kerf")) as kerf:
         wait_until(gates, WITHIN_S, "the webhook is in effect")
-        yield
+        yield kerf
 
 
 def gates_of(found: Manifest) -> list[Manifest]:

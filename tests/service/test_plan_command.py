@@ -109,3 +109,20 @@ def test_faults_of_options(files: list[str]) -> None:
     result = CliRunner().invoke(app, ["plan", *files, "--apply"])
     assert result.exit_code == 2
     assert "leave nodes out of -f" in result.output
+
+
+def test_a_member_of_a_gang_that_runs_draws_the_others_to_its_domain(tmp_path: Path) -> None:
+    gang = "{kerf.dev/gang: g, kerf.dev/gang-size: '2', kerf.dev/gang-topology: rack}"
+    spec = "containers: [{resources: {requests: {cpu: '2'}}}]"
+    node = "{{kind: Node, metadata: {{name: n{0}, labels: {{rack: r{1}}}}}, status: {{allocatable: {{cpu: '{2}'}}}}}}"
+    documents = [
+        *(node.format(number, number // 2, cpu) for number, cpu in enumerate((2, 2, 4, 4))),
+        f"{{kind: Pod, metadata: {{name: runs, annotations: {gang}}}, spec: {{nodeName: n2, {spec}}}}}",
+        f"{{kind: Pod, metadata: {{name: waits, annotations: {gang}}}, spec: {{{spec}}}}}",
+    ]
+    path = tmp_path / "gang.yaml"
+    path.write_text("\n---\n".join(documents))
+    result = CliRunner().invoke(app, ["plan", "-f", str(path), "-o", "json"])
+    assert result.exit_code == 0, result.output
+    [placed] = json.loads(result.output)["assignments"]
+    assert placed["node"] in ("n2", "n3")  # the fuller nodes are those of the other rack
