@@ -10,7 +10,7 @@ from extender.core.clusters import Cluster
 from extender.queueing.batches import view_of
 from extender.queueing.manifests import Node
 from extender.queueing.plans import PlanPod, View
-from extender.queueing.restrictions import Kinds
+from extender.queueing.restrictions import Kinds, domain_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,10 @@ class NodeBook:
             if name not in self._names.values():
                 self._nodes.pop(name, None)
                 self._touch()
+
+    def domain_of(self, node: str, topology: str) -> dict[str, str]:
+        """The label that keeps a pod to a node's domain."""
+        return domain_of(self._nodes.get(node), topology)
 
     def view(
         self, cluster: Cluster, kinds: Kinds, topologies: Iterable[str], booked: Iterable[Booked], reserve_frac: float

@@ -1,9 +1,12 @@
 """Carrying out a plan: a pod's node is nominated, then its scheduling gate is opened.
 
 kube-scheduler looks at the nominated node alone, with all its plugins and extenders, and takes it if they agree: its
-verdict is final. A gate can't be closed again: a nomination that no longer fits leaves the pod to the normal cycle.
+verdict is final. A gate can't be closed again: a nomination that no longer fits leaves the pod to the normal cycle, in
+which its node selector keeps it to the domain of its gang.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +20,8 @@ PLANNED_NODE: Final = "kerf.dev/planned-node"
 """Node that was nominated when the gate was opened, "" where none was."""
 PLANNED_BY: Final = "kerf.dev/planned-by"
 """Name of the planner, or why the gate was opened without one."""
+NO_DOMAIN: Final[Mapping[str, str]] = MappingProxyType({})
+"""Of a pod that may go anywhere."""
 
 _pod_decoder: Final = msgspec.json.Decoder(Pod)
 _CONFLICT: Final = 409
@@ -30,26 +35,29 @@ class Realiser:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def place(self, pod: Pod, node: str, planner: str) -> bool:
+    async def place(self, pod: Pod, node: str, planner: str, domain: Mapping[str, str] = NO_DOMAIN) -> bool:
         """Nominate a node and open the gate; whether the pod is still there."""
-        return await self.nominate(pod, node) and await self.open(pod, node, planner)
+        return await self.nominate(pod, node) and await self.open(pod, node, planner, domain)
 
     async def nominate(self, pod: Pod, node: str) -> bool:
         """Write the node that kube-scheduler is to look at first; whether the pod is still there."""
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node or None}}
         return await self._patch(pod, "/status", body)
 
-    async def open(self, pod: Pod, node: str, planner: str) -> bool:
-        """Take Kerf's gate off, and write why; whether the pod is still there."""
+    async def open(self, pod: Pod, node: str, planner: str, domain: Mapping[str, str] = NO_DOMAIN) -> bool:
+        """Take Kerf's gate off, and write why; whether the pod is still there.
+
+        `domain` are labels that its nodes must have from now on: the API server takes that from gated pods alone.
+        """
         annotations = {PLANNED_NODE: node, PLANNED_BY: planner, SKIPPED: None, SKIPPED_COUNT: None}
         try:
-            return await self._patch(pod, "", self._opened(pod, annotations))
+            return await self._patch(pod, "", _opened(pod, annotations, domain))
         except ApiError as error:
             if error.status != _INVALID:
                 raise
         # Somebody else's gate has gone meanwhile, and putting it back is forbidden.
         found = _pod_decoder.decode(await self._transport.get(_path(pod)))
-        return await self._patch(found, "", self._opened(found, annotations)) if _same(found, pod) else False
+        return await self._patch(found, "", _opened(found, annotations, domain)) if _same(found, pod) else False
 
     async def note(self, pod: Pod, reason: str, count: int) -> bool:
         """Write on a waiting pod why it waits; whether it is still there. By its status, as all but opening."""
@@ -65,11 +73,6 @@ class Realiser:
         namespace = (manifest.get("metadata") or {}).get("namespace") or "default"
         created = await self._transport.post(f"/api/v1/namespaces/{namespace}/pods", msgspec.json.encode(gated))
         return _pod_decoder.decode(created)
-
-    def _opened(self, pod: Pod, annotations: dict[str, str | None]) -> dict[str, Any]:
-        others = [{"name": gate.name} for gate in pod.spec.scheduling_gates or () if gate.name != GATE]
-        metadata = {"uid": pod.metadata.uid, "annotations": annotations}
-        return {"metadata": metadata, "spec": {"schedulingGates": others or None}}
 
     async def _patch(self, pod: Pod, part: str, body: dict[str, Any]) -> bool:
         try:
@@ -90,6 +93,13 @@ class Realiser:
             if error.status != _GONE:
                 raise
             return False
+
+
+def _opened(pod: Pod, annotations: Mapping[str, str | None], domain: Mapping[str, str]) -> dict[str, Any]:
+    others = [{"name": gate.name} for gate in pod.spec.scheduling_gates or () if gate.name != GATE]
+    metadata = {"uid": pod.metadata.uid, "annotations": annotations}
+    spec = {"schedulingGates": others or None} | ({"nodeSelector": domain} if domain else {})
+    return {"metadata": metadata, "spec": spec}
 
 
 def _same(found: Pod, pod: Pod) -> bool:

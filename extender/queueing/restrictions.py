@@ -64,6 +64,12 @@ def domains(cluster: Cluster, nodes: Iterable[Node], topology: str) -> Ints:
     return result
 
 
+def domain_of(node: Node | None, topology: str) -> dict[str, str]:
+    """The label that keeps a pod to a node's domain, none where the topology or the node's value of it is none."""
+    value = (node.metadata.labels or {}).get(topology) if node is not None and topology else None
+    return {} if value is None else {topology: value}
+
+
 def allows(spec: PodSpec, node: Node) -> bool:
     """Whether a pod may run on a node, as kube-scheduler's plugins for cordons, taints and node affinity see it."""
     taints = [taint for taint in node.spec.taints or () if taint.effect in _REPELS]

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from extender.core.requests import RequestError
 from extender.queueing.batches import asked_of, gang_of, plan_pod, view_of
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.plans import Plan, PlanPod, View
-from extender.queueing.restrictions import Kinds
+from extender.queueing.restrictions import Kinds, domain_of
 
 ObjectT = TypeVar("ObjectT", Node, Pod)
 
@@ -121,6 +121,12 @@ def node_of(view: View, plan: Plan) -> dict[str, str]:
     """Name of the node of each placed pod, by the pod's key."""
     names = view.cluster.node_names
     return {pod.key: names[row] for pod, row in zip(plan.pods, plan.rows, strict=True) if row >= 0}
+
+
+def domains_of(source: Source, plan: Plan, nodes: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The labels that keep each placed pod to the domain of its gang, by the pod's key; `nodes` as of `node_of`."""
+    named = {node.metadata.name: node for node in source.nodes}
+    return {pod.key: domain_of(named[nodes[pod.key]], pod.topology) for pod in plan.pods if pod.key in nodes}
 
 
 def _take(source: Source, manifest: Any) -> list[str]:

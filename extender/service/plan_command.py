@@ -94,7 +94,9 @@ async def _plan(  # noqa: PLR0913, PLR0917 - as given
         report = {**reports.report(view, made)}
         report["unassigned"] = [*report["unassigned"], *({"pod": key, "reason": why} for key, why in faults.items())]
         if transport is not None and apply:
-            report["applied"] = await _apply(Realiser(transport), source, sources.node_of(view, made), planner)
+            nodes = sources.node_of(view, made)
+            domains = sources.domains_of(source, made, nodes)
+            report["applied"] = await _apply(Realiser(transport), source, nodes, domains, planner)
     finally:
         if transport is not None:
             await transport.close()
@@ -106,7 +108,9 @@ async def _plan(  # noqa: PLR0913, PLR0917 - as given
         _print(report)
 
 
-async def _apply(realiser: Any, source: Any, node_of: dict[str, str], planner: str) -> list[str]:
+async def _apply(
+    realiser: Any, source: Any, node_of: dict[str, str], domains: dict[str, dict[str, str]], planner: str
+) -> list[str]:
     """Nominate and open, in the order of the plan; pods of files are created first. Returns what was nominated."""
     applied: list[str] = []
     waiting = {pod.key: pod for pod in source.waiting}
@@ -115,7 +119,7 @@ async def _apply(realiser: Any, source: Any, node_of: dict[str, str], planner: s
             waiting[key] = await realiser.create(manifest)  # one without a node stays pending behind its gate
     for key, node in node_of.items():
         pod = waiting[key]
-        placed = await (realiser.place(pod, node, planner) if pod.gated else realiser.nominate(pod, node))
+        placed = await (realiser.place(pod, node, planner, domains[key]) if pod.gated else realiser.nominate(pod, node))
         if placed:
             applied.append(key)
     return applied

@@ -164,6 +164,7 @@ def test_a5_a_gang_keeps_to_one_nvlink_domain_and_so_does_a_member_made_again(qu
         assert gated(queue, name)  # though each has room
     queue.add_nodes(node("c", "two"))
     assert {queue.node_of(name) for name in ("g0", "g1")} == {"b", "c"}
+    assert queue.pod("g1")["spec"]["nodeSelector"] == {clique: "two"}  # wherever its nomination leads
     queue.delete_pod("g0")
     queue.submit("g0", gpus=4, annotations=annotations, **GATED)
     assert queue.node_of("g0") in {"b", "c"}

@@ -219,6 +219,8 @@ def test_opening_keeps_the_gates_of_others_and_takes_a_refusal_for_what_it_is() 
         assert path == "/api/v1/namespaces/ns/pods/p"
         assert body["spec"] == {"schedulingGates": [{"name": "other"}]}
         assert body["metadata"]["uid"] == "uid-p"
+        assert await Realiser(api).open(two, "n", "greedy", {"rack": "r1"})  # type: ignore[arg-type]
+        assert api.written[-1][1]["spec"] == {"schedulingGates": [{"name": "other"}], "nodeSelector": {"rack": "r1"}}
         # Somebody opened the other gate meanwhile: to write it again is refused, so the pod is read afresh.
         alone = {"metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"}, "spec": GATES}
         api = Answers({path: alone}, [ApiError(422, "Invalid", "only deletion is allowed")])
