@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import checker
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process
 from tests.e2e.clusters import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, KerfProcess
@@ -88,6 +89,14 @@ def clusters(all_clusters: Clusters) -> Iterator[Clusters]:
     """For tests that say how their cluster is configured; it is left empty."""
     yield all_clusters
     all_clusters.clean()
+
+
+@pytest.fixture
+def judged(clusters: Clusters) -> Iterator[None]:
+    """Whatever the test was about: at its end no GPU is given twice."""
+    yield
+    nodes, pods = (clusters.plane.request("GET", f"/api/v1/{plural}")["items"] for plural in ("nodes", "pods"))
+    assert not checker.overbooked(nodes, pods)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, Manifest
 from tests.e2e.fixtures import Clusters
 from tests.e2e.test_queueing import GATED, annotation, gated, open_queue, skipped
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, pytest.mark.usefixtures("judged")]
 
 FUNCTION = "com.openfaas.function.spec"
 

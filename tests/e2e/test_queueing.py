@@ -19,7 +19,7 @@ from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, Ke
 from tests.e2e.fixtures import Clusters
 from tests.e2e.webhooks import gates_of, gating
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, pytest.mark.usefixtures("judged")]
 
 GATED: dict[str, Any] = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
 QUEUE_RBAC = ROOT / "manifests" / "queue" / "rbac.yaml"
