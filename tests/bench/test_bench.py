@@ -113,15 +113,19 @@ def test_telemetry_reports_costs(tmp_path: Path) -> None:
     assert 0 < report["refresh_s"] < 600
 
 
+FIGURES = {"mean_jct_s", "mean_delay_s", "p99_delay_s", "whole_nodes_mean_delay_s"}
+
+
 def test_jobs_end_on_the_control_plane_as_simulated(tmp_path: Path) -> None:
     report = report_of(tmp_path, "jobs", "--number=12", "--nodes=2", "--span=6", "--seeds=1")
     (run,) = report["runs"]
     for mode in ("native", "queue"):
         found = run[mode]
-        assert found["real"].keys() == found["simulated"].keys() == {"mean_jct_s", "mean_delay_s", "p99_delay_s"}
+        assert found["real"].keys() == found["simulated"].keys() == FIGURES
         # Without the delay a job takes its duration, and on the control plane some time until its end is seen.
         real_s, simulated_s = (
             found[which]["mean_jct_s"] - found[which]["mean_delay_s"] for which in ("real", "simulated")
         )
         assert real_s >= simulated_s - 0.002  # rounded figures
-    assert report["reductions"].keys() == {"real", "simulated"}
+    assert run["native"]["retried"].keys() == FIGURES
+    assert report["reductions"].keys() == {"real", "simulated", "retried"}
