@@ -1,6 +1,5 @@
 """Gangs on the real API server and Job controller: Kubernetes' own PodGroups, and gangs that lose a member."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,16 +9,10 @@ from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import RBAC, ROOT, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, Manifest
-from tests.e2e.fixtures import Clusters
+from tests.e2e.fixtures import NEEDS_POD_GROUPS, Clusters
 from tests.e2e.kubelets import Kubelet
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.controlplane,
-    pytest.mark.skipif(
-        os.environ.get("KERF_TEST_KUBERNETES", "1.36").startswith("1.34"), reason="PodGroups are an API since 1.36"
-    ),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, NEEDS_POD_GROUPS]
 
 WITHIN_S = 40.0
 GATED: dict[str, Any] = {"schedulingGates": [{"name": "kerf.dev/queue"}]}

@@ -15,10 +15,11 @@ from tests.controlplane.objects import POD_GROUPS, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import RBAC, ROOT, SERVICE_ACCOUNT
+from tests.e2e.fixtures import NEEDS_POD_GROUPS
 from tests.install import queue_rights, rights
 from tests.install.rights import Flow, Rule, Stage
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, NEEDS_POD_GROUPS]
 
 Manifest = dict[str, Any]
 FILES = (RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml")))
