@@ -33,7 +33,7 @@ from extender.queueing.nodebooks import Booked, NodeBook
 from extender.queueing.optins import NAMESPACES_PATH, Namespaces, opted_out
 from extender.queueing.options import Counts, Options
 from extender.queueing.plans import Plan, PlanPod
-from extender.queueing.realisations import NO_DOMAIN, Realiser
+from extender.queueing.realisations import Realiser
 from extender.queueing.remnants import Remnants
 from extender.queueing.rounds import KEPT, Head, Round, Rules, greedy_round, searched_round
 from extender.queueing.runs import Runs, learn_finished, owners_of
@@ -346,7 +346,7 @@ class QueueController:
                 entry.opened = self._clock()
                 opened = False
                 try:
-                    domain = self._nodes.domain_of(node, entry.planned.topology) if entry.planned else NO_DOMAIN
+                    domain = self._nodes.domain_of(node, entry.planned.topology) if entry.planned else None
                     opened = await self._realiser.open(entry.pod, node, planner, domain)
                 finally:
                     self.counts.opened += opened

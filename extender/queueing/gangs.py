@@ -201,9 +201,11 @@ async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
             if not pod.finished and (node := pod.spec.node_name or pod.status.nominated_node_name)
         )
         for entry in found:
-            if entry.planned is not None:
-                topology = entry.planned.topology or group.topology
-                entry.planned = replace(entry.planned, topology=topology, beside=beside)
+            if (planned := entry.planned) is None:
+                continue
+            topology = planned.topology or group.topology
+            if (topology, beside) != (planned.topology, planned.beside):
+                entry.planned = replace(planned, topology=topology, beside=beside)
         singles.append(Unit(gang, tuple(found), _missing(gang, found, group.size, started)))
     return singles
 

@@ -6,7 +6,6 @@ which its node selector keeps it to the domain of its gang.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +19,6 @@ PLANNED_NODE: Final = "kerf.dev/planned-node"
 """Node that was nominated when the gate was opened, "" where none was."""
 PLANNED_BY: Final = "kerf.dev/planned-by"
 """Name of the planner, or why the gate was opened without one."""
-NO_DOMAIN: Final[Mapping[str, str]] = MappingProxyType({})
-"""Of a pod that may go anywhere."""
 
 _pod_decoder: Final = msgspec.json.Decoder(Pod)
 _CONFLICT: Final = 409
@@ -35,7 +32,7 @@ class Realiser:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def place(self, pod: Pod, node: str, planner: str, domain: Mapping[str, str] = NO_DOMAIN) -> bool:
+    async def place(self, pod: Pod, node: str, planner: str, domain: Mapping[str, str] | None = None) -> bool:
         """Nominate a node and open the gate; whether the pod is still there."""
         return await self.nominate(pod, node) and await self.open(pod, node, planner, domain)
 
@@ -44,7 +41,7 @@ class Realiser:
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node or None}}
         return await self._patch(pod, "/status", body)
 
-    async def open(self, pod: Pod, node: str, planner: str, domain: Mapping[str, str] = NO_DOMAIN) -> bool:
+    async def open(self, pod: Pod, node: str, planner: str, domain: Mapping[str, str] | None = None) -> bool:
         """Take Kerf's gate off, and write why; whether the pod is still there.
 
         `domain` are labels that its nodes must have from now on: the API server takes that from gated pods alone.
@@ -95,7 +92,7 @@ class Realiser:
             return False
 
 
-def _opened(pod: Pod, annotations: Mapping[str, str | None], domain: Mapping[str, str]) -> dict[str, Any]:
+def _opened(pod: Pod, annotations: Mapping[str, str | None], domain: Mapping[str, str] | None) -> dict[str, Any]:
     others = [{"name": gate.name} for gate in pod.spec.scheduling_gates or () if gate.name != GATE]
     metadata = {"uid": pod.metadata.uid, "annotations": annotations}
     spec = {"schedulingGates": others or None} | ({"nodeSelector": domain} if domain else {})

@@ -185,15 +185,16 @@ def jobs_table(report: Report) -> Table:
         *("mean JCT", "ratio", "mean delay", "p99 delay", "delay of whole nodes", "delays' r"),
     )
     for run in report["runs"]:
-        for mode in ("native", "queue"):
-            found = run[mode]
-            figures = [f"{_seconds(found['real'][key])} / {_seconds(found['simulated'][key])}" for key in found["real"]]
-            ratio, correlation = f"{found['jct_ratio']:.2f}", _seconds(found["delay_correlation"])
-            table.add_row(f"{run['seed']}, {mode}", figures[0], ratio, *figures[1:], correlation)
-        retried = run["native"]["retried"]
-        figures = [f"{_seconds(run['native']['real'][key])} / {_seconds(retried[key])}" for key in retried]
-        ratio = f"{run['native']['real']['mean_jct_s'] / retried['mean_jct_s']:.2f}"
-        table.add_row(f"{run['seed']}, retried", figures[0], ratio, *figures[1:], "")
+        for name, mode, predicted in (
+            ("native", "native", "simulated"),
+            ("queue", "queue", "simulated"),
+            ("retried", "native", "retried"),
+        ):
+            real, other = run[mode]["real"], run[mode][predicted]
+            first, *rest = (f"{_seconds(real[key])} / {_seconds(other[key])}" for key in real)
+            ratio = _seconds(real["mean_jct_s"] / other["mean_jct_s"])
+            correlation = _seconds(run[mode]["delay_correlation"] if predicted == "simulated" else None)
+            table.add_row(f"{run['seed']}, {name}", first, ratio, *rest, correlation)
     lower = [report["reductions"][which]["jct_reduction"] for which in ("real", "simulated", "retried")]
     words = " / ".join(f"{100 * found['mean']:.0f} ± {100 * found['half_width']:.0f}" for found in lower)
     table.add_row("lower by, %", words, *[""] * 5, style="bold")

@@ -1,12 +1,10 @@
 """kubectl: installed, or built once from its Go module."""
 
 import hashlib
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
-from tests.controlplane.binaries import BuildError, cached, go_command
+from tests.controlplane.binaries import cached, go_build
 
 _SOURCES = Path(__file__).parent / "go"
 
@@ -20,8 +18,4 @@ def find_kubectl() -> Path:
 
 
 def _build(into: Path) -> None:
-    command = [go_command(), "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(into / "kubectl")]
-    environment = os.environ | {"CGO_ENABLED": "0"}
-    result = subprocess.run([*command, "."], check=False, capture_output=True, text=True, cwd=_SOURCES, env=environment)
-    if result.returncode != 0:
-        raise BuildError(f"go build of kubectl failed:\n{result.stderr[-4000:]}")
+    go_build(_SOURCES, into, ["."])

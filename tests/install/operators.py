@@ -36,5 +36,6 @@ def install_definitions(plane: ControlPlane) -> None:
 
 
 def _fetch(module: str, folder: str, files: Sequence[str], into: Path) -> None:
+    sources = module_folder(module) / folder
     for name in files:
-        shutil.copyfile(module_folder(module) / folder / name, into / name)
+        shutil.copyfile(sources / name, into / name)

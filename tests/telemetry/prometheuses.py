@@ -1,9 +1,7 @@
 """A real Prometheus: Debian's where it is installed, else built once from its Go module."""
 
 import contextlib
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tests.controlplane.binaries import BuildError, cached, go_command
+from tests.controlplane.binaries import cached, go_build
 from tests.controlplane.processes import Process, answers, free_port, retry_taken_port, start_process
 
 _MODULE = Path(__file__).parent / "go"
@@ -37,13 +35,7 @@ def _find(name: str) -> Path:
 
 def _build(name: str, into: Path) -> None:
     # Without the tag `builtinassets`: no pages for people, whose assets the Go module does not carry.
-    command = [go_command(), "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", f"{into}/"]
-    command.append(f"github.com/prometheus/prometheus/cmd/{name}")
-    result = subprocess.run(
-        command, check=False, capture_output=True, text=True, cwd=_MODULE, env=os.environ | {"CGO_ENABLED": "0"}
-    )
-    if result.returncode != 0:
-        raise BuildError(f"go build of {name} failed:\n{result.stderr[-4000:]}")
+    go_build(_MODULE, into, [f"github.com/prometheus/prometheus/cmd/{name}"])
 
 
 @dataclass(frozen=True)
