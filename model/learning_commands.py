@@ -77,8 +77,8 @@ def _trained_by_ppo(
     chosen = ppo_runs.read_config(config)
     updates = ppo_runs.num_updates(chosen, episodes)
     playing = (lambda sources: ppo_rollouts.on_ray(sources, ray)) if ray else ppo_rollouts.here
-    run = ppo_runs.Run(traces, chosen, out, peers=joined(), playing=playing)
-    with progress_bar(1 + updates + len(chosen.validation or chosen.train)) as tell:
+    with joined() as peers, progress_bar(1 + updates + len(chosen.validation or chosen.train)) as tell:
+        run = ppo_runs.Run(traces, chosen, out, peers=peers, playing=playing)
         return run.train(updates, ppo_runs.num_updates(chosen, save_interval), tell, resume=resume)
 
 

@@ -5,7 +5,8 @@ the same weights.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
 import torch
@@ -41,10 +42,16 @@ class Peers(NamedTuple):
 ALONE: Final = Peers()
 
 
-def joined() -> Peers:
-    """The peers that torchrun started this process with; alone without it."""
+@contextmanager
+def joined() -> Iterator[Peers]:
+    """The peers that torchrun started this process with; alone without it.
+
+    They are left when the work is done: a process that ends with its group standing may abort in a thread of the
+    group's. After a fault they are not, since leaving may wait for peers that are still at work.
+    """
     if "WORLD_SIZE" not in os.environ:
-        return ALONE
-    if not distributed.is_initialized():
-        distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    return Peers(distributed.get_rank(), distributed.get_world_size())
+        yield ALONE
+        return
+    distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    yield Peers(distributed.get_rank(), distributed.get_world_size())
+    distributed.destroy_process_group()
