@@ -22,6 +22,7 @@ SKIPPED_COUNT: Final = "kerf.dev/skipped-count"
 """How often it was."""
 REASON: Final = "skipped for now: its place is the last one of a larger pod that waits"
 """One text for every node and every try: kube-scheduler's own status patch must not make it ask again."""
+QUEUED_REASON: Final = "skipped for now: its place is kept for the first in the queue"
 
 _MAX_REMEMBERED: Final = 20_000
 
@@ -39,6 +40,7 @@ class _Skip:
     since: float
     """Monotonic time of the first."""
     count: int = 0
+    reason: str = REASON
 
 
 class Skips:
@@ -60,6 +62,8 @@ class Skips:
         self._max_wait_s = max_wait_s
         self._max_count = max_count
         self._skipped: OrderedDict[str, _Skip] = OrderedDict()
+        self.kept_by_queue: Callable[[str], frozenset[str]] = lambda uid: frozenset()
+        """Nodes that the queue keeps from a pod, within its own bounds."""
         self.num_skips = 0
         """Verdicts given."""
 
@@ -71,11 +75,14 @@ class Skips:
     def kept_rows(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, policy: Policy) -> frozenset[int]:
         """Rows of the nodes that a pod has to leave to larger ones, none once it has been skipped enough.
 
-        A larger one counts when it is of no lower priority and one node alone has room for it.
+        A larger one counts when it is of no lower priority and one node alone has room for it. What the queue keeps
+        for its head is among them for pods that are the queue's.
         """
+        names = self.kept_by_queue(pod.uid)
+        row_of = self._placer.snapshot().row_of if names else {}
+        kept = {row_of[name] for name in names if name in row_of}
         if not self._may_skip(pod.uid):
-            return frozenset()
-        kept: set[int] = set()
+            return frozenset(kept)
         for other in self._waiting():
             larger = other.request.gpus
             if larger is None or other.uid == pod.uid or other.request.priority < request.priority:
@@ -94,13 +101,15 @@ class Skips:
                 kept.add(decision.best)
         return frozenset(kept)
 
-    def skip(self, uid: str) -> None:
-        """A pod is skipped."""
+    def skip(self, uid: str) -> str:
+        """A pod is skipped; why, in words."""
         known = self._skipped.setdefault(uid, _Skip(self._clock()))
         known.count += 1
+        known.reason = QUEUED_REASON if self.kept_by_queue(uid) else REASON
         self.num_skips += 1
         if len(self._skipped) > _MAX_REMEMBERED:
             self._skipped.popitem(last=False)
+        return known.reason
 
     def holds_back(self, pod: PodIdentity, request: PodRequest) -> bool:
         """Whether a pod that was skipped would be again, so that to wake it is of no use."""
@@ -118,7 +127,7 @@ class Skips:
     def notes(self, uid: str) -> dict[str, str]:
         """Annotations that tell of a pod's skips, none where it was never skipped."""
         known = self._skipped.get(uid)
-        return {} if known is None else {SKIPPED: REASON, SKIPPED_COUNT: str(known.count)}
+        return {} if known is None else {SKIPPED: known.reason, SKIPPED_COUNT: str(known.count)}
 
     def placed(self, uid: str) -> None:
         """A pod has its node."""

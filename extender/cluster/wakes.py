@@ -90,6 +90,8 @@ class Waker:
         self._explain_after_s = explain_after_s
         self.why: Callable[[PodIdentity], str] = lambda pod: ""
         """Why a pod was rejected last, "" when nobody knows."""
+        self.will_nominate: Callable[[str], bool] = lambda uid: False
+        """Whether the queue nominates a pod when there is room, in its turn: then it is not woken."""
         self._task: asyncio.Task[None] | None = None
         self.num_woken = 0
         """Patches written."""
@@ -151,6 +153,8 @@ class Waker:
                 continue
             if waiting.request not in fits:
                 fits[waiting.request] = self._placer.fits_somewhere(waiting.request)
+            if self.will_nominate(waiting.pod.uid):
+                continue
             if fits[waiting.request] and not self.skips.holds_back(waiting.pod, waiting.request):
                 woken += 1
                 await self._wake(waiting)

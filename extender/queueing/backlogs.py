@@ -1,4 +1,4 @@
-"""The pods that wait behind Kerf's gate, as the watch tells of them, and those whose gate was opened a moment ago."""
+"""The pods that wait behind Kerf's gate, as the watch tells of them, and those let go that have no node yet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from extender.core.requests import RequestError
 from extender.queueing.batches import plan_pod
 from extender.queueing.manifests import Pod
 from extender.queueing.plans import PlanPod
+from extender.queueing.realisations import PLANNED_NODE
 from extender.queueing.restrictions import Kinds
 
 PENDING_PODS = "spec.nodeName=,status.phase=Pending"
@@ -38,8 +39,14 @@ class Entry:
     """Whether it is being let go: planned, its GPUs reserved, and not opened yet."""
     node: str = ""
     """Node that it was nominated for."""
+    lost: str = ""
+    """That node, and why it was not to be had, nor another one: the pod is planned anew."""
+    num_lost: int = 0
+    """How often that has happened."""
     reason: str = ""
     """Why it was passed over last."""
+    behind_head: bool = False
+    """Whether the last plan kept nodes for one that comes before it."""
     kept_back: float | None = None
     """Monotonic time since when it has been passed over for the head, though there is room; None when it is not."""
     num_skips: int = 0
@@ -52,6 +59,15 @@ class Entry:
     def uid(self) -> str:
         """Of the pod."""
         return self.pod.metadata.uid
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a plan: behind the gate, or because its node was lost."""
+        return not self.going and (self.opened is None or bool(self.lost))
+
+    def opened_after(self, since: float) -> bool:
+        """Whether it was let go after a monotonic time, and has not lost its node."""
+        return self.opened is not None and self.opened > since and not self.lost
 
 
 class Backlog:
@@ -78,8 +94,26 @@ class Backlog:
         return [
             entry
             for entry in self.entries.values()
-            if entry.node and (entry.going if entry.opened is None else now - entry.opened < ON_ITS_WAY_S)
+            if entry.node and (entry.going or entry.opened_after(now - ON_ITS_WAY_S))
         ]
+
+    def lost(self) -> list[Entry]:
+        """Entries let go whose node was lost."""
+        return [entry for entry in self.entries.values() if entry.lost and entry.waits]
+
+    def notice_lost(self, now: float) -> list[Entry]:
+        """Find those whose node was lost since the last time: kube-scheduler has refused them."""
+        found = []
+        for entry in self.entries.values():
+            if entry.opened is None or entry.going or entry.lost or not entry.node or entry.pod.gated:
+                continue
+            # After a second nomination its word may still be the one from before, and is not written again.
+            tried = not entry.num_lost or now - entry.opened >= ON_ITS_WAY_S
+            if tried and entry.pod.refusal:
+                entry.lost, entry.num_lost = f"{entry.node}: {entry.pod.refusal}", entry.num_lost + 1
+                self._read(entry)  # its gang's domain was written into it as it was let go
+                found.append(entry)
+        return found
 
     def recall(self, now: float) -> list[Entry]:
         """Entries whose gate was to be opened, and of which the watch has not told that it is: they wait again."""
@@ -99,8 +133,11 @@ class Backlog:
         uid = item.metadata.uid
         known = self.entries.get(uid)
         if known is None:
-            if item.gated and not item.metadata.deletion_timestamp:
-                self.entries[uid] = self._entry(item)
+            planned_node = (item.metadata.annotations or {}).get(PLANNED_NODE, "")
+            if (item.gated or planned_node) and not item.metadata.deletion_timestamp:
+                self.entries[uid] = entry = self._entry(item)
+                if not item.gated:
+                    entry.opened, entry.node = self._clock(), planned_node  # by a Kerf before this one
                 self._changed()
             return
         if item.metadata.deletion_timestamp:
@@ -133,17 +170,21 @@ class Backlog:
         same = (old.labels, item.spec) == (new.labels, known.pod.spec)
         known.pod = item
         if not same or _asked(old.annotations) != _asked(new.annotations):
-            fresh = self._entry(item)
-            known.planned, known.fault = fresh.planned, fresh.fault
+            self._read(known)
             self._changed()
 
     def _entry(self, pod: Pod) -> Entry:
-        planned, fault = None, ""
+        entry = Entry(pod, None, "", unix_time(pod.metadata.creation_timestamp), self._clock())
+        self._read(entry)
+        return entry
+
+    def _read(self, entry: Entry) -> None:
+        """What its pod asks for now."""
+        entry.planned, entry.fault = None, ""
         try:
-            planned = plan_pod(pod, self.kinds)
+            entry.planned = plan_pod(entry.pod, self.kinds)
         except RequestError as error:
-            fault = str(error)
-        return Entry(pod, planned, fault, unix_time(pod.metadata.creation_timestamp), self._clock())
+            entry.fault = str(error)
 
 
 def unix_time(text: str) -> float:

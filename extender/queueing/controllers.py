@@ -1,8 +1,9 @@
 """The queue's controller: it looks at what waits, plans a round, and carries it out through kube-scheduler.
 
 Sync, order, plan, reserve, nominate, open, verify: each round is one such story, and holds nothing that the API server
-does not: after a restart pods behind the gate are planned anew, and those let go are kube-scheduler's. GPUs of a pod
-that is let go are reserved in the ledger until it is bound, as those of any decision.
+does not: after a restart pods behind the gate are planned anew. GPUs of a pod that is let go are reserved in the ledger
+until it is bound, as those of any decision. One that has lost its node and finds no other takes its place in the order
+again, and is nominated anew.
 
 The next round is planned while the writes of the last one go on, so that neither the API server nor kube-scheduler
 waits for a plan; how many pods are between plan and binding is bounded.
@@ -33,7 +34,7 @@ from extender.queueing.nodebooks import Booked, NodeBook
 from extender.queueing.optins import NAMESPACES_PATH, Namespaces, opted_out
 from extender.queueing.options import Counts, Options
 from extender.queueing.plans import Plan, PlanPod
-from extender.queueing.realisations import Realiser
+from extender.queueing.realisations import NOMINATION_LOST, Realiser
 from extender.queueing.remnants import Remnants
 from extender.queueing.rounds import KEPT, Head, Round, Rules, greedy_round, searched_round
 from extender.queueing.runs import Runs, learn_finished, owners_of
@@ -76,6 +77,8 @@ class QueueController:
         self._realiser = Realiser(transport)
         self.backlog = Backlog(clock, self._dirty.set, self._left)
         self.counts = Counts()
+        self.why_refused: Callable[[PodIdentity], str] = lambda pod: ""
+        """Why Kerf refused a pod the nodes that it was asked about last, "" when it did not."""
         self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
         """Whether a pod takes more of a GPU's worth than its part of it: it gives way for `Options.patience_s`."""
         self.durations = Durations()
@@ -146,7 +149,7 @@ class QueueController:
         now = self._clock()
         if self._standby():
             return
-        for entry in self.backlog.recall(now):
+        for entry in (*self.backlog.recall(now), *self.backlog.notice_lost(now)):
             self._placer.release(entry.uid)
         await self._release(now)
         if self.fault():
@@ -154,7 +157,8 @@ class QueueController:
         window = self._options.max_open - len(self.backlog.on_their_way(now))
         if window < self._options.max_open / 4:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
-        waiting = [entry for entry in self.backlog.waiting() if entry.planned is not None]
+        lost = [entry for entry in self.backlog.lost() if not self._is_held(entry.uid)]
+        waiting = [entry for entry in (*self.backlog.waiting(), *lost) if entry.planned is not None]
         units = await units_of(waiting, self._gangs)
         ready = self._in_order([unit for unit in units if not unit.missing])
         batch: list[tuple[Entry, PlanPod]] = []
@@ -169,6 +173,7 @@ class QueueController:
             self.counts.rounds += 1
             self.counts.round_s = self._clock() - now
             self.head = made.head
+            _fall_in(batch, made.head)
             await self._realise(made.plan, names, batch)
             for position, why in made.plan.unassigned.items():
                 _skip(batch[position][0], why)
@@ -273,11 +278,7 @@ class QueueController:
         patient = {
             unit.key for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s
         }
-        exempt = {
-            unit.key
-            for unit in units
-            if any(entry.kept_back is not None and now - entry.kept_back >= options.skip_s for entry in unit.entries)
-        }
+        exempt = {unit.key for unit in units if any(self._is_exempt(entry, now) for entry in unit.entries)}
         rules = Rules(
             options.quotas, self._used(), self.head, frozenset(patient), frozenset(exempt), options.policy, window
         )
@@ -295,7 +296,12 @@ class QueueController:
             if self._reserve(members):
                 for entry, node in members:
                     entry.node, entry.going = node, True
-                self._write(self._let_go(members, plan.planner))
+                lost = [(entry, node) for entry, node in members if entry.lost]
+                behind_gate = [(entry, node) for entry, node in members if not entry.lost]
+                if lost:
+                    self._write(self._nominate_anew(lost))
+                if behind_gate:
+                    self._write(self._let_go(behind_gate, plan.planner))
                 await asyncio.sleep(0)  # filter and bind go on meanwhile
             else:
                 self.counts.outdated += len(members)
@@ -316,6 +322,8 @@ class QueueController:
 
     def _reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
         """Hold the GPUs of a unit if its nodes still fit: the plan may be of a version that has gone by."""
+        if any(entry.lost and self._is_held(entry.uid) for entry, _ in members):
+            return False  # kube-scheduler has found a node for one meanwhile
         for entry, node in members:
             request = entry.planned.gpus if entry.planned is not None else None
             if request is None:
@@ -369,9 +377,30 @@ class QueueController:
                     self._placer.release(entry.uid)  # else it would be in its own way
                     self._dirty.set()
 
+    async def _nominate_anew(self, members: Sequence[tuple[Entry, str]]) -> None:
+        """Nominate pods that were let go and have lost their nodes."""
+        for entry, node in members:
+            nominated = False
+            try:
+                async with self._limit:
+                    nominated = await self._realiser.nominate_anew(entry.pod, node, f"{entry.num_lost}. {entry.lost}")
+            except ClusterError as error:
+                self.counts.errors += 1
+                logger.warning("the queue could not nominate pod %s anew: %s", entry.pod.key, error)
+            finally:
+                entry.going = False
+                if nominated:
+                    self.counts.nominated_anew += 1
+                    entry.lost, entry.reason, entry.noted, entry.opened = "", "", "", self._clock()
+                else:
+                    self._placer.release(entry.uid)
+
     async def _release(self, now: float) -> None:
         """Open the gates of pods that no longer opt in, and of those that have waited too long."""
         limit_s = self._options.fail_open_s
+        for entry in self.backlog.lost():
+            if opted_out(entry.pod, self._namespaces):
+                entry.node = entry.lost = ""  # kube-scheduler's, for good
         for entry in self.backlog.waiting():
             why = opted_out(entry.pod, self._namespaces)
             if not why and limit_s > 0 and now - entry.seen >= limit_s:
@@ -386,12 +415,41 @@ class QueueController:
                     entry.opened = None
                     logger.warning("the gate of pod %s was not opened: %s", entry.pod.key, error)
 
+    def kept_from(self, uid: str) -> frozenset[str]:
+        """Nodes that a pod let go has to leave to the head: it has lost its own, and is behind it in the order."""
+        entry, head = self.backlog.entries.get(uid), self.head
+        if head is None or entry is None or not entry.behind_head or not entry.lost:
+            return frozenset()
+        return frozenset() if self._is_exempt(entry, self._clock()) else head.nodes
+
+    def will_nominate(self, uid: str) -> bool:
+        """Whether a pod let go is planned anew, so that nobody else need wake it."""
+        entry = self.backlog.entries.get(uid)
+        return entry is not None and bool(entry.lost) and entry.planned is not None
+
+    def _is_exempt(self, entry: Entry, now: float) -> bool:
+        """Whether a pod has been kept from the head's nodes for long enough."""
+        return entry.kept_back is not None and now - entry.kept_back >= self._options.skip_s
+
+    def notes(self, uid: str) -> dict[str, str]:
+        """Annotations of a pod that is bound to another node than it was nominated for, none for all others."""
+        entry, claim = self.backlog.entries.get(uid), self._ledger.claim(uid)
+        if entry is None or claim is None or not entry.node or claim.node == entry.node:
+            return {}
+        refused = self.why_refused(_identity(entry.pod))
+        why = refused or ("kube-scheduler did not take it" if entry.node in self._nodes else "the node is gone")
+        number = entry.num_lost + (not entry.lost)
+        return {NOMINATION_LOST: f"{number}. {entry.lost or f'{entry.node}: {why}'}"}
+
+    def _is_held(self, uid: str) -> bool:
+        return self._ledger.claim(uid) is not None
+
     def _left(self, entry: Entry) -> None:
         """A pod has its node, or is gone."""
         claim = self._ledger.claim(entry.uid)
         if entry.opened is None:
             self._ledger.release(entry.uid)
-        elif entry.node and (claim is None or claim.node == entry.node):
+        elif entry.node and not entry.lost and (claim is None or claim.node == entry.node):
             self.counts.honoured += 1
         elif entry.node:
             self.counts.fallbacks += 1
@@ -400,7 +458,7 @@ class QueueController:
         """Write on pods why they wait: not at once, not for every change of a number, a bounded number at a time."""
         due = [
             entry
-            for entry in self.backlog.waiting()
+            for entry in (*self.backlog.waiting(), *self.backlog.lost())
             if entry.reason
             and entry.reason != entry.noted
             and now - entry.seen >= _NOTE_AFTER_S
@@ -414,7 +472,7 @@ class QueueController:
         """One after the other: a place in the order matters more than why another one waits."""
         try:
             for entry in entries:
-                if entry.opened is None and not entry.going:
+                if entry.waits:
                     entry.noted, entry.noted_at = entry.reason, now
                     await self._realiser.note(entry.pod, entry.reason, entry.num_skips)
         except ClusterError as error:
@@ -423,8 +481,17 @@ class QueueController:
             self._noting = False
 
 
+def _fall_in(batch: Sequence[tuple[Entry, PlanPod]], head: Head | None) -> None:
+    """Note who is behind the head."""
+    behind = False
+    for entry, pod in batch:
+        is_head = head is not None and (pod.gang or pod.key) == head.key
+        entry.behind_head = behind and not is_head
+        behind |= is_head
+
+
 def _skip(entry: Entry, why: str) -> None:
-    if why and entry.opened is None and entry.reason != why:
+    if why and entry.waits and entry.reason != why:
         entry.reason = why
         entry.num_skips += 1
 

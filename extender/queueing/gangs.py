@@ -194,7 +194,9 @@ async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
                     entry.planned = replace(entry.planned, gang="")  # of what waits: the pod is not written to
                 singles.append(Unit(entry.pod.key, (entry,)))
             continue
+        known = {entry.uid for entry in found}  # those that have lost their node are let go, too
         started = await gangs.members(gang) if len(found) < group.size else []
+        started = [pod for pod in started if pod.metadata.uid not in known]
         beside = tuple(
             node
             for pod in started

@@ -82,8 +82,15 @@ class ContainerStatus(objects.Object):
     state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
+class Condition(objects.Object):
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+
+
 class PodStatus(objects.PodStatus, rename="camel"):
     nominated_node_name: str = ""
+    conditions: list[Condition] | None = None
     start_time: str = ""
     container_statuses: list[ContainerStatus] | None = None
 
@@ -103,10 +110,19 @@ class Pod(objects.Pod):
         return any(gate.name == GATE for gate in self.spec.scheduling_gates or ())
 
     @property
+    def refusal(self) -> str:
+        """Why kube-scheduler found no node for it when it tried last, "" where it has not tried or has found one."""
+        return next((item.message or item.reason for item in self.status.conditions or () if _is_refusal(item)), "")
+
+    @property
     def finished_at(self) -> str:
         """When its last container ended, "" where that is not told."""
         ends = [status.state.terminated for status in self.status.container_statuses or ()]
         return max((end.finished_at or "" for end in ends if end is not None), default="")
+
+
+def _is_refusal(condition: Condition) -> bool:
+    return condition.type == "PodScheduled" and condition.reason == "Unschedulable"
 
 
 class Taint(objects.Object):

@@ -55,6 +55,9 @@ class NodeBook:
                 self._nodes.pop(name, None)
                 self._touch()
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
+
     def domain_of(self, node: str, topology: str) -> dict[str, str]:
         """The label that keeps a pod to a node's domain."""
         return domain_of(self._nodes.get(node), topology)

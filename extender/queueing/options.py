@@ -40,6 +40,8 @@ class Counts:
     """Pods that Kerf bound, or was binding, to the node nominated."""
     fallbacks: int = 0
     """Pods let go that went another way: another node, deleted, bound past Kerf."""
+    nominated_anew: int = 0
+    """Nominations of pods let go whose node was not to be had."""
     failed_open: int = 0
     outdated: int = 0
     """Pods whose node no longer fitted when its turn came."""

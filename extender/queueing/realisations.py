@@ -2,7 +2,7 @@
 
 kube-scheduler looks at the nominated node alone, with all its plugins and extenders, and takes it if they agree: its
 verdict is final. A gate can't be closed again: a nomination that no longer fits leaves the pod to the normal cycle, in
-which its node selector keeps it to the domain of its gang.
+which its node selector keeps it to the domain of its gang. Where that finds no node either the pod is nominated anew.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,9 @@ PLANNED_NODE: Final = "kerf.dev/planned-node"
 """Node that was nominated when the gate was opened, "" where none was."""
 PLANNED_BY: Final = "kerf.dev/planned-by"
 """Name of the planner, or why the gate was opened without one."""
+NOMINATION_LOST: Final = "kerf.dev/nomination-lost"
+"""How often a node nominated was not to be had, which one the last time, and why."""
+_MAX_TEXT: Final = 500
 
 _pod_decoder: Final = msgspec.json.Decoder(Pod)
 _CONFLICT: Final = 409
@@ -39,6 +42,15 @@ class Realiser:
     async def nominate(self, pod: Pod, node: str) -> bool:
         """Write the node that kube-scheduler is to look at first; whether the pod is still there."""
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node or None}}
+        return await self._patch(pod, "/status", body)
+
+    async def nominate_anew(self, pod: Pod, node: str, lost: str) -> bool:
+        """Nominate a node for a pod that was let go, and write why; whether the pod is still there.
+
+        In one write: it is the change of an annotation that makes kube-scheduler ask again.
+        """
+        told = {PLANNED_NODE: node, NOMINATION_LOST: lost[:_MAX_TEXT], SKIPPED: None, SKIPPED_COUNT: None}
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": told}, "status": {"nominatedNodeName": node}}
         return await self._patch(pod, "/status", body)
 
     async def open(self, pod: Pod, node: str, planner: str, domain: Mapping[str, str] | None = None) -> bool:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from fastapi import FastAPI
@@ -21,6 +22,7 @@ from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placer
 from extender.cluster.preemptions import Preemptor
+from extender.cluster.skips import Skips
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
@@ -30,6 +32,7 @@ from extender.queueing.options import Options
 from extender.queueing.pipelines.controllers import PipelineController
 from extender.queueing.quotas import Quotas
 from extender.service.enquiries import Enquiries
+from extender.service.explanations import RejectionLog
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, PipelineCollector, QueueCollector
 from extender.service.overviews import Overviews
 from extender.service.pages import install_page
@@ -165,15 +168,12 @@ def create_app(
         max_skips=settings.decisions.max_skips,
         explain_after_s=settings.decisions.explain_after_s,
     )
-    binder = Binder(transport, ledger, placer, events, clock, fence, time.time, waker.skips.notes)
     queue = _queue(settings, transport, ledger, placer, fence, mirror, clock) if settings.queue.enabled else None
     pipelines = _pipelines(settings, transport, fence, clock) if settings.queue.pipelines else None
+    binder = Binder(transport, ledger, placer, events, clock, fence, time.time, partial(_notes, waker.skips, queue))
     metrics = Metrics()
     metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
     metrics.registry.register(LeadershipCollector(fence, leadership))
-    if queue is not None:
-        queue.takes_more = rank.takes_more
-        metrics.registry.register(QueueCollector(queue))
     if pipelines is not None:
         metrics.registry.register(PipelineCollector(pipelines))
     if observer is not None:
@@ -192,6 +192,9 @@ def create_app(
         near_best_nodes=settings.decisions.near_best_nodes,
     )
     waker.why = verbs.rejections.last
+    if queue is not None:
+        metrics.registry.register(QueueCollector(queue))
+        _connect(queue, rank, waker, verbs.rejections)
     shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
     if shadow is not None:
         verbs.on_decision = shadow.offer
@@ -303,6 +306,19 @@ def _queue(
         mirror_fault=mirror.fault,
         page_size=settings.cluster.page_size,
     )
+
+
+def _connect(queue: QueueController, rank: LearnedRank, waker: Waker, rejections: RejectionLog) -> None:
+    """What the queue hears of decisions, and they of it."""
+    queue.takes_more = rank.takes_more
+    queue.why_refused = rejections.last
+    waker.will_nominate = queue.will_nominate
+    waker.skips.kept_by_queue = queue.kept_from
+
+
+def _notes(skips: Skips, queue: QueueController | None, uid: str) -> dict[str, str]:
+    """What is written on a pod with its Binding."""
+    return skips.notes(uid) | (queue.notes(uid) if queue is not None else {})
 
 
 def _pipelines(

@@ -145,6 +145,7 @@ class QueueCollector(Collector):
         yield counter("kerf_queue_let_go", "Pods nominated and opened.", counts.opened)
         yield counter("kerf_queue_honoured", "Pods that got the node nominated.", counts.honoured)
         yield counter("kerf_queue_fallbacks", "Pods let go that went another way.", counts.fallbacks)
+        yield counter("kerf_queue_nominated_anew", "Pods let go that were nominated again.", counts.nominated_anew)
         yield counter("kerf_queue_outdated", "Pods whose node no longer fitted when its turn came.", counts.outdated)
         yield counter("kerf_queue_failed_open", "Gates opened since the pod had waited too long.", counts.failed_open)
         evicted = self._queue.remnants.num_evicted

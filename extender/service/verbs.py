@@ -20,7 +20,6 @@ from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement, Placer, PodIdentity
 from extender.cluster.pods import has_soft_preferences, owner_of, read_pod_request
 from extender.cluster.preemptions import Preemptor
-from extender.cluster.skips import REASON
 from extender.cluster.wakes import Waker
 from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
@@ -240,11 +239,11 @@ class Verbs:
 
     def _skip(self, asked: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending for now: no preemption for it, and it is woken when the reason has gone."""
-        self._waker.skips.skip(pod.uid)
+        reason = self._waker.skips.skip(pod.uid)
         self._waker.rejected(pod, request)
         self._metrics.decisions.labels("skipped").inc()
         result = _among(asked, [])
-        result.unresolvable = dict.fromkeys(asked.candidates(), REASON)
+        result.unresolvable = dict.fromkeys(asked.candidates(), reason)
         return result
 
     def _policy(self, request: PodRequest) -> Policy:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.cluster.skips import QUEUED_REASON
 from tests.controlplane.objects import POD_GROUPS, cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
@@ -235,7 +236,78 @@ def test_a_node_that_goes_after_the_nomination_costs_no_pod_its_turn(clusters: C
     finally:
         scheduler.signal(signal.SIGCONT)
     assert queue.node_of("p") == "b"
+    assert annotation(queue.pod("p"), "nomination-lost") == "1. a: the node is gone"
     wait_until(lambda: queue.kerf.metric("kerf_queue_fallbacks_total") == 1, WITHIN_S, "it is counted")
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
+def test_a_pod_let_go_that_finds_no_room_keeps_its_turn_and_is_nominated_anew(
+    clusters: Clusters, restarted: bool
+) -> None:
+    queue = open_queue(clusters)
+    lose_its_node(clusters, queue, gpu_node("b", gpus=1), {"runs": 1})
+    skipped(queue, "p", "needs 1 GPU")
+    queue.submit("next", gpus=1, **GATED)
+    skipped(queue, "next", "needs 1 GPU")
+    if restarted:
+        queue.kerf.stop()
+        clusters.restart_kerf()
+    clusters.scheduler.signal(signal.SIGSTOP)  # else it may come to the pod by itself first
+    try:
+        queue.set_phase("runs", "Succeeded")
+        wait_until(lambda: annotation(queue.pod("p"), "nomination-lost"), WITHIN_S, "it is nominated anew")
+        found = queue.pod("p")
+        assert found["status"]["nominatedNodeName"] == "b"
+        assert annotation(found, "nomination-lost").startswith("1. a: 0/")
+        assert gated(queue, "next")
+    finally:
+        clusters.scheduler.signal(signal.SIGCONT)
+    assert queue.node_of("p") == "b"
+    wait_until(lambda: queue.kerf.metric("kerf_queue_honoured_total") >= 1, WITHIN_S, "the nomination is honoured")
+    assert queue.kerf.metric("kerf_queue_nominated_anew_total") == 1
+    assert gated(queue, "next")
+    queue.set_phase("p", "Succeeded")
+    assert queue.node_of("next") == "b"
+
+
+def test_a_pod_let_go_that_lost_its_node_is_held_from_what_is_kept_for_the_first(clusters: Clusters) -> None:
+    queue = open_queue(clusters, reserve_after_s=0.5)
+    lose_its_node(clusters, queue, gpu_node("c", gpus=4), {"r3": 3, "r1": 1}, before="large")
+    skipped(queue, "p", "needs 1 GPU")
+    queue.set_phase("r1", "Succeeded")  # room for p, on the node that is kept for the larger one before it
+    wait_until(lambda: queue.kerf.metric("kerf_gpu_units_free") == 1, WITHIN_S, "Kerf knows that it is free")
+    body = {"metadata": {"labels": {"ask": "again"}}}
+    queue.plane.request("PATCH", "/api/v1/namespaces/default/pods/p", body, "application/merge-patch+json")
+    assert QUEUED_REASON in queue.pending("p", "kept for the first")
+    queue.set_phase("r3", "Succeeded")
+    assert queue.node_of("large") == "c"
+    assert not queue.pod("p")["spec"].get("nodeName")
+    queue.set_phase("large", "Succeeded")
+    assert queue.node_of("p") == "c"
+    assert annotation(queue.pod("p"), "nomination-lost").startswith("1. a: 0/")
+
+
+def lose_its_node(
+    clusters: Clusters, queue: KerfCluster, other: Manifest, running: dict[str, int], before: str = ""
+) -> None:
+    """A pod is let go for node "a", which goes before kube-scheduler comes to it; the other node is full."""
+    queue.add_nodes(other)
+    for name, gpus in running.items():
+        queue.submit(name, gpus=gpus, **GATED)
+        queue.bound(name)
+    if before:
+        queue.submit(before, gpus=4, **GATED)
+        skipped(queue, before, "needs 4 GPUs")
+    clusters.scheduler.signal(signal.SIGSTOP)
+    try:
+        queue.submit("p", gpus=1, **GATED)
+        queue.add_nodes(gpu_node("a", gpus=1))
+        wait_until(lambda: not gated(queue, "p"), WITHIN_S, "the gate is open")
+        assert queue.pod("p")["status"]["nominatedNodeName"] == "a"
+        queue.remove_node("a")
+    finally:
+        clusters.scheduler.signal(signal.SIGCONT)
+    queue.pending("p", "nodes are available")
 
 
 def test_kerf_killed_between_nominate_and_open_loses_nothing(clusters: Clusters) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.cluster.holdings import Holding
 from extender.cluster.ledger import Ledger
 from extender.cluster.placements import Placer
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
@@ -82,9 +83,10 @@ class Rig:
             reflector.num_lists = 1
         self.api.told = self.queue.backlog.upsert
 
-    def node(self, name: str, gpus: int) -> None:
+    def node(self, name: str, gpus: int, **labels: str) -> None:
         allocatable = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": str(gpus)}
-        node: Node = decode_node({"metadata": {"name": name, "uid": name}, "status": {"allocatable": allocatable}})
+        metadata = {"name": name, "uid": name, "labels": labels}
+        node: Node = decode_node({"metadata": metadata, "status": {"allocatable": allocatable}})
         self.ledger.upsert_node(node)
         self.queue._nodes.upsert(node)
 
@@ -115,13 +117,24 @@ class Rig:
         self.now += later_s
         asyncio.run(self.queue.run_round())
 
+    def refuse(self, name: str, message: str = "0/1 nodes are available") -> None:
+        """kube-scheduler finds no node for a pod; Kerf's filter, asked about it, gives back what it held."""
+        refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        self.api.pods[name]["status"] = {"phase": "Pending", "conditions": [refusal]}
+        self.ledger.release(name)
+        self.queue.backlog.upsert(decode_pod(self.api.pods[name]))
+
+    def remove_node(self, name: str) -> None:
+        self.ledger.remove_node(name)
+        self.queue._nodes.remove(decode_node({"metadata": {"name": name, "uid": name}}))
+
     def node_of(self, name: str) -> str:
         """Where a pod is nominated, "" while its gate is closed."""
         pod = self.api.pods[name]
         return "" if pod["spec"]["schedulingGates"] else str(pod["status"].get("nominatedNodeName", ""))
 
-    def note(self, name: str) -> str:
-        return str(self.api.pods[name]["metadata"]["annotations"].get("kerf.dev/skipped", ""))
+    def note(self, name: str, key: str = "skipped") -> str:
+        return str(self.api.pods[name]["metadata"]["annotations"].get(f"kerf.dev/{key}", ""))
 
 
 def test_nominated_reserved_opened_and_done() -> None:
@@ -189,6 +202,184 @@ def test_pods_let_go_that_find_no_node_do_not_stop_the_queue() -> None:
     assert not rig.node_of("c")
     rig.round(31.0)  # kube-scheduler found a reason against the nodes of a and b
     assert [rig.node_of(name) for name in "cd"] == ["n", "n"]
+
+
+def lost(**options: Any) -> Rig:
+    """A pod was let go for a node that vanished, and the other one is taken."""
+    rig = Rig(**options)
+    for name, node in (("runs", "a"), ("p", "b")):
+        rig.node(node, 1)
+        rig.pod(name, 1)
+        rig.round()
+        assert rig.node_of(name) == node
+        if name == "runs":
+            rig.bind(name)
+    rig.remove_node("b")
+    rig.refuse("p")
+    return rig
+
+
+def test_a_pod_let_go_that_lost_its_node_is_nominated_anew_in_its_turn() -> None:
+    rig = lost()
+    rig.pod("next", 1, created="2026-01-01T00:00:00Z")
+    rig.round(2.0)
+    assert rig.note("p") == "needs 1 GPU, best node: 0 free"
+    assert not rig.queue.backlog.on_their_way(rig.now)
+    rig.ledger.remove_pod("runs")
+    rig.round()
+    assert (rig.node_of("p"), rig.node_of("next")) == ("a", "")
+    assert rig.note("p", "nomination-lost") == "1. b: 0/1 nodes are available"
+    assert (rig.note("p", "planned-node"), rig.note("p")) == ("a", "")
+    assert rig.ledger.is_reserved("p", "a")
+    rig.round(3.0)  # the refusal from before is still what the API server has
+    assert rig.queue.counts.nominated_anew == 1
+    rig.bind("p")
+    assert (rig.queue.counts.honoured, rig.queue.counts.fallbacks) == (2, 0)
+
+
+def test_a_second_loss_is_counted() -> None:
+    rig = lost()
+    rig.ledger.remove_pod("runs")
+    rig.round(3.0)
+    assert rig.node_of("p") == "a"
+    rig.refuse("p", "cordoned")
+    rig.round(20.0)
+    assert rig.queue.counts.nominated_anew == 1  # it may be the word from before
+    rig.round(11.0)
+    assert rig.note("p", "nomination-lost") == "2. a: cordoned"
+    assert rig.queue.counts.nominated_anew == 2
+    rig.bind("p")
+    assert (rig.queue.counts.honoured, rig.queue.counts.fallbacks) == (2, 0)
+
+
+def test_a_reservation_on_a_node_that_kube_scheduler_refused_without_asking_kerf_is_given_back() -> None:
+    rig = lost()
+    rig.ledger.reserve("p", "b", Holding(1), rig.now)
+    rig.round(3.0)
+    assert rig.ledger.claim("p") is None
+
+
+@pytest.mark.parametrize("error", [ApiError(500, "", "broken"), UnreachableError("cut"), ApiError(404, "", "gone")])
+def test_a_nomination_that_could_not_be_written_is_tried_again(error: ClusterError) -> None:
+    rig = lost()
+    rig.ledger.remove_pod("runs")
+    rig.api.fail = lambda name, part: error
+    rig.round(3.0)
+    assert not rig.ledger.claim("p")
+    rig.api.fail = lambda name, part: None
+    rig.round(3.0)
+    assert rig.node_of("p") == "a"
+
+
+def test_what_kube_scheduler_places_meanwhile_is_left_alone() -> None:
+    rig = lost()
+    rig.round(3.0)
+    rig.node("c", 1)
+    rig.ledger.reserve("p", "c", Holding(1), rig.now)  # filter has decided
+    rig.ledger.remove_pod("runs")
+    rig.round(3.0)
+    assert (rig.ledger.is_reserved("p", "c"), rig.queue.counts.nominated_anew) == (True, 0)
+    assert not rig.queue._reserve([(rig.queue.backlog.entries["p"], "a")])
+    assert rig.ledger.is_reserved("p", "c")
+
+
+def test_what_was_bound_elsewhere_says_which_node_was_lost_and_why() -> None:
+    rig = lost()
+    rig.ledger.remove_pod("runs")
+    rig.ledger.reserve("p", "a", Holding(1), rig.now)
+    assert rig.queue.notes("p") == {"kerf.dev/nomination-lost": "1. b: the node is gone"}
+    rig.node("b", 1)
+    assert rig.queue.notes("p") == {"kerf.dev/nomination-lost": "1. b: kube-scheduler did not take it"}
+    rig.queue.why_refused = lambda pod: f"{pod.name} was refused"
+    assert rig.queue.notes("p") == {"kerf.dev/nomination-lost": "1. b: p was refused"}
+    rig.ledger.reserve("p", "b", Holding(1), rig.now)
+    assert rig.queue.notes("p") == {}
+    assert rig.queue.notes("runs") == {}
+
+
+def test_behind_the_head_a_pod_that_lost_its_node_leaves_its_nodes_alone_for_a_bounded_time() -> None:
+    rig = Rig(reserve_after_s=0.0, skip_s=60.0)
+    rig.node("c", 4)
+    for name, gpus in (("r3", 3), ("r1", 1)):
+        rig.pod(name, gpus)
+    rig.round()
+    rig.node("a", 1)
+    rig.pod("large", 4, created="2026-01-01T00:00:00Z")
+    rig.pod("p", 1, created="2026-01-01T00:00:01Z")
+    rig.pod("first", 1, created="2025-01-01T00:00:00Z")
+    rig.bind("r3")
+    rig.bind("r1")
+    rig.round()
+    assert [rig.node_of(name) for name in ("first", "p", "large")] == ["a", "", ""]
+    rig.node("b", 1)
+    rig.round()
+    assert rig.node_of("p") == "b"
+    for node, name in (("a", "first"), ("b", "p")):
+        rig.remove_node(node)
+        assert not rig.queue.kept_from(name)  # it may find another node by itself
+        rig.refuse(name)
+    rig.round(3.0)
+    assert rig.queue.kept_from("p") == {"c"}
+    assert not rig.queue.kept_from("first")
+    assert rig.queue.will_nominate("p")
+    assert not rig.queue.will_nominate("large")
+    rig.ledger.remove_pod("r1")
+    rig.round()
+    assert (rig.node_of("first"), rig.note("first", "nomination-lost")) == ("c", "1. a: 0/1 nodes are available")
+    rig.ledger.remove_pod("first")
+    rig.queue.backlog.remove(decode_pod(rig.api.pods["first"]))
+    rig.ledger.release("first")
+    rig.round()
+    assert rig.queue.backlog.entries["p"].reason == "room is kept for ns/large"
+    assert rig.queue.kept_from("p") == {"c"}
+    rig.now += 60.1
+    assert not rig.queue.kept_from("p")
+    rig.round()
+    assert rig.note("p", "planned-node") == "c"
+
+
+def test_a_gang_that_lost_nodes_is_nominated_anew_within_its_domain() -> None:
+    rig = Rig()
+    for name, rack in (("a", "one"), ("b", "one"), ("c", "two")):
+        rig.node(name, 1, rack=rack)
+    for name in ("g0", "g1"):
+        rig.pod(name, 1, gang="g", gang_size="2", gang_topology="rack")
+    rig.round()
+    rig.bind("g0")
+    lost_node = rig.node_of("g1")
+    assert {rig.node_of("g0"), lost_node} == {"a", "b"}
+    rig.remove_node(lost_node)
+    rig.refuse("g1")
+    rig.round(6.0)
+    assert rig.queue.backlog.entries["g1"].lost  # there is room, in the other rack
+    rig.node("d", 1, rack="one")
+    rig.round(6.0)
+    assert rig.note("g1", "planned-node") == "d"
+
+
+def test_after_a_restart_pods_let_go_are_known_by_what_is_written_on_them() -> None:
+    before = lost()
+    rig = Rig(before.api)
+    rig.node("a", 1)
+    rig.queue.backlog.upsert(decode_pod(before.api.pods["p"]))
+    rig.pod("next", 1)
+    rig.queue.backlog.entries["next"].created = 1e10
+    rig.ledger.reserve("other", "a", Holding(1), rig.now)
+    rig.round(3.0)
+    assert rig.queue.backlog.entries["p"].lost == "b: 0/1 nodes are available"
+    rig.ledger.release("other")
+    rig.round()
+    assert (rig.node_of("p"), rig.node_of("next")) == ("a", "")
+
+
+def test_who_opts_out_after_it_was_let_go_is_kube_schedulers() -> None:
+    rig = lost()
+    rig.api.pods["p"]["metadata"]["labels"] = {"kerf.dev/queue": "disabled"}
+    rig.refuse("p")
+    rig.ledger.remove_pod("runs")
+    rig.round(3.0)
+    assert not rig.queue.will_nominate("p")
+    assert rig.queue.counts.nominated_anew == 0
 
 
 def test_a_plan_of_a_version_that_has_gone_by_is_made_again() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.skips import REASON
+from extender.cluster.skips import QUEUED_REASON, REASON
 from tests.service.bodies import Manifest, node, pod
 from tests.service.services import Kerf, running
 
@@ -129,6 +129,40 @@ def test_every_mode_keeps_the_node(mode: str, names: list[str]) -> None:
         scene = Scene(kerf, pod("large", 2), node("b", 1), node("c", 1))
         scene.names = names
         assert set(scene.ask(pod("small", 1))["NodeNames"]) <= {"b", "c"}
+
+
+@pytest.mark.parametrize("mode", ["decisive", "scores"])
+def test_what_the_queue_keeps_for_its_head_is_kept_from_its_own_pods_alone(mode: str) -> None:
+    with running([node("a", 2), node("b", 1)], decisions__mode=mode) as kerf:
+        lost = kerf.create(pod("lost", 1))
+        kept = {lost["metadata"]["uid"]: frozenset({"a", "gone"})}
+        kerf.service.verbs._waker.skips.kept_by_queue = lambda uid: kept.get(uid, frozenset())
+        assert kerf.filter(lost, ["a", "b"])["NodeNames"] == ["b"]
+        assert kerf.filter(lost, ["a"])["FailedAndUnresolvableNodes"] == {"a": QUEUED_REASON}
+        kerf.create(pod("runs", 1, node_name="b"))
+        kerf.settle()
+        wake(kerf)
+        assert "kerf.dev/woken" not in kerf.cluster.pod("default", "lost")["metadata"]["annotations"]
+        assert kerf.filter(pod("other", 1), ["a"])["NodeNames"] == ["a"]
+        kept.clear()
+        wake(kerf)
+        notes = kerf.cluster.pod("default", "lost")["metadata"]["annotations"]
+        assert (notes["kerf.dev/woken"], notes["kerf.dev/skipped"]) == ("1", QUEUED_REASON)
+
+
+def test_whom_the_queue_will_nominate_nobody_else_wakes() -> None:
+    with running([node("a", 1)]) as kerf:
+        held, lost = kerf.create(pod("held", 1, node_name="a")), kerf.create(pod("lost", 1))
+        kerf.settle()
+        waker = kerf.service.verbs._waker
+        waker.will_nominate = lambda uid: uid == lost["metadata"]["uid"]
+        assert not kerf.filter(lost, ["a"])["NodeNames"]
+        ends(kerf, held)
+        wake(kerf)
+        assert waker.num_woken == 0
+        waker.will_nominate = lambda uid: False
+        wake(kerf)
+        assert waker.num_woken == 1
 
 
 def test_off_as_shipped() -> None:
