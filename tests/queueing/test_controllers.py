@@ -278,9 +278,19 @@ def test_what_kube_scheduler_places_meanwhile_is_left_alone() -> None:
     rig.ledger.reserve("p", "c", Holding(1), rig.now)  # filter has decided
     rig.ledger.remove_pod("runs")
     rig.round(3.0)
-    assert (rig.ledger.is_reserved("p", "c"), rig.queue.counts.nominated_anew) == (True, 0)
+    assert rig.ledger.is_reserved("p", "c")
+    assert (rig.queue.counts.nominated_anew, rig.queue.counts.outdated) == (0, 0)
     assert not rig.queue._reserve([(rig.queue.backlog.entries["p"], "a")])
     assert rig.ledger.is_reserved("p", "c")
+    rig.queue.backlog.remove(decode_pod(rig.api.pods["p"]))
+    assert (rig.queue.counts.honoured, rig.queue.counts.fallbacks) == (1, 1)
+
+
+def test_a_pod_that_is_deleted_after_it_lost_its_node_did_not_get_it() -> None:
+    rig = lost()
+    rig.round(3.0)
+    rig.queue.backlog.remove(decode_pod(rig.api.pods["p"]))
+    assert (rig.queue.counts.honoured, rig.queue.counts.fallbacks) == (1, 1)
 
 
 def test_what_was_bound_elsewhere_says_which_node_was_lost_and_why() -> None:
@@ -298,22 +308,20 @@ def test_what_was_bound_elsewhere_says_which_node_was_lost_and_why() -> None:
 
 
 def test_behind_the_head_a_pod_that_lost_its_node_leaves_its_nodes_alone_for_a_bounded_time() -> None:
-    rig = Rig(reserve_after_s=0.0, skip_s=60.0)
+    rig = Rig(reserve_after_s=10.0, skip_s=60.0)
     rig.node("c", 4)
     for name, gpus in (("r3", 3), ("r1", 1)):
         rig.pod(name, gpus)
     rig.round()
-    rig.node("a", 1)
-    rig.pod("large", 4, created="2026-01-01T00:00:00Z")
-    rig.pod("p", 1, created="2026-01-01T00:00:01Z")
-    rig.pod("first", 1, created="2025-01-01T00:00:00Z")
     rig.bind("r3")
     rig.bind("r1")
-    rig.round()
-    assert [rig.node_of(name) for name in ("first", "p", "large")] == ["a", "", ""]
-    rig.node("b", 1)
-    rig.round()
-    assert rig.node_of("p") == "b"
+    rig.pod("large", 4, created="2026-01-01T00:00:00Z")
+    rig.round(11.0)
+    for node, name, created in (("a", "first", "2025-01-01T00:00:00Z"), ("b", "p", "2026-01-01T00:00:01Z")):
+        rig.node(node, 1)
+        rig.pod(name, 1, created=created)
+        rig.round()
+        assert rig.node_of(name) == node
     for node, name in (("a", "first"), ("b", "p")):
         rig.remove_node(node)
         assert not rig.queue.kept_from(name)  # it may find another node by itself
@@ -355,6 +363,40 @@ def test_a_gang_that_lost_nodes_is_nominated_anew_within_its_domain() -> None:
     rig.node("d", 1, rack="one")
     rig.round(6.0)
     assert rig.note("g1", "planned-node") == "d"
+
+
+def test_a_gang_that_lost_all_its_nodes_keeps_to_the_domain_that_is_written_into_it() -> None:
+    rig = Rig()
+    names = ("g0", "g1")
+    for node in ("a", "b"):
+        rig.node(node, 1, rack="one")
+    for name in names:
+        rig.pod(name, 1, gang="g", gang_size="2", gang_topology="rack")
+    rig.round()
+    for node in ("a", "b"):
+        rig.remove_node(node)
+        rig.node(node, 1, rack="two")
+    for name in names:
+        rig.refuse(name)
+    rig.round(6.0)
+    assert all(rig.queue.backlog.entries[name].lost for name in names)
+    for node in ("c", "d"):
+        rig.node(node, 1, rack="one")
+    rig.round(6.0)
+    assert {rig.note(name, "planned-node") for name in names} == {"c", "d"}
+
+
+def test_a_member_that_lost_its_node_counts_once() -> None:
+    rig = Rig()
+    rig.node("a", 3)
+    for name in ("g0", "g1", "g2"):
+        rig.pod(name, 1, gang="g", gang_size="3")
+    rig.round()
+    rig.bind("g0")
+    rig.queue.backlog.remove(decode_pod(rig.api.pods.pop("g2")))
+    rig.refuse("g1")
+    rig.round(6.0)
+    assert rig.note("g1") == "gang ns/g waits for its pods: 2 of 3 are here"
 
 
 def test_after_a_restart_pods_let_go_are_known_by_what_is_written_on_them() -> None:
