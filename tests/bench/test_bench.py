@@ -116,7 +116,7 @@ def test_telemetry_reports_costs(tmp_path: Path) -> None:
 FIGURES = {"mean_jct_s", "mean_delay_s", "p99_delay_s", "whole_nodes_mean_delay_s"}
 
 
-def test_jobs_end_on_the_control_plane_as_simulated(tmp_path: Path) -> None:
+def test_a4_jobs_end_on_the_control_plane_as_simulated(tmp_path: Path) -> None:
     report = report_of(tmp_path, "jobs", "--number=12", "--nodes=2", "--span=6", "--seeds=1")
     (run,) = report["runs"]
     for mode in ("native", "queue"):
