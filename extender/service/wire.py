@@ -181,19 +181,28 @@ class MetaVictims(msgspec.Struct, gc=False):
     num_pdb_violations: Violations = msgspec.field(name="NumPDBViolations", default=0)
 
 
-class Victims(msgspec.Struct, gc=False):
-    """The victims on one node as whole pods, where kube-scheduler sends whole objects."""
+class ProposedMetaVictims(msgspec.Struct, gc=False):
+    """The victims on one node as asked; where Go has none it writes null."""
 
-    pods: list[objects.Pod] = msgspec.field(name="Pods", default_factory=list)
-    num_pdb_violations: Violations = msgspec.field(name="NumPDBViolations", default=0)
+    pods: list[MetaPod] | None = msgspec.field(name="Pods", default=None)
+    num_pdb_violations: Violations | None = msgspec.field(name="NumPDBViolations", default=None)
+
+
+class ProposedVictims(msgspec.Struct, gc=False):
+    """The same as whole pods, where kube-scheduler sends whole objects."""
+
+    pods: list[objects.Pod] | None = msgspec.field(name="Pods", default=None)
+    num_pdb_violations: Violations | None = msgspec.field(name="NumPDBViolations", default=None)
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, gc=False):
     """Body of preempt, as it is on the wire."""
 
     pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
-    victims: dict[str, Victims] | None = msgspec.field(name="NodeNameToVictims", default=None)
-    meta_victims: dict[str, MetaVictims] | None = msgspec.field(name="NodeNameToMetaVictims", default=None)
+    victims: dict[str, ProposedVictims | None] | None = msgspec.field(name="NodeNameToVictims", default=None)
+    meta_victims: dict[str, ProposedMetaVictims | None] | None = msgspec.field(
+        name="NodeNameToMetaVictims", default=None
+    )
 
 
 class PreemptionResult(msgspec.Struct, gc=False):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from extender.cluster.memory import MemoryCluster
@@ -16,6 +16,7 @@ from tests.service import bodies
 
 VALID, INVALID = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 Check = Callable[..., Any]
+KEYS = ("Pod", "Nodes", "NodeNames", "NodeNameToVictims", "NodeNameToMetaVictims", "Pods", "NumPDBViolations", "UID")
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +68,22 @@ def test_every_answer_is_as_described(
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: schemathesis.Case[Any]) -> None:
+        assume(mode is VALID or not differs_in_case(case.body))
         case.call_and_validate(excluded_checks=list(excluded))
 
     check()
+
+
+def differs_in_case(value: object) -> bool:
+    """Whether a key is one of kube-scheduler's but for its case: that is taken, as by Go, and no schema can say so."""
+    if isinstance(value, list):
+        return any(map(differs_in_case, value))
+    if not isinstance(value, dict):
+        return False
+    lower = {key.lower() for key in KEYS}
+    return any(str(key).lower() in lower and key not in KEYS for key in value) or any(
+        map(differs_in_case, value.values())
+    )
 
 
 def test_every_route_is_described_with_every_status(description: schemathesis.BaseSchema) -> None:
