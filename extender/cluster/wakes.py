@@ -151,10 +151,10 @@ class Waker:
             if forgotten or (claim is not None and claim.state is ClaimState.BOUND):
                 self.placed(waiting.pod.uid)  # deleted, or bound by somebody else
                 continue
-            if waiting.request not in fits:
-                fits[waiting.request] = self._placer.fits_somewhere(waiting.request)
             if self.will_nominate(waiting.pod.uid):
                 continue
+            if waiting.request not in fits:
+                fits[waiting.request] = self._placer.fits_somewhere(waiting.request)
             if fits[waiting.request] and not self.skips.holds_back(waiting.pod, waiting.request):
                 woken += 1
                 await self._wake(waiting)

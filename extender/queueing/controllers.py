@@ -157,8 +157,8 @@ class QueueController:
         window = self._options.max_open - len(self.backlog.on_their_way(now))
         if window < self._options.max_open / 4:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
-        lost = [entry for entry in self.backlog.lost() if not self._is_held(entry.uid)]
-        waiting = [entry for entry in (*self.backlog.waiting(), *lost) if entry.planned is not None]
+        to_plan = [entry for entry in self.backlog.entries.values() if entry.waits and not self._is_placed(entry)]
+        waiting = [entry for entry in to_plan if entry.planned is not None]
         units = await units_of(waiting, self._gangs)
         ready = self._in_order([unit for unit in units if not unit.missing])
         batch: list[tuple[Entry, PlanPod]] = []
@@ -173,7 +173,7 @@ class QueueController:
             self.counts.rounds += 1
             self.counts.round_s = self._clock() - now
             self.head = made.head
-            _fall_in(batch, made.head)
+            _fall_in(ready, made.head)
             await self._realise(made.plan, names, batch)
             for position, why in made.plan.unassigned.items():
                 _skip(batch[position][0], why)
@@ -322,8 +322,8 @@ class QueueController:
 
     def _reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
         """Hold the GPUs of a unit if its nodes still fit: the plan may be of a version that has gone by."""
-        if any(entry.lost and self._is_held(entry.uid) for entry, _ in members):
-            return False  # kube-scheduler has found a node for one meanwhile
+        if any(self._is_placed(entry) for entry, _ in members):
+            return False
         for entry, node in members:
             request = entry.planned.gpus if entry.planned is not None else None
             if request is None:
@@ -441,8 +441,9 @@ class QueueController:
         number = entry.num_lost + (not entry.lost)
         return {NOMINATION_LOST: f"{number}. {entry.lost or f'{entry.node}: {why}'}"}
 
-    def _is_held(self, uid: str) -> bool:
-        return self._ledger.claim(uid) is not None
+    def _is_placed(self, entry: Entry) -> bool:
+        """Whether kube-scheduler has found a node for a pod since that lost the one nominated."""
+        return bool(entry.lost) and self._ledger.claim(entry.uid) is not None
 
     def _left(self, entry: Entry) -> None:
         """A pod has its node, or is gone."""
@@ -458,8 +459,9 @@ class QueueController:
         """Write on pods why they wait: not at once, not for every change of a number, a bounded number at a time."""
         due = [
             entry
-            for entry in (*self.backlog.waiting(), *self.backlog.lost())
-            if entry.reason
+            for entry in self.backlog.entries.values()
+            if entry.waits
+            and entry.reason
             and entry.reason != entry.noted
             and now - entry.seen >= _NOTE_AFTER_S
             and now - entry.noted_at >= _NOTE_EVERY_S
@@ -481,13 +483,13 @@ class QueueController:
             self._noting = False
 
 
-def _fall_in(batch: Sequence[tuple[Entry, PlanPod]], head: Head | None) -> None:
-    """Note who is behind the head."""
+def _fall_in(units: Sequence[Unit], head: Head | None) -> None:
+    """Note who is behind the head, of units in their order."""
     behind = False
-    for entry, pod in batch:
-        is_head = head is not None and (pod.gang or pod.key) == head.key
-        entry.behind_head = behind and not is_head
-        behind |= is_head
+    for unit in units:
+        for entry in unit.entries:
+            entry.behind_head = behind
+        behind |= head is not None and unit.key == head.key
 
 
 def _skip(entry: Entry, why: str) -> None:

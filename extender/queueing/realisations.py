@@ -16,7 +16,7 @@ from extender.cluster.transports import ApiError, Transport
 from extender.queueing.manifests import GATE, Pod
 
 PLANNED_NODE: Final = "kerf.dev/planned-node"
-"""Node that was nominated when the gate was opened, "" where none was."""
+"""Node that was nominated last, "" where the gate was opened without one."""
 PLANNED_BY: Final = "kerf.dev/planned-by"
 """Name of the planner, or why the gate was opened without one."""
 NOMINATION_LOST: Final = "kerf.dev/nomination-lost"
