@@ -50,7 +50,7 @@ def edit(kind: Kind, found: Mapping[str, Any], num_gpus: int, rng: random.Random
 def marks(rng: random.Random) -> Edit:
     """The marks that fence Bindings off, gone or made up."""
     forged = rng.choice((None, f"forged.{rng.randrange(1 << 32):08x}"))
-    return dict.fromkeys(("kerf.dev/epoch", "kerf.dev/epoch-kube-system-kerf", "kerf.dev/sealed"), forged)
+    return dict.fromkeys(("kerf.dev/epoch", "kerf.dev/epoch-kerf", "kerf.dev/sealed"), forged)
 
 
 def cpu_holder(name: str, node: str, num_gpus: int) -> Object:

@@ -24,7 +24,7 @@ from tests.chaos.routers import Router
 from tests.chaos.witnesses import Witness
 from tests.chaos.zygotes import Replica, Zygote
 from tests.controlplane import ApiError, ControlPlane, binaries, free_port, podgroups, wait_until
-from tests.controlplane.api import read_documents
+from tests.controlplane.api import Api, read_documents
 from tests.controlplane.objects import pod
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,8 @@ TTL_S = 4.0
 
 _RBAC = ROOT / "manifests" / "rbac.yaml"
 _QUEUE_RBAC = ROOT / "manifests" / "queue" / "rbac.yaml"
+_POLICY = ROOT / "manifests" / "admission-policy.yaml"
+"""What keeps authors' hands off assignments."""
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _CONFIG = ROOT / "scheduler-config" / "decisive.yaml"
 # Everything that waits is shortened alike: kube-scheduler gives up first, then Kerf, then the reservation ends.
@@ -120,7 +122,7 @@ class Cluster:
         flags = podgroups.SERVER_FLAGS if self.has_groups else ()
         users = {"kerf": SERVICE_ACCOUNT, "author": "mallory"}
         self.plane = ControlPlane(directory, users=users, flags=flags)
-        self._policies = admission_policies()
+        self._policies = read_documents(_POLICY) if _POLICY.exists() else []
         self._guarded = False
         self.loop = Loop()
         self._proxies: list[ApiProxy] = []
@@ -294,15 +296,6 @@ class Cluster:
         return False
 
 
-def admission_policies() -> list[Mapping[str, Any]]:
-    """What is shipped to keep authors' hands off assignments."""
-    for path in sorted((ROOT / "manifests").glob("*.yaml"), key=lambda path: (path.name == "install.yaml", path.name)):
-        kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-        if found := [document for document in read_documents(path) if document["kind"] in kinds]:
-            return found
-    return []
-
-
 def scheduler_config(text: str, name: str, url: str) -> str:
     """The shipped configuration for a scheduler of that name that finds Kerf at that address, with short times.
 
@@ -320,6 +313,15 @@ def scheduler_config(text: str, name: str, url: str) -> str:
     for entry in entries:
         entry["urlPrefix"] = url + urllib.parse.urlsplit(entry["urlPrefix"]).path.rstrip("/")
     return yaml.safe_dump(config)
+
+
+class Kubelet(Api):
+    """The API server, as a node's kubelet speaks to it."""
+
+    def __init__(self, plane: ControlPlane, node: str) -> None:
+        admin = json.loads(plane.kubeconfig().read_text())["users"][0]["user"]["token"]
+        super().__init__(plane.url, plane.certificate, admin)
+        self._headers |= {"Impersonate-User": f"system:node:{node}", "Impersonate-Group": "system:masters"}
 
 
 def create_all(plane: ControlPlane, path: str, manifests: Sequence[Mapping[str, Any]]) -> None:

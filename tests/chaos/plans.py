@@ -237,7 +237,7 @@ class Plan:
     stops_clocks: bool = False
     """Whether Kerf's clocks can be made to miss time."""
     policy: bool = True
-    """Whether the API server refuses what Kerf's admission policy says, where authors edit pods that run."""
+    """Whether the API server refuses what Kerf's admission policy says, where authors are hostile."""
 
     @property
     def load_frac(self) -> float:
@@ -296,10 +296,14 @@ def _under_attack(plan: Plan) -> Plan:
     rng = random.Random(f"attack of {plan.seed}")
     for attack in rng.choices(list(_ATTACKS), list(_ATTACKS.values()), k=rng.choice((1, 1, 2))):
         plan = attack(plan, rng)
-    if plan.policy:
+    kinds = {fault.kind for fault in plan.faults}
+    if not kinds & {*EDITS, *HOSTILE} or rng.random() < 0.5:
         return plan
+    if not kinds & set(EDITS):
+        return replace(plan, policy=False)
     # Where nobody refuses edits, Kerf knows what was written before as long as it lives and no longer.
-    return replace(_with(plan, without=(*KILLS, *HOSTILE, Kind.KERF_GONE, Kind.VM_PAUSE)), replicas=1)
+    without = (*KILLS, *HOSTILE, Kind.KERF_GONE, Kind.VM_PAUSE)
+    return replace(_with(plan, without=without), replicas=1, policy=False)
 
 
 def _with(plan: Plan, *faults: Fault, without: Collection[Kind] = ()) -> Plan:
@@ -321,12 +325,11 @@ def _without_kerf(plan: Plan, rng: random.Random) -> Plan:
 
 
 def _edited(plan: Plan, rng: random.Random) -> Plan:
-    policy = rng.random() < 0.5
     faults = []
     for kind in rng.choices(EDITS, k=rng.randint(3, 8)):
         target = rng.choice(plan.nodes).name if kind is Kind.EDIT_CPU_HOLDER else _victim(plan, kind, rng)
         faults.append(replace(_fault(rng, kind), target=target))
-    return replace(_with(plan, *faults), policy=policy)
+    return _with(plan, *faults)
 
 
 def _victim(plan: Plan, kind: Kind, rng: random.Random) -> str:
@@ -403,9 +406,10 @@ def _queued(plan: Plan) -> Plan:
         first = replace(pods[members[0]], gang=f"gang-{number}", gang_size=size)
         for at in members:
             pods[at] = replace(first, name=pods[at].name, at_s=pods[at].at_s)
+    policy = plan.policy or any(fault.kind in EDITS for fault in plan.faults)  # kills and edits
     kills = [_fault(rng, kind) for kind in rng.choices(QUEUE_KILLS, k=rng.choice((1, 1, 2)))]
     faults = sorted((*plan.faults, *kills), key=lambda fault: fault.at_s)
-    return replace(plan, pods=tuple(pods), late_pods=tuple(late_pods), faults=tuple(faults), policy=True)
+    return replace(plan, pods=tuple(pods), late_pods=tuple(late_pods), faults=tuple(faults), policy=policy)
 
 
 def _fault(rng: random.Random, kind: Kind) -> Fault:

@@ -84,7 +84,7 @@ class Run:
         cluster, plan = self._cluster, self._plan
         cluster.end_kerf()
         cluster.clean()
-        if any(fault.kind in plans.EDITS for fault in plan.faults):
+        if any(fault.kind in (*plans.EDITS, *plans.HOSTILE) for fault in plan.faults):
             cluster.guard(plan.policy)
         create_all(cluster.plane, _NODES, [node_manifest(planned) for planned in plan.nodes])
         for planned in plan.pods:

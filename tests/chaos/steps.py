@@ -3,6 +3,7 @@
 A step that the API server would not have says False, and is taken again a little later.
 """
 
+import contextlib
 import random
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ import urllib3
 
 from tests.chaos import attacks, checker, plans
 from tests.chaos.checker import Manifest, Violation
-from tests.chaos.clusters import REFUSED, SCHEDULERS, Cluster
+from tests.chaos.clusters import REFUSED, SCHEDULERS, Cluster, Kubelet
 from tests.chaos.plans import Fault, Kind, NodePlan, Plan, PodPlan
 from tests.controlplane import ApiError, podgroups
 from tests.controlplane.objects import gpu_node, pod
@@ -85,7 +86,7 @@ class Steps:
 
         def create() -> bool:
             try:
-                self._cluster.plane.request("POST", _PODS, _pod(planned, grouped=self._cluster.has_groups))
+                self._create(planned)
             except ApiError as error:
                 if error.status != 409:  # there already: the first try had come through
                     raise
@@ -93,6 +94,19 @@ class Steps:
             return True
 
         return create
+
+    def _create(self, planned: PodPlan) -> None:
+        """Mirrors come from their kubelet with their node; what nobody's scheduler places is bound by hand."""
+        plane, made = self._cluster.plane, _pod(planned, grouped=self._cluster.has_groups)
+        if planned.mirror:
+            with contextlib.closing(Kubelet(plane, planned.node)) as kubelet:
+                kubelet.request("POST", _PODS, made)
+            return
+        plane.request("POST", _PODS, made)
+        if planned.node:
+            target = {"apiVersion": "v1", "kind": "Node", "name": planned.node}
+            binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": planned.name}, "target": target}
+            plane.request("POST", f"{_PODS}/{planned.name}/binding", binding)
 
     def fault(self, fault: Fault) -> Callable[[], bool]:
         """The step by which a fault takes effect."""
@@ -304,7 +318,7 @@ def _pod(planned: PodPlan, *, grouped: bool) -> Manifest:
         annotations["kerf.dev/gpu-model"] = planned.model
     if planned.gang:
         annotations |= {"kerf.dev/gang": planned.gang, "kerf.dev/gang-size": str(planned.gang_size)}
-    where: dict[str, Any] = {"nodeName": planned.node} if planned.node else {}
+    where: dict[str, Any] = {"nodeName": planned.node} if planned.mirror else {}
     if planned.mirror:
         annotations |= {"kubernetes.io/config.mirror": "static", "kubernetes.io/config.source": "file"}
     if planned.group and grouped:
