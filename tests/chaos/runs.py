@@ -84,6 +84,7 @@ class Run:
         cluster, plan = self._cluster, self._plan
         cluster.end_kerf()
         cluster.clean()
+        cluster.loop.call(cluster.witness.seen.violations.clear)  # of the run before, its end included
         if any(fault.kind in (*plans.EDITS, *plans.HOSTILE) for fault in plan.faults):
             cluster.guard(plan.policy)
         create_all(cluster.plane, _NODES, [node_manifest(planned) for planned in plan.nodes])
