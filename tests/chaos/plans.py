@@ -12,6 +12,8 @@ _NUM_PODS = (225, 250)
 _RESTART_PROBABILITY = 0.15
 _GATED_FRAC = 0.75
 _NUM_GANGS = (6, 12)
+_NUM_THIRSTY = 12
+_THIRSTY_FOR_S = 1.5
 
 
 class Kind(StrEnum):
@@ -311,13 +313,29 @@ def _with(plan: Plan, *faults: Fault, without: Collection[Kind] = ()) -> Plan:
     return replace(plan, faults=tuple(sorted((*kept, *faults), key=lambda fault: fault.at_s)))
 
 
+def _thirsty(plan: Plan, fault: Fault, rng: random.Random) -> Plan:
+    """With pods for both schedulers that come as a fault ends, and take whatever is thought to be free then."""
+    ends_s = fault.at_s + fault.for_s
+    pods = tuple(
+        replace(
+            _pod(rng, f"thirsty-{len(plan.pods) + number}", rng.choice((1, 1, 1, 2)), False),
+            at_s=round(ends_s + rng.uniform(0.0, _THIRSTY_FOR_S), 3),
+            scheduler=number % 2,
+        )
+        for number in range(_NUM_THIRSTY)
+    )
+    return replace(plan, pods=(*plan.pods, *pods))
+
+
 def _lapsing(plan: Plan, rng: random.Random) -> Plan:
     """Nobody is to take over: a restart would make the API server known anew."""
-    return replace(_with(plan, _fault(rng, rng.choice(LAPSES)), without=RESTARTS), elects=True)
+    fault = _fault(rng, rng.choice(LAPSES))
+    return replace(_thirsty(_with(plan, fault, without=RESTARTS), fault, rng), elects=True)
 
 
 def _pausing_machines(plan: Plan, rng: random.Random) -> Plan:
-    return replace(_with(plan, _fault(rng, Kind.VM_PAUSE)), replicas=2, elects=True, stops_clocks=True)
+    fault = _fault(rng, Kind.VM_PAUSE)
+    return replace(_thirsty(_with(plan, fault), fault, rng), replicas=2, elects=True, stops_clocks=True)
 
 
 def _without_kerf(plan: Plan, rng: random.Random) -> Plan:

@@ -24,9 +24,9 @@ _STATUSES = {
     Kind.ERROR_AFTER_WRITE: (500, "InternalError", "etcdserver: request timed out"),
 }
 _TICK_S = 0.02
-_WATCHLESS_S = 1.0
+_WATCHLESS_S = 1.5
 """How much later watches come through again than other calls: they wait longer between two attempts."""
-_LATER_S = 0.3
+_LATER_S = 1.2
 
 
 @dataclass(eq=False)
@@ -168,12 +168,12 @@ class ApiProxy:
     async def _lapse(self, fault: Fault, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         """The outcome of a Binding is not known, and no replica can ask before the lease has run out."""
         self._board.record(fault.kind)
-        self._board.cut_off(fault.for_s, _WATCHLESS_S if fault.late else 0.0)
+        self._board.cut_off(fault.for_s, _WATCHLESS_S)
         if fault.kind is Kind.LAPSE_ANSWER_LOST:
             with contextlib.suppress(*hops.FAILURES):
                 await self._exchange(request, body)
         else:
-            self._board.later(self._write_late(request, body, fault.for_s + (_LATER_S if fault.late else -_LATER_S)))
+            self._board.later(self._write_late(request, body, fault.for_s + (_LATER_S if fault.late else 0.0)))
         return hops.abort(request)
 
     async def _letting_go(self, request: web.BaseRequest, body: bytes, *, nominates: bool) -> web.StreamResponse:
