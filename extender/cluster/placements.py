@@ -183,7 +183,8 @@ class Placer:
         self._assignments: OrderedDict[str, tuple[GpuRequest, Assignment]] = OrderedDict()
         self._expected: tuple[Candidates | None, tuple[str, ...], Rows] = None, (), np.empty(0, np.intp)
         self._kept: deque[Placement] = deque(maxlen=num_kept)
-        self._num_decided = 0
+        self.num_decided = 0
+        """Decisions kept so far, those included that others gave way to."""
 
     def policy_of(self, request: PodRequest) -> Policy:
         """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
@@ -286,11 +287,11 @@ class Placer:
     def keep(self, placement: Placement) -> None:
         """Keep a decision for those who ask later; the oldest one gives way."""
         self._kept.append(placement)
-        self._num_decided += 1
+        self.num_decided += 1
 
     def kept_after(self, number: int) -> list[tuple[int, Placement]]:
         """Kept decisions past the `number`th that was made, oldest first, each with its own number."""
-        first = self._num_decided - len(self._kept) + 1
+        first = self.num_decided - len(self._kept) + 1
         newer = islice(self._kept, max(number + 1 - first, 0), None)
         return list(enumerate(newer, max(number + 1, first)))
 

@@ -49,7 +49,10 @@ Resources = Mapping[str, str | int | float]
 
 
 class RequestError(ValueError):
-    """A request that can't be understood: names the key, the value and what would be right."""
+    """A request that can't be understood: names the key, the value and what would be right, on one line."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(printable(sentence))
 
 
 class AskedUnit(IntEnum):
@@ -110,9 +113,9 @@ class GpuRequest:
         if self.milli:
             words = f"{self.milli} milli of {'a GPU' if self.count == 1 else f'each of {words}'}"
         if self.include:
-            words += f" of model {self.include.text}"
+            words += f" of model {printable(self.include.text)}"
         if self.exclude:
-            words += f" not of model {self.exclude.text}"
+            words += f" not of model {printable(self.exclude.text)}"
         if self.uuids:
             words += f" of UUID {_any_of(self.uuids)}"
         if self.uuids_exclude:
@@ -418,3 +421,10 @@ def _any_of(uuids: frozenset[str]) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def printable(text: str) -> str:
+    """On one line and without control characters: what an author writes ends up in logs, events and terminals."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
