@@ -41,6 +41,9 @@ _MAX_UNITS: Final = 2**31 - 1
 _MAX_MEMORY_MIB: Final = 2**40
 _MAX_PATTERN_CHARS: Final = 256
 _MAX_UUIDS_CHARS: Final = 4096
+_MAX_UUIDS: Final = 128  # of 40 characters each no more get into so many
+_MAX_PROFILES: Final = 32
+"""Kinds of MIG devices in one pod: each is looked for on every node."""
 _MAX_DIGITS: Final = 18
 _UUID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}")
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")  # int() takes underscores and digits of any script
@@ -228,6 +231,8 @@ def mig_devices(
         for name in resources
         if name.startswith(MIG_RESOURCE_PREFIX)
     }
+    if len(names) > _MAX_PROFILES:
+        raise RequestError(f"{MIG_RESOURCE_PREFIX}...: {len(names)} profiles are more than any GPU is cut into")
     counted = (
         (name, _whole_units(name, total_request(name, containers, init_containers, overhead))) for name in sorted(names)
     )
@@ -371,6 +376,8 @@ def _read_uuids(said: _Said) -> frozenset[str]:
     if len(said[1]) > _MAX_UUIDS_CHARS:
         raise _unreadable(said, f"longer than {_MAX_UUIDS_CHARS} characters", "the UUIDs of a few GPUs")
     uuids = [part.strip() for part in said[1].split(",")]
+    if len(uuids) > _MAX_UUIDS:
+        raise _unreadable(said, f"more than {_MAX_UUIDS} UUIDs", "the UUIDs of a few GPUs")
     if not all(_UUID.fullmatch(uuid) for uuid in uuids):
         raise _unreadable(said, "no list of UUIDs", 'UUIDs with commas between them such as "GPU-8dcd427f,GPU-f2a1"')
     return frozenset(uuids)

@@ -128,15 +128,6 @@ def create_app(
     owners = OwnerUsage()
     policies = policies_of(settings)
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
-    mirror = Mirror(
-        transport,
-        ledger,
-        clock,
-        max_age_s=settings.cluster.max_age_s,
-        page_size=settings.cluster.page_size,
-        listeners=[rank.mix, observer, owners] if observer else [rank.mix],
-    )
-    events = EventRecorder(transport, clock)
     placer = Placer(
         ledger,
         default_policy=settings.decisions.policy,
@@ -147,6 +138,15 @@ def create_app(
         canary=rank.canary,
         on_request=rank.mix.asked,
     )
+    mirror = Mirror(
+        transport,
+        ledger,
+        clock,
+        max_age_s=settings.cluster.max_age_s,
+        page_size=settings.cluster.page_size,
+        listeners=[placer, rank.mix, observer, owners] if observer else [placer, rank.mix],
+    )
+    events = EventRecorder(transport, clock)
     lease = settings.leader_election.lease_name
     fence = Fence(clock, epoch_key(lease) if lease else "")
     leadership = Leadership(
