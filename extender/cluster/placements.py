@@ -316,7 +316,9 @@ class Placer:
         """Whether any node of the cluster has room for a request now."""
         policy = self.policy_of(request)
         asked = policy.asked(request)
-        return asked is not None and bool(self._memo_aside.evaluate(self.snapshot(), asked, policy).evaluation.fits.any())
+        if asked is None:
+            return False
+        return bool(self._memo_aside.evaluate(self.snapshot(), asked, policy).evaluation.fits.any())
 
     def room(self, request: GpuRequest, policy: Policy) -> Mask:
         """(N,) the nodes with room for a request now. The array is the caller's."""

@@ -203,7 +203,10 @@ def create_app(
     background = (traces, events, leadership, waker, binder.settler, queue, pipelines, observer, rank, shadow)
     parts: tuple[_Part | None, ...] = background
     remedies = Remedies(placer, ledger, time.time)
-    trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart)
+    trials = Trials(
+        *(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
+        max_s=settings.access.what_if_s,
+    )
     overviews = Overviews(ledger, clock, lambda: waker.num_waiting)
     service = Service(
         *(settings, mirror, fence, placer, verbs, metrics, owners),

@@ -25,7 +25,8 @@ from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
 from extender.service.remedies import Question, now, suggestions
 from extender.service.telemetries import describe, interference_of
-from extender.service.trials import TrialError, WhatIf
+from extender.service.trial_plans import TrialError, WhatIf
+from extender.service.trials import BusyError
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
@@ -145,10 +146,10 @@ def _what_if(service: Service) -> ASGIApp:
         if fault := service.mirror.fault():
             return 503, _fault(UnavailableError(fault))
         try:
-            return 200, wire.encode(await service.trials.answer(body))
+            return 200, await service.trials.answer(body)
         except TrialError as error:
             return 400, _fault(error)
-        except ClusterError as error:
+        except (ClusterError, BusyError) as error:
             return 503, _fault(error)
 
     return VerbEndpoint("what-if", what_if, _too_large, service, caller=Caller.READER)

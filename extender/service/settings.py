@@ -102,6 +102,8 @@ class AccessSettings(_Section):
     """Calls of one client under way at the same time, streams among them."""
     max_body_mib: int = Field(default=16, ge=1)
     """Larger questions are refused."""
+    what_if_s: float = Field(default=60.0, gt=0)
+    """An answer to what-if that takes longer is given up; one is worked out at a time, in a process of its own."""
 
 
 class ClusterSettings(_Section):
