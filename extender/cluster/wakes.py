@@ -146,9 +146,7 @@ class Waker:
             known.request, known.since = request, self._clock()
         elif pod.uid and pod.name and pod.namespace:
             now = self._clock()
-            self._waiting.put(
-                pod.namespace, pod.uid, _Waiting(pod, request, now, first=now), now, weight_of(request)
-            )
+            self._waiting.put(pod.namespace, pod.uid, _Waiting(pod, request, now, first=now), now, weight_of(request))
             self._wait_in_turn(pod.uid, request)
 
     def placed(self, uid: str) -> None:

@@ -121,9 +121,7 @@ async def _exchange(process: asyncio.subprocess.Process, content: bytes) -> byte
         raise EOFError("no pipes")
     process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
     await process.stdin.drain()
-    told = await process.stdout.readexactly(
-        int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
-    )
+    told = await process.stdout.readexactly(int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big"))
     if told.startswith(FAULT):
         raise TrialError(told[1:].decode(errors="replace"))
     return told[1:]

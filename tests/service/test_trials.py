@@ -139,4 +139,3 @@ def test_no_more_than_a_few_wait_for_their_turn() -> None:
             assert all(json.loads(answer)["placed"] == 1 for answer in found if isinstance(answer, bytes))
 
         kerf.run(ask_many())
-
