@@ -32,7 +32,6 @@ from extender.queueing.options import Options
 from extender.queueing.pipelines.controllers import PipelineController
 from extender.queueing.quotas import Quotas
 from extender.service.enquiries import Enquiries
-from extender.service.explanations import RejectionLog
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, PipelineCollector, QueueCollector
 from extender.service.overviews import Overviews
 from extender.service.pages import install_page
@@ -194,7 +193,7 @@ def create_app(
     waker.why = verbs.rejections.last
     if queue is not None:
         metrics.registry.register(QueueCollector(queue))
-        _connect(queue, rank, waker, verbs.rejections)
+        _connect(queue, rank, waker, verbs)
     shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
     if shadow is not None:
         verbs.on_decision = shadow.offer
@@ -311,10 +310,11 @@ def _queue(
     )
 
 
-def _connect(queue: QueueController, rank: LearnedRank, waker: Waker, rejections: RejectionLog) -> None:
+def _connect(queue: QueueController, rank: LearnedRank, waker: Waker, verbs: Verbs) -> None:
     """What the queue hears of decisions, and they of it."""
     queue.takes_more = rank.takes_more
-    queue.why_refused = rejections.last
+    queue.why_refused = verbs.rejections.last
+    verbs.over_quota = queue.over_quota
     waker.will_nominate = queue.will_nominate
     waker.skips.kept_by_queue = queue.kept_from
 
