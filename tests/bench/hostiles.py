@@ -30,6 +30,7 @@ NAMESPACE = "hostile"
 _QUEUE_RIGHTS = servers.ROOT / "manifests" / "queue" / "rbac.yaml"
 _NUM_WRITERS = 3
 _NUM_WARMING = 50
+_NUM_ORDINARY = 16
 _READY_S = 60.0
 _PHASES = ("created", "changed", "deleted")
 
@@ -75,7 +76,9 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     runs: dict[str, list[Run]] = {"plain": [], "hostile": []}
     with servers.workspace() as directory, servers.plane_with_nodes(directory, plan.nodes) as plane:
         plane.apply(_QUEUE_RIGHTS, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        servers.load(plane, "pods", f"-bound={plan.pods}", "-pod-gpus=1", "-prefix=ordinary")
+        with_gpus = min(plan.pods // 2, 2 * plan.nodes)
+        servers.load(plane, "pods", f"-bound={with_gpus}", "-pod-gpus=1", "-prefix=gpu")
+        servers.load(plane, "pods", f"-bound={plan.pods - with_gpus}", "-pod-gpus=0", "-prefix=cpu")
         names = [item["metadata"]["name"] for item in plane.request("GET", "/api/v1/nodes")["items"]]
         for repetition in range(plan.repetitions):
             for kind in sorted(runs, reverse=repetition % 2 == 0):
@@ -143,14 +146,15 @@ class _Asking:
 
     def __init__(self, client: Client, names: list[str]) -> None:
         self._client = client
-        self._names = names
+        self._names = json.dumps(names).encode()
+        self._bodies = [requests.extender_args(number, names) for number in range(_NUM_ORDINARY)]
         self._number = 0
         self.seconds: list[float] = []
 
     def ordinary(self) -> None:
-        """Ask about a pod that nobody has asked about before."""
+        """Ask about the next of a few pods, each again and again: it gives back what it held."""
         self._number += 1
-        reply = self._client.post("/filter", requests.extender_args(self._number, self._names))
+        reply = self._client.post("/filter", self._bodies[self._number % _NUM_ORDINARY])
         if not json.loads(reply.body)["NodeNames"]:
             raise BenchError(f"Kerf places no pod: {reply.body[:300]!r}")
         self.seconds.append(reply.seconds)
@@ -158,8 +162,7 @@ class _Asking:
     def hostile(self, pod: bytes | None) -> None:
         """Ask about one of the author's."""
         if pod is not None:
-            names = json.dumps(self._names).encode()
-            self._client.post("/filter", b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (pod, names))
+            self._client.post("/filter", b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (pod, self._names))
 
 
 class _Author:
