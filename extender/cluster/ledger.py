@@ -141,6 +141,13 @@ class Ledger:
             arrays.set_compute(row, *read_capacity(node))
         return arrays.snapshot()
 
+    def apart(self, now: float) -> "Ledger":
+        """The nodes and what is held of them now, without who holds it: for `extended` in another process."""
+        self._expire(now)
+        other = Ledger(reservation_ttl_s=self._ttl_s)
+        other._reading, other._arrays = self._reading, self._arrays
+        return other
+
     def num_claims(self, state: ClaimState) -> int:
         """How many claims are in a state."""
         return sum(claim.state is state for claim in self._claims.values())

@@ -1,6 +1,6 @@
 """Placing pods: decisions on the current cluster, and the reservations that keep a burst from over-committing it."""
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from extender.cluster import objects
+from extender.cluster.fair_caches import FairCache
 from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
@@ -17,6 +18,9 @@ from extender.core.policies import POLICIES, Policy
 from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
 
 _MAX_REMEMBERED: Final = 20_000
+_REMEMBERED_S: Final = 900.0
+"""kube-scheduler asks again about every pod within five minutes: one that it asks about no more is gone."""
+_UUIDS_PER_WEIGHT: Final = 8
 _A_MOMENT_S: Final = 2.0
 _FEW_NAMES: Final = 256
 _MAX_NAME_BYTES: Final = 256  # a node's name in quotes, and a comma
@@ -179,11 +183,14 @@ class Placer:
         self._clock = clock
         self._wall_clock = wall_clock
         self._memo = Memo()
-        self._requests: OrderedDict[str, PodRequest] = OrderedDict()
-        self._assignments: OrderedDict[str, tuple[GpuRequest, Assignment]] = OrderedDict()
+        self._memo_aside = Memo()
+        """Of what the background looks at: many kinds of pods that wait push no kind that is asked about out."""
+        self._requests: FairCache[PodRequest] = FairCache(_MAX_REMEMBERED)
+        self._assignments: FairCache[tuple[GpuRequest, Assignment]] = FairCache(_MAX_REMEMBERED)
         self._expected: tuple[Candidates | None, tuple[str, ...], Rows] = None, (), np.empty(0, np.intp)
         self._kept: deque[Placement] = deque(maxlen=num_kept)
-        self._num_decided = 0
+        self.num_decided = 0
+        """Decisions kept so far, those included that others gave way to."""
 
     def policy_of(self, request: PodRequest) -> Policy:
         """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
@@ -212,19 +219,30 @@ class Placer:
 
     def remember(self, pod: PodIdentity, request: PodRequest) -> None:
         """Keep a pod's request until it is bound, so that bind need not ask the API server for it."""
-        self._requests[pod.uid] = request
+        self._requests.put(pod.namespace, pod.uid, request, self._clock(), weight_of(request))
         self._on_request(pod.uid, request)
-        if len(self._requests) > _MAX_REMEMBERED:
-            self._requests.popitem(last=False)
 
     def remembered(self, uid: str) -> PodRequest | None:
         """The request of a pod that was offered nodes before."""
         return self._requests.get(uid)
 
     def forget(self, uid: str) -> None:
-        """A pod is bound: its request is no longer needed."""
-        self._requests.pop(uid, None)
-        self._assignments.pop(uid, None)
+        """A pod is bound, or gone: its request is no longer needed."""
+        self._requests.pop(uid)
+        self._assignments.pop(uid)
+
+    def forget_old(self) -> None:
+        """Forget pods that kube-scheduler asks about no more: nobody tells of those that are deleted unbound."""
+        before = self._clock() - _REMEMBERED_S
+        self._requests.expire(before)
+        self._assignments.expire(before)
+
+    def node_changed(self, node: objects.Node) -> None:
+        """Nodes change nothing that is remembered."""
+
+    def pod_changed(self, pod: objects.Pod) -> None:
+        """A pod has a node, whoever has bound it."""
+        self.forget(pod.metadata.uid)
 
     def place_best(
         self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates
@@ -286,11 +304,11 @@ class Placer:
     def keep(self, placement: Placement) -> None:
         """Keep a decision for those who ask later; the oldest one gives way."""
         self._kept.append(placement)
-        self._num_decided += 1
+        self.num_decided += 1
 
     def kept_after(self, number: int) -> list[tuple[int, Placement]]:
         """Kept decisions past the `number`th that was made, oldest first, each with its own number."""
-        first = self._num_decided - len(self._kept) + 1
+        first = self.num_decided - len(self._kept) + 1
         newer = islice(self._kept, max(number + 1 - first, 0), None)
         return list(enumerate(newer, max(number + 1, first)))
 
@@ -298,7 +316,9 @@ class Placer:
         """Whether any node of the cluster has room for a request now."""
         policy = self.policy_of(request)
         asked = policy.asked(request)
-        return asked is not None and bool(self._memo.evaluate(self.snapshot(), asked, policy).evaluation.fits.any())
+        if asked is None:
+            return False
+        return bool(self._memo_aside.evaluate(self.snapshot(), asked, policy).evaluation.fits.any())
 
     def room(self, request: GpuRequest, policy: Policy) -> Mask:
         """(N,) the nodes with room for a request now. The array is the caller's."""
@@ -331,9 +351,9 @@ class Placer:
             cpu_milli=request.cpu_milli, memory_mib=request.memory_mib,
         )  # fmt: skip
         self._expect_load(placement)
-        self._assignments[uid] = request, assignment
-        if len(self._assignments) > _MAX_REMEMBERED:
-            self._assignments.popitem(last=False)
+        self._assignments.put(
+            placement.pod.namespace, uid, (request, assignment), self._clock(), _weight_of_gpus(request)
+        )
 
     def _expect_load(self, placement: Placement) -> None:
         """Count the pod as load on its GPUs until samples show it: otherwise a burst would run after old samples."""
@@ -354,7 +374,7 @@ class Placer:
 
     def reserved(self, uid: str, node: str) -> Assignment | None:
         """What was reserved for a pod on a node, if it still stands: it was checked when it was decided."""
-        _, assignment = self._assignments.get(uid, (None, None))
+        _, assignment = self._assignments.get(uid) or (None, None)
         return assignment if self._ledger.is_reserved(uid, node) else None
 
     def keeps(self, uid: str, request: GpuRequest, candidates: Candidates) -> bool:
@@ -362,7 +382,7 @@ class Placer:
 
         The queue has decided on the node that it nominates: to ask for that node alone decides nothing else.
         """
-        asked, assignment = self._assignments.get(uid, (None, None))
+        asked, assignment = self._assignments.get(uid) or (None, None)
         return (
             assignment is not None
             and asked == request
@@ -379,6 +399,15 @@ class Placer:
         """The newest decision about a pod that is still kept."""
         wanted = (namespace, name)
         return next((kept for kept in reversed(self._kept) if (kept.pod.namespace, kept.pod.name) == wanted), None)
+
+
+def weight_of(request: PodRequest) -> int:
+    """How much of a bounded memory a request takes: 1 for all but those with many UUIDs."""
+    return 1 if request.gpus is None else _weight_of_gpus(request.gpus)
+
+
+def _weight_of_gpus(request: GpuRequest) -> int:
+    return 1 + (len(request.uuids) + len(request.uuids_exclude)) // _UUIDS_PER_WEIGHT
 
 
 def _rows(cluster: Cluster, names: Sequence[str]) -> tuple[Rows, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from extender.cluster import objects
 from extender.cluster.contracts import HOLDING_READERS, REQUEST_READERS
 from extender.cluster.contracts.readings import UnreadableError
 from extender.cluster.holdings import Holding, Part
-from extender.cluster.patterns import compile_pattern
+from extender.cluster.patterns import pattern_reader
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.nodes import GPU_RESOURCE, MAX_MEMORY_MIB, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.core.quantities import MIB, parse_quantity
@@ -67,7 +67,8 @@ def _read_request(pod: objects.Pod) -> PodRequest:
             return completed(request, pod)
     units, unit, mig = _units(pod.spec)
     metadata = pod.metadata
-    request = read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern, mig)
+    patterns = pattern_reader(pod.spec.node_name)
+    request = read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, patterns, mig)
     return completed(request, pod)
 
 

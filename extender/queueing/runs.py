@@ -30,6 +30,9 @@ class Runs:
         self.gpus: dict[str, float] = {}
         """GPUs in use by namespace."""
 
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._running
+
     def gangs(self) -> dict[str, list[Pod]]:
         """Pods that hold something, by their gang."""
         found: dict[str, list[Pod]] = {}

@@ -32,7 +32,6 @@ from extender.queueing.options import Options
 from extender.queueing.pipelines.controllers import PipelineController
 from extender.queueing.quotas import Quotas
 from extender.service.enquiries import Enquiries
-from extender.service.explanations import RejectionLog
 from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, PipelineCollector, QueueCollector
 from extender.service.overviews import Overviews
 from extender.service.pages import install_page
@@ -128,15 +127,6 @@ def create_app(
     owners = OwnerUsage()
     policies = policies_of(settings)
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
-    mirror = Mirror(
-        transport,
-        ledger,
-        clock,
-        max_age_s=settings.cluster.max_age_s,
-        page_size=settings.cluster.page_size,
-        listeners=[rank.mix, observer, owners] if observer else [rank.mix],
-    )
-    events = EventRecorder(transport, clock)
     placer = Placer(
         ledger,
         default_policy=settings.decisions.policy,
@@ -147,6 +137,15 @@ def create_app(
         canary=rank.canary,
         on_request=rank.mix.asked,
     )
+    mirror = Mirror(
+        transport,
+        ledger,
+        clock,
+        max_age_s=settings.cluster.max_age_s,
+        page_size=settings.cluster.page_size,
+        listeners=[placer, rank.mix, observer, owners] if observer else [placer, rank.mix],
+    )
+    events = EventRecorder(transport, clock)
     lease = settings.leader_election.lease_name
     fence = Fence(clock, epoch_key(lease) if lease else "")
     leadership = Leadership(
@@ -194,7 +193,7 @@ def create_app(
     waker.why = verbs.rejections.last
     if queue is not None:
         metrics.registry.register(QueueCollector(queue))
-        _connect(queue, rank, waker, verbs.rejections)
+        _connect(queue, rank, waker, verbs)
     shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
     if shadow is not None:
         verbs.on_decision = shadow.offer
@@ -203,7 +202,10 @@ def create_app(
     background = (traces, events, leadership, waker, binder.settler, queue, pipelines, observer, rank, shadow)
     parts: tuple[_Part | None, ...] = background
     remedies = Remedies(placer, ledger, time.time)
-    trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart)
+    trials = Trials(
+        *(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
+        max_s=settings.access.what_if_s,
+    )
     overviews = Overviews(ledger, clock, lambda: waker.num_waiting)
     service = Service(
         *(settings, mirror, fence, placer, verbs, metrics, owners),
@@ -308,10 +310,11 @@ def _queue(
     )
 
 
-def _connect(queue: QueueController, rank: LearnedRank, waker: Waker, rejections: RejectionLog) -> None:
+def _connect(queue: QueueController, rank: LearnedRank, waker: Waker, verbs: Verbs) -> None:
     """What the queue hears of decisions, and they of it."""
     queue.takes_more = rank.takes_more
-    queue.why_refused = rejections.last
+    queue.why_refused = verbs.rejections.last
+    verbs.over_quota = queue.over_quota
     waker.will_nominate = queue.will_nominate
     waker.skips.kept_by_queue = queue.kept_from
 

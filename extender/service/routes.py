@@ -23,15 +23,19 @@ from extender.service import admissions, gates, guards, wire
 from extender.service.enquiries import EnquiryError
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
+from extender.service.rates import Rates
 from extender.service.remedies import Question, now, suggestions
 from extender.service.telemetries import describe, interference_of
-from extender.service.trials import TrialError, WhatIf
+from extender.service.trial_plans import TrialError, WhatIf
+from extender.service.trials import BusyError
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
     from extender.service.app import Service
 
 _JSON: Final = "application/json"
+_BURST_S: Final = 4
+_MANY: Final = 1 << 30
 _SCHEMAS: Final = "#/components/schemas/"
 
 
@@ -145,10 +149,10 @@ def _what_if(service: Service) -> ASGIApp:
         if fault := service.mirror.fault():
             return 503, _fault(UnavailableError(fault))
         try:
-            return 200, wire.encode(await service.trials.answer(body))
+            return 200, await service.trials.answer(body)
         except TrialError as error:
             return 400, _fault(error)
-        except ClusterError as error:
+        except (ClusterError, BusyError) as error:
             return 503, _fault(error)
 
     return VerbEndpoint("what-if", what_if, _too_large, service, caller=Caller.READER)
@@ -185,7 +189,10 @@ class VerbEndpoint:
         self._answer = answer
         self._too_large = too_large
         self._service = service
-        section = "access" if caller is Caller.READER else "server"
+        section = {Caller.READER: "access", Caller.API_SERVER: "webhook"}.get(caller, "server")
+        calls_per_s = settings.webhook.calls_per_s
+        burst = max(int(_BURST_S * calls_per_s), 1)
+        self._rates = Rates(calls_per_s, burst, _MANY, time.monotonic) if section == "webhook" else None
         self._max_mib: int = getattr(settings, section).max_body_mib
         self._max_setting = f"{section}.max_body_mib"
         self._latency = service.metrics.latency.labels(verb)
@@ -197,6 +204,9 @@ class VerbEndpoint:
         began = time.perf_counter()
         if self._needs_certificate and not scope.get("state", {}).get(CLIENT_CERTIFICATE):
             await guards.refuse(_NO_CERTIFICATE, send, "Error")
+            return
+        if self._rates is not None and (wait_s := self._rates.wait_s(guards.client_of(scope))):
+            await guards.refuse(guards.too_many("webhook.calls_per_s", wait_s), send, "Error")
             return
         if self._is_verb and (foreign := guards.foreign_page(scope, self._own_hosts)):
             await guards.refuse(foreign, send, "Error")

@@ -94,6 +94,11 @@ class Sights:
         first.sort(key=lambda item: (-item["priority"], item["since"], item["pod"]))
         return {"total": len(queued) + len(rejected), "items": first[:_MAX_WAITING]}
 
+    @property
+    def num_decisions(self) -> int:
+        """Made so far: the number of the newest."""
+        return self.placer.num_decided
+
     def decisions(self, after: int) -> list[dict[str, Any]]:
         """The newest decisions that are kept, oldest first, numbered in the order of their making."""
         return [self._decision(number, kept) for number, kept in self.placer.kept_after(after)[-_MAX_DECISIONS:]]

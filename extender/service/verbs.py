@@ -78,6 +78,8 @@ class Verbs:
         """What pods that fit nowhere were told."""
         self.on_decision: Callable[[Placement, PodRequest], None] = lambda placement, request: None
         """Hears of each decision of filter."""
+        self.over_quota: Callable[[PodIdentity, GpuRequest], str] = lambda pod, request: ""
+        """Why a pod's namespace may not have so many more GPUs, "" when it may."""
         self._priorities = wire.PriorityEncoder()
 
     def filter(self, body: bytes) -> bytes:
@@ -171,6 +173,8 @@ class Verbs:
         except RequestError as error:
             self._placer.release(asked.pod.metadata.uid)
             return self._reject_request(asked, str(error))
+        if excess := self.over_quota(pod, request.gpus):
+            return self._hold_to_quota(asked, excess)
         one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
         gpus = policy.asked(request) or request.gpus
         if asked.names is not None and self._placer.keeps(pod.uid, gpus, asked.names):
@@ -244,6 +248,14 @@ class Verbs:
         self._metrics.decisions.labels("skipped").inc()
         result = _among(asked, [])
         result.unresolvable = dict.fromkeys(asked.candidates(), reason)
+        return result
+
+    def _hold_to_quota(self, asked: wire.Asked, excess: str) -> wire.FilterResult:
+        """Leave a pod pending whose namespace has all that it may have; nobody is evicted for it."""
+        self._placer.release(asked.pod.metadata.uid)
+        self._metrics.decisions.labels("skipped").inc()
+        result = _among(asked, [])
+        result.unresolvable = dict.fromkeys(asked.candidates(), excess)
         return result
 
     def _policy(self, request: PodRequest) -> Policy:

@@ -142,3 +142,13 @@ def test_a4_the_queue_lowers_completion_times_on_the_control_plane(tmp_path: Pat
     lower = {which: found["jct_reduction"]["mean"] for which, found in reductions.items()}
     assert lower["simulated"] > 0.2
     assert lower["real"] > 0.1  # the queue itself, its looks at the cluster included
+
+
+def test_hostile_pods_are_measured_beside_plain_ones(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "hostile", "--nodes=60", "--pods=112")
+    assert list(report)[:6] == ["pods", "kinds", "nodes", "filter_p99_ratio", "rss_ratio", "ready"]
+    assert report["ready"]
+    assert len(report["kinds"]) + len(report["refused"].keys() - report["kinds"].keys()) == 28
+    assert report["pods"] + sum(report["refused"].values()) >= 112
+    assert report["filter_p99_ratio"] > 0
+    assert 0 < report["rss_ratio"] < 1.5

@@ -1,10 +1,13 @@
 """What if: plans on a copy of the cluster as it is, without a trace in it."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from extender.cluster import patterns
+from extender.service.trials import BusyError
 from tests.service.bodies import node, pod
 from tests.service.services import Kerf, running
 
@@ -105,3 +108,34 @@ def test_not_before_the_cluster_is_known() -> None:
         kerf.stop_mirror()
         kerf.clock.now += 3600
         assert kerf.post("/what-if", b"{}").status == 503
+
+
+def test_a_large_question_is_worked_out_elsewhere() -> None:
+    patterns._automaton.cache_clear()
+    asked = [pod(f"p{number}", annotations={"kerf.dev/gpu-model": f"model-{number}.*"}) for number in range(200)]
+    with running([node("n-0", 4)]) as kerf:
+        told = ask(kerf, pods=asked)
+        assert told["placed"] == 0
+        assert patterns._automaton.cache_info().misses == 0
+        assert kerf.filter(pod("train", 2), ["n-0"])["NodeNames"] == ["n-0"]
+
+
+def test_one_that_takes_too_long_is_given_up() -> None:
+    with running([node("n-0", 4)], access__what_if_s=0.01) as kerf:
+        answer = kerf.post("/what-if", b"{}")
+    assert answer.status == 503
+    assert "access.what_if_s" in answer.json()["Error"]
+
+
+def test_no_more_than_a_few_wait_for_their_turn() -> None:
+    with running([node("n-0", 4)]) as kerf:
+
+        async def ask_many() -> None:
+            trials = kerf.service.trials
+            body = json.dumps({"pods": [pod("train", 1)]}).encode()
+            found = await asyncio.gather(*(trials.answer(body) for _ in range(8)), return_exceptions=True)
+            refused = [answer for answer in found if isinstance(answer, BusyError)]
+            assert len(refused) == 4
+            assert all(json.loads(answer)["placed"] == 1 for answer in found if isinstance(answer, bytes))
+
+        kerf.run(ask_many())

@@ -19,7 +19,7 @@ from extender.cluster.contracts.formats import (
 )
 from extender.cluster.contracts.readings import NodeReading, UnreadableError
 from extender.cluster.holdings import UNKNOWN_GPU, Holding, Part
-from extender.cluster.patterns import compile_pattern
+from extender.cluster.patterns import pattern_reader
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.models import UNKNOWN_MODEL, describe_model
 from extender.core.nodes import MAX_GPUS_PER_NODE, Gpu, GpuUnit, NodeOffer
@@ -147,12 +147,12 @@ def gpushare_request(pod: objects.Pod) -> PodRequest | None:
 def _request(pod: objects.Pod, ask: Ask | None, count: int, chosen: Mapping[str, str]) -> PodRequest:
     """A pod's request: the plugin's resources say how much, where it asks by them, annotations which GPUs will do."""
     annotations = {**chosen, **(pod.metadata.annotations or {})}
-    labels = pod.metadata.labels or {}
+    labels, patterns = pod.metadata.labels or {}, pattern_reader(pod.spec.node_name)
     if ask is None:
-        return read_request(count, AskedUnit.GPU, annotations, labels, compile_pattern)
+        return read_request(count, AskedUnit.GPU, annotations, labels, patterns)
     annotations = {key: value for key, value in annotations.items() if key not in _SIZES}
     labels = {key: value for key, value in labels.items() if key not in _SIZES}
-    request = read_request(count, AskedUnit.PART, annotations, labels, compile_pattern)
+    request = read_request(count, AskedUnit.PART, annotations, labels, patterns)
     if request.gpus is None:
         return request
     gpus = replace(
