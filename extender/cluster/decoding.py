@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster import objects
+from extender.core.nodes import GPU_RESOURCE
 
 T = TypeVar("T")
 
 MAX_DEPTH: Final = 100
 """Levels that are kept of an object that is too deep. Nothing that Kerf reads lies deeper than 20."""
-_CHUNK_BYTES: Final = 2**20
+_MORE_THAN_ANY: Final = 2**30
+_CHUNK_BYTES: Final = 2**16
 
 _SPACE, _QUOTE, _BACKSLASH = b' "\\'
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -64,9 +66,25 @@ class Outline(msgspec.Struct, gc=False):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
+    def finished(self) -> bool:
+        """Of a pod: whether it has ended for good."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
     def metadata(self) -> objects.Metadata:
         """As far as it is known."""
         return objects.Metadata(self.name, self.namespace, self.uid, self.resource_version)
+
+
+def stand_in(pod: Outline, kind: type[T]) -> T:
+    """What is counted with in place of a pod that can't be read: it asks for more GPUs than any node has.
+
+    So no GPU of its node is given away, or, where it has no node, it is taken for one that asks for GPUs.
+    """
+    metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "resourceVersion": pod.resource_version}
+    container = {"resources": {"requests": {GPU_RESOURCE: str(_MORE_THAN_ANY)}}}
+    spec = {"nodeName": pod.node or None, "containers": [container]}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": pod.phase}}, kind)
 
 
 def outline(content: bytes | msgspec.Raw) -> Outline:
@@ -74,7 +92,10 @@ def outline(content: bytes | msgspec.Raw) -> Outline:
     item = _fields(shallow(content))
     metadata, spec, status = (_fields(item.get(part, b"null")) for part in ("metadata", "spec", "status"))
     return Outline(
-        *(_text(metadata, name) for name in ("name", "namespace", "uid", "resourceVersion")),
+        name=_text(metadata, "name"),
+        namespace=_text(metadata, "namespace"),
+        uid=_text(metadata, "uid"),
+        resource_version=_text(metadata, "resourceVersion"),
         node=_text(spec, "nodeName"),
         phase=_text(status, "phase"),
     )
@@ -91,15 +112,16 @@ def shallow(content: bytes | msgspec.Raw, depth: int = MAX_DEPTH, chunk_bytes: i
         chunk = text[start : start + chunk_bytes]
         is_escaped, escaped = _escaped(chunk, escaped)
         quotes = (chunk == _QUOTE) & ~is_escaped
-        inside = np.logical_xor.accumulate(quotes) ^ in_string  # a string's end is outside, which matters to nobody
+        # Counts wrap around, their last bit does not; what a string's last quote belongs to matters to nobody.
+        inside = (np.cumsum(quotes, dtype=np.uint8) + np.uint8(in_string)) & 1
         in_string = bool(inside[-1])
-        steps = np.zeros(len(chunk), np.int32)
-        steps[(chunk == ord("{")) | (chunk == ord("["))] = 1
-        steps[(chunk == ord("}")) | (chunk == ord("]"))] = -1
-        steps[inside] = 0
-        after = np.cumsum(steps, dtype=np.int32) + np.int32(level)
+        lower = chunk | 0x20  # "[" and "{" are one bit apart, and so are "]" and "}"
+        steps = ((lower == ord("{")).view(np.int8) - (lower == ord("}")).view(np.int8)) * (1 - inside.view(np.int8))
+        after = np.cumsum(steps, dtype=np.int32)
+        after += level
         level = int(after[-1])
-        chunk[np.minimum(after, after - steps) > depth] = _SPACE
+        after -= np.maximum(steps, 0)  # of an opening bracket the level before it
+        chunk[after > depth] = _SPACE
     return text.tobytes()
 
 
