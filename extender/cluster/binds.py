@@ -14,6 +14,7 @@ import msgspec
 from extender import __version__
 from extender.cluster import objects
 from extender.cluster.contracts.readers import Plugin, assigned_gpus, handover
+from extender.cluster.decoding import Decoder
 from extender.cluster.events import EventRecorder
 from extender.cluster.fences import Fence, FencedError
 from extender.cluster.ledger import ClaimState, Ledger
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 _OWN_PREFIX: Final = "kerf.dev/"
 
-_pod_decoder = msgspec.json.Decoder(objects.Pod)
+_pod_decoder = Decoder(objects.Pod)
 
 
 class BindError(Exception):

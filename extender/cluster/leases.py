@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.transports import ApiError, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class Lease(objects.Object):
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
 
-_decoder = msgspec.json.Decoder(Lease)
+_decoder = Decoder(Lease)
 
 
 @dataclass(frozen=True, slots=True)

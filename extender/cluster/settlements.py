@@ -6,7 +6,6 @@ an older resourceVersion never will take effect.
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Callable
@@ -15,9 +14,11 @@ from typing import Final
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.fences import Fence
 from extender.cluster.ledger import Claim, ClaimState, Ledger
 from extender.cluster.placements import PodIdentity
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ApiError, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ SEALED: Final = "kerf.dev/sealed"
 
 _INTERVAL_S: Final = 0.5
 
-_pod_decoder = msgspec.json.Decoder(objects.Pod)
+_pod_decoder = Decoder(objects.Pod)
 
 
 class Settler:
@@ -39,18 +40,15 @@ class Settler:
         self._fence = fence
         self._clock = clock
         self._unsettled: list[tuple[PodIdentity, Claim]] = []
-        self._task: asyncio.Task[None] | None = None
+        self.tasks = Tasks()
 
     def start(self) -> None:
         """Begin, in the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="settler")
+        self.tasks.begin("settler", self._run)
 
     async def stop(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self.tasks.end()
 
     def add(self, pod: PodIdentity, claim: Claim) -> None:
         """A Binding that may take effect yet; its claim stands until it is settled."""

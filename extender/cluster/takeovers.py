@@ -13,16 +13,19 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import stand_in
 from extender.cluster.fences import Fence
 from extender.cluster.leases import Election
+from extender.cluster.listings import Lister
 from extender.cluster.mirrors import PODS_PATH, Mirror
 from extender.cluster.placements import PodIdentity
 from extender.cluster.pods import read_pod_request
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.requests import RequestError
 
@@ -33,8 +36,6 @@ UNBOUND_PODS: Final = "spec.nodeName=,status.phase=Pending"
 
 _NUM_WRITERS: Final = 16  # the renewal of the lease has to get through between them
 _RETRY_S: Final = 0.2
-
-_list_decoder = msgspec.json.Decoder(objects.ObjectList[objects.Pod])
 
 
 def epoch_key(lease: str = "") -> str:
@@ -62,8 +63,8 @@ class Leadership:
         self._mirror = mirror
         self._clock = clock
         self._key = key
-        self._page_size = page_size
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._unbound_pods = Lister(transport, PODS_PATH, objects.Pod, {"fieldSelector": UNBOUND_PODS}, page_size)
+        self.tasks = Tasks()
         self.num_terms = 0
         """How often this process has taken over."""
         self.num_marked = 0
@@ -74,16 +75,12 @@ class Leadership:
         if self._election.contested:
             self._mirror.start()  # warm before it is needed; without election it has to begin after the marks
         self._fence.shut(self._election.standing)
-        self._tasks = [
-            asyncio.create_task(self._election.run(), name="election"),
-            asyncio.create_task(self._lead(), name="leadership"),
-        ]
+        self.tasks.begin("election", self._election.run)
+        self.tasks.begin("leadership", self._lead)
 
     async def stop(self) -> None:
         """Shut the fence and let others lead."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.end()
         self._fence.shut(lambda: "shutting down")
         await self._election.resign()
 
@@ -171,14 +168,8 @@ class Leadership:
 
     async def _unbound(self) -> list[objects.Pod]:
         """Pods without a node. No resourceVersion is named: the API server answers with nothing older than now."""
-        query = {"fieldSelector": UNBOUND_PODS, "limit": str(self._page_size)}
-        found: list[objects.Pod] = []
-        while True:
-            page = _list_decoder.decode(await self._transport.get(PODS_PATH, query))
-            found += page.items or ()
-            if not page.metadata.continue_:
-                return found
-            query["continue"] = page.metadata.continue_
+        found = await self._unbound_pods.all()
+        return found.items + [stand_in(pod, objects.Pod) for pod in found.unread]
 
 
 def _may_be_under_way(pod: objects.Pod) -> bool:

@@ -10,7 +10,6 @@ A pod that waits on is told why by an annotation, now and then: that makes kube-
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.placements import Placer, PodIdentity, weight_of
 from extender.cluster.pods import EXPLANATION
 from extender.cluster.skips import SKIPPED, Skips, WaitingPod
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.requests import PodRequest
 
@@ -115,7 +115,7 @@ class Waker:
         """Why a pod was rejected last, "" when nobody knows."""
         self.will_nominate: Callable[[str], bool] = lambda uid: False
         """Whether the queue nominates a pod when there is room, in its turn: then it is not woken."""
-        self._task: asyncio.Task[None] | None = None
+        self.tasks = Tasks()
         self.num_woken = 0
         """Patches written."""
 
@@ -130,14 +130,11 @@ class Waker:
 
     def start(self) -> None:
         """Begin to wake, in the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="waker")
+        self.tasks.begin("waker", self._run)
 
     async def stop(self) -> None:
         """End waking."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self.tasks.end()
 
     def rejected(self, pod: PodIdentity, request: PodRequest) -> None:
         """A pod fitted nowhere; one without a UID is nobody's."""

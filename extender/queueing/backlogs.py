@@ -1,7 +1,7 @@
 """The pods that wait behind Kerf's gate, as the watch tells of them, and those let go that have no node yet."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -19,6 +19,7 @@ PENDING_PODS = "spec.nodeName=,status.phase=Pending"
 ON_ITS_WAY_S: Final = 30.0
 _TOLD_WITHIN_S: Final = 15.0
 _MAX_NODE_NAME: Final = 253
+_SPARE_KINDS: Final = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +129,15 @@ class Backlog:
         for entry in recalled:
             entry.opened, entry.node = None, ""
         return recalled
+
+    def forget_kinds(self) -> None:
+        """Forget restrictions that no entry has any more. Their numbers change: not while a plan is being made."""
+        if self.kinds.count <= 2 * len(self.entries) + _SPARE_KINDS:
+            return
+        self.kinds = Kinds()
+        for entry in self.entries.values():
+            if entry.planned is not None:
+                entry.planned = replace(entry.planned, kind=self.kinds.kind_of(entry.pod.spec))
 
     def upsert(self, item: objects.Pod) -> None:
         """A pending pod was added or changed."""

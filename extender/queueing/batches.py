@@ -16,7 +16,7 @@ from extender.core.quantities import MIB, parse_quantity
 from extender.core.requests import POLICY, Container, RequestError, read_priority, total_request
 from extender.queueing.manifests import Node, Pod, PodSpec
 from extender.queueing.plans import PlanPod, View
-from extender.queueing.restrictions import Kinds, domains
+from extender.queueing.restrictions import Kinds, Terrain
 
 GANG: Final = "kerf.dev/gang"
 GANG_SIZE: Final = "kerf.dev/gang-size"
@@ -114,8 +114,10 @@ def view_of(
     num_pods: Mapping[str, int] | None = None,
     reserve_frac: float = 0.0,
     topologies: Iterable[str] = (),
+    terrain: Terrain | None = None,
 ) -> View:
     """The view of a cluster; `num_pods` run on each node, `reserve_frac` is the part of CPU and memory to keep."""
+    terrain = terrain or Terrain(cluster, nodes)
     cpu, memory, slots = (np.zeros(cluster.num_nodes, np.int64) for _ in range(3))
     for node in nodes:
         row = cluster.row_of.get(node.metadata.name)
@@ -131,8 +133,8 @@ def view_of(
         cpu_free_milli=_left(cluster.cpu_free_milli, cpu, reserve_frac),
         memory_free_mib=_left(cluster.memory_free_mib, memory, reserve_frac),
         pods_free=np.maximum(slots, 0),
-        allowed=kinds.masks(cluster, nodes),
-        domains={topology: domains(cluster, nodes, topology) for topology in topologies},
+        allowed=kinds.masks(terrain),
+        domains={topology: terrain.domains(topology) for topology in topologies},
     )
 
 

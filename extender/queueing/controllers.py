@@ -24,6 +24,7 @@ from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import HOLDING_PODS, NODES_PATH, PODS_PATH
 from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.reflectors import Reflector
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ClusterError, Transport
 from extender.core.durations import Durations
 from extender.core.orders import Order, Waiting, hold_s, ordered
@@ -84,7 +85,7 @@ class QueueController:
         """Whether a pod takes more of a GPU's worth than its part of it: it gives way for `Options.patience_s`."""
         self.durations = Durations()
         self.head: Head | None = None
-        self._gangs = Gangs(transport, clock)
+        self._gangs = Gangs(transport, clock, page_size)
         self._nodes = NodeBook(self._dirty.set)
         self._namespaces = Namespaces(self._dirty.set)
         self._runs = Runs(self.durations, wall_clock)
@@ -102,7 +103,7 @@ class QueueController:
         self.remnants = Remnants(
             transport, self._gangs, self._runs.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
         )
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks = Tasks()
         self._writes: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(_MAX_CONCURRENT)
         self._limit = asyncio.Semaphore(_MAX_CONCURRENT)
@@ -114,24 +115,26 @@ class QueueController:
 
     def start(self) -> None:
         """Begin, in the running event loop."""
-        self._tasks = [
-            asyncio.create_task(reflector.run(), name=f"queue: {name}") for name, reflector in self._reflectors.items()
-        ]
-        self._tasks.append(asyncio.create_task(self._run(), name="queue"))
+        for name, reflector in self._reflectors.items():
+            self.tasks.begin(f"queue's mirror of {name}", reflector.run, needed=False)
+        self.tasks.begin("queue", self._run, needed=False)
         if self._options.order is Order.KERF:
-            self._tasks.append(asyncio.create_task(self._learn(), name="queue: finished pods"))
+            self.tasks.begin("queue's look at finished pods", self._learn, needed=False)
         if self._options.gang_timeout_s:
             self.remnants.start()
 
     async def stop(self) -> None:
         """End; what has been sent may take effect yet."""
         await self.remnants.stop()
-        tasks = [*self._tasks, *self._writes]
-        for task in tasks:
+        await self.tasks.end()
+        for task in self._writes:
             task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await asyncio.gather(*self._writes, return_exceptions=True)
+
+    @property
+    def num_unread(self) -> int:
+        """Objects set aside because they can't be read, counted each time that they came."""
+        return sum(reflector.num_unread for reflector in self._reflectors.values())
 
     def fault(self) -> str:
         """Why nothing can be planned now, "" when it can."""
@@ -157,6 +160,7 @@ class QueueController:
         await self._release(now)
         if self.fault():
             return
+        self.backlog.forget_kinds()
         to_plan = [entry for entry in self.backlog.entries.values() if entry.waits and not self._is_placed(entry)]
         waiting = [entry for entry in to_plan if entry.planned is not None]
         window, limits = self._windows(waiting, now)

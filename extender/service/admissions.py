@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.pods import ASSIGNED_GPUS, ASSIGNED_UUIDS, read_pod_request
 from extender.core.clusters import Cluster
 from extender.core.requests import AskedUnit, RequestError
@@ -118,10 +119,9 @@ class AdmissionAnswer(msgspec.Struct, gc=False, rename="camel"):
 Operation = dict[str, Any]
 """One operation of a JSON Patch (RFC 6902)."""
 
-_review_decoder: Final = msgspec.json.Decoder(AdmissionReview)
-_pod_decoder: Final = msgspec.json.Decoder(objects.Pod)
-_containers_decoder: Final = msgspec.json.Decoder(_Pod)
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_review_decoder: Final = Decoder(AdmissionReview)
+_pod_decoder: Final = Decoder(objects.Pod)
+_containers_decoder: Final = Decoder(_Pod)
 
 
 def settled(devices: Devices, cluster: Cluster) -> Devices:
@@ -139,7 +139,7 @@ def mutate(body: bytes, devices: Callable[[], Devices]) -> bytes:
         return request
     try:
         pod, containers = _pod_decoder.decode(request.object), _containers_decoder.decode(request.object)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         return allow(request.uid, f"the pod can't be read: {error}")
     try:
         asks = read_pod_request(pod).gpus
@@ -160,7 +160,7 @@ def read_creation(body: bytes) -> AdmissionRequest | bytes:
     """The pod that is about to be created; else the answer to give at once."""
     try:
         review = _review_decoder.decode(body)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         return allow("", f"the AdmissionReview can't be read: {error}")
     request = review.request
     if request is None or not request.uid or review.api_version != _API_VERSION or review.kind != "AdmissionReview":

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fastapi import FastAPI
 
@@ -24,6 +24,7 @@ from extender.cluster.placements import Placer
 from extender.cluster.preemptions import Preemptor
 from extender.cluster.skips import Skips
 from extender.cluster.takeovers import Leadership, epoch_key
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import Transport
 from extender.cluster.wakes import Waker
 from extender.core.requests import NO_REQUEST
@@ -32,7 +33,15 @@ from extender.queueing.options import Options
 from extender.queueing.pipelines.controllers import PipelineController
 from extender.queueing.quotas import Quotas
 from extender.service.enquiries import Enquiries
-from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, PipelineCollector, QueueCollector
+from extender.service.explanations import RejectionLog
+from extender.service.metrics import (
+    ClusterCollector,
+    LeadershipCollector,
+    Metrics,
+    PipelineCollector,
+    QueueCollector,
+    TaskCollector,
+)
 from extender.service.overviews import Overviews
 from extender.service.pages import install_page
 from extender.service.rank_metrics import RankCollector
@@ -76,6 +85,8 @@ class Service:
     """None when telemetry is off."""
     shadow: Shadow | None = None
     """None but in shadow mode."""
+    tasks: Sequence[Tasks] = ()
+    """What works in the background."""
     draining: bool = field(default=False)
     """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
 
@@ -86,7 +97,12 @@ class Service:
     def degraded(self) -> list[str]:
         """What works less well than it should, while the service is ready all the same."""
         faults = {"telemetry": self.observer.fault() if self.observer else "", "model": self.rank.fault()}
-        return [f"{what}: {fault}" for what, fault in faults.items() if fault]
+        lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
+        return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking
+
+    def hopeless(self) -> str:
+        """Why the process had better end and begin anew, "" for nothing."""
+        return next((fault for tasks in self.tasks if (fault := tasks.hopeless())), "")
 
     def status(self) -> dict[str, Any]:
         """What the service says of itself to people; ages in whole seconds."""
@@ -171,7 +187,7 @@ def create_app(
     pipelines = _pipelines(settings, transport, fence, clock) if settings.queue.pipelines else None
     binder = Binder(transport, ledger, placer, events, clock, fence, time.time, partial(_notes, waker.skips, queue))
     metrics = Metrics()
-    metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
+    metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock, (queue, pipelines)))
     metrics.registry.register(LeadershipCollector(fence, leadership))
     if pipelines is not None:
         metrics.registry.register(PipelineCollector(pipelines))
@@ -199,8 +215,10 @@ def create_app(
         verbs.on_decision = shadow.offer
     metrics.registry.register(RankCollector(rank, shadow))
     traces = Traces(settings.traces)
-    background = (traces, events, leadership, waker, binder.settler, queue, pipelines, observer, rank, shadow)
-    parts: tuple[_Part | None, ...] = background
+    parts: tuple[_Part | None, ...] = (
+        *(traces, events, leadership, waker, binder.settler),
+        *(queue, pipelines, observer, rank, shadow),
+    )
     remedies = Remedies(placer, ledger, time.time)
     trials = Trials(
         *(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
@@ -210,6 +228,7 @@ def create_app(
     service = Service(
         *(settings, mirror, fence, placer, verbs, metrics, owners),
         *(remedies, trials, overviews, Enquiries(transport, placer), rank, observer, shadow),
+        tasks=_tasks_of(mirror, *parts, queue and queue.remnants),
     )
 
     app = KerfApp(
@@ -221,6 +240,7 @@ def create_app(
         lifespan=_lifespan(transport, mirror, [part for part in parts if part is not None]),
     )
     app.state.service = service
+    metrics.registry.register(TaskCollector(service.tasks))
     install_routes(app, service)
     app.verbs = traces.around(app.verbs)
     sights = Sights(
@@ -240,6 +260,18 @@ def create_app(
     install_page(app, streams)
     metrics.registry.register(UsageCollector(placer.snapshot, service.status, lambda: streams.num_open))
     return app
+
+
+def _tasks_of(*parts: object) -> list[Tasks]:
+    """The tasks of those parts that have any."""
+    return [part.tasks for part in parts if isinstance(part, _Busy)]
+
+
+@runtime_checkable
+class _Busy(Protocol):
+    """What has tasks of its own."""
+
+    tasks: Tasks
 
 
 class _Part(Protocol):

@@ -8,13 +8,13 @@ from typing import Final
 
 import msgspec
 
+from extender.cluster.decoding import Decoder
 from extender.core.requests import GENIUS_PRIORITY
 from extender.queueing.manifests import GATE, Pod
 from extender.queueing.optins import BY_LABEL, BY_NAMESPACE, BY_PRIORITY, DISABLED, ENABLED, QUEUE_LABEL, QUEUED_BY
 from extender.service.admissions import Operation, allow, read_creation
 
-_pod_decoder: Final = msgspec.json.Decoder(Pod)
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_pod_decoder: Final = Decoder(Pod)
 
 
 def gate(body: bytes) -> bytes:
@@ -24,7 +24,7 @@ def gate(body: bytes) -> bytes:
         return request
     try:
         pod = _pod_decoder.decode(request.object)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         return allow(request.uid, f"the pod can't be read, and does not wait in the queue: {error}")
     by = _opted_in_by(pod)
     if not by or pod.gated or pod.spec.node_name:

@@ -12,7 +12,9 @@ import numpy as np
 import yaml
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.ledger import Ledger
+from extender.cluster.listings import Lister
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH, SLICES_PATH
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.service.rights import SERVING, Right, electing
@@ -21,6 +23,7 @@ from extender.telemetry.discovery import EXPORTER_APP_SELECTOR, EXPORTER_SELECTO
 OLDEST_MINOR: Final = 29
 TESTED_MINORS: Final = (34, 36)
 _KERF: Final = "app.kubernetes.io/name=kerf"
+_any: Final = Decoder(dict[str, Any])
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _SIGNS_OF_NVIDIA: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that Node Feature Discovery and the GPU operator give to nodes with cards of NVIDIA."""
@@ -106,7 +109,7 @@ class Checks:
         return found
 
     async def _minor(self) -> int:
-        answer = msgspec.json.decode(await self._transport.get("/version"), type=dict[str, Any])
+        answer = _any.decode(await self._transport.get("/version"))
         return int(re.sub(r"\D.*", "", str(answer.get("minor", ""))) or 0)
 
     async def _installed(self) -> tuple[Installed | None, Finding]:
@@ -131,7 +134,7 @@ class Checks:
         for volume in spec.get("volumes", ()):
             if "configMap" in volume:
                 path = f"/api/v1/namespaces/{metadata['namespace']}/configmaps/{volume['configMap']['name']}"
-                files = {**files, **(msgspec.json.decode(await self._transport.get(path)).get("data") or {})}
+                files = {**files, **(_any.decode(await self._transport.get(path)).get("data") or {})}
         return Installed(
             name=metadata["name"],
             namespace=metadata["namespace"],
@@ -188,7 +191,7 @@ class Checks:
         groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{user.split(':')[2]}"]
         spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        answer = msgspec.json.decode(await self._transport.post(_REVIEWS, msgspec.json.encode(review)))
+        answer = _any.decode(await self._transport.post(_REVIEWS, msgspec.json.encode(review)))
         return bool(answer["status"]["allowed"])
 
     async def _devices(self) -> AsyncIterator[Finding]:
@@ -273,14 +276,8 @@ class Checks:
             yield Finding("Prometheus", Verdict.NOTE, told, f"{_PROMETHEUS}    # or name one: config.telemetry.url")
 
     async def _list(self, path: str, selector: str = "") -> list[dict[str, Any]]:
-        query = {"limit": "500"} | ({"labelSelector": selector} if selector else {})
-        items: list[dict[str, Any]] = []
-        while True:
-            page = msgspec.json.decode(await self._transport.get(path, query), type=dict[str, Any])
-            items += page.get("items") or ()
-            if not (more := page.get("metadata", {}).get("continue")):
-                return items
-            query["continue"] = more
+        query = {"labelSelector": selector} if selector else {}
+        return (await Lister(self._transport, path, dict[str, Any], query).all()).items
 
 
 def _supported(minor: int) -> Finding:

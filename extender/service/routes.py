@@ -246,10 +246,10 @@ class VerbEndpoint:
 def _install_operation(app: FastAPI, service: Service) -> None:
     """What probes, Prometheus and administrators call."""
 
-    @app.get("/healthz", tags=["operation"])
-    async def healthz() -> dict[str, str]:
-        """Alive."""
-        return {"status": "ok"}
+    @app.get("/healthz", tags=["operation"], responses={503: {"description": "To be restarted, with the reason."}})
+    async def healthz() -> JSONResponse:
+        """Alive: nothing that is needed has died again and again. Where it has, a restart is the remedy."""
+        return _status(service.hopeless())
 
     @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready, with the reason."}})
     async def readyz() -> JSONResponse:

@@ -127,7 +127,7 @@ class ClusterSettings(_Section):
     page_size: int = Field(default=500, ge=1)
     """Objects per page of a list."""
     max_age_s: float = Field(default=120.0, gt=0)
-    """Nothing is decided from a mirror of the cluster that was last known current longer ago than this."""
+    """Nothing is decided from a mirror of the cluster of which the API server has said nothing for longer than this."""
 
 
 class TypicalPodSettings(_Section):

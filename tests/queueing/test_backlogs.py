@@ -38,6 +38,21 @@ def test_gated_pods_enter_open_and_leave() -> None:
     assert not backlog.entries
 
 
+def test_kinds_of_pods_that_are_gone_are_forgotten() -> None:
+    backlog = Watched().backlog
+    stays = pod("stays", spec={"nodeSelector": {"zone": "a"}})
+    for number in range(300):
+        backlog.upsert(pod(f"p-{number}", spec={"nodeSelector": {"n": str(number)}}))
+    backlog.upsert(stays)
+    backlog.forget_kinds()
+    assert backlog.kinds.count == 302  # each is somebody's
+    backlog.keep({"uid-stays"}, 0.0)
+    backlog.forget_kinds()
+    [entry] = backlog.waiting()
+    assert entry.planned is not None
+    assert (backlog.kinds.count, backlog.kinds.kind_of(stays.spec), entry.planned.kind) == (2, 1, 1)
+
+
 def test_pods_being_deleted_or_gone_from_a_list_leave() -> None:
     watched = Watched()
     for name in ("a", "b", "c"):

@@ -630,8 +630,8 @@ def test_it_ends_also_when_something_moves_as_it_is_told_to(steps: int) -> None:
         for _ in range(steps):
             await asyncio.sleep(0)
         stopped, _ = await asyncio.wait([asyncio.create_task(rig.queue.stop())], timeout=2.0)
-        for task in rig.queue._tasks:
-            task.cancel()  # those that have not ended: without it a failure would never be told
+        for worker in rig.queue.tasks._workers.values():
+            worker.task.cancel()  # those that have not ended: without it a failure would never be told
         assert stopped
 
     asyncio.run(story())
