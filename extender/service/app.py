@@ -33,7 +33,6 @@ from extender.queueing.options import Options
 from extender.queueing.pipelines.controllers import PipelineController
 from extender.queueing.quotas import Quotas
 from extender.service.enquiries import Enquiries
-from extender.service.explanations import RejectionLog
 from extender.service.metrics import (
     ClusterCollector,
     LeadershipCollector,
