@@ -20,7 +20,7 @@ from extender.core.policies import POLICIES, Policy
 from extender.core.requests import RequestError
 from extender.queueing import reports, sources
 from extender.queueing.batches import asked_of, plan_pod, view_of
-from extender.queueing.boards import DEFAULT_POLICY, Board
+from extender.queueing.boards import Board
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.planners import PLANNERS
 from extender.queueing.plans import Plan, PlanPod, View
@@ -28,8 +28,6 @@ from extender.queueing.restrictions import Kinds
 
 _MAX_PODS: Final = 10_000
 _MAX_ADDED: Final = 1_000
-_STATELESS: Final = frozenset({"auto", "bestfit", "binpack", "kerf", "spread"})
-"""Policies that a thread may use; for others bestfit stands in."""
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
 
@@ -186,8 +184,7 @@ def _planned(pods: Iterable[Pod], kinds: Kinds, policy: str) -> tuple[list[PlanP
         except RequestError as error:
             faults[pod.key] = str(error)
             continue
-        wanted = planned.policy or policy
-        batch.append(replace(planned, policy=wanted if wanted in _STATELESS else DEFAULT_POLICY))
+        batch.append(replace(planned, policy=planned.policy or policy))
     return batch, faults
 
 
