@@ -2,19 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from extender.cluster import objects
+from extender.cluster.unbound import unix_time
 from extender.core.requests import RequestError
 from extender.queueing.batches import plan_pod
 from extender.queueing.manifests import Pod
 from extender.queueing.plans import PlanPod
 from extender.queueing.realisations import PLANNED_NODE
 from extender.queueing.restrictions import Kinds
-
-PENDING_PODS = "spec.nodeName=,status.phase=Pending"
-"""Only pods without a node: one that gets its node leaves the selection, which the watch tells as a deletion."""
 
 ON_ITS_WAY_S: Final = 30.0
 _TOLD_WITHIN_S: Final = 15.0
@@ -185,14 +182,6 @@ class Backlog:
             entry.planned = plan_pod(entry.pod, self.kinds)
         except RequestError as error:
             entry.fault = str(error)
-
-
-def unix_time(text: str) -> float:
-    """Seconds since 1970 of an API server's time stamp, 0 where there is none."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _asked(annotations: dict[str, str] | None) -> dict[str, str]:
