@@ -33,11 +33,12 @@ def waiting(name: str, gpus: int | str = 1, *, message: str = "", created: str =
 
 def test_a_pod_that_the_schedulers_own_plugins_reject_is_told_with_its_age_and_why() -> None:
     pods, _ = pods_of()
-    message = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/2 nodes are available: 2 No ..."
+    reasons = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
+    message = f"{reasons}. no new claims to deallocate, preemption: 0/2 nodes are available: 2 No ..."
     pods.upsert(waiting("asking", 4, message=message))
     (told,) = pods.all()
     assert (told.key, told.request, told.created) == ("default/asking", "4 GPUs", CREATED_AT)
-    assert told.why == "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
+    assert told.why == reasons
 
 
 def test_who_is_not_looked_at_says_what_keeps_it() -> None:
