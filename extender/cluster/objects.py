@@ -29,6 +29,7 @@ class Metadata(Object, rename="camel"):
     resource_version: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    creation_timestamp: str = ""
     deletion_timestamp: str | None = None
     owner_references: list[OwnerReference] | None = None
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, Protocol
 
@@ -41,6 +41,8 @@ class PodIdentity:
     uid: str
     owner: str = ""
     """What its load is predicted by: see `pods.owner_of`."""
+    created: str = field(default="", compare=False)
+    """Time stamp of the API server, "" where nobody has told."""
 
     @property
     def key(self) -> str:
@@ -80,8 +82,8 @@ class Assignment:
     """Theirs in the same order, () where the node does not tell all of them."""
     milli: int
     """Compute booked on each GPU; WHOLE_MILLI where whole ones are."""
-    mib: int
-    """Memory booked on each GPU where it is shared."""
+    mib_each: tuple[int, ...]
+    """Memory booked on each GPU where it is shared, in the same order."""
     mig: tuple[tuple[str, int], ...]
     """MIG devices by profile."""
     models: str
@@ -100,12 +102,18 @@ class Assignment:
         return self.milli < WHOLE_MILLI
 
     @property
+    def mib(self) -> int:
+        """The most memory that is booked on one GPU where it is shared."""
+        return max(self.mib_each, default=0)
+
+    @property
     def holding(self) -> Holding:
         """What the pod holds with it."""
         if self.mig:
             return Holding(0, (), self.mig)
         uuids = self.uuids or ("",) * len(self.gpus)
-        parts = (Part(gpu, self.milli, self.mib, uuid) for gpu, uuid in zip(self.gpus, uuids, strict=True))
+        mib_each = self.mib_each or (0,) * len(self.gpus)
+        parts = (Part(gpu, self.milli, mib, uuid) for gpu, mib, uuid in zip(self.gpus, mib_each, uuids, strict=True))
         return Holding(self.units, tuple(parts))
 
 
@@ -145,7 +153,7 @@ class Placement:
             gpus=decision.gpus,
             uuids=uuids if all(uuids) else (),
             milli=decision.milli,
-            mib=decision.mib,
+            mib_each=decision.mib_each,
             mig=decision.request.mig,
             models=",".join(sorted(models - {""})),
             request=str(decision.request),
@@ -209,9 +217,8 @@ class Placer:
         return replace(request, policy=chosen) if chosen else request
 
     def policies_apart(self) -> dict[str, Policy]:
-        """The policies for a plan that is made in a thread: those that rank by samples with their standard weights."""
-        ours = {name: policy.apart() for name, policy in self.policies.items() if policy.apart is not None}
-        return {**POLICIES, **ours}
+        """The policies for a plan that is made in a thread: as they are configured, each with a state of its own."""
+        return {name: policy.apart() if policy.apart else policy for name, policy in self.policies.items()}
 
     def snapshot(self) -> Cluster:
         """The cluster now."""

@@ -125,8 +125,8 @@ class Waker:
         return len(self._waiting)
 
     def waiting(self) -> list[tuple[PodIdentity, PodRequest, float]]:
-        """Those pods, with the monotonic time of the last rejection or wake."""
-        return [(waiting.pod, waiting.request, waiting.since) for waiting in self._waiting.values()]
+        """Those pods, with the monotonic time of the first rejection."""
+        return [(waiting.pod, waiting.request, waiting.first) for waiting in self._waiting.values()]
 
     def start(self) -> None:
         """Begin to wake, in the running event loop."""

@@ -2,19 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final
 
 from extender.cluster import objects
+from extender.cluster.unbound import unix_time
 from extender.core.requests import RequestError
 from extender.queueing.batches import plan_pod
 from extender.queueing.manifests import Pod
 from extender.queueing.plans import PlanPod
 from extender.queueing.realisations import PLANNED_NODE
 from extender.queueing.restrictions import Kinds
-
-PENDING_PODS = "spec.nodeName=,status.phase=Pending"
-"""Only pods without a node: one that gets its node leaves the selection, which the watch tells as a deletion."""
 
 ON_ITS_WAY_S: Final = 30.0
 _TOLD_WITHIN_S: Final = 15.0
@@ -220,14 +217,6 @@ def _let_go_before(entry: Entry, now: float) -> None:
     entry.by_kerf = bool(entry.node)
     if not entry.node and _planned_node(entry.pod) and entry.pod.refusal:
         entry.lost, entry.num_lost = f"{_planned_node(entry.pod)[:_MAX_NODE_NAME]}: {entry.pod.refusal}", 1
-
-
-def unix_time(text: str) -> float:
-    """Seconds since 1970 of an API server's time stamp, 0 where there is none."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _asked(annotations: dict[str, str] | None) -> dict[str, str]:

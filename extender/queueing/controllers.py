@@ -26,10 +26,11 @@ from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.reflectors import Reflector
 from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ClusterError, Transport
+from extender.cluster.unbound import PENDING_PODS, Both, UnboundPods
 from extender.core.durations import Durations
 from extender.core.orders import Order, Waiting, hold_s, ordered
 from extender.core.requests import GpuRequest, PodRequest
-from extender.queueing.backlogs import PENDING_PODS, Backlog, Entry
+from extender.queueing.backlogs import Backlog, Entry
 from extender.queueing.gangs import Gangs, Unit, units_of
 from extender.queueing.manifests import Node, Pod
 from extender.queueing.nodebooks import Booked, NodeBook
@@ -66,7 +67,9 @@ class QueueController:
         standby: Callable[[], str],
         mirror_fault: Callable[[], str],
         page_size: int = 500,
+        unbound: UnboundPods | None = None,
     ) -> None:
+        """`unbound` hears of all pods without a node: one watch serves both."""
         self._transport = transport
         self._ledger = ledger
         self._placer = placer
@@ -89,9 +92,10 @@ class QueueController:
         self._nodes = NodeBook(self._dirty.set)
         self._namespaces = Namespaces(self._dirty.set)
         self._runs = Runs(self.durations, wall_clock)
+        waiting = self.backlog if unbound is None else Both(self.backlog, unbound)
         self._reflectors: dict[str, Reflector[Any]] = {
             "waiting pods": Reflector[objects.Pod](
-                transport, PODS_PATH, Pod, self.backlog, clock, field_selector=PENDING_PODS, page_size=page_size
+                transport, PODS_PATH, Pod, waiting, clock, field_selector=PENDING_PODS, page_size=page_size
             ),
             "nodes": Reflector[objects.Node](transport, NODES_PATH, Node, self._nodes, clock, page_size=page_size),
             "namespaces": Reflector[objects.Node](transport, NAMESPACES_PATH, Node, self._namespaces, clock),

@@ -6,7 +6,7 @@ keeps the nodes on which it will fit soonest from them, so that it is not passed
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -128,8 +128,9 @@ def searched_round(view: View, pods: Sequence[PlanPod], rules: Rules, planner: s
     if planner == "greedy" or rules.quotas.gpus or rules.most:
         return greedy_round(view, pods, rules)
     by_greedy = greedy_round(view, pods, rules)
+    ranked = [replace(pod, policy=pod.policy or rules.policy) for pod in pods]
     try:
-        made = PLANNERS[planner].make(view, pods, 0)
+        made = PLANNERS[planner].make(view, ranked, 0)
     except PlanError:
         return by_greedy  # too large a batch, or one of a kind that it does not take
     return Round(made, None) if made.num_placed > by_greedy.plan.num_placed else by_greedy

@@ -9,9 +9,9 @@ from extender.cluster import objects
 from extender.cluster.mirrors import PODS_PATH
 from extender.cluster.pods import read_holding
 from extender.cluster.transports import Transport
+from extender.cluster.unbound import unix_time
 from extender.core.durations import Durations
 from extender.core.requests import RequestError
-from extender.queueing.backlogs import unix_time
 from extender.queueing.batches import gang_of
 from extender.queueing.manifests import Pod
 from extender.queueing.sources import list_objects

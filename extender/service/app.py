@@ -26,6 +26,7 @@ from extender.cluster.skips import Skips
 from extender.cluster.takeovers import Leadership, epoch_key
 from extender.cluster.tasks import Tasks
 from extender.cluster.transports import Transport
+from extender.cluster.unbound import UnboundPods, UnboundWatch
 from extender.cluster.wakes import Waker
 from extender.core.requests import NO_REQUEST
 from extender.queueing.controllers import QueueController
@@ -56,6 +57,7 @@ from extender.service.traces import Traces
 from extender.service.trials import Trials
 from extender.service.usages import UsageCollector
 from extender.service.verbs import Verbs
+from extender.service.waitlists import Waitlist
 from extender.telemetry.observers import Observer, State
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
@@ -182,7 +184,11 @@ def create_app(
         max_skips=settings.decisions.max_skips,
         explain_after_s=settings.decisions.explain_after_s,
     )
-    queue = _queue(settings, transport, ledger, placer, fence, mirror, clock) if settings.queue.enabled else None
+    unbound = UnboundPods(placer.read_request, time.time, waker.placed)
+    queue = (
+        _queue(settings, transport, ledger, placer, fence, mirror, clock, unbound) if settings.queue.enabled else None
+    )
+    watch = None if queue else UnboundWatch(transport, unbound, clock, fence, settings.cluster.page_size)
     pipelines = _pipelines(settings, transport, fence, clock) if settings.queue.pipelines else None
     binder = Binder(transport, ledger, placer, events, clock, fence, time.time, partial(_notes, waker.skips, queue))
     metrics = Metrics()
@@ -216,14 +222,15 @@ def create_app(
     traces = Traces(settings.traces)
     parts: tuple[_Part | None, ...] = (
         *(traces, events, leadership, waker, binder.settler),
-        *(queue, pipelines, observer, rank, shadow),
+        *(queue, watch, pipelines, observer, rank, shadow),
     )
-    remedies = Remedies(placer, ledger, time.time)
+    remedies = Remedies(placer, ledger, rules_of(settings.telemetry), time.time)
     trials = Trials(
         *(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
         max_s=settings.access.what_if_s,
     )
-    overviews = Overviews(ledger, clock, lambda: waker.num_waiting)
+    waitlist = Waitlist(unbound, waker, verbs.rejections, queue.backlog if queue else None, clock, time.time)
+    overviews = Overviews(ledger, clock, lambda: waker.num_waiting, waitlist.num_pods, rules_of(settings.telemetry))
     service = Service(
         *(settings, mirror, fence, placer, verbs, metrics, owners),
         *(remedies, trials, overviews, Enquiries(transport, placer), rank, observer, shadow),
@@ -245,20 +252,24 @@ def create_app(
     sights = Sights(
         ledger,
         placer,
-        waker,
         overviews,
         verbs.rejections,
-        queue.backlog if queue else None,
+        waitlist,
         rules_of(settings.telemetry),
         service.status,
         clock,
-        time.time,
     )
+    _show(app, service, sights)
+    return app
+
+
+def _show(app: FastAPI, service: Service, sights: Sights) -> None:
+    """The page, and the stream that fills it."""
     streams = Streams(sights, lambda: service.draining)
     app.state.streams = streams
     install_page(app, streams)
-    metrics.registry.register(UsageCollector(placer.snapshot, service.status, lambda: streams.num_open))
-    return app
+    usage = UsageCollector(service.placer.snapshot, service.status, lambda: streams.num_open)
+    service.metrics.registry.register(usage)
 
 
 def _tasks_of(*parts: object) -> list[Tasks]:
@@ -308,6 +319,7 @@ def _queue(
     fence: Fence,
     mirror: Mirror,
     clock: Callable[[], float],
+    unbound: UnboundPods,
 ) -> QueueController:
     """The queue's controller as the settings want it."""
     given = settings.queue
@@ -338,6 +350,7 @@ def _queue(
         standby=fence.fault,
         mirror_fault=mirror.fault,
         page_size=settings.cluster.page_size,
+        unbound=unbound,
     )
 
 

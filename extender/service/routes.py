@@ -24,7 +24,7 @@ from extender.service.enquiries import EnquiryError
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
 from extender.service.rates import Rates
-from extender.service.remedies import Question, now, suggestions
+from extender.service.remedies import Question, now, settled, suggestions
 from extender.service.telemetries import describe, interference_of
 from extender.service.trial_plans import TrialError, WhatIf
 from extender.service.trials import BusyError
@@ -309,7 +309,7 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
             told = {"wouldFit": []} | told | {"verdict": "unasked"}
         for suggestion in told.get("wouldFit", []):
             if suggestion["change"] == "room":
-                suggestion["holders"] = service.remedies.held_on(suggestion["nodes"][0])
+                suggestion.update(service.remedies.occupied(question, suggestion["nodes"][0]))
         if (cost := interference_of(placement, service.owners)) is not None:
             told["interference"] = cost
         content = await asyncio.to_thread(wire.encode, told)  # megabytes where there are thousands of candidates
@@ -338,9 +338,10 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
 
 
 def _explained(question: Question) -> dict[str, Any]:
-    told = explain(question.placement)
+    told = explain(question.placement, question.rules, question.policy.rules)
     told["now"] = now(question)
-    if question.placement.node is None:
+    told |= settled(question)
+    if told["verdict"] != "placed":
         told["wouldFit"] = suggestions(question)
     return told
 

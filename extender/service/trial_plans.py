@@ -18,15 +18,14 @@ from typing import Annotated, Any, BinaryIO, Final
 import msgspec
 import numpy as np
 
-from extender.cluster import objects
 from extender.cluster.ledger import Ledger
+from extender.cluster.listings import ListDecoder
 from extender.core.clusters import Cluster
-from extender.core.learned import LearnedScore
-from extender.core.policies import POLICIES, kerf
+from extender.core.policies import Policy
 from extender.core.requests import RequestError
 from extender.queueing import reports
 from extender.queueing.batches import asked_of, plan_pod, view_of
-from extender.queueing.boards import DEFAULT_POLICY, Board
+from extender.queueing.boards import Board
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.planners import PLANNERS
 from extender.queueing.plans import Plan, PlanPod, View
@@ -34,8 +33,6 @@ from extender.queueing.restrictions import Kinds
 
 _MAX_PODS: Final = 10_000
 _MAX_ADDED: Final = 1_000
-_STATELESS: Final = frozenset({"auto", "bestfit", "binpack", "kerf", "spread"})
-"""Policies that need no samples; for others bestfit stands in."""
 _NICE: Final = 10
 _MAX_BYTES: Final = 4 << 30
 LENGTH_BYTES: Final = 8
@@ -73,8 +70,8 @@ class WhatIf(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 _decoder: Final = msgspec.json.Decoder(WhatIf)
-_nodes_decoder: Final = msgspec.json.Decoder(objects.ObjectList[Node])
-_pods_decoder: Final = msgspec.json.Decoder(objects.ObjectList[Pod])
+_nodes_decoder: Final = ListDecoder(Node)
+_pods_decoder: Final = ListDecoder(Pod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +88,8 @@ class Facts:
     num_pods: dict[str, int]
     """By node."""
     default_policy: str
-    scores: dict[str, LearnedScore]
-    """Of policies that are not as they come, by name."""
+    policies: dict[str, Policy]
+    """By name, as they are configured."""
 
 
 def read_question(body: bytes) -> WhatIf:
@@ -109,7 +106,7 @@ def read_question(body: bytes) -> WhatIf:
 def answer(asked: WhatIf, facts: Facts) -> dict[str, Any]:
     """Where the pods would go. Raises TrialError."""
     try:
-        nodes = [node for page in facts.nodes for node in _nodes_decoder.decode(page).items or ()]
+        nodes = [node for page in facts.nodes for node in _nodes_decoder.decode(page).items]
         by_name = {node.metadata.name: node for node in nodes}
         if unknown := [name for name in asked.drain if name not in by_name]:
             raise TrialError(f"drain: no node is named {', '.join(unknown[:5])}")
@@ -117,7 +114,7 @@ def answer(asked: WhatIf, facts: Facts) -> dict[str, Any]:
             pod
             for name in dict.fromkeys(asked.drain)
             for page in facts.pods_on.get(name, ())
-            for pod in _pods_decoder.decode(page).items or ()
+            for pod in _pods_decoder.decode(page).items
             if pod.spec.node_name == name and not pod.finished and not _stays(pod)
         ]
     except msgspec.DecodeError as error:
@@ -130,7 +127,7 @@ def answer(asked: WhatIf, facts: Facts) -> dict[str, Any]:
     view = view_of(cluster, [*nodes, *added], kinds, num_pods=facts.num_pods, topologies=topologies)
     drained = [cluster.row_of[name] for name in asked.drain if name in cluster.row_of]
     view.allowed[:, drained] = False
-    view = replace(view, policies={**POLICIES, **{name: kerf(score) for name, score in facts.scores.items()}})
+    view = replace(view, policies=facts.policies)
     return _told(view, batch, faults, [pod.key for pod in moving])
 
 
@@ -200,8 +197,7 @@ def _planned(pods: Iterable[Pod], kinds: Kinds, policy: str) -> tuple[list[PlanP
         except RequestError as error:
             faults[pod.key] = str(error)
             continue
-        wanted = planned.policy or policy
-        batch.append(replace(planned, policy=wanted if wanted in _STATELESS else DEFAULT_POLICY))
+        batch.append(replace(planned, policy=planned.policy or policy))
     return batch, faults
 
 

@@ -9,15 +9,16 @@ import contextlib
 import pickle
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH, Mirror
 from extender.cluster.transports import ClusterError, Query, Transport
-from extender.core.learned import LearnedScore
 from extender.core.policies import Policy
 from extender.service.trial_plans import FAULT, LENGTH_BYTES, Facts, Needs, TrialError
 
@@ -25,7 +26,7 @@ _PAGE: Final = "500"
 _MAX_WAITING: Final = 4
 _END_S: Final = 2.0
 
-_page_decoder: Final = msgspec.json.Decoder(objects.ObjectList[msgspec.Raw])
+_page_decoder: Final = Decoder(objects.ObjectList[msgspec.Raw])
 _needs_decoder: Final = msgspec.json.Decoder(Needs)
 
 
@@ -46,7 +47,7 @@ class Trials:
         policies: Callable[[], Mapping[str, Policy]] = dict,
         max_s: float = 60.0,
     ) -> None:
-        """`policies` are those that are not as they come, for use elsewhere; `max_s` is the time for an answer."""
+        """`policies` are the configured ones for use elsewhere; `max_s` is the time for an answer."""
         self._transport = transport
         self._ledger = ledger
         self._mirror = mirror
@@ -94,11 +95,10 @@ class Trials:
         # What follows sees one moment: no await in between.
         cluster = self._ledger.snapshot(self._clock())
         num_pods = {name: len(self._mirror.tenants.on(name)) for name in cluster.row_of}
-        scores = {
-            name: policy.score for name, policy in self._policies().items() if isinstance(policy.score, LearnedScore)
-        }
+        # Only what ranks nodes: the rest are functions, which can't be sent.
+        policies = {name: replace(policy, apart=None, terms=None) for name, policy in self._policies().items()}
         ledger = self._ledger.apart(self._clock()) if needs.adds else None
-        return Facts(nodes, pods_on, cluster, ledger, num_pods, self._policy, scores)
+        return Facts(nodes, pods_on, cluster, ledger, num_pods, self._policy, policies)
 
     async def _pages(self, path: str, query: Query) -> list[bytes]:
         """A list of the API server as it comes. Raises ClusterError."""
@@ -108,7 +108,7 @@ class Trials:
             pages.append(await self._transport.get(path, query))
             try:
                 metadata = _page_decoder.decode(pages[-1]).metadata
-            except (msgspec.DecodeError, RecursionError) as error:
+            except msgspec.DecodeError as error:
                 raise ClusterError(f"{path} can't be read: {error}") from None
             if not metadata.continue_:
                 return pages

@@ -302,7 +302,7 @@ def _read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodReques
     """Who asks, and for what. Raises WireError, RequestError."""
     _check_names(asked.pod)
     metadata = asked.pod.metadata
-    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata))
+    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata), metadata.creation_timestamp)
     return pod, placer.read_request(asked.pod)
 
 

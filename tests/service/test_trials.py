@@ -8,8 +8,10 @@ import pytest
 
 from extender.cluster import patterns
 from extender.service.trials import BusyError
+from extender.core.observations import Gauge
 from tests.service.bodies import node, pod
-from tests.service.services import Kerf, running
+from tests.service.services import Clock, Kerf, running
+from tests.telemetry.feeds import FakeFeed
 
 
 def ask(kerf: Kerf, **question: Any) -> Any:
@@ -139,3 +141,28 @@ def test_no_more_than_a_few_wait_for_their_turn() -> None:
             assert all(json.loads(answer)["placed"] == 1 for answer in found if isinstance(answer, bytes))
 
         kerf.run(ask_many())
+@pytest.mark.parametrize("policy", ["live", "kerf"])
+def test_what_is_in_use_by_nobodys_processes_counts_as_it_does_in_a_live_decision(policy: str) -> None:
+    feed = FakeFeed(Clock())
+    telemetry = {"telemetry__url": "http://prometheus:9090", "telemetry__interval_s": 3600}
+    with running([node("n", 4)], feed=feed, decisions__policy=policy, **telemetry) as kerf:
+        feed.clock = kerf.clock
+        feed.gauges = {"n": {Gauge.MEMORY_USED: [50_000.0, 400.0, 400.0, 400.0]}}
+        assert kerf.service.observer is not None
+        kerf.run(kerf.service.observer.round())
+        told = ask(kerf, pods=[pod("train", 1)], replicas=4)
+        placed = [kerf.filter(kerf.create(pod(f"live-{number}", 1)), ["n"])["NodeNames"] for number in range(4)]
+    assert told["placed"] == sum(bool(names) for names in placed) == 3
+
+
+def test_policies_of_plans_are_those_of_the_settings() -> None:
+    expected = [{"cpu_milli": 1000, "gpus": 1, "gpu_milli": 500, "count": 1}]
+    with running([node("n", 4)], decisions__typical_pods=expected, telemetry__min_unmanaged_mib=7) as kerf:
+        own = kerf.service.placer.policies
+        apart = kerf.service.placer.policies_apart()
+    assert apart.keys() == own.keys()
+    for name, policy in own.items():
+        assert apart[name].rules == policy.rules, name
+    assert vars(apart["fgd"].score)["_expected"] == vars(own["fgd"].score)["_expected"]
+    assert own["live"].rules is not None
+    assert own["live"].rules.min_unmanaged_mib == 7
