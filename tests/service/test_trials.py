@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from extender.cluster import patterns
-from extender.service.trials import BusyError
 from extender.core.observations import Gauge
+from extender.service.trials import BusyError
 from tests.service.bodies import node, pod
 from tests.service.services import Clock, Kerf, running
 from tests.telemetry.feeds import FakeFeed
