@@ -6,8 +6,6 @@ each pod a few words are kept, of a bounded number of pods; nothing is decided b
 """
 
 import asyncio
-import contextlib
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,10 +17,9 @@ from extender.cluster import objects
 from extender.cluster.fences import Fence
 from extender.cluster.mirrors import PODS_PATH
 from extender.cluster.reflectors import Reflector, Sink
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import Transport
 from extender.core.requests import PodRequest, RequestError
-
-logger = logging.getLogger(__name__)
 
 PENDING_PODS: Final = "spec.nodeName=,status.phase=Pending"
 """Only pods without a node: one that gets its node leaves the selection, which the watch tells as a deletion."""
@@ -31,7 +28,6 @@ _MAX_PODS: Final = 20_000
 _MAX_WORDS: Final = 500
 _FIRST_WAIT_S: Final = 0.001  # without an election it leads at once
 _MAX_WAIT_S: Final = 1.0
-_AGAIN_S: Final = 15.0
 
 
 class Condition(objects.Object):
@@ -198,30 +194,23 @@ class UnboundWatch:
         self._reflector = Reflector[objects.Pod](
             transport, PODS_PATH, Pod, pods, clock, field_selector=PENDING_PODS, page_size=page_size
         )
-        self._task: asyncio.Task[None] | None = None
+        self.tasks = Tasks()
+        """What goes on in the background."""
 
     def start(self) -> None:
         """Begin, in the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="unbound pods")
+        self.tasks.begin("unbound pods", self._run, needed=False)
 
     async def stop(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self.tasks.end()
 
     async def _run(self) -> None:
         wait_s = _FIRST_WAIT_S
         while self._fence.standby():
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _MAX_WAIT_S)
-        while True:
-            try:
-                await self._reflector.run()
-            except Exception:
-                logger.exception("the watch of pods without a node failed, again in %.0f s", _AGAIN_S)
-            await asyncio.sleep(_AGAIN_S)
+        await self._reflector.run()
 
 
 def unix_time(text: str) -> float:

@@ -9,8 +9,9 @@ import pytest
 
 from extender.cluster.ledger import Ledger
 from extender.cluster.transports import ApiError
+from extender.cluster.unbound import Condition
 from extender.core.durations import Durations
-from extender.queueing.manifests import Condition, Node, Pod, decode_node, decode_pod
+from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.nodebooks import Booked, NodeBook
 from extender.queueing.optins import Namespaces, opted_out
 from extender.queueing.plans import PlanPod
