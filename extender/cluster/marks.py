@@ -12,14 +12,29 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.contracts import gpushare, hami
 from extender.cluster.placements import PodIdentity
+from extender.cluster.pods import (
+    ASSIGNED_BY,
+    ASSIGNED_GPUS,
+    ASSIGNED_MEMORY,
+    ASSIGNED_MODEL,
+    ASSIGNED_SHARE,
+    ASSIGNED_UUIDS,
+    EXPLANATION,
+)
+from extender.cluster.skips import SKIPPED, SKIPPED_COUNT
 from extender.cluster.transports import ApiError, Transport
 
-_WRITTEN_BY_BINDINGS: Final = (
-    *("kerf.dev/assigned-", "kerf.dev/explanation", "kerf.dev/skipped", "kerf.dev/nomination-lost"),
-    *("hami.io/", "ALIYUN_COM_GPU_MEM_"),
+_WRITTEN_BY_BINDINGS: Final = frozenset(
+    {
+        *(ASSIGNED_GPUS, ASSIGNED_UUIDS, ASSIGNED_SHARE, ASSIGNED_MEMORY, ASSIGNED_MODEL, ASSIGNED_BY, EXPLANATION),
+        *(SKIPPED, SKIPPED_COUNT, "kerf.dev/nomination-lost"),
+        *(hami.TO_ALLOCATE, hami.ALLOCATED, hami.ASSIGNED_NODE, hami.ASSIGNED_TIME, hami.BIND_PHASE, hami.BIND_TIME),
+        *(gpushare.INDEX, gpushare.GPU_MEMORY, gpushare.POD_MEMORY, gpushare.ASSIGNED, gpushare.ASSUME_TIME),
+    }
 )
-"""How annotations begin that a Binding sets, Kerf's own and those for device plugins."""
+"""What a Binding may set, for Kerf itself and for device plugins."""
 _TOO_LARGE: Final = "request is too large"
 _NO_RIGHT: Final = "cannot patch resource"
 """What the API server says, with 403, of a user who may not; admission has other words."""
@@ -61,7 +76,7 @@ async def change(transport: Transport, pod: PodIdentity, key: str, value: str) -
     found = await read(transport, pod)  # a UID that is another's is refused, too
     if found is None:
         return None
-    gone = {name: None for name in found.metadata.annotations or () if name.startswith(_WRITTEN_BY_BINDINGS)}
+    gone = dict.fromkeys(_WRITTEN_BY_BINDINGS & (found.metadata.annotations or {}).keys())
     status = {"message": f"Kerf {secrets.token_hex(4)}"}
     return await _patch(transport, pod, {"metadata": {"uid": pod.uid, "annotations": gone}, "status": status})
 
