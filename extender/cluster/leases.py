@@ -259,6 +259,8 @@ class _Watched:
         """The lease is `held` in this way, for certain until then. A term that has run out goes on as another one."""
         now = self._clock()
         if until <= now:
+            if self._held != held:
+                self._end()
             return
         if not self.term or self._held != held:
             self._held = held
