@@ -112,10 +112,13 @@ class MemoryCluster:
         if not match or match["part"] != "status":
             raise ApiError(404, "NotFound", f"nothing at {path}")
         pod = self.pod(match["namespace"], match["name"])
-        asked = msgspec.json.decode(body, type=Manifest)["metadata"]
+        change = msgspec.json.decode(body, type=Manifest)
+        asked = change.get("metadata", {})
         if asked.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
             raise ApiError(422, "Invalid", f"metadata.uid: Invalid value: {asked['uid']}: field is immutable")
-        pod["metadata"].setdefault("annotations", {}).update(asked.get("annotations", {}))
+        annotations = {**pod["metadata"].get("annotations", {}), **asked.get("annotations", {})}
+        pod["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value is not None}
+        pod["status"] = {**pod.get("status", {}), **change.get("status", {})}
         self._publish(PODS_PATH, "MODIFIED", pod)
         return msgspec.json.encode(pod)
 

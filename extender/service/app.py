@@ -163,17 +163,7 @@ def create_app(
         listeners=[placer, rank.mix, observer, owners] if observer else [placer, rank.mix],
     )
     events = EventRecorder(transport, clock)
-    lease = settings.leader_election.lease_name
-    fence = Fence(clock, epoch_key(lease) if lease else "")
-    leadership = Leadership(
-        transport,
-        _election(settings.leader_election, transport, clock),
-        fence,
-        mirror,
-        clock,
-        key=epoch_key(lease),
-        page_size=settings.cluster.page_size,
-    )
+    fence, leadership = _leadership(settings, transport, mirror, clock)
     waker = Waker(
         transport,
         ledger,
@@ -374,6 +364,16 @@ def _pipelines(
     return PipelineController(
         transport, clock=clock, wall_clock=time.time, standby=fence.fault, page_size=settings.cluster.page_size
     )
+
+
+def _leadership(
+    settings: Settings, transport: Transport, mirror: Mirror, clock: Callable[[], float]
+) -> tuple[Fence, Leadership]:
+    """What leads, and the fence that it opens."""
+    election = _election(settings.leader_election, transport, clock)
+    fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)
+    page_size = settings.cluster.page_size
+    return fence, Leadership(transport, election, fence, mirror, clock, key=key, page_size=page_size)
 
 
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:

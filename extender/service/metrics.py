@@ -156,6 +156,8 @@ class LeadershipCollector(Collector):
         yield gauge("kerf_leader", "1 where GPUs may be given away, 0 on a standby.", int(not self._fence.fault()))
         yield counter("kerf_terms", "How often this process has begun to lead.", self._leadership.num_terms)
         yield counter("kerf_pods_marked", "Unbound pods marked at the begin of a term.", self._leadership.num_marked)
+        told = "Unbound pods that could not be marked at the begin of a term."
+        yield counter("kerf_pods_unmarkable", told, self._leadership.num_unmarkable)
 
 
 class QueueCollector(Collector):

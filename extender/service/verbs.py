@@ -15,7 +15,7 @@ import numpy as np
 
 from extender.cluster import objects
 from extender.cluster.binds import Binder, BindError
-from extender.cluster.fences import Fence
+from extender.cluster.fences import Fence, FencedError
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement, Placer, PodIdentity
 from extender.cluster.pods import has_soft_preferences, owner_of, read_pod_request
@@ -132,6 +132,7 @@ class Verbs:
         try:
             _check_names(asked.pod)
             self._check_leading()
+            await self._confirm_leading()
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
                 self._policy(request)
@@ -271,6 +272,13 @@ class Verbs:
         standby = self._fence.standby()
         if standby:
             raise UnavailableError(f"this Kerf does not decide now: {standby}")
+
+    async def _confirm_leading(self) -> None:
+        """Answer only where this process certainly led when it was asked. Raises UnavailableError."""
+        try:
+            await self._fence.confirm_now()
+        except FencedError as error:
+            raise UnavailableError(str(error)) from error
 
     def _fault(self) -> str:
         """Why no GPUs may be given away now, "" when they may."""
