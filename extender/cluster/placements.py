@@ -13,8 +13,9 @@ from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.decisions import Decision, Memo, decide, decide_from_top, decide_on
+from extender.core.nodes import GpuUnit
 from extender.core.policies import POLICIES, Policy
-from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
+from extender.core.requests import POLICY, AskedUnit, GpuRequest, PodRequest, RequestError
 
 _MAX_REMEMBERED: Final = 20_000
 _A_MOMENT_S: Final = 2.0
@@ -37,6 +38,8 @@ class PodIdentity:
     uid: str
     owner: str = ""
     """What its load is predicted by: see `pods.owner_of`."""
+    gang: str = ""
+    """The PodGroup that kube-scheduler places it with, `namespace/name`; "" for none."""
 
     @property
     def key(self) -> str:
@@ -330,10 +333,25 @@ class Placer:
             uid, assignment.node, assignment.holding, self._clock(),
             cpu_milli=request.cpu_milli, memory_mib=request.memory_mib,
         )  # fmt: skip
+        if placement.pod.gang:
+            self._ledger.cycles.reserve(placement.pod.gang, uid, counted=_is_counted(placement))
         self._expect_load(placement)
         self._assignments[uid] = request, assignment
         if len(self._assignments) > _MAX_REMEMBERED:
             self._assignments.popitem(last=False)
+
+    def asked(self, pod: PodIdentity) -> None:
+        """kube-scheduler asks about a pod: begins another cycle of its gang where that is over."""
+        if pod.gang and pod.uid:
+            self._ledger.cycles.ask(pod.gang, pod.uid, self._clock())
+
+    def make_way(self, pod: PodIdentity, request: GpuRequest) -> bool:
+        """For a pod that fits nowhere, give back what gangs seem to have given up; whether there was anything."""
+        return self._ledger.cycles.make_way(pod.gang, pod.uid, counted=_counts(request))
+
+    def turned_away(self, pod: PodIdentity) -> None:
+        """A pod was told of no node: its gang may have to be given up."""
+        self._ledger.cycles.turn_away(pod.gang, pod.uid)
 
     def _expect_load(self, placement: Placement) -> None:
         """Count the pod as load on its GPUs until samples show it: otherwise a burst would run after old samples."""
@@ -379,6 +397,19 @@ class Placer:
         """The newest decision about a pod that is still kept."""
         wanted = (namespace, name)
         return next((kept for kept in reversed(self._kept) if (kept.pod.namespace, kept.pod.name) == wanted), None)
+
+
+def _counts(request: GpuRequest) -> bool:
+    """Whether kube-scheduler counts what is asked by itself: GPUs, time slices and devices, but no parts of them."""
+    is_counted = request.unit in (AskedUnit.GPU, AskedUnit.SHARED, AskedUnit.MIG, AskedUnit.CLAIM)
+    return is_counted and not request.milli and not request.shares_by_memory
+
+
+def _is_counted(placement: Placement) -> bool:
+    """The same of what is reserved: where parts of GPUs are handed out, their number says little."""
+    row = placement.decision.best
+    on_parts = row is not None and placement.cluster.unit[row] == GpuUnit.PART
+    return _counts(placement.decision.request) and not on_parts
 
 
 def _rows(cluster: Cluster, names: Sequence[str]) -> tuple[Rows, tuple[str, ...]]:

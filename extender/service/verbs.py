@@ -178,7 +178,10 @@ class Verbs:
             self._fence.note(asked.pod.metadata)
             self._metrics.decisions.labels("placed").inc()
             return _among(asked, asked.names.decode())
+        self._placer.asked(pod)
         placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
+        if placement is not None and placement.node is None and self._placer.make_way(pod, gpus):
+            placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
             return self._skip(asked, pod, request)
         self._placer.keep(placement)
@@ -190,7 +193,7 @@ class Verbs:
         if decision.best is None:
             rows = decision.rows[:0]
             self.rejections.record(placement)
-            self._waker.rejected(pod, request)
+            self._turn_away(pod, request)
         elif one_is_enough:
             rows = np.array([decision.best])
         elif self._mode is Mode.DECISIVE:
@@ -240,11 +243,16 @@ class Verbs:
     def _skip(self, asked: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending for now: no preemption for it, and it is woken when the reason has gone."""
         reason = self._waker.skips.skip(pod.uid)
-        self._waker.rejected(pod, request)
+        self._turn_away(pod, request)
         self._metrics.decisions.labels("skipped").inc()
         result = _among(asked, [])
         result.unresolvable = dict.fromkeys(asked.candidates(), reason)
         return result
+
+    def _turn_away(self, pod: PodIdentity, request: PodRequest) -> None:
+        """Remember a pod that is told of no node."""
+        self._placer.turned_away(pod)
+        self._waker.rejected(pod, request)
 
     def _policy(self, request: PodRequest) -> Policy:
         """The policy for a pod, if anything can be decided now. Raises RequestError, UnavailableError."""
@@ -290,7 +298,9 @@ def _read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodReques
     """Who asks, and for what. Raises WireError, RequestError."""
     _check_names(asked.pod)
     metadata = asked.pod.metadata
-    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata))
+    group = asked.pod.spec.pod_group
+    gang = f"{metadata.namespace}/{group}" if group else ""
+    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata), gang)
     return pod, placer.read_request(asked.pod)
 
 
