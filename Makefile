@@ -40,8 +40,11 @@ demo: $(STAMP) ## run Kerf on an embedded sample cluster, in the foreground (KER
 test: $(STAMP) ## run all tests, the ones against a real control plane included
 	@exec $(BIN)/pytest $(ARGS)
 
-test-nightly: $(STAMP) ## run the control plane tests against an older Kubernetes minor
-	@KERF_TEST_KUBERNETES=1.34 exec $(BIN)/pytest -m "controlplane or e2e" $(ARGS)
+OLDER_KUBERNETES := 1.34 1.36
+
+test-nightly: $(STAMP) ## run the control plane tests against older Kubernetes minors
+	@status=0; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \
+	  KERF_TEST_KUBERNETES=$$minor $(BIN)/pytest -m "controlplane or e2e" $(ARGS) || status=1; done; exit $$status
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check

@@ -170,7 +170,10 @@ class Binder:
             policy = self._placer.policy_of(request)
         except RequestError as error:
             raise BindError(str(error)) from error
-        placement = self._placer.place(pod, policy.asked(request) or gpus, policy, [node])
+        asked = policy.asked(request) or gpus
+        placement = self._placer.place(pod, asked, policy, [node])
+        if placement.node is None and self._ledger.cycles.claim_back(pod.uid):
+            placement = self._placer.place(pod, asked, policy, [node])
         if placement.unknown:
             raise BindError(f"node {node} is not known to Kerf")
         assignment = placement.assignment()

@@ -17,6 +17,7 @@ from extender.cluster.claims import DevicePools
 from extender.cluster.contracts.native import read_given
 from extender.cluster.contracts.readers import Plugin, read_plugin
 from extender.cluster.contracts.readings import NodeReading
+from extender.cluster.cycles import Cycles
 from extender.cluster.holdings import Holding
 from extender.cluster.inventories import read_capacity, read_offer
 from extender.cluster.occupancies import Occupancy
@@ -100,6 +101,8 @@ class Ledger:
         self._capacity: dict[str, _Compute] = {}  # by node
         self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
         self._requested_on: dict[str, _Compute] = {}  # by node; whole numbers, so that the sums can't drift
+        self.cycles = Cycles(self.release)
+        """What gangs were told that are not being bound yet."""
         self.num_unreadable = 0
         """Pods and nodes, counted at each change, of which something could not be read and was taken as held."""
 
@@ -331,6 +334,7 @@ class Ledger:
 
     def begin_binding(self, uid: str, node: str, holding: Holding, now: float) -> Claim:
         """Hold GPUs for a pod while the API server is asked to bind it. The claim is the caller's to end."""
+        self.cycles.begin_binding(uid)
         known = self._claims.get(uid)
         if known is not None and known.holds(node, holding):
             known.state, known.since = ClaimState.BINDING, now
@@ -391,6 +395,7 @@ class Ledger:
         return claim is not None and claim.state is not ClaimState.RESERVED
 
     def _expire(self, now: float) -> None:
+        self.cycles.expire(now)
         while self._passing and self._passing[0][0] <= now:
             _, claim = self._passing.popleft()
             reserved = self._claims.get(claim.uid) is claim and claim.state is ClaimState.RESERVED

@@ -72,6 +72,12 @@ class PodClaim(Object, rename="camel"):
     resource_claim_name: str | None = None
 
 
+class SchedulingGroup(Object, rename="camel"):
+    """Kubernetes' own word for a gang, since 1.36: names a PodGroup of `scheduling.k8s.io`."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Object, rename="camel"):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -84,6 +90,12 @@ class PodSpec(Object, rename="camel"):
     priority: int | None = None
     resources: Resources | None = None
     """At pod level: CPU, memory and huge pages, instead of the containers' sum."""
+    scheduling_group: SchedulingGroup | None = None
+
+    @property
+    def pod_group(self) -> str:
+        """Name of its PodGroup, "" for none."""
+        return self.scheduling_group.pod_group_name if self.scheduling_group is not None else ""
 
 
 class PodStatus(Object, rename="camel"):

@@ -14,8 +14,9 @@ from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.decisions import Decision, Memo, decide, decide_from_top, decide_on
+from extender.core.nodes import GpuUnit
 from extender.core.policies import POLICIES, Policy
-from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
+from extender.core.requests import POLICY, AskedUnit, GpuRequest, PodRequest, RequestError
 
 _MAX_REMEMBERED: Final = 20_000
 _REMEMBERED_S: Final = 900.0
@@ -43,6 +44,8 @@ class PodIdentity:
     """What its load is predicted by: see `pods.owner_of`."""
     created: str = field(default="", compare=False)
     """Time stamp of the API server, "" where nobody has told."""
+    gang: str = ""
+    """The PodGroup that kube-scheduler places it with, `namespace/name`; "" for none."""
 
     @property
     def key(self) -> str:
@@ -357,10 +360,25 @@ class Placer:
             uid, assignment.node, assignment.holding, self._clock(),
             cpu_milli=request.cpu_milli, memory_mib=request.memory_mib,
         )  # fmt: skip
+        if placement.pod.gang:
+            self._ledger.cycles.reserve(placement.pod.gang, uid, counted=_is_counted(placement))
         self._expect_load(placement)
         self._assignments.put(
             placement.pod.namespace, uid, (request, assignment), self._clock(), _weight_of_gpus(request)
         )
+
+    def asked(self, pod: PodIdentity) -> None:
+        """kube-scheduler asks about a pod: begins another cycle of its gang where that is over."""
+        if pod.gang and pod.uid:
+            self._ledger.cycles.ask(pod.gang, pod.uid, self._clock())
+
+    def make_way(self, pod: PodIdentity, request: GpuRequest) -> bool:
+        """For a pod that fits nowhere, give back what gangs seem to have given up; whether there was anything."""
+        return self._ledger.cycles.make_way(pod.gang, pod.uid, counted=_counts(request))
+
+    def turned_away(self, pod: PodIdentity) -> None:
+        """A pod was told of no node: its gang may have to be given up."""
+        self._ledger.cycles.turn_away(pod.gang, pod.uid)
 
     def _expect_load(self, placement: Placement) -> None:
         """Count the pod as load on its GPUs until samples show it: otherwise a burst would run after old samples."""
@@ -415,6 +433,19 @@ def weight_of(request: PodRequest) -> int:
 
 def _weight_of_gpus(request: GpuRequest) -> int:
     return 1 + (len(request.uuids) + len(request.uuids_exclude)) // _UUIDS_PER_WEIGHT
+
+
+def _counts(request: GpuRequest) -> bool:
+    """Whether kube-scheduler counts what is asked by itself: GPUs, time slices and devices, but no parts of them."""
+    is_counted = request.unit in (AskedUnit.GPU, AskedUnit.SHARED, AskedUnit.MIG, AskedUnit.CLAIM)
+    return is_counted and not request.milli and not request.shares_by_memory
+
+
+def _is_counted(placement: Placement) -> bool:
+    """The same of what is reserved: where parts of GPUs are handed out, their number says little."""
+    row = placement.decision.best
+    on_parts = row is not None and placement.cluster.unit[row] == GpuUnit.PART
+    return _counts(placement.decision.request) and not on_parts
 
 
 def _rows(cluster: Cluster, names: Sequence[str]) -> tuple[Rows, tuple[str, ...]]:

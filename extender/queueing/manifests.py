@@ -44,24 +44,12 @@ class Container(objects.Container):
     image: str = ""
 
 
-class SchedulingGroup(objects.Object, rename="camel"):
-    """Kubernetes' own word for a gang, since 1.36: names a PodGroup of `scheduling.k8s.io`."""
-
-    pod_group_name: str = ""
-
-
 class PodSpec(unbound.PodSpec, rename="camel"):
     containers: list[Container] | None = None  # type: ignore[assignment]
     affinity: Affinity | None = None
     node_selector: dict[str, str] | None = None
     tolerations: list[Toleration] | None = None
     priority: int | None = None
-    scheduling_group: SchedulingGroup | None = None
-
-    @property
-    def pod_group(self) -> str:
-        """Name of its PodGroup, "" for none."""
-        return self.scheduling_group.pod_group_name if self.scheduling_group is not None else ""
 
 
 class Terminated(objects.Object, rename="camel"):

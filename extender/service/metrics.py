@@ -129,6 +129,8 @@ class ClusterCollector(Collector):
         yield gauge("kerf_pods_waiting", "Rejected pods that wait for a node.", self._waker.num_waiting)
         yield counter("kerf_skips", "Times that a pod was left pending though it fitted.", self._waker.skips.num_skips)
         yield counter("kerf_pods_woken", "Patches written to wake a pod.", self._waker.num_woken)
+        given_back = self._ledger.cycles.num_given_back
+        yield counter("kerf_gang_reservations_given_back", "Reservations of gangs that were given up.", given_back)
         yield counter("kerf_events_lost", "Events that were not written.", self._events.num_lost)
 
 

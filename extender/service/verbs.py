@@ -183,7 +183,10 @@ class Verbs:
             self._fence.note(asked.pod.metadata)
             self._metrics.decisions.labels("placed").inc()
             return _among(asked, asked.names.decode())
+        self._placer.asked(pod)
         placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
+        if placement is not None and placement.node is None and self._placer.make_way(pod, gpus):
+            placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
             return self._skip(asked, pod, request)
         self._placer.keep(placement)
@@ -195,7 +198,7 @@ class Verbs:
         if decision.best is None:
             rows = decision.rows[:0]
             self.rejections.record(placement)
-            self._waker.rejected(pod, request)
+            self._turn_away(pod, request)
         elif one_is_enough:
             rows = np.array([decision.best])
         elif self._mode is Mode.DECISIVE:
@@ -245,7 +248,7 @@ class Verbs:
     def _skip(self, asked: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending for now: no preemption for it, and it is woken when the reason has gone."""
         reason = self._waker.skips.skip(pod.uid)
-        self._waker.rejected(pod, request)
+        self._turn_away(pod, request)
         self._metrics.decisions.labels("skipped").inc()
         result = _among(asked, [])
         result.unresolvable = dict.fromkeys(asked.candidates(), reason)
@@ -258,6 +261,11 @@ class Verbs:
         result = _among(asked, [])
         result.unresolvable = dict.fromkeys(asked.candidates(), excess)
         return result
+
+    def _turn_away(self, pod: PodIdentity, request: PodRequest) -> None:
+        """Remember a pod that is told of no node."""
+        self._placer.turned_away(pod)
+        self._waker.rejected(pod, request)
 
     def _policy(self, request: PodRequest) -> Policy:
         """The policy for a pod, if anything can be decided now. Raises RequestError, UnavailableError."""
@@ -310,7 +318,10 @@ def _read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodReques
     """Who asks, and for what. Raises WireError, RequestError."""
     _check_names(asked.pod)
     metadata = asked.pod.metadata
-    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata), metadata.creation_timestamp)
+    group = asked.pod.spec.pod_group
+    gang = f"{metadata.namespace}/{group}" if group else ""
+    created = metadata.creation_timestamp
+    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata), created, gang)
     return pod, placer.read_request(asked.pod)
 
 

@@ -11,7 +11,7 @@ def main() -> int:
     """Build, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.controlplane")
     parser.add_argument("command", choices=["build"])
-    parser.add_argument("--version", help="Kubernetes minor or release; default: $KERF_TEST_KUBERNETES or 1.36")
+    parser.add_argument("--version", help="Kubernetes minor or release; default: $KERF_TEST_KUBERNETES or 1.37")
     arguments = parser.parse_args()
     try:
         found = binaries.find_binaries(arguments.version)

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DEFAULT_VERSION = "1.36"
+DEFAULT_VERSION = "1.37"
 
-RELEASES = {"1.34": "1.34.4", "1.36": "1.36.1"}
+RELEASES = {"1.34": "1.34.4", "1.36": "1.36.1", "1.37": "1.37.2"}
 """The release that stands for a minor. go/go.mod names one of them; the others are built from a rewritten copy."""
 
 _GO_SOURCES = Path(__file__).parent / "go"
@@ -48,9 +48,9 @@ class Binaries:
 
 
 def find_binaries(version: str | None = None) -> Binaries:
-    """Return the executables of a Kubernetes minor ("1.36") or release ("1.36.1"); building takes minutes, once.
+    """Return the executables of a Kubernetes minor ("1.37") or release ("1.37.2"); building takes minutes, once.
 
-    Without a version: that of the environment variable KERF_TEST_KUBERNETES, else 1.36. Raises BuildError.
+    Without a version: that of the environment variable KERF_TEST_KUBERNETES, else 1.37. Raises BuildError.
     """
     release = _release(version)
     installed = {name: _installed(name, release) for name in ("kube-apiserver", "kube-scheduler", "etcd")}
@@ -75,11 +75,16 @@ def find_controller_manager(version: str | None = None) -> Path:
     return installed or cached(f"{name}-v{release}", lambda into: _build_kubernetes(release, into, commands)) / name
 
 
+def minor() -> str:
+    """The Kubernetes minor that is tested against, such as "1.37"."""
+    return _release(None).rpartition(".")[0]
+
+
 def _release(version: str | None) -> str:
     version = version or os.environ.get("KERF_TEST_KUBERNETES") or DEFAULT_VERSION
     release = RELEASES.get(version, version)
     if not re.fullmatch(r"\d+\.\d+\.\d+", release):
-        raise BuildError(f"unknown version {version!r}: say one of {', '.join(RELEASES)}, or a release such as 1.36.1")
+        raise BuildError(f"unknown version {version!r}: say one of {', '.join(RELEASES)}, or a release such as 1.37.2")
     return release
 
 

@@ -163,13 +163,14 @@ class ControlPlane:
         leader_election: Mapping[str, Any] | None = None,
         hostname: str = "",
         user: str = "scheduler",
+        gates: Sequence[str] = (),
     ) -> Process:
         """Start kube-scheduler from a KubeSchedulerConfiguration (text or file); return when it is ready.
 
         Only clientConnection.kubeconfig, that of `user`, and leaderElection are set (none unless given), and the
         extenders' urlPrefix where `extender_url` is given; `replace` maps pieces of the text to others before it is
-        parsed. With a `hostname` it runs as on a host of that name, where `own_hostname` allows. The process serves
-        /metrics at its `url` without authorization.
+        parsed. With a `hostname` it runs as on a host of that name, where `own_hostname` allows; `gates` are features
+        that are off by default. The process serves /metrics at its `url` without authorization.
         """
         text = config.read_text() if isinstance(config, Path) else config
         for old, new in (replace or {}).items():
@@ -182,7 +183,7 @@ class ControlPlane:
                 extender["urlPrefix"] = extender_url
         path = self.directory / f"{name}.yaml"
         path.write_text(yaml.safe_dump(settings))
-        return processes.retry_taken_port(lambda: self._start_scheduler(name, path, hostname))
+        return processes.retry_taken_port(lambda: self._start_scheduler(name, path, hostname, gates))
 
     def start_controller_manager(self, *controllers: str) -> Process:
         """Start kube-controller-manager with these controllers alone, such as "job-controller"; return when ready."""
@@ -203,7 +204,7 @@ class ControlPlane:
 
         return processes.retry_taken_port(start)
 
-    def _start_scheduler(self, name: str, config: Path, hostname: str) -> Process:
+    def _start_scheduler(self, name: str, config: Path, hostname: str, gates: Sequence[str]) -> Process:
         port = processes.free_port()
         certificates = self.directory / "certificates" / name
         command: list[str | Path] = [
@@ -211,6 +212,7 @@ class ControlPlane:
             *(self.binaries.kube_scheduler, f"--config={config}", f"--cert-dir={certificates}"),
             *("--bind-address=127.0.0.1", f"--secure-port={port}", "--authentication-skip-lookup"),
             "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics",
+            f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}",
         ]
         return self._launch(name, command, f"https://127.0.0.1:{port}", certificates / "kube-scheduler.crt")
 

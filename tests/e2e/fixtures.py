@@ -1,6 +1,5 @@
 """pytest: a control plane with Kerf's own RBAC, and one cluster at a time on it."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +9,6 @@ from tests.chaos import checker
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process
 from tests.e2e.clusters import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, KerfProcess
-
-NEEDS_POD_GROUPS = pytest.mark.skipif(
-    os.environ.get("KERF_TEST_KUBERNETES", "1.36").startswith("1.34"), reason="PodGroups are an API since 1.36"
-)
 
 
 class Clusters:

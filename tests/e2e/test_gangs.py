@@ -5,26 +5,25 @@ from typing import Any
 
 import pytest
 
+from tests.controlplane import podgroups
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import RBAC, ROOT, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, Manifest
-from tests.e2e.fixtures import NEEDS_POD_GROUPS, Clusters
+from tests.e2e.fixtures import Clusters
 from tests.e2e.kubelets import Kubelet
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, NEEDS_POD_GROUPS]
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 
 WITHIN_S = 40.0
 GATED: dict[str, Any] = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
-FLAGS = ("--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1alpha2=true")
-GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane that serves PodGroups, with the Job controller."""
     directory = tmp_path_factory.mktemp("gangs")
-    with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}, flags=FLAGS) as running:
+    with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}, flags=podgroups.SERVER_FLAGS) as running:
         running.apply(RBAC, ROOT / "manifests" / "queue" / "rbac.yaml")
         running.start_controller_manager("job-controller")
         yield running
@@ -39,9 +38,7 @@ def cluster(module_clusters: Clusters) -> Iterator[KerfCluster]:
 
 
 def pod_group(cluster: KerfCluster, name: str, policy: Manifest) -> None:
-    metadata = {"name": name, "namespace": "default"}
-    made = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": metadata}
-    cluster.plane.request("POST", GROUPS, made | {"spec": {"schedulingPolicy": policy}})
+    cluster.plane.request("POST", podgroups.path(), podgroups.pod_group(name, policy))
 
 
 def why(cluster: KerfCluster, name: str) -> str:

@@ -3,11 +3,10 @@
 import secrets
 from typing import Any
 
+from tests.controlplane import podgroups
 from tests.controlplane.objects import gpu_node, pod
 from tests.install.rights import MERGE_PATCH, Flow, Rule, Stage
 
-# Kubernetes' own PodGroups are an API since 1.36, off by default.
-FLAGS = ("--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1alpha2=true")
 GATED: dict[str, Any] = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
 DEFAULT = "/api/v1/namespaces/default"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -48,7 +47,7 @@ async def asks_for_a_pod_group_of_scheduler_plugins(stage: Stage) -> bool:
 async def asks_for_a_pod_group_of_kubernetes(stage: Stage) -> bool:
     """The same of Kubernetes' own."""
     policy = {"schedulingPolicy": {"gang": {"minCount": 1}}}
-    return await _gang(stage, "scheduling.k8s.io/v1alpha2", policy, plugins=False)
+    return await _gang(stage, podgroups.API, policy, plugins=False)
 
 
 async def _gang(stage: Stage, api: str, spec: dict[str, Any], *, plugins: bool) -> bool:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.controlplane import podgroups
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import POD_GROUPS, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import RBAC, ROOT, SERVICE_ACCOUNT
-from tests.e2e.fixtures import NEEDS_POD_GROUPS
 from tests.install import queue_rights, rights
 from tests.install.rights import Flow, Rule, Stage
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, NEEDS_POD_GROUPS]
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 
 Manifest = dict[str, Any]
 FILES = (RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml")))
@@ -62,7 +62,7 @@ def test_every_rule_has_a_flow_that_needs_it() -> None:
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     directory = tmp_path_factory.mktemp("rights")
-    with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}, flags=queue_rights.FLAGS) as running:
+    with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}, flags=podgroups.SERVER_FLAGS) as running:
         running.apply(*FILES, POD_GROUPS)
         wait_until(lambda: served(running, "kerf.dev/v1alpha1"), 20.0, "pipelines are served")
         wait_until(lambda: served(running, "scheduling.x-k8s.io/v1alpha1"), 20.0, "PodGroups are served")
