@@ -92,7 +92,7 @@ class Settler:
                 logger.warning("whether pod %s is bound to %s is not known yet: %s", pod.key, claim.node, error)
                 self._unsettled.append((pod, claim))
                 continue
-            bound = found is not None and found.spec.node_name == claim.node
+            bound = found is not None and found.spec.node_name == claim.node and not found.finished
             self._ledger.end_binding(claim, ClaimState.BOUND if bound else None, self._clock())
 
     async def _run(self) -> None:
