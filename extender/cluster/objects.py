@@ -150,14 +150,25 @@ class DemandingPod(Object):
     spec: Demands = msgspec.field(default_factory=Demands)
 
 
+class NodeCondition(Object):
+    type: str = ""
+    status: str = ""
+
+
 class NodeStatus(Object):
     allocatable: Quantities | None = None
     addresses: list[NodeAddress] | None = None
     capacity: Quantities | None = None
+    conditions: list[NodeCondition] | None = None
 
 
 class Node(Named):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its kubelet is at work; who says nothing of that is taken at their word."""
+        return all(item.status == "True" for item in self.status.conditions or () if item.type == "Ready")
 
 
 class ListMetadata(Object, rename="camel"):

@@ -96,8 +96,10 @@ class Settler:
         found = await self._ask(pod)
         if self._is_told(pod, claim):
             return True
-        if found is None or not found.spec.node_name:
-            if found is not None and found.metadata.resource_version == unsettled.version:
+        if found is None or found.finished:
+            self._ledger.end_binding(claim, None, self._clock())
+        elif not found.spec.node_name:
+            if found.metadata.resource_version == unsettled.version:
                 return False  # it may get its node yet
             self._ledger.end_binding(claim, None, self._clock())
         elif found.spec.node_name == claim.node:

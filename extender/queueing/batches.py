@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from extender.cluster.pods import read_pod_request
+from extender.cluster.pods import read_pod_request, requested
 from extender.core.clusters import Cluster, Longs
 from extender.core.policies import POLICIES
 from extender.core.quantities import MIB, parse_quantity
-from extender.core.requests import POLICY, Container, RequestError, read_priority, total_request
-from extender.queueing.manifests import Node, Pod, PodSpec
+from extender.core.requests import POLICY, RequestError, read_priority
+from extender.queueing.manifests import Node, Pod
 from extender.queueing.plans import PlanPod, View
 from extender.queueing.restrictions import Kinds, Terrain
 
@@ -63,7 +63,7 @@ def asked_of(pod: Pod) -> Room:
     text = (pod.metadata.annotations or {}).get(FUNCTION_SPEC)
     if text is not None:
         return _function_limits(text)
-    cpu, memory = (_requested(pod.spec, name) for name in ("cpu", "memory"))
+    cpu, memory = (requested(pod.spec, name) for name in ("cpu", "memory"))
     return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
 
 
@@ -141,18 +141,6 @@ def view_of(
 def _left(free: Longs, allocatable: Longs, reserve_frac: float) -> Longs:
     left: Longs = np.maximum(free - np.ceil(allocatable * reserve_frac).astype(np.int64), 0)
     return left
-
-
-def _requested(spec: PodSpec, resource: str) -> Fraction | int:
-    def containers(items: Sequence[object] | None) -> list[Container]:
-        result = []
-        for item in items or ():
-            resources = getattr(item, "resources", None)
-            asked = {**(resources.limits or {}), **(resources.requests or {})} if resources else {}
-            result.append(Container(asked, sidecar=getattr(item, "restart_policy", None) == "Always"))
-        return result
-
-    return total_request(resource, containers(spec.containers), containers(spec.init_containers), spec.overhead or {})
 
 
 def _function_limits(text: str) -> Room:

@@ -51,10 +51,13 @@ class Runs:
         if item.finished:
             self._end(uid)
             return
-        gpus = _gpus_of(item)
         known = self._running.get(uid)
-        self._running[uid] = item, gpus, known[2] if known is not None else self._wall_clock()
-        self._count(item, gpus - (known[1] if known is not None else 0.0))
+        if known is not None:
+            self._running[uid] = item, known[1], known[2]  # an edit of its annotations gives nothing back
+            return
+        gpus = _gpus_of(item)
+        self._running[uid] = item, gpus, self._wall_clock()
+        self._count(item, gpus)
 
     def remove(self, item: objects.Pod) -> None:
         """A pod has finished, or was deleted while it ran: of that nothing is learned."""

@@ -24,6 +24,9 @@ OLDEST_MINOR: Final = 29
 TESTED_MINORS: Final = (34, 36)
 _KERF: Final = "app.kubernetes.io/name=kerf"
 _any: Final = Decoder(dict[str, Any])
+_POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_POLICY: Final = "manifests/admission-policy.yaml"
+_POLICY_CHECK: Final = "admission policy"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _SIGNS_OF_NVIDIA: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that Node Feature Discovery and the GPU operator give to nodes with cards of NVIDIA."""
@@ -104,7 +107,7 @@ class Checks:
             found.append(Finding("Kerf", Verdict.NOTE, f"what is installed can't be looked at: {error}"))
         if installed is not None:
             found += _scheduling(installed, minor)
-        for part in (self._rights(installed), self._devices(), self._telemetry(installed)):
+        for part in (self._rights(installed), self._policy(installed), self._devices(), self._telemetry(installed)):
             found += [finding async for finding in part]
         return found
 
@@ -193,6 +196,33 @@ class Checks:
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
         answer = _any.decode(await self._transport.post(_REVIEWS, msgspec.json.encode(review)))
         return bool(answer["status"]["allowed"])
+
+    async def _policy(self, installed: Installed | None) -> AsyncIterator[Finding]:
+        """The admission policy that keeps authors of pods from writing what Kerf does, and whether Kerf still may."""
+        fix = f"{installed.upgrade} --set admissionPolicy.enabled=true" if installed else f"kubectl apply -f {_POLICY}"
+        try:
+            policies = {item["metadata"]["name"]: item["spec"] for item in await self._list(_POLICIES, _KERF)}
+            bindings = [item["spec"] for item in await self._list(f"{_POLICIES.removesuffix('ies')}ybindings", _KERF)]
+        except (ClusterError, msgspec.DecodeError) as error:
+            yield Finding(_POLICY_CHECK, Verdict.NOTE, f"can't be looked at: {error}", "run this as an administrator")
+            return
+        in_force = [
+            (name, spec)
+            for name, spec in policies.items()
+            if any(item.get("policyName") == name and "Deny" in item["validationActions"] for item in bindings)
+        ]
+        if not in_force:
+            told = "is not there: authors of pods can write what Kerf reads back after a restart (SECURITY.md)"
+            yield Finding(_POLICY_CHECK, Verdict.NOTE, told, fix)
+            return
+        user = f"system:serviceaccount:{installed.namespace}:{installed.account}" if installed else ""
+        for name, spec in in_force:
+            conditions = " ".join(item["expression"] for item in spec.get("matchConditions") or ())
+            if user and f"'{user}'" not in conditions:
+                told = f"{name} does not except {user}: no pod is bound"
+                yield Finding(_POLICY_CHECK, Verdict.BROKEN, told, f"name it in admissionPolicy.users of {name}")
+                return
+        yield Finding(_POLICY_CHECK, Verdict.OK, f"in force: {_names([name for name, _ in in_force])}")
 
     async def _devices(self) -> AsyncIterator[Finding]:
         """Device plugins, or DRA drivers, and what the nodes' labels tell of GPUs."""

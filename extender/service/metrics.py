@@ -124,6 +124,8 @@ class ClusterCollector(Collector):
             "Changes of pods and nodes with values that can't be read; what they are about counts as held."
         )
         yield counter("kerf_unreadable_objects", unreadable_help, unreadable)
+        edits_help = "Edits of bound pods' annotations that would have changed what they hold, and did not."
+        yield counter("kerf_edits_ignored", edits_help, self._ledger.num_edits_ignored)
         yield gauge("kerf_cache_age_seconds", "Age of the mirror of the cluster.", self._mirror.age_s())
         yield counter("kerf_cache_lists", "Complete lists made since the start.", self._mirror.num_lists)
         yield gauge("kerf_pods_waiting", "Rejected pods that wait for a node.", self._waker.num_waiting)

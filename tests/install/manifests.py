@@ -22,6 +22,14 @@ _RBAC = """\
 #
 # For another namespace change it wherever kube-system stands.
 """
+_POLICY = """\
+# Keeps authors of pods from writing what Kerf and the device plugins write on them: SECURITY.md. For a Kerf beside the
+# cluster's own kube-scheduler, with the account of manifests/rbac.yaml or as a static pod (then it speaks as
+# system:kube-scheduler does); manifests/install.yaml brings its own. Written from the chart in manifests/helm/kerf by
+# `make manifests`.
+#
+# Who else may write stands in the lists below: plugins that run in another namespace have to be named there.
+"""
 _WEBHOOK = """\
 # The webhook that tells containers which GPUs they got, and the Kerf that answers it and manifests/queue/webhook.yaml.
 # docs/webhook.md says how to install them, what they do, and what nobody enforces. Written from the chart in
@@ -61,10 +69,15 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
     # A certificate is nothing to ship: whoever installs the webhook by hand makes the Secret.
     certificate = {"webhook__tls__secretName": "kerf-webhook"}
     gated_only = {f"queue__optIn__{who}": "false" for who in ("namespaces", "pods", "genius")}
+    static_pod = {
+        "admissionPolicy__users": "{system:kube-scheduler}",
+        "admissionPolicy__keys": "{kerf.dev/epoch-kube-scheduler}",
+    }
     inject = {"inject__enabled": "true", "queue__enabled": "false", **certificate}
     return {
         MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler", **gated_only),
         MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service"),
+        MANIFESTS / "admission-policy.yaml": _POLICY + render("kerf", "admission-policy", mode="service", **static_pod),
         MANIFESTS / "webhook.yaml": _WEBHOOK + render("kerf", "webhook", "webhook-inject", **inject),
         queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac"),
         queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **certificate),

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cluster.ledger import Ledger
+from extender.cluster.pods import read_compute, read_pod_request, requested
 from extender.core.clusters import Mask
+from extender.core.quantities import MIB
 from extender.core.requests import RequestError
 from extender.queueing.batches import (
     FUNCTION_SPEC,
@@ -92,6 +94,33 @@ def test_init_containers_and_sidecars_count_as_kube_scheduler_counts_them() -> N
         }
     )
     assert asked_of(found).cpu_milli == 3600  # max(1 + 0.5, 0.5 + 3) + 0.1
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "asked"),
+    [
+        pytest.param({"requests": {"cpu": "8", "memory": "2Gi"}}, (8100, 2048), id="said for the pod, overhead on top"),
+        pytest.param({"requests": {"cpu": "500m"}}, (600, 1024), id="less than the containers, whose memory counts"),
+        pytest.param({"limits": {"cpu": "8"}}, (1100, 1024), id="a limit, where containers request: they count"),
+        pytest.param({}, (1100, 1024), id="nothing said for the pod"),
+    ],
+)
+def test_resources_of_the_pod_as_a_whole_are_the_same_everywhere(
+    of_pod: dict[str, Any], asked: tuple[int, int]
+) -> None:
+    """Planner, ledger, evictions and reservations count by one rule: `PodRequests` of kube-scheduler."""
+    spec = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}], "resources": of_pod}
+    found = pod({**spec, "overhead": {"cpu": "100m"}}, annotations={"kerf.dev/gpu-count": "1"})
+    request = read_pod_request(found)
+    assert (asked_of(found).cpu_milli, asked_of(found).memory_mib) == asked
+    assert read_compute(found.spec) == (request.cpu_milli, request.memory_mib) == asked
+    assert (requested(found.spec, "cpu") * 1000, requested(found.spec, "memory") / MIB) == asked
+
+
+def test_a_limit_of_the_pod_alone_is_its_request_as_the_api_server_defaults_it() -> None:
+    found = pod({"containers": [{}], "resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "1"}}})
+    assert read_compute(found.spec) == (2000, 0)
+    assert requested(found.spec, "nvidia.com/gpu") == 0  # not for a pod as a whole
 
 
 def test_absurd_sizes_stay_within_an_array() -> None:

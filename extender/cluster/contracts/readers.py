@@ -138,7 +138,7 @@ def hami_request(pod: objects.Pod) -> PodRequest | None:
 
 def gpushare_request(pod: objects.Pod) -> PodRequest | None:
     """What a pod asks by gpushare's resource, None when nothing."""
-    if not _asks_any(pod.spec, (gpushare.MEMORY_RESOURCE,)):
+    if not asks_gpushare(pod.spec):
         return None
     ask = gpushare.read_ask(containers_of(pod.spec))
     return None if ask is None else _request(pod, ask, ask.count, {})
@@ -175,10 +175,10 @@ def hami_holding(pod: objects.Pod) -> Holding | None:
 
 
 def gpushare_holding(pod: objects.Pod) -> Holding | None:
-    """What a pod holds by gpushare's annotations, None when it has none."""
-    annotations = pod.metadata.annotations or {}
-    if gpushare.POD_MEMORY not in annotations and not _asks_any(pod.spec, (gpushare.MEMORY_RESOURCE,)):
+    """What a pod holds by gpushare's annotations, None when it asks for nothing that its plugin would hand out."""
+    if not asks_gpushare(pod.spec):
         return None
+    annotations = pod.metadata.annotations or {}
     try:
         asked = gpushare.asked_units(containers_of(pod.spec))
     except RequestError as error:
@@ -232,6 +232,11 @@ def assigned_gpus(offer: NodeOffer, holding: Holding) -> tuple[AssignedGpu, ...]
         for part in holding.parts
         if 0 <= part.gpu < len(offer.gpus)
     )
+
+
+def asks_gpushare(spec: objects.PodSpec) -> bool:
+    """Whether a pod asks for gpushare's resource."""
+    return _asks_any(spec, (gpushare.MEMORY_RESOURCE,))
 
 
 def containers_of(spec: objects.PodSpec) -> list[ContainerResources]:

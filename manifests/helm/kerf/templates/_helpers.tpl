@@ -241,3 +241,61 @@ sideEffects: None
 failurePolicy: Ignore
 timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
 {{- end }}
+
+{{/* Texts as a list of CEL's. */}}
+{{- define "kerf.policy.list" -}}
+{{- $quoted := list }}
+{{- range . }}{{ $quoted = append $quoted (printf "'%s'" .) }}{{ end -}}
+[{{ join ", " $quoted }}]
+{{- end }}
+
+{{/* Annotations that Kerf reads back, and nobody else may write: of an assignment, of the fence, of the queue. */}}
+{{- define "kerf.policy.kerfs" -}}
+- kerf.dev/assigned-gpus
+- kerf.dev/assigned-uuids
+- kerf.dev/assigned-share
+- kerf.dev/assigned-memory-mib
+- kerf.dev/assigned-model
+- kerf.dev/assigned-by
+- kerf.dev/epoch
+- kerf.dev/epoch-{{ (include "kerf.config" . | fromYaml).leader_election.lease }}
+- kerf.dev/sealed
+- kerf.dev/planned-node
+- kerf.dev/planned-by
+- kerf.dev/nomination-lost
+{{- end }}
+
+{{- define "kerf.policy.hami" -}}
+- hami.io/vgpu-devices-allocated
+- hami.io/vgpu-devices-to-allocate
+- hami.io/vgpu-node
+- hami.io/vgpu-time
+- hami.io/bind-phase
+- hami.io/bind-time
+{{- end }}
+
+{{- define "kerf.policy.gpushare" -}}
+- ALIYUN_COM_GPU_MEM_IDX
+- ALIYUN_COM_GPU_MEM_POD
+- ALIYUN_COM_GPU_MEM_DEV
+- ALIYUN_COM_GPU_MEM_ASSIGNED
+- ALIYUN_COM_GPU_MEM_ASSUME_TIME
+{{- end }}
+
+{{- define "kerf.policy.asked" -}}
+- kerf.dev/gpu-count
+- kerf.dev/gpu-share
+- kerf.dev/gpu-memory-each
+- kerf.dev/gpu-memory-total
+- kerf.dev/gpu-model
+- kerf.dev/gpu-model-exclude
+- kerf.dev/gpu-uuid
+- kerf.dev/gpu-uuid-exclude
+{{- end }}
+
+{{- define "kerf.policy.askedLabels" -}}
+- genius/gpu-number
+- genius/gpu-memory-each
+- genius/gpu-memory-total
+- genius/gpu-model
+{{- end }}
