@@ -57,12 +57,19 @@ def pod(
     scheduler_name: str = "default-scheduler",
     cpu: str = "100m",
     memory: str = "64Mi",
+    marked: bool = True,
     **spec: Any,
 ) -> Object:
-    """A pending pod of one container; `spec` adds or replaces fields of the pod's spec."""
+    """A pending pod of one container; `spec` adds or replaces fields of the pod's spec.
+
+    One that asks for GPUs by annotation or label alone has the marker, as its author or the API server's policy adds
+    it, unless it is not to be `marked`.
+    """
     resources: Object = {"requests": {"cpu": cpu, "memory": memory}}
     if gpus:
         resources["limits"] = {"nvidia.com/gpu": str(gpus)}
+    elif marked and any(key.startswith(("kerf.dev/gpu-", "genius/gpu-")) for key in (*(annotations or ()), *(labels or ()))):
+        resources["limits"] = {"kerf.dev/gpu": "1"}
     container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": resources}
     return {
         "apiVersion": "v1",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -167,7 +168,7 @@ class ControlPlane:
         """Start kube-scheduler from a KubeSchedulerConfiguration (text or file); return when it is ready.
 
         Only clientConnection.kubeconfig, that of `user`, and leaderElection are set (none unless given), and the
-        extenders' urlPrefix where `extender_url` is given; `replace` maps pieces of the text to others before it is
+        address in the extenders' urlPrefix where `extender_url` is given; `replace` maps pieces of the text to others before it is
         parsed. With a `hostname` it runs as on a host of that name, where `own_hostname` allows. The process serves
         /metrics at its `url` without authorization.
         """
@@ -179,7 +180,7 @@ class ControlPlane:
         settings["leaderElection"] = {"leaderElect": bool(leader_election), **(leader_election or {})}
         if extender_url is not None:
             for extender in settings.get("extenders", []):
-                extender["urlPrefix"] = extender_url
+                extender["urlPrefix"] = extender_url + urlsplit(extender["urlPrefix"]).path
         path = self.directory / f"{name}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return processes.retry_taken_port(lambda: self._start_scheduler(name, path, hostname))
