@@ -16,7 +16,7 @@ from tests.controlplane.api import Api, ApiError, Object, read_documents
 from tests.controlplane.binaries import Binaries, find_binaries, find_controller_manager
 from tests.controlplane.processes import Process, wait_until
 
-USERS = {"admin": "kerf-tests-admin", "scheduler": "system:kube-scheduler", "kerf": "kerf"}
+USERS = {"admin": "kerf-tests-admin", "scheduler": "system:kube-scheduler", "kerf": "kerf", "nobody": "nobody"}
 """Short name -> Kubernetes user name. The server's own bootstrap roles cover the scheduler; `kerf` has no rights."""
 
 
@@ -168,9 +168,9 @@ class ControlPlane:
         """Start kube-scheduler from a KubeSchedulerConfiguration (text or file); return when it is ready.
 
         Only clientConnection.kubeconfig, that of `user`, and leaderElection are set (none unless given), and the
-        address in the extenders' urlPrefix where `extender_url` is given; `replace` maps pieces of the text to others before it is
-        parsed. With a `hostname` it runs as on a host of that name, where `own_hostname` allows. The process serves
-        /metrics at its `url` without authorization.
+        address in the extenders' urlPrefix where `extender_url` is given; `replace` maps pieces of the text to others
+        before it is parsed. With a `hostname` it runs as on a host of that name, where `own_hostname` allows. The
+        process serves /metrics at its `url` without authorization.
         """
         text = config.read_text() if isinstance(config, Path) else config
         for old, new in (replace or {}).items():

@@ -35,9 +35,10 @@ _WEBHOOK = """\
 # Needs the Secret kerf-webhook (tls.crt, tls.key, ca.crt), and the CA in the caBundle fields below. Name the image.
 """
 _MARKER = """\
-# Keeps pods that ask for GPUs by annotation or label alone from being placed without any while Kerf is down: one without
-# the marker kerf.dev/gpu is refused. Kubernetes 1.30 or newer; where Kerf runs beside the cluster's own kube-scheduler
-# (manifests/install.yaml has it for its own). Written from the chart in manifests/helm/kerf by `make manifests`.
+# Keeps pods that ask for GPUs by annotation or label alone from being placed without any while Kerf is down: those that
+# lack the marker kerf.dev/gpu are refused. Kubernetes 1.30 or newer; where Kerf runs beside the cluster's own
+# kube-scheduler (manifests/install.yaml has it for its own). Written from the chart in manifests/helm/kerf by
+# `make manifests`.
 """
 _MARKER_ADDED = """\
 # As manifests/marker-policy.yaml, and adds the marker: for Kubernetes 1.36 or newer, which has MutatingAdmissionPolicy.

@@ -406,7 +406,9 @@ def test_whoever_asks_is_marked_whatever_is_injected(kerf: Kerf, change: dict[st
     assert limits_of(patched(manifest, response)) == [MARKED if marked else None]
 
 
-@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpumem", "aliyun.com/gpu-mem"])
+@pytest.mark.parametrize(
+    "resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpumem", "aliyun.com/gpu-mem"]
+)
 def test_who_asks_by_resource_needs_no_marker(kerf: Kerf, resource: str) -> None:
     for kind in ("containers", "initContainers"):
         manifest = asking({"name": "a"})
