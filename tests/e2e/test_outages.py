@@ -31,7 +31,7 @@ def nodes(file: str) -> list[Manifest]:
         gpu_node("sliced", gpus=1, allocatable={"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "4"}),
         gpu_node("cut", gpus=1, allocatable={"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "7"}),
     ]
-    return [*found, hami_node("parts", {"GPU-0": 15360})] if file == "hami.yaml" else found
+    return [*found, hami_node("parts", {f"GPU-{index}": 15360 for index in range(8)})] if file == "hami.yaml" else found
 
 
 def ways(file: str) -> dict[str, Manifest]:
