@@ -63,11 +63,11 @@ _PIPELINES = """\
 def render_manifests(helm: Helm) -> dict[Path, str]:
     """The text of each file."""
 
-    def render(release: str, *templates: str, apis: tuple[str, ...] = (), **values: str) -> str:
+    def render(release: str, *templates: str, **values: str) -> str:
+        served = [f"--api-versions={values.pop('api_versions')}"] if "api_versions" in values else []
         shown = [f"--show-only=templates/{name}.yaml" for name in templates]
         settings = [f"--set={key.replace('__', '.')}={value}" for key, value in values.items()]
         common = ("--namespace", "kube-system", "--kube-version", "v1.36.1", str(CHART))
-        served = [f"--api-versions={api}" for api in apis]
         return _plain(helm("template", "--name-template", release, *common, *shown, *settings, *served))
 
     queue = MANIFESTS / "queue"
@@ -81,7 +81,7 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         MANIFESTS / "webhook.yaml": _WEBHOOK + render("kerf", "webhook", "webhook-inject", **inject),
         MANIFESTS / "marker-policy.yaml": _MARKER + render("kerf", "marker-policy", mode="service"),
         MANIFESTS / "marker-policy-mutating.yaml": _MARKER_ADDED
-        + render("kerf", "marker-policy", apis=(MUTATING,), mode="service"),
+        + render("kerf", "marker-policy", api_versions=MUTATING, mode="service"),
         queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac"),
         queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **certificate),
         queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", queue__pipelines="true"),

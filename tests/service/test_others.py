@@ -1,5 +1,6 @@
 """The second extender entry, which kube-scheduler may skip and does not bind by: `/others/filter` and `/prioritize`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,11 +13,11 @@ from tests.service.services import Kerf, running
 ONE = {"kerf.dev/gpu-count": "1"}
 
 
-def filter_others(kerf: Kerf, manifest: Manifest, names: list[str]) -> Any:
+def filter_others(kerf: Kerf, manifest: Manifest, names: Sequence[str]) -> Any:
     return kerf.post("/others/filter", bodies.args(manifest, names)).json()
 
 
-def prioritize_others(kerf: Kerf, manifest: Manifest, names: list[str]) -> Any:
+def prioritize_others(kerf: Kerf, manifest: Manifest, names: Sequence[str]) -> Any:
     return kerf.post("/others/prioritize", bodies.args(manifest, names)).json()
 
 
