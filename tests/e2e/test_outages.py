@@ -5,7 +5,6 @@ Each shipped configuration on a real kube-scheduler, with Kerf dead, hanging, st
 
 import signal
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfProcess, Manifest, scheduler_name
 from tests.e2e.fixtures import Clusters
-from tests.e2e.test_contracts import asking, gpushare_node, hami_node, kubelet_on, sharing
+from tests.e2e.test_contracts import asking, gpushare_node, hami_node, sharing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
@@ -31,7 +30,11 @@ def nodes(file: str) -> list[Manifest]:
         gpu_node("sliced", gpus=1, allocatable={"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "4"}),
         gpu_node("cut", gpus=1, allocatable={"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "7"}),
     ]
-    return [*found, hami_node("parts", {f"GPU-{index}": 15360 for index in range(8)})] if file == "hami.yaml" else found
+    if file == "hami.yaml":
+        parts = hami_node("parts", {"GPU-0": 15360})
+        parts["spec"] = {"taints": [{"key": "parts", "effect": "NoSchedule"}]}  # its pods are bound one by one
+        found.append(parts)
+    return found
 
 
 def ways(file: str) -> dict[str, Manifest]:
@@ -48,7 +51,7 @@ def ways(file: str) -> dict[str, Manifest]:
         "gpushare": asking("gpushare", {"aliyun.com/gpu-mem": "3"}, scheduler_name=name),
     }
     if file == "hami.yaml":
-        found["hami"] = sharing("hami", 5000, 25, scheduler_name=name)
+        found["hami"] = sharing("hami", 5000, 25, scheduler_name=name, tolerations=[{"operator": "Exists"}])
     return found
 
 
@@ -84,9 +87,8 @@ class Outage:
 
     def all_are_placed(self) -> None:
         """Each with what Kerf writes."""
-        with kubelet_on(self.cluster, "parts") if self.file == "hami.yaml" else nullcontext():
-            for name in ways(self.file):
-                assert "kerf.dev/assigned-by" in self.cluster.bound(name)["metadata"]["annotations"], name
+        for name in ways(self.file):
+            assert "kerf.dev/assigned-by" in self.cluster.bound(name)["metadata"]["annotations"], name
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -149,14 +151,16 @@ def test_without_kerf_pods_without_gpus_evict(clusters: Clusters) -> None:
     plane.apply(
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "above"}, "value": 9}
     )
-    for number in range(7):
-        outage.cluster.submit(f"low-{number}", cpu="90")
-    wait_until(
-        lambda: sum("nodeName" in found["spec"] for found in outage.cluster.pods()) >= 5, WITHIN_S, "all is full"
-    )
-    outage.cluster.submit("high", cpu="90", priorityClassName="above")
-    assert outage.cluster.node_of("high")
-    clusters.restart_kerf()
+    num_nodes = len(nodes(outage.file))
+    try:
+        for number in range(num_nodes):
+            outage.cluster.submit(f"low-{number}", cpu="90", terminationGracePeriodSeconds=0)
+        for number in range(num_nodes):
+            outage.cluster.bound(f"low-{number}")
+        outage.cluster.submit("high", cpu="90", priorityClassName="above")
+        assert outage.cluster.node_of("high")
+    finally:
+        clusters.restart_kerf()
 
 
 def test_one_entry_as_before_binds_by_kerf(clusters: Clusters, tmp_path: Path) -> None:
