@@ -102,7 +102,7 @@ CASES = [
     limited(**{"kerf.dev/gpu": "1"}),
     limited(**{"nvidia.com/gpu.shared": "1"}),
     limited(**{"nvidia.com/mig-1g.5gb": "1"}),
-    limited(**{"nvidia.com/gpumem": "4000"}),
+    limited(**{"nvidia.com/gpumem": "40"}),
     limited(**{"aliyun.com/gpu-mem": "3"}),
     by_init("nvidia.com/gpu"),
     by_init("example.com/nic"),
