@@ -26,6 +26,8 @@ MODEL_EXCLUDE: Final = "kerf.dev/gpu-model-exclude"
 UUID: Final = "kerf.dev/gpu-uuid"
 UUID_EXCLUDE: Final = "kerf.dev/gpu-uuid-exclude"
 POLICY: Final = "kerf.dev/policy"
+MARKER: Final = "kerf.dev/gpu"
+"""A resource, and no amount of anything: by it kube-scheduler knows a pod that asks by annotation or label alone."""
 
 GENIUS_COUNT: Final = "genius/gpu-number"
 GENIUS_MEMORY_EACH: Final = "genius/gpu-memory-each"
@@ -36,6 +38,13 @@ GENIUS_PRIORITY: Final = "genius/priority"
 _CONDITIONS: Final = frozenset({SHARE, MEMORY_EACH, MEMORY_TOTAL, MODEL, MODEL_EXCLUDE, UUID, UUID_EXCLUDE})
 _CONDITION_LABELS: Final = frozenset({GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, GENIUS_MODEL})
 """Keys that say what a GPU must be like: most pods have none of them."""
+
+AMOUNTS: Final = frozenset({COUNT, MEMORY_EACH, MEMORY_TOTAL})
+AMOUNT_LABELS: Final = frozenset({GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL})
+"""Keys whose "0" asks for nothing."""
+ASKING: Final = _CONDITIONS | {COUNT}
+ASKING_LABELS: Final = _CONDITION_LABELS | {GENIUS_COUNT}
+"""Keys by which a pod asks for GPUs without any resource."""
 
 _MAX_UNITS: Final = 2**31 - 1
 _MAX_MEMORY_MIB: Final = 2**40
@@ -284,6 +293,16 @@ def read_request(
         return NO_REQUEST
     gpus = replace(like, count=count, unit=unit if units else AskedUnit.WHOLE, mig=mig)
     return PodRequest(gpus, annotations.get(POLICY, "").strip())
+
+
+def asks_by_word(annotations: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether annotations or labels ask for GPUs, in whatever way: also where that can't be understood."""
+
+    def says(said: Mapping[str, str], keys: frozenset[str], amounts: frozenset[str]) -> bool:
+        texts = ((key, said[key].strip()) for key in keys.intersection(said))
+        return any(text and not (text == "0" and key in amounts) for key, text in texts)
+
+    return says(annotations, ASKING, AMOUNTS) or says(labels, ASKING_LABELS, AMOUNT_LABELS)
 
 
 def _read_conditions(

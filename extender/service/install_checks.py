@@ -349,6 +349,9 @@ def _configured(installed: Installed) -> Finding:
         faults.append("ignorable is true: without Kerf the same GPUs are given away twice")
     if faults:
         return Finding("scheduler configuration", Verdict.BROKEN, "; ".join(faults), installed.upgrade)
+    if not (extender.get("managedResources") and any(entry.get("ignorable") for entry in extenders[1:])):
+        told = "one entry for all pods: while Kerf is gone not even pods without GPUs are scheduled"
+        return Finding("scheduler configuration", Verdict.NOTE, told, installed.upgrade)
     if (installed.scheduler or {}).get("percentageOfNodesToScore") != 100:
         fix = f"{installed.upgrade} --set scheduler.percentageOfNodesToScore=100"
         told = "percentageOfNodesToScore is not 100: the best nodes may not be offered to Kerf"

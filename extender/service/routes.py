@@ -99,9 +99,15 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
     async def filter(body: bytes) -> _Reply:
         return 200, verbs.filter(body)
 
-    async def prioritize(body: bytes) -> _Reply:
+    async def filter_others(body: bytes) -> _Reply:
+        return 200, verbs.filter(body, others=True)
+
+    async def prioritize_others(body: bytes) -> _Reply:
+        return await prioritize(body, others=True)
+
+    async def prioritize(body: bytes, *, others: bool = False) -> _Reply:
         try:
-            return 200, verbs.prioritize(body)
+            return 200, verbs.prioritize(body, others=others)
         except (wire.WireError, RequestError) as error:
             return 400, _fault(error)
         except UnavailableError as error:
@@ -134,6 +140,9 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
     return {
         "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
         "/prioritize": VerbEndpoint("prioritize", prioritize, _too_large, service),
+        # The second entry of kube-scheduler's configuration, which it may skip: extender.cluster.managed.
+        "/others/filter": VerbEndpoint("others-filter", filter_others, filter_too_large, service),
+        "/others/prioritize": VerbEndpoint("others-prioritize", prioritize_others, _too_large, service),
         "/preempt": VerbEndpoint("preempt", preempt, _too_large, service),
         # The API server has no certificate for them by default, and there is nothing to be had by them.
         "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service, caller=Caller.API_SERVER),
@@ -410,6 +419,16 @@ def _describe_wire(app: KerfApp) -> None:
         ),
         "/prioritize": _operation(
             "How good each candidate node is, 0 to 10. The protocol has no field for a fault: those get a status.",
+            "ExtenderArgs",
+            "HostPriorityList",
+        ),
+        "/others/filter": _operation(
+            "As /filter, for the second extender entry: GPU pods of the first pass, those of neither are refused.",
+            "ExtenderArgs",
+            "FilterResult",
+        ),
+        "/others/prioritize": _operation(
+            "As /prioritize, for the second extender entry: no scores for pods of the first.",
             "ExtenderArgs",
             "HostPriorityList",
         ),

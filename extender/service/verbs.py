@@ -16,6 +16,7 @@ import numpy as np
 from extender.cluster import objects
 from extender.cluster.binds import Binder, BindError
 from extender.cluster.fences import Fence, FencedError
+from extender.cluster.managed import is_managed
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement, Placer, PodIdentity
 from extender.cluster.pods import has_soft_preferences, owner_of, read_pod_request
@@ -25,7 +26,7 @@ from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
 from extender.core.policies import Policy
 from extender.core.preemptions import Candidate
-from extender.core.requests import GpuRequest, PodRequest, RequestError
+from extender.core.requests import MARKER, AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.service import wire
 from extender.service.explanations import RejectionLog, failures
 from extender.service.metrics import Metrics
@@ -36,6 +37,13 @@ _MAX_NAMES_WITH_REASONS: Final = 100
 """Up to so many candidates, filter names the reason of each that fails even though others fit. Beyond that reasons
 travel only when nothing fits, which is when kube-scheduler reads them."""
 _MAX_IN_LOG: Final = 20
+UNMARKED: Final = (
+    f'asks for GPUs by annotation or label alone: write limits: {{{MARKER}: "1"}} in one of its containers, or install '
+    "what adds it (docs/requests.md)"
+)
+"""Constant: another text at each try would make kube-scheduler ask again."""
+_COUNTED_ELSEWHERE: Final = (AskedUnit.CLAIM, AskedUnit.MIG)
+"""What kube-scheduler itself allocates or counts: Kerf's word is the node alone, so whoever may bind the pod."""
 
 
 class Mode(StrEnum):
@@ -82,20 +90,31 @@ class Verbs:
         """Why a pod's namespace may not have so many more GPUs, "" when it may."""
         self._priorities = wire.PriorityEncoder()
 
-    def filter(self, body: bytes) -> bytes:
-        """Answer filter. Every fault is a sentence in `Error` or against the nodes; never raises for a bad request."""
+    def filter(self, body: bytes, *, others: bool = False) -> bytes:
+        """Answer filter. Every fault is a sentence in `Error` or against the nodes; never raises for a bad request.
+
+        `others`: asked by the entry that kube-scheduler may skip, and does not bind by.
+        """
         try:
             asked = wire.read_args(body)
+            if others:
+                return wire.encode(self._filter_others(asked))
             self._check_leading()
             return wire.encode(self._filter(asked))
         except (wire.WireError, UnavailableError) as error:
             return wire.encode(wire.FilterResult(error=str(error)))
 
-    def prioritize(self, body: bytes) -> bytes:
-        """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error."""
+    def prioritize(self, body: bytes, *, others: bool = False) -> bytes:
+        """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error.
+
+        `others` as for filter: what the first entry has scored gets no more from the second.
+        """
         asked = wire.read_args(body)
+        if others and is_managed(asked.pod.spec):
+            return b"[]"
         pod, request = _read_pod(self._placer, asked)
-        self._check_leading()
+        if not others:
+            self._check_leading()
         if request.gpus is None:
             return wire.encode(self._keep_off_gpus(asked.candidates()))
         policy = self._policy(request)
@@ -164,6 +183,23 @@ class Verbs:
         nodes = ", ".join(f"{candidate.node} ({len(candidate.victims)} pods)" for candidate in chosen[:_MAX_IN_LOG])
         logger.info("pod %s may evict on %d of %d nodes: %s", key, len(chosen), len(proposed), nodes or "none")
 
+    def _filter_others(self, asked: wire.Asked) -> wire.FilterResult:
+        """What the first entry has decided stays; a pod that would be bound without its GPUs is refused.
+
+        That holds on standby too: kube-scheduler would take an error for leave to place it blind.
+        """
+        if is_managed(asked.pod.spec):
+            return _among(asked, asked.candidates())
+        try:
+            _, request = _read_pod(self._placer, asked)
+        except RequestError as error:
+            return self._reject_request(asked, str(error))
+        if request.gpus is None:
+            return _among(asked, asked.candidates())
+        if request.gpus.unit not in _COUNTED_ELSEWHERE:
+            return self._reject_request(asked, UNMARKED)
+        return self._filter(asked)
+
     def _filter(self, asked: wire.Asked) -> wire.FilterResult:
         try:
             pod, request = _read_pod(self._placer, asked)
@@ -175,6 +211,7 @@ class Verbs:
             self._placer.release(asked.pod.metadata.uid)
             return self._reject_request(asked, str(error))
         if excess := self.over_quota(pod, request.gpus):
+            self._placer.turned_away(pod)
             return self._hold_to_quota(asked, excess)
         one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
         gpus = policy.asked(request) or request.gpus
@@ -189,6 +226,13 @@ class Verbs:
             placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
             return self._skip(asked, pod, request)
+        return self._answer(asked, request, placement, one_is_enough=one_is_enough)
+
+    def _answer(
+        self, asked: wire.Asked, request: PodRequest, placement: Placement, *, one_is_enough: bool
+    ) -> wire.FilterResult:
+        """What filter says of a decision; where it leaves one node, the GPUs are reserved."""
+        pod = placement.pod
         self._placer.keep(placement)
         self._placer.remember(pod, request)
         self._fence.note(asked.pod.metadata)

@@ -7,6 +7,8 @@ from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm
 
 MANIFESTS = CHART.parents[1]
+MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+"""What the chart looks for in the cluster: served by default since 1.36."""
 
 _INSTALL = """\
 # A second kube-scheduler with Kerf as its sidecar, all in one file: kubectl apply -f manifests/install.yaml
@@ -40,6 +42,16 @@ _WEBHOOK = """\
 #
 # Needs the Secret kerf-webhook (tls.crt, tls.key, ca.crt), and the CA in the caBundle fields below. Name the image.
 """
+_MARKER = """\
+# Keeps pods that ask for GPUs by annotation or label alone from being placed without any while Kerf is down: those that
+# lack the marker kerf.dev/gpu are refused. Kubernetes 1.30 or newer; where Kerf runs beside the cluster's own
+# kube-scheduler (manifests/install.yaml has it for its own). Written from the chart in manifests/helm/kerf by
+# `make manifests`.
+"""
+_MARKER_ADDED = """\
+# As manifests/marker-policy.yaml, and adds the marker: for Kubernetes 1.36 or newer, which has MutatingAdmissionPolicy.
+# Written from the chart in manifests/helm/kerf by `make manifests`.
+"""
 _QUEUE_RBAC = """\
 # What Kerf may do besides when its queue is enabled (setting queue.enabled): kubectl apply -f manifests/queue/rbac.yaml
 # For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
@@ -60,10 +72,11 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
     """The text of each file."""
 
     def render(release: str, *templates: str, **values: str) -> str:
+        served = [f"--api-versions={values.pop('api_versions')}"] if "api_versions" in values else []
         shown = [f"--show-only=templates/{name}.yaml" for name in templates]
         settings = [f"--set={key.replace('__', '.')}={value}" for key, value in values.items()]
         common = ("--namespace", "kube-system", "--kube-version", "v1.36.1", str(CHART))
-        return _plain(helm("template", "--name-template", release, *common, *shown, *settings))
+        return _plain(helm("template", "--name-template", release, *common, *shown, *settings, *served))
 
     queue = MANIFESTS / "queue"
     # A certificate is nothing to ship: whoever installs the webhook by hand makes the Secret.
@@ -79,6 +92,9 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service"),
         MANIFESTS / "admission-policy.yaml": _POLICY + render("kerf", "admission-policy", mode="service", **static_pod),
         MANIFESTS / "webhook.yaml": _WEBHOOK + render("kerf", "webhook", "webhook-inject", **inject),
+        MANIFESTS / "marker-policy.yaml": _MARKER + render("kerf", "marker-policy", mode="service"),
+        MANIFESTS / "marker-policy-mutating.yaml": _MARKER_ADDED
+        + render("kerf", "marker-policy", api_versions=MUTATING, mode="service"),
         queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac"),
         queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **certificate),
         queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", queue__pipelines="true"),

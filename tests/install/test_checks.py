@@ -140,6 +140,7 @@ def test_each_right_that_is_missing_is_told_with_what_it_breaks(plane: ControlPl
         (("scheduler.tag=v1.20.0",), {}, "version skew", "kube-scheduler 1.20 on Kubernetes 1."),
         ((), {"ignorable": True}, "scheduler configuration", "ignorable is true"),
         ((), {"bindVerb": ""}, "scheduler configuration", "bindVerb is missing"),
+        ((), {"managedResources": []}, "scheduler configuration", "one entry for all pods"),
         (("scheduler.percentageOfNodesToScore=50",), {}, "scheduler configuration", "is not 100"),
     ],
 )

@@ -59,25 +59,8 @@ clientConnection:
 percentageOfNodesToScore: {{ .Values.scheduler.percentageOfNodesToScore }}
 profiles:
   - schedulerName: {{ .Values.scheduler.name }}
-    {{- with .Values.scheduler.ignoredResources }}
-    pluginConfig:
-      - name: NodeResourcesFit
-        args:
-          ignoredResources: {{ toJson . }}
-    {{- end }}
 extenders:
-  - urlPrefix: http://127.0.0.1:8888
-    filterVerb: filter
-    prioritizeVerb: prioritize
-    weight: 1
-    bindVerb: bind
-    # Evictions that would not free the very GPUs a pod needs are struck out.
-    preemptVerb: preempt
-    # Names travel, not whole nodes: Kerf watches the nodes itself.
-    nodeCacheCapable: true
-    httpTimeout: 5s
-    # Without Kerf a GPU pod waits: placing it unseen would give the same GPUs away twice.
-    ignorable: false
+  {{- include "kerf.extenders" (list . "http://127.0.0.1:8888" nil) | nindent 2 }}
 {{- end }}
 
 {{/* A probe of Kerf on loopback: runs inside the container, since nobody else can reach the port. The path, and whether by TLS. */}}
