@@ -141,6 +141,8 @@ def test_no_more_than_a_few_wait_for_their_turn() -> None:
             assert all(json.loads(answer)["placed"] == 1 for answer in found if isinstance(answer, bytes))
 
         kerf.run(ask_many())
+
+
 @pytest.mark.parametrize("policy", ["live", "kerf"])
 def test_what_is_in_use_by_nobodys_processes_counts_as_it_does_in_a_live_decision(policy: str) -> None:
     feed = FakeFeed(Clock())
