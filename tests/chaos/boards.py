@@ -6,11 +6,12 @@ Everything here happens on one event loop.
 import asyncio
 import contextlib
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 
 from tests.chaos.plans import APART, Fault, Kind
-from tests.controlplane import Process
+from tests.chaos.zygotes import Replica
 
 
 class Board:
@@ -25,12 +26,14 @@ class Board:
         self._recorded: set[Fault] = set()
         self.counts: Counter[Kind] = Counter()
         """Faults that really took effect."""
-        self.replicas: list[Process] = []
+        self.replicas: list[Replica] = []
         """Kerf's processes."""
         self.leader = 0
         """The replica that schedulers are led to."""
         self.stopped: set[int] = set()
         """Replicas that a SIGSTOP holds."""
+        self._cut_off_until = 0.0
+        self._watchless_until = 0.0
 
     def begin(self, faults: Iterable[Fault]) -> None:
         """The storm begins now."""
@@ -93,6 +96,22 @@ class Board:
         self.record(kind)
         return fault
 
+    def cut_off(self, for_s: float, watches_for_s: float) -> None:
+        """No replica reaches the API server for that time, and its watches for some time more."""
+        now = self._clock()
+        self._cut_off_until = now + for_s
+        self._watchless_until = now + for_s + watches_for_s
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether no replica reaches the API server."""
+        return self._clock() < self._cut_off_until
+
+    @property
+    def is_watchless(self) -> bool:
+        """Whether no watch does."""
+        return self._clock() < self._watchless_until
+
     def pause(self, fault: Fault, replica: int) -> None:
         """SIGSTOP a replica for the fault's time."""
         process = self.replicas[replica]
@@ -101,7 +120,7 @@ class Board:
         process.signal(signal.SIGSTOP)
         self.stopped.add(replica)
         self.record(fault.kind)
-        self.later(self._go_on(process, replica, fault.for_s))
+        self.later(self._go_on(process, replica, fault))
 
     def jump(self, replica: int) -> None:
         """Set a replica's wall clock, if that is due."""
@@ -125,7 +144,10 @@ class Board:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _go_on(self, process: Process, replica: int, after_s: float) -> None:
-        await asyncio.sleep(after_s)
+    async def _go_on(self, process: Replica, replica: int, fault: Fault) -> None:
+        began = time.monotonic()
+        await asyncio.sleep(fault.for_s)
+        if fault.kind is Kind.VM_PAUSE:
+            process.missed.add(time.monotonic() - began)
         process.signal(signal.SIGCONT)
         self.stopped.discard(replica)

@@ -95,12 +95,25 @@ def asked_by(pod: Manifest) -> Asked | None:
     return Asked(gpus, _WHOLE_MILLI, memory_mib, model) if gpus else None
 
 
+def finished(pod: Manifest) -> bool:
+    """Whether its containers have ended for good."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def as_bound(bound: Manifest, now: Manifest) -> Manifest:
+    """A pod as it was when it came to its node, and as far as it has ended, or is ending, as it is now."""
+    if "deletionTimestamp" in now["metadata"]:
+        ending = {"deletionTimestamp": now["metadata"]["deletionTimestamp"]}
+        bound = {**bound, "metadata": {**bound["metadata"], **ending}}
+    return {**bound, "status": now.get("status", {})}
+
+
 def uses(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> dict[str, NodeUse]:
     """Who holds what, by node; nodes that are gone but have pods are left out."""
     found = {node["metadata"]["name"]: _node_use(node) for node in nodes}
     for pod in pods:
         asked, use = asked_by(pod), found.get(pod["spec"].get("nodeName", ""))
-        if asked is None or use is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        if asked is None or use is None or finished(pod):
             continue
         annotations = pod["metadata"].get("annotations") or {}
         indices = _indices(annotations)
@@ -150,8 +163,11 @@ def misplaced(nodes: Iterable[Manifest], pods: Iterable[Manifest], schedulers: C
             continue
         annotations = pod["metadata"].get("annotations") or {}
         indices = _indices(annotations)
+        written = annotations.get("kerf.dev/assigned-gpus")
+        if written is None:
+            found.append(Violation("no pod is placed blind", _key(pod), f"{asked.gpus} GPUs asked, none assigned"))
+            continue
         if indices is None or len(indices) != asked.gpus:
-            written = annotations.get("kerf.dev/assigned-gpus")
             found.append(Violation("as many GPUs as asked", _key(pod), f"{asked.gpus} asked, assigned {written!r}"))
             continue
         if asked.shared and annotations.get("kerf.dev/assigned-share") != str(asked.milli):
@@ -185,6 +201,16 @@ def lost(expected: Collection[str], pods: Iterable[Manifest]) -> list[Violation]
     return [Violation("no pod is lost", name, "it is gone") for name in sorted(set(expected) - there)]
 
 
+def unscheduled(names: Collection[str], pods: Iterable[Manifest]) -> list[Violation]:
+    """Pods of these names, which ask for no GPU, that have no node."""
+    placed = {pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")}
+    return [
+        Violation("placed without Kerf", name, "it asks for no GPU, and waits for Kerf")
+        for name in names
+        if name not in placed
+    ]
+
+
 def unexplained(pods: Iterable[Manifest]) -> list[Violation]:
     """Pods that are neither bound nor pending with a reason."""
     return [
@@ -202,7 +228,7 @@ def stranded(nodes: Iterable[Manifest], pods: Collection[Manifest]) -> list[Viol
         asked = asked_by(pod)
         if asked is None or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             continue
-        if _gated(pod) and _gang(pod):
+        if (_gated(pod) and _gang(pod)) or pod["spec"].get("schedulingGroup"):  # alone they may not run
             continue
         node = next((use.name for use in used.values() if fits(asked, use)), None)
         if node is not None:

@@ -1,32 +1,45 @@
 """What a batch of runs happens to: one control plane, two kube-schedulers, the hops, and Kerf started anew each run."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
-import sys
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import uvloop
+import yaml
+
+from tests.chaos import attacks
 from tests.chaos.boards import Board
 from tests.chaos.proxies import ApiProxy
 from tests.chaos.routers import Router
-from tests.controlplane import ControlPlane, Process, free_port, start_process, wait_until
+from tests.chaos.witnesses import Witness
+from tests.chaos.zygotes import Replica, Zygote
+from tests.controlplane import ApiError, ControlPlane, binaries, free_port, podgroups, wait_until
+from tests.controlplane.api import Api, read_documents
+from tests.controlplane.objects import pod
 
 ROOT = Path(__file__).parents[2]
 SERVICE_ACCOUNT = "system:serviceaccount:kube-system:kerf"
 """The user whom manifests/rbac.yaml gives its rights."""
 SCHEDULERS = ("default-scheduler", "kerf-second")
 MAX_REPLICAS = 2
+REFUSED = (403, 422)
+"""Statuses of what an admission policy does not let through."""
 TTL_S = 4.0
 
 _RBAC = ROOT / "manifests" / "rbac.yaml"
 _QUEUE_RBAC = ROOT / "manifests" / "queue" / "rbac.yaml"
+_POLICY = ROOT / "manifests" / "admission-policy.yaml"
+"""What keeps authors' hands off assignments."""
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _CONFIG = ROOT / "scheduler-config" / "decisive.yaml"
 # Everything that waits is shortened alike: kube-scheduler gives up first, then Kerf, then the reservation ends.
@@ -36,7 +49,21 @@ _SCHEDULER_TIMES = {
         "percentageOfNodesToScore: 100\npodInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 2"
     ),
 }
+_MANAGED = [
+    {"name": "nvidia.com/gpu", "ignoredByScheduler": False},
+    {"name": "kerf.dev/gpu", "ignoredByScheduler": True},
+]
+"""By which kube-scheduler tells the pods that have to wait for Kerf: a resource, or a marker in the limits."""
 _KERF_TIMES = ("cluster.request_timeout_s=2", f"decisions.reservation_ttl_s={TTL_S:g}")
+_AUTHOR = (
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "create", "patch", "delete"]},
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["create"]},
+)
+"""What the authors of pods may do."""
+_HOSTILE = (
+    f"/api/v1/namespaces/{attacks.NAMESPACE}/pods?gracePeriodSeconds=0",
+    f"/apis/resource.k8s.io/v1/namespaces/{attacks.NAMESPACE}/resourceclaims",
+)
 # Nothing is kept for the first in the queue: the checker asks why a pod waits that fits.
 _QUEUE = ("queue.enabled=true", "queue.gang_timeout_s=4", "queue.reserve_after_s=3600")
 
@@ -51,7 +78,7 @@ class Loop:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chaos", daemon=True)
 
     def start(self) -> None:
@@ -87,26 +114,41 @@ class Loop:
 class Cluster:
     """Everything that runs, from entry to exit. Use it from one thread that lives as long."""
 
-    def __init__(self, directory: Path, *, queue: bool = False) -> None:
-        """With `queue`, Kerf's is enabled."""
+    def __init__(self, directory: Path, *, queue: bool = False, groups: bool = False) -> None:
+        """With `queue`, Kerf's is enabled; with `groups`, Kubernetes' own, where this version has them."""
         self._queue = queue
-        self.plane = ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT})
+        self.has_groups = groups and binaries.minor() >= "1.36"
+        """Whether pods may be members of a PodGroup."""
+        flags = podgroups.SERVER_FLAGS if self.has_groups else ()
+        users = {"kerf": SERVICE_ACCOUNT, "author": "mallory"}
+        self.plane = ControlPlane(directory, users=users, flags=flags)
+        self._policies = read_documents(_POLICY) if _POLICY.exists() else []
+        self._guarded = False
         self.loop = Loop()
         self._proxies: list[ApiProxy] = []
         self._kubeconfigs: list[Path] = []
         self._ports = [free_port() for _ in range(MAX_REPLICAS)]
+        self._zygote = Zygote(
+            {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "KERF_"))}
+        )
         self._num_started = 0
         self._elects = False
+        self._stoppable = False
 
     def __enter__(self) -> Self:
         self.loop.start()
         try:
+            self._zygote.start()
             self.plane.start()
             self.plane.apply(_RBAC, *([_QUEUE_RBAC] if self._queue else []))
+            self.plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": attacks.NAMESPACE}})
+            self.plane.grant("author", *_AUTHOR)
+            self.author = self.plane.api("author")
             self.loop.run(self._start_hops())
+            self.guard(True)
+            gates = podgroups.GATES if self.has_groups else ()
             for name, url in zip(SCHEDULERS, self.router.urls, strict=True):
-                names = {"schedulerName: default-scheduler": f"schedulerName: {name}"}
-                self.plane.start_scheduler(_CONFIG, name, names | _SCHEDULER_TIMES, extender_url=url)
+                self.plane.start_scheduler(scheduler_config(_CONFIG.read_text(), name, url), name, gates=gates)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -116,6 +158,9 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.end_kerf()
+        self._zygote.stop()
+        if hasattr(self, "author"):
+            self.author.close()
         self.plane.stop()
         self.loop.run(self._stop_hops())
         self.loop.stop()
@@ -124,6 +169,9 @@ class Cluster:
         self.board = Board(asyncio.get_running_loop().time)
         self.router = Router(self.board)
         await self.router.start()
+        admin = json.loads(self.plane.kubeconfig().read_text())["users"][0]["user"]["token"]
+        self.witness = Witness(self.plane.url, admin, self.plane.certificate)
+        await self.witness.start()
         for replica in range(MAX_REPLICAS):
             proxy = ApiProxy(self.board, replica, self.plane.url, self.plane.certificate)
             await proxy.start()
@@ -133,6 +181,8 @@ class Cluster:
     async def _stop_hops(self) -> None:
         if hasattr(self, "router"):
             await self.router.stop()
+        if hasattr(self, "witness"):
+            await self.witness.stop()
         for proxy in self._proxies:
             await proxy.stop()
 
@@ -146,22 +196,26 @@ class Cluster:
     # Kerf
 
     @property
-    def replicas(self) -> list[Process]:
+    def replicas(self) -> list[Replica]:
         """Kerf's processes of this run; a dead one stays until it is replaced."""
         return self.board.replicas
 
-    def start_kerf(self, num_replicas: int) -> None:
-        """Start all replicas of a run; they take a moment to get ready."""
+    def start_kerf(self, num_replicas: int, *, elects: bool, stoppable: bool) -> None:
+        """Start all replicas of a run; they take a moment to get ready. `elects`: they hold Kerf's own lease."""
         self._num_started += 1
-        self._elects = num_replicas > 1
+        self._elects, self._stoppable = elects, stoppable
         self.board.replicas[:] = [self._start_replica(replica) for replica in range(num_replicas)]
         self.loop.call(self.router.lead_to, [process.url for process in self.replicas])
 
-    def revive_kerf(self) -> None:
-        """Start again the replicas that are dead."""
+    def revive_kerf(self) -> list[Replica]:
+        """Start again the replicas that are dead; returns those whose end nobody wanted."""
+        ended = []
         for replica, process in enumerate(self.replicas):
             if not process.running:
                 self.replicas[replica] = self._start_replica(replica)
+                if not process.killed and "address already in use" not in process.last_words():
+                    ended.append(process)
+        return ended
 
     def end_kerf(self) -> None:
         """No replica runs any more."""
@@ -171,17 +225,15 @@ class Cluster:
                 process.kill()
             self.replicas.clear()
 
-    def _start_replica(self, replica: int) -> Process:
+    def _start_replica(self, replica: int) -> Replica:
         port = self._ports[replica]
-        command: list[str | Path] = [
-            *(sys.executable, "-m", "tests.chaos.jumps", "serve", "--port", str(port)),
-            *("--kubeconfig", self._kubeconfigs[replica]),
+        arguments = [
+            *("serve", "--port", str(port), "--kubeconfig", str(self._kubeconfigs[replica])),
             *(part for setting in (*_KERF_TIMES, *(_QUEUE if self._queue else ())) for part in ("--set", setting)),
             *(("--set", "leader_election.mode=own") if self._elects else ()),
         ]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "KERF_"))}
         log = self.plane.directory / f"kerf-{self._num_started}-{replica}.log"
-        return start_process("kerf", command, log, f"http://127.0.0.1:{port}", environment)
+        return self._zygote.replica(arguments, f"http://127.0.0.1:{port}", log, stoppable=self._stoppable)
 
     def kerf_fault(self) -> str:
         """Why no replica is ready, "" when one is."""
@@ -212,10 +264,67 @@ class Cluster:
         self.plane.request("DELETE", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0")
         self.plane.request("DELETE", "/api/v1/nodes")
         self.plane.request("DELETE", _LEASES)
-        wait_until(lambda: not self.items("pods") and not self.items("nodes"), 30.0, "the cluster is empty")
+        for path in _HOSTILE:
+            with contextlib.suppress(RecursionError):  # the answer has all that was deleted, however deep
+                self.plane.request("DELETE", path)
+        if self.has_groups:
+            self.plane.request("DELETE", podgroups.path())
+        wait_until(lambda: not self.witness.seen.pods and not self.witness.seen.nodes, 30.0, "the cluster is empty")
+
+    def guard(self, on: bool) -> None:
+        """Let the API server refuse, or not, what Kerf's admission policy says; where none is shipped, nothing."""
+        if on == self._guarded or not self._policies:
+            return
+        self._guarded = on
+        if on:
+            self.plane.apply(*self._policies)
+        else:
+            for document in self._policies:
+                plural = f"{document['kind'].lower().removesuffix('y')}ies".replace("bindingies", "bindings")
+                name = document["metadata"]["name"]
+                self.plane.request("DELETE", f"/apis/{document['apiVersion']}/{plural}/{name}")
+        wait_until(lambda: self._refuses_forgeries() == on, 30.0, "the admission policy is in effect, or no longer")
+
+    def _refuses_forgeries(self) -> bool:
+        forged = pod("forged", annotations={"kerf.dev/assigned-gpus": "0"})
+        try:
+            self.author.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", forged)
+        except ApiError as error:
+            if error.status not in REFUSED:
+                raise
+            return True
+        return False
 
 
-def create_all(plane: ControlPlane, path: str, manifests: Sequence[dict[str, Any]]) -> None:
+def scheduler_config(text: str, name: str, url: str) -> str:
+    """The shipped configuration for a scheduler of that name that finds Kerf at that address, with short times.
+
+    Each entry keeps its path.
+    """
+    for old, new in _SCHEDULER_TIMES.items():
+        text = text.replace(old, new)
+    config = yaml.safe_load(text)
+    config["profiles"] = [profile | {"schedulerName": name} for profile in config["profiles"]]
+    entries = config["extenders"]
+    if not any(entry.get("ignorable") for entry in entries):  # without Kerf no pod would be placed
+        bypass = {key: value for key, value in entries[0].items() if key not in ("bindVerb", "preemptVerb")}
+        entries[0]["managedResources"] = _MANAGED
+        entries.append(bypass | {"ignorable": True, "httpTimeout": "1s"})
+    for entry in entries:
+        entry["urlPrefix"] = url + urllib.parse.urlsplit(entry["urlPrefix"]).path.rstrip("/")
+    return yaml.safe_dump(config)
+
+
+class Kubelet(Api):
+    """The API server, as a node's kubelet speaks to it."""
+
+    def __init__(self, plane: ControlPlane, node: str) -> None:
+        admin = json.loads(plane.kubeconfig().read_text())["users"][0]["user"]["token"]
+        super().__init__(plane.url, plane.certificate, admin)
+        self._headers |= {"Impersonate-User": f"system:node:{node}", "Impersonate-Group": "system:masters"}
+
+
+def create_all(plane: ControlPlane, path: str, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Create objects of one kind."""
     for manifest in manifests:
         plane.request("POST", path, manifest)

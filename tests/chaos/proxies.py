@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tests.chaos import hops
 from tests.chaos.boards import Board
-from tests.chaos.plans import Kind
+from tests.chaos.plans import Fault, Kind
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "date"}
 _STATUSES = {
@@ -24,6 +24,9 @@ _STATUSES = {
     Kind.ERROR_AFTER_WRITE: (500, "InternalError", "etcdserver: request timed out"),
 }
 _TICK_S = 0.02
+_WATCHLESS_S = 1.5
+"""How much later watches come through again than other calls: they wait longer between two attempts."""
+_LATER_S = 1.2
 
 
 @dataclass(eq=False)
@@ -90,6 +93,8 @@ class ApiProxy:
             if self._watches and (fault := self._board.lasting(Kind.UNREACHABLE)):
                 self._board.record_once(fault)
                 self._cut()
+            if self._watches and self._board.is_watchless:
+                self._cut()
             if self._watches and (fault := self._board.take(Kind.PAUSE)):
                 self._board.pause(fault, self._board.leader)
             if self._watches:  # it runs, and is past its start
@@ -103,6 +108,8 @@ class ApiProxy:
         board = self._board
         if fault := board.lasting(Kind.UNREACHABLE):
             board.record_once(fault)
+            return hops.abort(request)
+        if board.is_cut_off or (board.is_watchless and "watch" in request.query):
             return hops.abort(request)
         body = await request.read()
         if fault := board.lasting(Kind.LATENCY):
@@ -130,7 +137,9 @@ class ApiProxy:
         if fault := board.kill(Kind.KILL_BINDING_ASKED, self._replica):
             board.later(self._write_late(request, body, fault.for_s))
             return hops.abort(request)
-        if fault := board.take(Kind.PAUSE_IN_BIND):
+        if fault := board.take(Kind.LAPSE_ANSWER_LOST, Kind.LAPSE_LATE_BINDING):
+            return await self._lapse(fault, request, body)
+        if fault := board.take(Kind.PAUSE_IN_BIND, Kind.VM_PAUSE):
             board.pause(fault, self._replica)
             await asyncio.sleep(fault.for_s + (0.05 if fault.late else -0.05))
         elif fault := board.take(Kind.LATE_BINDING):
@@ -155,6 +164,17 @@ class ApiProxy:
                 await answer.write_eof()
             board.kill(Kind.KILL_BINDING_ANSWERED, self._replica)
         return answer
+
+    async def _lapse(self, fault: Fault, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+        """The outcome of a Binding is not known, and no replica can ask before the lease has run out."""
+        self._board.record(fault.kind)
+        self._board.cut_off(fault.for_s, _WATCHLESS_S)
+        if fault.kind is Kind.LAPSE_ANSWER_LOST:
+            with contextlib.suppress(*hops.FAILURES):
+                await self._exchange(request, body)
+        else:
+            self._board.later(self._write_late(request, body, fault.for_s + (_LATER_S if fault.late else 0.0)))
+        return hops.abort(request)
 
     async def _letting_go(self, request: web.BaseRequest, body: bytes, *, nominates: bool) -> web.StreamResponse:
         """The nomination of a queued pod, or the opening of its gate."""
@@ -219,7 +239,7 @@ class ApiProxy:
         try:
             while watch.request.transport is not None:
                 await asyncio.wait([reading], timeout=_TICK_S)
-                if loop.time() < watch.silent_until:
+                if loop.time() < watch.silent_until or self._board.is_watchless:
                     continue
                 if watch.injected and between_lines:
                     await response.write(watch.injected.pop())

@@ -23,6 +23,7 @@ class Router:
         self._board = board
         self._targets: Sequence[str] = ()
         self._led: int | None = None  # the replica that was last seen to lead
+        self._led_to = [0, 0]  # by scheduler
         self._following: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._runners: list[web.ServerRunner] = []
@@ -55,22 +56,29 @@ class Router:
         """Another run begins: these are its replicas."""
         self._targets = targets
         self._led = None
+        self._led_to = [0, 0]
         self._board.leader = 0
         self._deciding = [set(), set()]
         self._overlapped = False
 
     async def _follow(self) -> None:
-        """One replica is called blindly, as a static pod is; of two the one that says it is ready."""
+        """One replica is called blindly, as a static pod is; of two the one that says it is ready.
+
+        When both say so, each scheduler has its own, as with connections of a Service that are kept.
+        """
         while True:
             await asyncio.sleep(_POLL_S)
-            if len(self._targets) < 2:
+            targets = self._targets
+            if len(targets) < 2:
                 continue
-            for replica, url in enumerate(self._targets):
-                if await self._is_ready(url):
-                    if self._led not in (None, replica):
-                        self._board.record(Kind.FAILOVER)
-                    self._led = self._board.leader = replica
-                    break
+            ready = await asyncio.gather(*map(self._is_ready, targets))
+            leading = [replica for replica, leads in enumerate(ready) if leads]
+            if not leading or targets is not self._targets:
+                continue
+            if self._led not in (None, leading[0]):
+                self._board.record(Kind.FAILOVER)
+            self._led = self._board.leader = leading[0]
+            self._led_to = [leading[0], leading[-1]]
 
     async def _is_ready(self, url: str) -> bool:
         if self._session is None:
@@ -91,8 +99,8 @@ class Router:
         body = await request.read()
         if not self._targets or self._session is None:
             return web.Response(status=503)
-        replica = self._board.leader
-        verb = request.path.strip("/")
+        replica = self._led_to[scheduler] if len(self._targets) > 1 else 0
+        verb = request.path.rpartition("/")[2]
         if verb == "bind":
             self._board.kill(Kind.KILL_BIND_CALLED, replica)
         try:

@@ -4,30 +4,28 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import urllib3
 
 from tests.chaos import checker, plans
-from tests.chaos.checker import Violation
+from tests.chaos.checker import Manifest, Violation
 from tests.chaos.clusters import SCHEDULERS, TTL_S, Cluster, HarnessError, create_all
-from tests.chaos.plans import Fault, Kind, NodePlan, Plan, PodPlan
-from tests.controlplane import ApiError, ProcessError
-from tests.controlplane.objects import gpu_node, pod
+from tests.chaos.plans import Kind, Plan
+from tests.chaos.steps import Steps, node_manifest
+from tests.controlplane import ApiError, ProcessError, wait_until
 
 _NODES = "/api/v1/nodes"
 _PODS = "/api/v1/namespaces/default/pods"
-_MERGE = "application/merge-patch+json"
 _SAMPLE_S = 0.5
 _TICK_S = 0.01
 _LINGER_S = 15.0
 _STORM_WITHIN_S = 240.0
-_READY_WITHIN_S = 180.0
+_READY_WITHIN_S = 60.0
+_READY_AGAIN_S = 0.02
+_LOOK_S = 0.1
 _CALM_WITHIN_S = 90.0
 """How long after the last fault pods may take to find their place: kube-scheduler's own watches come back slowly
 after a restart of the API server, and machines are busy. The wait ends as soon as all is well."""
-
-Manifest = dict[str, Any]
 
 
 @dataclass
@@ -53,11 +51,7 @@ class Run:
         self._cluster = cluster
         self._plan = plan
         self._clock = clock
-        self._pods = {planned.name: planned for planned in (*plan.pods, *plan.late_pods)}
-        self._nodes = {planned.name: planned for planned in plan.nodes}
-        self._steps: list[tuple[float, Callable[[], bool]]] = []
-        self._counts: Counter[Kind] = Counter()
-        self._expected: set[str] = set()
+        self._steps = Steps(cluster, plan, clock)
         self._busy = True
         self.phases_s: list[float] = []
         """When each phase was over: the empty cluster, the storm, the calm."""
@@ -70,14 +64,14 @@ class Run:
             for phase in (self._prepare, self._storm, self._calm):
                 phase()
                 self.phases_s.append(round(self._clock() - began, 1))
-            nodes, pods = self._cluster.items("nodes"), self._cluster.items("pods")
+            nodes, pods = self._seen()
         except (ApiError, ProcessError, TimeoutError, OSError, urllib3.exceptions.HTTPError) as error:
             raise HarnessError(f"seed {self._plan.seed}: {error}") from error
         uses = checker.uses(nodes, pods).values()
         return Outcome(
             seed=self._plan.seed,
-            violations=list(self._violations),
-            faults=self._counts + self._cluster.loop.call(lambda: Counter(self._cluster.board.counts)),
+            violations=list(self._violations | self._steps.violations),
+            faults=self._steps.counts + self._cluster.loop.call(lambda: Counter(self._cluster.board.counts)),
             pods=len(pods),
             pods_bound=sum(bool(found["spec"].get("nodeName")) for found in pods),
             load_frac=sum(use.booked for use in uses) / sum(node.gpus for node in self._plan.nodes),
@@ -90,44 +84,45 @@ class Run:
         cluster, plan = self._cluster, self._plan
         cluster.end_kerf()
         cluster.clean()
-        create_all(cluster.plane, _NODES, [_node(planned) for planned in plan.nodes])
-        foreign = [planned for planned in plan.pods if planned.node]
-        create_all(cluster.plane, _PODS, [_pod(planned) for planned in foreign])
-        self._expected |= {planned.name for planned in foreign}
-        cluster.start_kerf(plan.replicas)
-        self._wait_ready()
+        cluster.loop.call(cluster.witness.seen.violations.clear)  # of the run before, its end included
+        if any(fault.kind in (*plans.EDITS, *plans.HOSTILE) for fault in plan.faults):
+            cluster.guard(plan.policy)
+        create_all(cluster.plane, _NODES, [node_manifest(planned) for planned in plan.nodes])
+        for planned in plan.pods:
+            if planned.node:
+                self._steps.creation(planned)()
+        cluster.start_kerf(plan.replicas, elects=plan.elects, stoppable=plan.stops_clocks)
+        if fault := self._unready():
+            raise HarnessError(f"seed {plan.seed}: Kerf does not get ready: {fault}")
 
     def _storm(self) -> None:
         """Pods and faults as planned; the steps of this thread are objects and restarts, the hops do the rest."""
-        plan, board, loop = self._plan, self._cluster.board, self._cluster.loop
+        plan, board, loop, steps = self._plan, self._cluster.board, self._cluster.loop, self._steps
         for planned in plan.pods:
             if not planned.node:
-                self._at(planned.at_s, self._creation(planned))
+                steps.at(planned.at_s, steps.creation(planned))
         for fault in plan.faults:
             if fault.kind in plans.OBJECTS or fault.kind in plans.RESTARTS:
-                self._at(fault.at_s, self._object_fault(fault))
+                steps.at(fault.at_s, steps.fault(fault))
         loop.call(board.begin, plan.faults)
-        began = sampled = self._clock()
+        began = sampled = steps.began = self._clock()
         while self._storming(self._clock() - began):
             now = self._clock()
-            while self._steps and self._steps[0][0] <= now - began:
-                at_s, step = self._steps.pop(0)
-                if not self._done(step):
-                    self._at(max(at_s, now - began) + 0.1, step)
+            steps.take_due(now - began)
             if now - sampled >= _SAMPLE_S:
                 sampled = now
-                self._done(self._sample)
-            self._cluster.revive_kerf()
+                steps.done(self._sample)
+            self._revive()
             time.sleep(_TICK_S)
         loop.call(board.end)
         deadline = self._clock() + 30.0
         while loop.call(lambda: board.num_pending) and self._clock() < deadline:
-            self._cluster.revive_kerf()
+            self._revive()
             time.sleep(_TICK_S)
 
     def _storming(self, now_s: float) -> bool:
         """Whether something is still to come: also faults that wait for a Binding, while pods wait to be bound."""
-        if self._steps or now_s < self._plan.ends_s:
+        if len(self._steps) or now_s < self._plan.ends_s:
             if now_s > _STORM_WITHIN_S:
                 raise HarnessError(f"seed {self._plan.seed}: the storm does not end")
             return True
@@ -135,44 +130,68 @@ class Run:
 
     def _calm(self) -> None:
         """No more faults: everything has to come right by itself."""
-        cluster, plan = self._cluster, self._plan
-        self._wait_ready()
+        cluster, plan, loop = self._cluster, self._plan, self._cluster.loop
+        if fault := self._unready():
+            self._violations[Violation("Kerf is ready again", "readyz", fault[:500])] = None
+            return
         before = cluster.items("pods")
         for planned in plan.late_pods:
-            self._creation(planned)()
-        deadline = self._clock() + _CALM_WITHIN_S
-        while unsettled := self._unsettled():
-            if self._clock() > deadline:
-                self._violations |= dict.fromkeys(unsettled)
-                break
-            self._sample()
-            time.sleep(0.2)
-        deadline = self._clock() + 2 * TTL_S
-        while leaked := self._leaked():
-            if self._clock() > deadline:
-                self._violations |= dict.fromkeys(leaked)
-                break
-            time.sleep(0.2)
+            self._steps.creation(planned)()
+        self._wait_for_none(self._unsettled, _CALM_WITHIN_S)
+        self._wait_for_none(self._leaked, 2 * TTL_S)
         self._sample()
-        nodes, pods = cluster.items("nodes"), cluster.items("pods")
-        self._violations |= dict.fromkeys(checker.bound_beyond(before, nodes, pods))
-        self._violations |= dict.fromkeys(checker.lost(self._expected, pods))
+        wait_until(self._all_is_seen, 30.0, "the witness has seen all")
+        nodes, held = self._seen()
+        self._violations |= loop.call(lambda: dict(cluster.witness.seen.violations))
+        self._violations |= dict.fromkeys(checker.bound_beyond(before, nodes, held))
+        self._violations |= dict.fromkeys(checker.lost(self._steps.expected, held))
 
-    def _wait_ready(self) -> None:
+    def _wait_for_none(self, judge: Callable[[], list[Violation]], within_s: float) -> None:
+        """What is not well after that time is a violation."""
+        deadline = self._clock() + within_s
+        while found := judge():
+            if self._clock() > deadline:
+                self._violations |= dict.fromkeys(found)
+                return
+            self._sample()
+            time.sleep(_LOOK_S)
+
+    def _unready(self) -> str:
+        """Why no replica gets ready in time, "" when one does."""
         deadline = self._clock() + _READY_WITHIN_S
         while fault := self._cluster.kerf_fault():
             if self._clock() > deadline:
-                raise HarnessError(f"seed {self._plan.seed}: Kerf does not get ready: {fault}")
-            self._cluster.revive_kerf()
-            time.sleep(0.05)
+                return fault
+            self._revive()
+            time.sleep(_READY_AGAIN_S)
+        return ""
+
+    def _revive(self) -> None:
+        """What its supervisor does for a process that has ended, as long as there is one."""
+        if self._steps.kerf_is_gone:
+            return
+        for ended in self._cluster.revive_kerf():
+            self._violations[Violation("Kerf does not end by itself", ended.log.name, ended.last_words()[:500])] = None
 
     # Judgement
 
+    def _seen(self) -> tuple[list[Manifest], list[Manifest]]:
+        """Nodes and pods as the witness has seen them, the pods with what their Bindings wrote."""
+        seen = self._cluster.witness.seen
+        return self._cluster.loop.call(lambda: (list(seen.nodes.values()), seen.holding()))
+
+    def _all_is_seen(self) -> bool:
+        """Whether the witness knows of all pods where they are."""
+        there, seen = (
+            {found["metadata"]["uid"]: found["spec"].get("nodeName") for found in pods}
+            for pods in (self._cluster.items("pods"), self._seen()[1])
+        )
+        return there == seen
+
     def _sample(self) -> bool:
-        """What has to hold at every moment."""
-        nodes, pods = self._cluster.items("nodes"), self._cluster.items("pods")
-        found = checker.overbooked(nodes, pods) + checker.misplaced(nodes, pods, SCHEDULERS)
-        self._violations |= dict.fromkeys(found)
+        """What has to hold at every moment; that no GPU has two holders the witness judges."""
+        nodes, pods = self._seen()
+        self._violations |= dict.fromkeys(checker.misplaced(nodes, pods, SCHEDULERS))
         self._busy = bool(checker.stranded(nodes, pods))
         self._replace_evicted(pods)
         return True
@@ -180,16 +199,17 @@ class Run:
     def _replace_evicted(self, pods: list[Manifest]) -> None:
         """What their kubelet and controller would do for members of gangs that Kerf has given up."""
         there = {found["metadata"]["name"]: found for found in pods}
-        for name in sorted(self._expected):
-            if self._pods[name].gang and name not in there:
-                self._creation(self._pods[name])()
-            elif self._pods[name].gang and there[name]["metadata"].get("deletionTimestamp"):
-                self._delete(f"{_PODS}/{name}?gracePeriodSeconds=0")
+        for name in sorted(self._steps.expected):
+            planned = self._steps.pods[name]
+            if planned.gang and name not in there:
+                self._steps.creation(planned)()
+            elif planned.gang and there[name]["metadata"].get("deletionTimestamp"):
+                self._steps.delete(f"{_PODS}/{name}?gracePeriodSeconds=0")
 
     def _unsettled(self) -> list[Violation]:
-        nodes, pods = self._cluster.items("nodes"), self._cluster.items("pods")
+        nodes, pods = self._seen()
         found = checker.unexplained(pods) + checker.stranded(nodes, pods) + checker.in_part(pods)
-        return found + checker.lost(self._expected, pods)  # members of gangs are made anew
+        return found + checker.lost(self._steps.expected, pods)  # members of gangs are made anew
 
     def _leaked(self) -> list[Violation]:
         names = ("kerf_reservations", "kerf_bindings_under_way")
@@ -199,141 +219,3 @@ class Run:
             for name, value in values.items()
             if value
         ]
-
-    # Steps
-
-    def _at(self, at_s: float, step: Callable[[], bool]) -> None:
-        self._steps.append((at_s, step))
-        self._steps.sort(key=lambda entry: entry[0])
-
-    def _done(self, step: Callable[[], bool]) -> bool:
-        """Take a step; False when the API server would not have it now."""
-        try:
-            return step()
-        except ApiError as error:
-            if error.status not in (409, 429) and error.status < 500:
-                raise
-            return False
-        except (urllib3.exceptions.HTTPError, OSError):
-            return False
-
-    def _creation(self, planned: PodPlan) -> Callable[[], bool]:
-        def create() -> bool:
-            try:
-                self._cluster.plane.request("POST", _PODS, _pod(planned))
-            except ApiError as error:
-                if error.status != 409:  # there already: the first try had come through
-                    raise
-            self._expected.add(planned.name)
-            return True
-
-        return create
-
-    def _object_fault(self, fault: Fault) -> Callable[[], bool]:
-        if fault.kind in plans.RESTARTS:
-            return lambda: self._restart(fault)
-        return {
-            Kind.NODE_DELETED: lambda: self._delete_node(fault),
-            Kind.NODE_SHRUNK: lambda: self._shrink_node(fault),
-            Kind.POD_DELETED: lambda: self._delete_pod(fault),
-            Kind.POD_RECREATED: lambda: self._recreate_pod(fault),
-            Kind.POD_TERMINATING: lambda: self._terminate_pod(fault),
-        }[fault.kind]
-
-    def _restart(self, fault: Fault) -> bool:
-        name = plans.RESTARTS[fault.kind]
-        self._cluster.plane.kill(name)
-        self._counts[fault.kind] += 1
-        time.sleep(fault.for_s)
-        self._cluster.plane.revive(name)
-        return True
-
-    def _delete_node(self, fault: Fault) -> bool:
-        if not self._delete(f"{_NODES}/{fault.target}"):
-            return True
-        self._counts[fault.kind] += 1
-        if fault.for_s:
-            self._at(fault.at_s + fault.for_s, lambda: self._create_node(self._nodes[fault.target]))
-        return True
-
-    def _create_node(self, planned: NodePlan) -> bool:
-        try:
-            self._cluster.plane.request("POST", _NODES, _node(planned))
-        except ApiError as error:
-            if error.status != 409:
-                raise
-        return True
-
-    def _shrink_node(self, fault: Fault) -> bool:
-        planned = self._nodes[fault.target]
-        self._offer(planned, planned.gpus // 2)
-        self._counts[fault.kind] += 1
-        if fault.for_s:
-            self._at(fault.at_s + fault.for_s, lambda: self._offer(planned, planned.gpus))
-        return True
-
-    def _offer(self, planned: NodePlan, gpus: int) -> bool:
-        change = {"status": {"allocatable": {checker.GPU: str(gpus)}}}
-        self._cluster.plane.request("PATCH", f"{_NODES}/{planned.name}/status", change, _MERGE)
-        return True
-
-    def _delete_pod(self, fault: Fault) -> bool:
-        self._expected.discard(fault.target)
-        if self._delete(f"{_PODS}/{fault.target}?gracePeriodSeconds=0"):
-            self._counts[fault.kind] += 1
-        return True
-
-    def _recreate_pod(self, fault: Fault) -> bool:
-        if fault.target not in self._expected:
-            return False  # it has yet to come
-        if self._delete(f"{_PODS}/{fault.target}?gracePeriodSeconds=0"):
-            self._counts[fault.kind] += 1
-        self._at(fault.at_s, self._creation(self._pods[fault.target]))
-        return True
-
-    def _terminate_pod(self, fault: Fault) -> bool:
-        self._expected.discard(fault.target)
-        if self._delete(f"{_PODS}/{fault.target}?gracePeriodSeconds=30"):
-            self._counts[fault.kind] += 1
-            end = f"{_PODS}/{fault.target}?gracePeriodSeconds=0"  # what its kubelet would do
-            self._at(fault.at_s + fault.for_s, lambda: self._delete(end) or True)
-        return True
-
-    def _delete(self, path: str) -> bool:
-        """Whether there was something to delete."""
-        try:
-            self._cluster.plane.request("DELETE", path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return False
-        return True
-
-
-def _node(planned: NodePlan) -> Manifest:
-    return gpu_node(planned.name, planned.gpus, planned.product, planned.memory_mib)
-
-
-def _pod(planned: PodPlan) -> Manifest:
-    annotations = {}
-    if planned.milli:
-        annotations["kerf.dev/gpu-share"] = str(planned.milli)
-    elif not planned.by_resource:
-        annotations["kerf.dev/gpu-count"] = str(planned.gpus)
-    if planned.memory_mib:
-        annotations["kerf.dev/gpu-memory-each"] = f"{planned.memory_mib}Mi"
-    if planned.model:
-        annotations["kerf.dev/gpu-model"] = planned.model
-    if planned.gang:
-        annotations |= {"kerf.dev/gang": planned.gang, "kerf.dev/gang-size": str(planned.gang_size)}
-    where: dict[str, Any] = {"nodeName": planned.node} if planned.node else {}
-    if planned.gated:
-        where["schedulingGates"] = [{"name": "kerf.dev/queue"}]
-    return pod(
-        planned.name,
-        gpus=planned.gpus if planned.by_resource else 0,
-        annotations=annotations,
-        scheduler_name="nobody" if planned.node else SCHEDULERS[planned.scheduler],
-        cpu="50m",
-        **where,
-    )

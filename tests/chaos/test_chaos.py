@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.controlplane import wait_until
+
+FIRST = 11
+QUEUED = 100
+
 pytestmark = [pytest.mark.controlplane, pytest.mark.e2e, pytest.mark.slow]
 
 
@@ -24,16 +29,25 @@ def chaos(tmp_path: Path, *options: str) -> dict[str, Any]:
     return account
 
 
-def test_no_promise_is_broken_in_two_runs(tmp_path: Path) -> None:
-    account = chaos(tmp_path, "--runs=2", "--seed=11")
-    assert account["runs"] == 2
-    assert account["seeds"] == [11, 12]
-    assert account["pods"] >= 400
-    assert 300 < account["pods_bound"] <= account["pods"]
-    assert sum(account["faults"].values()) > 0
+def test_no_promise_is_broken_in_two_runs_of_which_the_second_was_killed(tmp_path: Path) -> None:
+    account = tmp_path / "account.jsonl"
+    options = ("--runs=2", f"--seed={FIRST}", f"--resume={account}")
+    command = [sys.executable, "-m", "extender", "chaos", *options]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as killed:
+        wait_until(account.exists, 400.0, "the first run is over")
+        killed.kill()
+    assert [json.loads(line)["seed"] for line in account.read_text().splitlines()] == [FIRST]
+    report = chaos(tmp_path, *options)
+    assert report["runs"] == 2
+    assert report["seeds"] == [FIRST, FIRST + 1]
+    assert report["pods"] >= 400
+    assert 300 < report["pods_bound"] <= report["pods"]
+    assert sum(report["faults"].values()) > 0
+    assert [json.loads(line)["seed"] for line in account.read_text().splitlines()] == [FIRST, FIRST + 1]
 
 
 def test_no_promise_is_broken_when_pods_and_gangs_wait_in_the_queue(tmp_path: Path) -> None:
-    account = chaos(tmp_path, "--queue", "--runs=1", "--seed=100")
+    account = chaos(tmp_path, "--queue", "--runs=1", f"--seed={QUEUED}")
     assert account["pods_bound"] > 150
     assert sum(account["faults"].values()) > 0

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.chaos import checker
+from tests.chaos.witnesses import Seen
 from tests.controlplane.objects import gpu_node, pod
 
 Manifest = dict[str, Any]
@@ -74,7 +75,10 @@ def test_terminating_pods_still_hold() -> None:
 @pytest.mark.parametrize(
     ("placed", "promise"),
     [
-        (bound("a"), "as many GPUs as asked"),
+        (bound("a"), "no pod is placed blind"),
+        (bound("a", count=0, gpu_count="1"), "no pod is placed blind"),
+        (bound("a", count=0, gpu_share="500"), "no pod is placed blind"),
+        (bound("a", assigned_gpus=""), "as many GPUs as asked"),
         (bound("a", "0", count=2), "as many GPUs as asked"),
         (bound("a", "0", count=0, gpu_share="500"), "the share asked"),
         (bound("a", "0", gpu_model="v100"), "the model asked"),
@@ -181,3 +185,94 @@ def test_a_gang_that_runs_in_part_is_found() -> None:
     assert promises(checker.in_part([paired(bound("a", "0"))])) == ["gangs run whole"]
     assert checker.in_part([paired(bound("a", "0")), paired(bound("b", "1"))]) == []
     assert checker.in_part([paired(gated("a")), paired(gated("b")), bound("c", "0")]) == []
+
+
+def test_a_pod_without_gpus_that_waits_for_kerf_is_found() -> None:
+    waiting, placed = pending("a", 0), bound("b", count=0)
+    assert promises(checker.unscheduled(["a", "b", "c"], [waiting, placed])) == ["placed without Kerf"] * 2
+    assert checker.unscheduled(["b"], [waiting, placed]) == []
+
+
+def test_members_of_kubernetes_own_gangs_wait_for_each_other() -> None:
+    member = pending("a")
+    member["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+    assert checker.stranded([NODE], [member]) == []
+    assert promises(checker.unexplained([pending("a", reason="")])) == ["bound, or pending with a reason"]
+
+
+def edited(found: Manifest, **annotations: str | None) -> Manifest:
+    """The same pod after its author has written on it."""
+    written = dict(found["metadata"]["annotations"])
+    for key, value in annotations.items():
+        name = f"kerf.dev/{key.replace('_', '-')}"
+        if value is None:
+            del written[name]
+        else:
+            written[name] = value
+    return {**found, "metadata": {**found["metadata"], "annotations": written}}
+
+
+ASKED = bound("a", "0", 0, gpu_count="1")
+TWO = bound("a", "0,1", 2)
+SHARE = share("a", "0", 800, 10)
+NEXT = bound("next", "0")
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "planted", "promise"),
+    [
+        (ASKED, edited(ASKED, assigned_gpus=None, gpu_count=None), NEXT, "one exclusive holder"),
+        (ASKED, edited(ASKED, assigned_gpus="1"), NEXT, "one exclusive holder"),
+        (SHARE, edited(SHARE, gpu_share="1", assigned_share="1"), share("next", "0", 201, 10), "compute <= capacity"),
+        (TWO, edited(TWO, gpu_share="1", assigned_share="1"), share("next", "1", 500, 10), "one exclusive holder"),
+        (TWO, edited(TWO, assigned_gpus=None), NEXT, "one exclusive holder"),
+    ],
+)
+def test_what_was_given_to_the_next_after_an_edit_is_found(
+    first: Manifest, later: Manifest, planted: Manifest, promise: str
+) -> None:
+    seen = Seen()
+    seen.node(NODE)
+    seen.pod(first)
+    seen.pod(later)
+    assert not seen.violations
+    seen.pod(planted)
+    assert promises(list(seen.violations)) == [promise]
+    assert promises(checker.overbooked([NODE], seen.holding())) == [promise]
+
+
+def test_a_moment_with_two_holders_is_found_when_it_is_over() -> None:
+    seen = Seen()
+    seen.node(NODE)
+    for found in (bound("a", "0"), bound("b", "0")):
+        seen.pod(found)
+    seen.pod_gone("uid of b")
+    assert promises(list(seen.violations)) == ["one exclusive holder"]
+    assert checker.overbooked([NODE], seen.holding()) == []
+
+
+def test_the_witness_counts_nothing_that_is_gone_or_has_ended_and_all_that_is_ending() -> None:
+    seen = Seen()
+    seen.node(NODE)
+    ending = bound("a", "0")
+    seen.pod(ending)
+    seen.pod(bound("b", "1"))
+    seen.pod(bound("b", "1") | {"status": {"phase": "Failed"}})
+    seen.pod(bound("c", "1"))
+    assert not seen.violations
+    seen.pod({**ending, "metadata": {**ending["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    seen.pod(bound("d", "0"))
+    assert promises(list(seen.violations)) == ["one exclusive holder"]
+    assert [held["metadata"].get("deletionTimestamp") is not None for held in seen.holding()] == [True] + [False] * 3
+
+
+def test_a_mirror_that_comes_back_to_gpus_that_were_given_away_is_found() -> None:
+    seen = Seen()
+    seen.node(NODE)
+    mirror = bound("mirror", count=1)
+    seen.pod(mirror)
+    seen.pod_gone("uid of mirror")
+    seen.pod(bound("next", "0,1", 2))
+    assert not seen.violations
+    seen.pod({**mirror, "metadata": {**mirror["metadata"], "uid": "another"}})
+    assert promises(list(seen.violations)) == ["GPUs held <= GPUs installed"]

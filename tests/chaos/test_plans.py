@@ -16,6 +16,19 @@ def test_equal_seeds_give_equal_plans() -> None:
     assert plans.draw(7) != plans.draw(8)
 
 
+def test_what_goes_together_is_drawn_together() -> None:
+    for plan in (*MANY, *QUEUED):
+        kinds = {fault.kind for fault in plan.faults}
+        assert plan.elects or (plan.replicas == 1 and not kinds & set(plans.LAPSES))
+        assert plan.stops_clocks or Kind.VM_PAUSE not in kinds
+        if not plan.policy and kinds & set(
+            plans.EDITS
+        ):  # Kerf knows what was written before the edits as long as it lives
+            assert not kinds & {*plans.KILLS, *plans.QUEUE_KILLS, Kind.KERF_GONE}
+            assert plan.replicas == 1
+    assert {plan.policy for plan in MANY} == {True, False}
+
+
 def test_at_least_200_pods_stay_and_ask_for_80_percent_or_more() -> None:
     for plan in MANY:
         deleted = {fault.target for fault in plan.faults if fault.kind in (Kind.POD_DELETED, Kind.POD_TERMINATING)}
@@ -33,6 +46,7 @@ def test_every_kind_is_drawn() -> None:
 def test_faults_begin_while_pods_come_and_name_what_exists() -> None:
     for plan in MANY:
         names = {""} | {node.name for node in plan.nodes} | {pod.name for pod in plan.pods}
+        names |= {pod.group for pod in plan.pods}
         assert {fault.target for fault in plan.faults} <= names
         assert all(0 <= fault.at_s <= plans.WINDOW_S + 0.5 for fault in plan.faults)
 

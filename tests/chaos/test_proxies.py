@@ -39,6 +39,13 @@ class Upstream:
         return web.Response(status=201 if request.method == "POST" else 200, text="done")
 
 
+class Missed(list[float]):
+    """What a clock leaves out."""
+
+    def add(self, seconds: float) -> None:
+        self.append(seconds)
+
+
 class FakeProcess:
     """A replica that notes its signals."""
 
@@ -46,6 +53,7 @@ class FakeProcess:
 
     def __init__(self) -> None:
         self.signals: list[int] = []
+        self.missed = Missed()
 
     def signal(self, number: int) -> None:
         self.signals.append(number)
@@ -236,3 +244,33 @@ def test_a_watch_ends_with_an_error_inside() -> None:
             assert await answer.content.read() == b""
 
     run(scenario)
+
+
+@pytest.mark.parametrize(("kind", "written_at_once"), [(Kind.LAPSE_ANSWER_LOST, 1), (Kind.LAPSE_LATE_BINDING, 0)])
+def test_a_lapse_loses_the_answer_and_cuts_all_replicas_off(kind: Kind, written_at_once: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.write() == 0
+        assert len(rig.upstream.written) == written_at_once
+        assert rig.board.is_cut_off
+        assert await rig.read() == 0
+        await until(lambda: not rig.board.is_cut_off)
+        assert await rig.read() == 200
+        assert rig.board.is_watchless
+        async with rig.client.get(rig.url + POD) as answer:  # a call that is no watch comes through
+            assert answer.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await rig.client.get(rig.url + WATCH)
+        await until(lambda: not rig.board.num_pending)
+        assert rig.upstream.written == [b"binding"]
+
+    assert run(scenario, Fault(kind, 0.0, 0.4, late=True)).board.counts == {kind: 1}
+
+
+def test_a_machine_that_was_paused_has_missed_the_time() -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.write() == 201
+        await until(lambda: not rig.board.num_pending)
+
+    rig = run(scenario, Fault(Kind.VM_PAUSE, 0.0, 0.2))
+    assert rig.process.signals == [signal.SIGSTOP, signal.SIGCONT]
+    assert sum(rig.process.missed) >= 0.2
