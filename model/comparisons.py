@@ -13,6 +13,7 @@ from extender.core import packing
 from extender.core.packing import Nodes
 from model import delays
 from model.baselines import BASELINES
+from model.ceilings import ceiling
 from model.jobs import GPUS_PER_NODE, nodes_for_load, read_jobs
 from model.measures import measures
 from model.replays import replay
@@ -33,6 +34,8 @@ def compare(
     for trace in traces:
         pod_list = read_pods(directory, trace)
         offered = {seed: workload(directory, trace, seed, node_list, pod_list) for seed in seeds}
+        tell(f"{trace}, ceiling")
+        report.ceilings[trace] = ceiling(offered[seeds[0]])
         for policy in policies:
             runs = report.replays.setdefault(trace, {}).setdefault(policy, [])
             for seed in seeds:

@@ -115,6 +115,7 @@ def met(report: dict[str, Any]) -> bool:
     whole, samples = report["whole"], report["samples"]
     return (
         whole["jct_reduction"] >= JCT_AIM
+        and spread["half_width"] is not None  # one sample shows nothing for certain
         and spread["mean"] - spread["half_width"] >= JCT_AIM
         and all((run["p99_ratio"] or 0.0) <= P99_AIM for run in (whole, *samples))
     )
@@ -132,8 +133,9 @@ def _intervals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {name: _rounded(interval(found)) for name, found in values.items()}
 
 
-def _rounded(found: Interval) -> dict[str, float]:
-    return {"mean": round(found.mean, 4), "half_width": round(found.half_width, 4)}
+def _rounded(found: Interval) -> dict[str, float | None]:
+    half_width = found.half_width
+    return {"mean": round(found.mean, 4), "half_width": None if half_width is None else round(half_width, 4)}
 
 
 def _windows(jobs: JobList, days: float) -> list[tuple[float, float]]:

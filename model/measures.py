@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from extender.core import packing
 from extender.core.clusters import Floats, Longs
 from model.replays import Replay
 from model.workloads import Workload
@@ -49,15 +50,15 @@ def measures(workload: Workload, done: Replay) -> dict[str, Any]:
     allocation = allocation_curve(workload, done.placed)
     fragments = fragment_curve(workload, done.fragment_milli)
     nodes = done.nodes
-    num_pods = len(placed)
+    num_pods, refused = len(placed), num_refused(workload, done)
     allocated_milli = int(workload.asked_milli[placed].sum())
     return {
         "allocation": {str(load): allocation.at(load) for load in LOADS},
         "fragmentation": {str(load): fragments.at(load) for load in LOADS},
         "pods": num_pods,
         "placed": int(placed.sum()),
-        "failed": int(num_pods - placed.sum()),
-        "refused": 0,  # no baseline leaves a pod that fits
+        "failed": int(num_pods - placed.sum()) - refused,
+        "refused": refused,
         "success_rate": round(float(placed.mean()), 6),
         "gpu_utilisation": _percent(allocated_milli, workload.gpu_milli),
         "cpu_utilisation": _percent(int((nodes.cpu_milli - nodes.cpu_free_milli).sum()), int(nodes.cpu_milli.sum())),
@@ -73,6 +74,33 @@ def measures(workload: Workload, done: Replay) -> dict[str, Any]:
             "fragmented": [round(value, 3) for value in fragments.percent.tolist()],
         },
     }
+
+
+def num_refused(offered: Workload, done: Replay) -> int:
+    """Pods that were not placed although they fitted when they came."""
+    nodes = packing.copy_of(offered.nodes)
+    every = np.arange(len(nodes.cpu_milli))
+    full: Longs = np.zeros(len(offered.asks.cpu_milli), np.int64)  # nothing departs: what fits nowhere never will
+    refused = 0
+    for p, c in enumerate(offered.classes.tolist()):
+        node = int(done.placed[p])
+        if node >= 0:
+            _take(nodes, offered, c, node, int(done.gpus[p]))
+        elif not full[c]:
+            if packing.fits(nodes, offered.asks, c, every).any():
+                refused += 1
+            else:
+                full[c] = 1
+    return refused
+
+
+def _take(nodes: packing.Nodes, offered: Workload, c: int, node: int, gpus: int) -> None:
+    asks = offered.asks
+    nodes.cpu_free_milli[node] -= asks.cpu_milli[c]
+    nodes.memory_free_mib[node] -= asks.memory_mib[c]
+    for g in range(nodes.gpu_free_milli.shape[1]):
+        if gpus >> g & 1:
+            nodes.gpu_free_milli[node, g] -= asks.gpu_milli[c]
 
 
 def _curve(workload: Workload, percent: Floats) -> Curve:

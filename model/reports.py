@@ -15,11 +15,6 @@ from matplotlib.figure import Figure
 
 from extender.core.clusters import Floats
 
-CEILINGS: Final = {
-    **{"default": 96.91, "cpu050": 96.91, "cpu200": 96.90, "gpushare40": 95.63, "gpushare100": 89.19},
-    **{"gpuspec10": 96.86, "gpuspec33": 96.37, "multigpu20": 97.35, "multigpu50": 98.32},
-}
-"""Percent allocated at 100 % arrived load that no policy passes: a configuration LP over seed 42 of openb's traces."""
 # Student's t, 97.5 %, by degrees of freedom; from 30 on the normal distribution's within 4 %.
 _T: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -36,11 +31,11 @@ class Interval:
     """A mean with its 95 % interval."""
 
     mean: float
-    half_width: float
-    """0 for a single value: nothing is known of its spread."""
+    half_width: float | None
+    """None for a single value: nothing is known of its spread."""
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.half_width:.2f}"
+        return f"{self.mean:.2f}" if self.half_width is None else f"{self.mean:.2f} ± {self.half_width:.2f}"
 
 
 @dataclass
@@ -52,6 +47,8 @@ class Report:
     """[trace][policy][seed's position]."""
     published: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """[trace][policy] means at 100 and 130 % arrived load."""
+    ceilings: dict[str, float | None] = field(default_factory=dict)
+    """[trace] percent at 100 % arrived load that no policy passes on the first seed; None where that isn't known."""
     delays: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
     """[order] figures of `kerf simulate jobs`."""
     sizes: Sequence[Mapping[str, float]] = ()
@@ -62,7 +59,7 @@ def interval(values: Sequence[float]) -> Interval:
     """Mean and Student's 95 % interval."""
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return Interval(mean, 0.0)
+        return Interval(mean, None)
     quantile = _T[len(values) - 2] if len(values) - 2 < len(_T) else 1.96
     return Interval(mean, quantile * statistics.stdev(values) / len(values) ** 0.5)
 
@@ -130,9 +127,11 @@ def _draw_allocation(axes: Any, report: Report, trace: str) -> None:
         if values:
             axes.plot([100, 130], values, linestyle=":", marker="x", color="black", linewidth=0.8)
             axes.annotate(f" {THEIR_NAMES[policy]},\n published", (130, values[1]), fontsize=7, va="center")
-    if trace in CEILINGS:
-        axes.axhline(CEILINGS[trace], color="grey", linestyle="--", linewidth=1)
-        axes.annotate("ceiling at 100 %", (_FROM_LOAD, CEILINGS[trace]), fontsize=8, va="bottom")
+    highest = report.ceilings.get(trace)
+    if highest is not None:
+        axes.axhline(highest, color="grey", linestyle="--", linewidth=1)
+        words = f"ceiling at 100 %, seed {report.seeds[0]}"
+        axes.annotate(words, (_FROM_LOAD, highest), fontsize=8, va="bottom")
     axes.plot([_FROM_LOAD, 100], [_FROM_LOAD, 100], color="lightgrey", linewidth=1, zorder=0)
     axes.set_xlim(_FROM_LOAD, 140)
     axes.set_ylim(max(lowest - 12, 0), 100)
@@ -154,7 +153,7 @@ def _draw_utilisation(axes: Any, report: Report, trace: str) -> None:
     place = np.arange(len(policies))
     for shift, kind in enumerate(("gpu", "cpu", "memory")):
         spans = [interval([run[f"{kind}_utilisation"] for run in report.replays[trace][policy]]) for policy in policies]
-        bars, errors = [span.mean for span in spans], [span.half_width for span in spans]
+        bars, errors = [span.mean for span in spans], [span.half_width or 0.0 for span in spans]
         axes.bar(place + 0.27 * (shift - 1), bars, 0.25, yerr=errors, capsize=2, label=kind)
     axes.set_xticks(place, policies, fontsize=8)
     axes.set_ylabel("% of the capacity")

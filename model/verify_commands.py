@@ -106,12 +106,18 @@ def verify_jobs(
     publish(report, [table], json)
     console = errors() if json == "-" else console_on(sys.stdout)
     for part, means in report["intervals"].items():
-        words = ", ".join(f"{name} {found['mean']:.3f} ± {found['half_width']:.3f}" for name, found in means.items())
+        words = ", ".join(f"{name} {_spread(found)}" for name, found in means.items())
         console.print(f"{part}: {words}")
     for which, fair in zip(("fifo, kube-default", "kerf, bestfit"), report["whole"]["fairness"], strict=True):
         console.print(f"fairness between virtual clusters, {which}: {fair['jain_slowdown']:.3f} (Jain, slowdown)")
     if not job_trials.met(report):
         raise typer.Exit(1)
+
+
+def _spread(found: dict[str, float | None]) -> str:
+    """A mean, with its interval where there are several values."""
+    words = f"{found['mean']:.3f}"
+    return words if found["half_width"] is None else f"{words} ± {found['half_width']:.3f}"
 
 
 def _hours(seconds: list[float]) -> str:

@@ -7,6 +7,7 @@ resourceVersion is a precondition too, which is what the fence between two leade
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from extender import __version__
 from extender.cluster import objects
 from extender.cluster.contracts.readers import Plugin, assigned_gpus, handover
+from extender.cluster.decoding import Decoder
 from extender.cluster.events import EventRecorder
 from extender.cluster.fences import Fence, FencedError
 from extender.cluster.ledger import ClaimState, Ledger
@@ -39,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _OWN_PREFIX: Final = "kerf.dev/"
 
-_pod_decoder = msgspec.json.Decoder(objects.Pod)
+_pod_decoder = Decoder(objects.Pod)
 
 
 class BindError(Exception):
@@ -48,6 +50,15 @@ class BindError(Exception):
 
 class _UndecidedError(BindError):
     """A Binding may yet take effect: what it holds must not be given away until it is settled."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What a binding rests on."""
+
+    epoch: str
+    version: str = ""
+    """The resourceVersion that the last Binding sent carries, "" before there is one."""
 
 
 class Binder:
@@ -92,7 +103,7 @@ class Binder:
         if fault:
             self._ledger.release(pod.uid)
             raise BindError(f"Kerf can't tell which GPUs are free: {fault}")
-        epoch = self._enter()
+        attempt = self._enter()
         assignment = self._placer.reserved(pod.uid, node) or self._check(pod, request, request.gpus, node)
         if assignment is None:
             return  # the watch tells that it is bound there already
@@ -100,7 +111,7 @@ class Binder:
         claim = self._ledger.begin_binding(pod.uid, node, assignment.holding, self._clock())
         outcome: ClaimState | None = ClaimState.UNDECIDED  # while nobody knows: cancellation and surprises included
         try:
-            await self._hand_over(pod, request, assignment, epoch, decided_at)
+            await self._hand_over(pod, request, assignment, attempt, decided_at)
             outcome = ClaimState.BOUND
         except _UndecidedError:
             raise
@@ -110,7 +121,7 @@ class Binder:
         finally:
             self._ledger.end_binding(claim, outcome, self._clock())
             if outcome is ClaimState.UNDECIDED:
-                self.settler.add(pod, claim)
+                self.settler.add(pod, claim, attempt.version)
         self._placer.forget(pod.uid)
         self._fence.forget(pod.uid)
         self._events.emit(pod.namespace, pod.name, pod.uid, reason="GPUsAssigned", message=_sentence(assignment))
@@ -122,14 +133,14 @@ class Binder:
         return self._wall_clock() - (self._clock() - claim.since if claim is not None else 0.0)
 
     async def _hand_over(
-        self, pod: PodIdentity, request: PodRequest, assignment: Assignment, epoch: str, decided_at: float
+        self, pod: PodIdentity, request: PodRequest, assignment: Assignment, attempt: _Attempt, decided_at: float
     ) -> None:
         """Write the Binding in the way of the node's device plugin. Raises BindError, _UndecidedError."""
         node = assignment.node
         annotations = dict.fromkeys(request.stale, "") | _annotations(assignment) | self._notes(pod.uid)
         plugin = self._ledger.plugin_on(node)
         if plugin is Plugin.NATIVE or not assignment.gpus:
-            await self._write_fenced(pod, request, node, annotations, epoch)
+            await self._write_fenced(pod, request, node, annotations, attempt)
             return
         gpus = assigned_gpus(self._ledger.offer_of(node), assignment.holding)
         try:
@@ -140,7 +151,7 @@ class Binder:
         except (ClusterError, msgspec.DecodeError, RequestError, LockError) as error:
             raise BindError(f"pod {pod.key}: {error}") from error
         try:
-            await self._write_fenced(pod, request, node, {**handed.annotations, **annotations}, epoch)
+            await self._write_fenced(pod, request, node, {**handed.annotations, **annotations}, attempt)
         except _UndecidedError:
             raise  # if it takes effect yet, the lock is needed; if not, the next one takes it over
         except BindError:
@@ -159,7 +170,10 @@ class Binder:
             policy = self._placer.policy_of(request)
         except RequestError as error:
             raise BindError(str(error)) from error
-        placement = self._placer.place(pod, policy.asked(request) or gpus, policy, [node])
+        asked = policy.asked(request) or gpus
+        placement = self._placer.place(pod, asked, policy, [node])
+        if placement.node is None and self._ledger.cycles.claim_back(pod.uid):
+            placement = self._placer.place(pod, asked, policy, [node])
         if placement.unknown:
             raise BindError(f"node {node} is not known to Kerf")
         assignment = placement.assignment()
@@ -194,16 +208,19 @@ class Binder:
                 raise _refused(pod, node, error) from error
 
     async def _write_fenced(
-        self, pod: PodIdentity, request: PodRequest, node: str, annotations: dict[str, str], epoch: str
+        self, pod: PodIdentity, request: PodRequest, node: str, annotations: dict[str, str], attempt: _Attempt
     ) -> None:
         """Write a Binding that fails if another leader, or anybody, has changed the pod since it was read.
+
+        Whoever leads after the confirmation changes it, so what this rests on is not over when the Binding is written.
 
         A pod that was changed for a reason that does not matter, such as its status, is bound as it is now.
         Raises BindError, _UndecidedError.
         """
         version = self._fence.version_of(pod.uid) or await self._ask_version(pod, request)
         for repeatable in (True, False):
-            self._check_fence(epoch)  # after the version was read, and nothing is awaited between this and the write
+            await self._check_fence(pod, version, attempt.epoch)
+            attempt.version = version
             try:
                 return await self._post(pod, node, annotations, version)
             except ClusterError as error:
@@ -214,14 +231,15 @@ class Binder:
                     raise _refused(pod, node, error) from error
                 version = self._accept(pod, request, found)
 
-    def _enter(self) -> str:
+    def _enter(self) -> _Attempt:
         try:
-            return self._fence.enter()
+            return _Attempt(self._fence.enter())
         except FencedError as error:
             raise BindError(str(error)) from error
 
-    def _check_fence(self, epoch: str) -> None:
+    async def _check_fence(self, pod: PodIdentity, version: str, epoch: str) -> None:
         try:
+            await self._fence.confirm(pod.uid, version)
             self._fence.check(epoch)
         except FencedError as error:
             raise BindError(str(error)) from error
@@ -234,8 +252,7 @@ class Binder:
 
     def _accept(self, pod: PodIdentity, request: PodRequest, found: objects.Pod) -> str:
         """The resourceVersion of a pod that is still what was decided on. Raises BindError."""
-        if not self._fence.admits(found.metadata):
-            raise BindError(f"pod {pod.key} belongs to another leader by now")
+        self._fence.note(found.metadata)
         try:
             asked = read_pod_request(found).gpus
             by_claims = asked is None and request.gpus is not None and request.gpus.unit is AskedUnit.CLAIM
@@ -288,7 +305,7 @@ class Binder:
         if bound_to:
             held = self._ledger.hold_as_read(found, self._clock())
             if held is not None:
-                self.settler.add(pod, held)
+                self.settler.add(pod, held, "")
             raise BindError(f"pod {pod.key} is bound to node {bound_to} by somebody else") from cause
         if conflict:
             return found

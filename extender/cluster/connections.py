@@ -51,7 +51,7 @@ class ConnectionPool:
             method.encode(), target.encode(), self._fixed_head, _lines(headers), length,
         )  # fmt: skip
         request = head + (body or b"")
-        async with self._slots, asyncio.timeout(self._timeout_s):
+        async with asyncio.timeout(self._timeout_s), self._slots:  # to wait for a connection counts, too
             kept = self._take_idle()
             if kept is not None:
                 try:

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ClusterError, Transport
 
 logger = logging.getLogger(__name__)
@@ -35,22 +36,21 @@ class EventRecorder:
         self._waiting: asyncio.Queue[tuple[float, str, bytes]] = asyncio.Queue(_MAX_WAITING)
         self._last_emitted = float("-inf")
         self._stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks = Tasks()
         self.num_lost = 0
         """Events that were not written: too many waiting, or refused by the API server."""
 
     def start(self) -> None:
         """Begin to write, in the running event loop."""
-        self._tasks = [asyncio.create_task(self._write(), name="event writer") for _ in range(_NUM_WRITERS)]
+        for number in range(_NUM_WRITERS):
+            self.tasks.begin(f"event writer {number}", self._write, needed=False)
 
     async def stop(self) -> None:
         """Write what is waiting, for two seconds at most, and end."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._waiting.join(), timeout=2.0)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.end()
 
     def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
         """Record a normal event about a pod; returns at once."""

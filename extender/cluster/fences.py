@@ -1,9 +1,11 @@
 """The fence between a leader and its successor.
 
 A deadline that is checked before a write is no fence: the process may be paused between the two, for longer than its
-term. So every Binding of a GPU pod carries the resourceVersion of the pod as it was known *before* the last check, and
-a successor changes every pod that may be bound, before it decides anything. The API server then refuses the late
-Binding: 409. A pod that was changed for another reason is read again, checked again and bound.
+term, and its clock with it. So every Binding of a GPU pod carries the resourceVersion of the pod, is sent only after a
+request to the lease, sent later than that version was known, has shown that nobody else led; and a successor, before it
+decides anything, changes every pod that may be bound. Whoever succeeds does so after that request, hence changes that
+version, and the API server refuses the late Binding: 409. No clock has a part in this. A pod that was changed for
+another reason is read again, confirmed again and bound.
 """
 
 from collections import OrderedDict
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from extender.cluster import objects
+from extender.cluster.leases import Election, Unelected
 
 _MAX_KEPT: Final = 20_000
 
@@ -22,15 +25,15 @@ class FencedError(Exception):
 class Fence:
     """Whether this process may decide and bind now. Shut until opened; never waits."""
 
-    def __init__(self, clock: Callable[[], float], epoch_key: str = "") -> None:
-        """`epoch_key` is the annotation by which leaders of one election mark pods, "" where there is no election."""
+    def __init__(self, clock: Callable[[], float], election: Election | None = None) -> None:
         self._clock = clock
-        self._epoch_key = epoch_key
+        self._election = election or Unelected()
         self._epoch = ""
         self._deadline: Callable[[], float] = lambda: float("-inf")
         self._standing: Callable[[], str] = lambda: "not started"
         self._taking_over = ""
-        self._versions: OrderedDict[str, str] = OrderedDict()
+        # By UID: the resourceVersion, and how many requests to the lease had been sent when it was known.
+        self._versions: OrderedDict[str, tuple[str, int]] = OrderedDict()
 
     # Opening and shutting
 
@@ -69,26 +72,36 @@ class Fence:
         """To be called right before a write, after all that it rests on was read. Raises FencedError."""
         fault = self.fault()
         if fault or epoch != self._epoch:
-            raise FencedError(fault or "another process has led meanwhile")
+            raise FencedError(fault or "the term in which it was decided is over")
+
+    async def confirm(self, uid: str, version: str) -> None:
+        """Wait until it is certain that nobody else led when this version of a pod was known. Raises FencedError."""
+        known, since = self._versions.get(uid, ("", 0))
+        await self._confirm(since if known == version else self._election.num_asked)
+
+    async def confirm_now(self) -> None:
+        """Wait until it is certain that nobody else led when this was called. Raises FencedError."""
+        await self._confirm(self._election.num_asked)
+
+    async def _confirm(self, since: int) -> None:
+        if not await self._election.confirm(since):
+            raise FencedError(self.standby() or "whether this process still leads is not known")
 
     # Pods as they were known
 
     def note(self, pod: objects.Metadata) -> None:
-        """A pod as kube-scheduler, or the API server, has just shown it."""
-        if pod.uid and pod.resource_version and self.admits(pod):
-            self._versions[pod.uid] = pod.resource_version
+        """A pod as kube-scheduler, or the API server, has just shown it: a Binding may follow."""
+        if not (pod.uid and pod.resource_version):
+            self.forget(pod.uid)
+        elif self.version_of(pod.uid) != pod.resource_version:
+            self._versions[pod.uid] = pod.resource_version, self._election.num_asked
+            self._election.hurry()
             if len(self._versions) > _MAX_KEPT:
                 self._versions.popitem(last=False)
-        else:
-            self.forget(pod.uid)
-
-    def admits(self, pod: objects.Metadata) -> bool:
-        """Whether a pod is not marked by another leader of the same election."""
-        return not self._epoch_key or (pod.annotations or {}).get(self._epoch_key, self._epoch) == self._epoch
 
     def version_of(self, uid: str) -> str:
         """The resourceVersion of a pod as it was last noted, "" when it was not."""
-        return self._versions.get(uid, "")
+        return self._versions.get(uid, ("", 0))[0]
 
     def forget(self, uid: str) -> None:
         """A pod is bound, or gone."""

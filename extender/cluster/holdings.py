@@ -49,3 +49,34 @@ class Holding:
 def whole_gpus(units: int, gpus: Iterable[int] = ()) -> Holding:
     """So many whole GPUs, or time slices, of which these indices are known."""
     return Holding(units, tuple(Part(gpu) for gpu in gpus))
+
+
+NOTHING = Holding(0)
+
+
+def either(one: Holding, other: Holding) -> Holding:
+    """The least that covers both, where nobody can tell which of them is held. GPUs of unknown index count by number:
+    whole ones of the other side do for them."""
+    parts: dict[int | str, Part] = {}
+    for part in (*one.parts, *other.parts):
+        key = _key(part)
+        parts[key] = _larger(parts[key], part) if key in parts else part
+    num_unknown = 0
+    for holding in (one, other):
+        own = {_key(part) for part in holding.parts}
+        others_whole = sum(part.whole for key, part in parts.items() if key not in own)
+        num_unknown = max(num_unknown, holding.units - len(holding.parts) - others_whole)
+    profiles = {profile for profile, _ in (*one.mig, *other.mig)}
+    mig = tuple((name, max(dict(one.mig).get(name, 0), dict(other.mig).get(name, 0))) for name in sorted(profiles))
+    return Holding(len(parts) + num_unknown, tuple(parts.values()), mig)
+
+
+def _key(part: Part) -> int | str:
+    return part.gpu if part.gpu != UNKNOWN_GPU else part.uuid
+
+
+def _larger(one: Part, other: Part) -> Part:
+    """What covers two parts of one GPU; all of it where one is all of it."""
+    if one.whole or other.whole:
+        return one if one.whole else other
+    return Part(one.gpu, max(one.milli, other.milli), max(one.mib, other.mib), one.uuid or other.uuid)

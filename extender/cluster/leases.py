@@ -2,13 +2,20 @@
 
 A term ends for certain before anybody else may begin one: the holder counts its time from the moment *before* it asked
 for a renewal, everybody else from the moment *after* the renewal was seen. Nobody compares wall clocks. The record is
-client-go's (`tools/leaderelection`), written under the resourceVersion that was read.
+client-go's (`tools/leaderelection`), written under the resourceVersion that was read. A term that ran out ends for
+good, though nobody else has taken the lease: what comes after the next renewal is another.
+
+A clock may stand still, when a virtual machine is paused with it: the term looks good then, and others lead. So a
+deadline only says who is to be asked. What must not happen twice waits for a confirmation besides: the answer to a
+request that was sent later than what it rests on was known, and that shows the lease to be still this process's.
+Requests are numbered, and no clock is asked.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -16,11 +23,13 @@ from typing import Final, Protocol
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.transports import ApiError, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = float("-inf")
+_CONFIRM_EVERY_S: Final = 0.02  # many wait for one confirmation
 
 
 class LeaseSpec(objects.Object, rename="camel"):
@@ -36,7 +45,7 @@ class Lease(objects.Object):
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
 
-_decoder = msgspec.json.Decoder(Lease)
+_decoder = Decoder(Lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,11 @@ class Election(Protocol):
     contested: bool
     """Whether another process may lead."""
     term: str
-    """Names the time of leading that has not been seen to end; "" while others lead, or nobody."""
+    """Names the time of leading that has not been seen to end, each in another way; "" while others lead, or nobody."""
+    tenure: str
+    """The same for terms between which the lease was nobody else's, though they ran out."""
+    num_asked: int
+    """Requests to the lease that were sent so far."""
 
     async def run(self) -> None:
         """Take part until cancelled."""
@@ -90,7 +103,13 @@ class Election(Protocol):
         """Wait until `term` has changed since the last call."""
 
     def deadline(self) -> float:
-        """Monotonic time up to which the term is certain."""
+        """Monotonic time up to which the term is certain, if the clock does not stop."""
+
+    def hurry(self) -> None:
+        """Send a request to the lease soon: somebody is about to wait for one."""
+
+    async def confirm(self, since: int) -> bool:
+        """Wait for a request sent after the first `since`; whether one has shown that nobody else led until then."""
 
     def standing(self) -> str:
         """Who leads, in words."""
@@ -100,7 +119,8 @@ class Unelected:
     """No election: the only process leads for as long as it runs."""
 
     contested = False
-    term = "only"
+    term = tenure = "only"
+    num_asked = 0
 
     async def run(self) -> None:
         """Nothing to take part in."""
@@ -115,6 +135,12 @@ class Unelected:
     def deadline(self) -> float:
         return float("inf")
 
+    def hurry(self) -> None:
+        """Nobody to ask."""
+
+    async def confirm(self, since: int) -> bool:
+        return True
+
     def standing(self) -> str:
         return "no leader election"
 
@@ -123,7 +149,7 @@ class Spectator(Unelected):
     """A process that never leads, and writes nothing: it watches, and answers questions."""
 
     contested = True
-    term = ""
+    term = tenure = ""
 
     def standing(self) -> str:
         return "this process never decides"
@@ -143,20 +169,42 @@ class _Watched:
         self._changed = asyncio.Event()
         self._holder: str | None = None  # of the lease as last seen, None before the first look
         self._last_error = ""
-        self.term = ""
+        self._held = ""  # how the lease was held when the term began
+        self._num_tenures = self._num_terms = 0
+        self._num_confirmed = 0  # the last request that showed the term to go on
+        self._wanted = asyncio.Event()
+        self._confirmed = asyncio.Event()  # another one for each confirmation
+        self.term = self.tenure = ""
+        self.num_asked = 0
 
     async def run(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(self._times.renew_deadline_s):
-                    await self._attempt()
-                self._last_error = ""
-            except (ClusterError, TimeoutError, msgspec.DecodeError) as error:
-                fault = str(error) or "timed out"
-                if fault != self._last_error:
-                    logger.warning("lease %s: %s", self._name, fault)
-                self._last_error = fault
-            await asyncio.sleep(self._pause_s())
+            await self._try(self._attempt)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s()):
+                    await self._answer()
+
+    async def _answer(self) -> None:
+        """Confirm the term for those who wait, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self._try(self._look)
+            await asyncio.sleep(_CONFIRM_EVERY_S)
+
+    async def _try(self, attempt: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(self._times.renew_deadline_s):
+                await attempt()
+            self._last_error = ""
+        except (ClusterError, TimeoutError, msgspec.DecodeError) as error:
+            fault = str(error) or "timed out"
+            if fault != self._last_error:
+                logger.warning("lease %s: %s", self._name, fault)
+            self._last_error = fault
+        except Exception:  # whatever the lease looks like, it is looked at again
+            logger.exception("lease %s could not be read", self._name)
+            self._last_error = "see the log"
 
     async def resign(self) -> None:
         """Nothing to give."""
@@ -168,6 +216,17 @@ class _Watched:
     def deadline(self) -> float:
         return self._certain_until
 
+    def hurry(self) -> None:
+        self._wanted.set()
+
+    async def confirm(self, since: int) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._times.renew_deadline_s):
+                while self._num_confirmed <= since and self.term:
+                    self._wanted.set()
+                    await self._confirmed.wait()
+        return self._num_confirmed > since
+
     def standing(self) -> str:
         error = f": {self._last_error}" if self._last_error else ""
         if self._holder is None:
@@ -177,15 +236,57 @@ class _Watched:
         return f"lease {self._name} is held by {self._holder or 'nobody'}{error}"
 
     async def _attempt(self) -> None:
+        """Acquire or renew."""
+        raise NotImplementedError
+
+    async def _look(self) -> None:
+        """Find out whether the term goes on."""
         raise NotImplementedError
 
     def _pause_s(self) -> float:
         return self._times.retry_s
 
+    def _ask(self) -> int:
+        """The number of a request that is about to be sent."""
+        self.num_asked += 1
+        return self.num_asked
+
+    def _confirm(self, number: int) -> None:
+        """When this request was answered the lease was still this process's."""
+        self._num_confirmed = number
+        self._tell_waiting()
+
+    def _prolong(self, held: str, until: float) -> None:
+        """The lease is `held` in this way, for certain until then. A term that has run out goes on as another one."""
+        now = self._clock()
+        if until <= now:
+            if self._held != held:
+                self._end()
+            return
+        if not self.term or self._held != held:
+            self._held = held
+            self._num_tenures += 1
+            self.tenure = f"{held}.{self._num_tenures}"
+            self._certain_until = _NEVER
+        if now >= self._certain_until:
+            self._num_terms += 1
+            self._set_term(f"{self.tenure}.{self._num_terms}")
+        self._certain_until = until
+
+    def _end(self) -> None:
+        """Others lead, or nobody."""
+        self._certain_until = _NEVER
+        self._set_term("")
+        self._tell_waiting()
+
     def _set_term(self, term: str) -> None:
         if term != self.term:
             self.term = term
             self._changed.set()
+
+    def _tell_waiting(self) -> None:
+        self._confirmed.set()
+        self._confirmed = asyncio.Event()
 
     async def _read(self) -> Lease | None:
         try:
@@ -210,8 +311,7 @@ class HeldLease(_Watched):
     async def resign(self) -> None:
         """Release the lease. Whatever was decided has to be written, or given up, before."""
         lease, held = self._lease, bool(self.term)
-        self._certain_until = _NEVER
-        self._set_term("")
+        self._end()
         if lease is None or not held:
             return
         now = _now()
@@ -258,16 +358,29 @@ class HeldLease(_Watched):
             return
         await self._acquire(lease)
 
+    async def _look(self) -> None:
+        if not self.term or self._lease is None:
+            return  # the next attempt tells
+        number, lease = self._ask(), await self._read()
+        if lease is not None and self._held_as(lease) == self._held_as(self._lease):
+            self._confirm(number)
+        else:
+            await self._attempt()
+
+    def _held_as(self, lease: Lease) -> tuple[str, str | None]:
+        """Whose turn it is. A lease deleted and made again counts its transitions from 0."""
+        return f"{lease.metadata.uid[:8]}-{lease.spec.lease_transitions or 0}", lease.spec.holder_identity
+
     async def _acquire(self, lease: Lease) -> None:
         now, mine = _now(), lease.spec.holder_identity == self._identity
         transitions = (lease.spec.lease_transitions or 0) + (not mine)
         acquired_at = lease.spec.acquire_time if mine else now
-        sent = self._clock()
+        sent, number = self._clock(), self._ask()
         spec = LeaseSpec(self._identity, self._times.duration_s, acquired_at, now, transitions)
-        self._hold(_decoder.decode(await self._patch(spec, lease.metadata.resource_version)), sent)
+        self._hold(_decoder.decode(await self._patch(spec, lease.metadata.resource_version)), sent, number)
 
     async def _create(self) -> None:
-        now, sent = _now(), self._clock()
+        now, sent, number = _now(), self._clock(), self._ask()
         spec = LeaseSpec(self._identity, self._times.duration_s, now, now, 0)
         body = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -275,20 +388,20 @@ class HeldLease(_Watched):
             "metadata": {"name": self._name.name, "namespace": self._name.namespace},
             "spec": spec,
         }
-        self._hold(_decoder.decode(await self._transport.post(self._name.collection, msgspec.json.encode(body))), sent)
+        created = await self._transport.post(self._name.collection, msgspec.json.encode(body))
+        self._hold(_decoder.decode(created), sent, number)
 
     async def _patch(self, spec: LeaseSpec, resource_version: str) -> bytes:
         body = {"metadata": {"resourceVersion": resource_version}, "spec": spec}
         return await self._transport.patch(self._name.path, msgspec.json.encode(body))
 
-    def _hold(self, lease: Lease, sent: float) -> None:
+    def _hold(self, lease: Lease, sent: float, number: int) -> None:
         self._lease, self._holder, self._seen_at = lease, self._identity, self._clock()
-        self._certain_until = sent + self._times.renew_deadline_s
-        # A lease deleted and made again counts its transitions from 0.
-        term = f"{lease.metadata.uid[:8]}-{lease.spec.lease_transitions or 0}"
+        term = self.term
+        self._prolong(self._held_as(lease)[0], sent + self._times.renew_deadline_s)
         if term != self.term:
             logger.info("lease %s is acquired as %s", self._name, self._identity)
-        self._set_term(term)
+        self._confirm(number)
 
     def _lose(self, holder: str | None) -> None:
         if self.term:
@@ -296,8 +409,7 @@ class HeldLease(_Watched):
         if holder is None:
             self._lease = None
         self._holder = holder or ""
-        self._certain_until = _NEVER
-        self._set_term("")
+        self._end()
 
 
 class FollowedLease(_Watched):
@@ -312,19 +424,23 @@ class FollowedLease(_Watched):
         self._looked_at: float | None = None  # when the last look was asked for
 
     async def _attempt(self) -> None:
-        asked = self._clock()
+        asked, number = self._clock(), self._ask()
         lease = await self._read()
         spec = LeaseSpec() if lease is None else lease.spec
         version = "" if lease is None else lease.metadata.resource_version
         self._holder = spec.holder_identity or ""
+        held = f"{self._holder}-{spec.lease_transitions or 0}"
         if self._holder != self._scheduler and not self._holder.startswith(f"{self._scheduler}_"):
-            self._certain_until = _NEVER
-            self._set_term("")
+            self._end()
         elif version != self._seen_version and self._looked_at is not None:
             # It was renewed after the look before this one: that is all that is known of when.
-            self._certain_until = self._looked_at + (spec.lease_duration_seconds or 0)
-            self._set_term(self._holder)
+            self._prolong(held, self._looked_at + (spec.lease_duration_seconds or 0))
+        if self.term and held == self._held:
+            self._confirm(number)
         self._seen_version, self._looked_at = version, asked
+
+    async def _look(self) -> None:
+        await self._attempt()
 
 
 def _now() -> str:

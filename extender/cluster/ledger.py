@@ -3,6 +3,9 @@
 One writer (the event loop) applies what the watch tells and what decisions reserve. A claim moves one way:
 RESERVED by the call that decides, BINDING while the API server is asked, UNDECIDED when its answer is lost, BOUND for
 as long as the pod exists.
+
+What a bound pod holds is what it was first known to hold: what this process wrote with the Binding, else what the watch
+told first. Authors may edit their pods' annotations later; that changes nothing here.
 """
 
 from collections import deque
@@ -14,13 +17,15 @@ from enum import Enum, auto
 from extender.cluster import objects
 from extender.cluster.arrays import ClusterArrays
 from extender.cluster.claims import DevicePools
-from extender.cluster.contracts.native import read_given
+from extender.cluster.contracts.native import GivenGpus, read_given
 from extender.cluster.contracts.readers import Plugin, read_plugin
 from extender.cluster.contracts.readings import NodeReading
-from extender.cluster.holdings import Holding
+from extender.cluster.cycles import Cycles
+from extender.cluster.holdings import NOTHING, Holding, either
 from extender.cluster.inventories import read_capacity, read_offer
 from extender.cluster.occupancies import Occupancy
-from extender.cluster.pods import completed, read_compute, read_holding, read_pod_request, read_policy
+from extender.cluster.orphans import MIRROR, Orphans
+from extender.cluster.pods import Reading, completed, read_compute, read_holdings, read_pod_request, read_policy
 from extender.core.clusters import Cluster
 from extender.core.nodes import GPU_RESOURCE, NO_GPUS, SHARED_GPU_RESOURCE, GpuUnit, NodeOffer
 from extender.core.requests import PodRequest
@@ -51,6 +56,19 @@ class Claim:
     """Monotonic time of the last change of state."""
     pod: str = ""
     """`namespace/name`, once the watch has told of it."""
+    decided: Holding | None = None
+    """What this process has sent with a Binding, None where somebody else's counts."""
+    told: Reading | None = None
+    """What the pod said when it was first seen with its node."""
+    disputed: bool = False
+    """Whether `told` may be as true as `decided`: nobody can say whose Binding took effect."""
+
+    def holding_on(self, plugin: Plugin) -> Holding:
+        """What it comes to on a node of a plugin."""
+        if self.told is None or (self.decided is not None and not self.disputed):
+            return self.holding if self.decided is None else self.decided
+        told = self.told.on(plugin)
+        return told if self.decided is None else either(self.decided, told)
 
     @property
     def units(self) -> int:
@@ -96,12 +114,19 @@ class Ledger:
         self._pools = DevicePools(self._reading)
         self._nodes: dict[str, objects.Node] = {}
         self._plugins: dict[str, Plugin] = {}  # by node
-        self._given: dict[str, dict[str, tuple[str, ...]]] = {}  # by node: UUIDs the kubelet gave, by pod
+        self._given = GivenGpus()
+        self._told: dict[str, Reading] = {}  # by pod with a node: what it said first
+        self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
+        self._orphans = Orphans()
         self._capacity: dict[str, _Compute] = {}  # by node
         self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
         self._requested_on: dict[str, _Compute] = {}  # by node; whole numbers, so that the sums can't drift
+        self.cycles = Cycles(self.release)
+        """What gangs were told that are not being bound yet."""
         self.num_unreadable = 0
         """Pods and nodes, counted at each change, of which something could not be read and was taken as held."""
+        self.num_edits_ignored = 0
+        """Edits of bound pods that would have changed what they hold."""
 
     # Reading
 
@@ -116,7 +141,7 @@ class Ledger:
 
     def claims_on(self, node: str) -> list[Claim]:
         """What is held on a node."""
-        return list(self._claims_on.get(node, {}).values())
+        return [claim for claim in self._claims_on.get(node, {}).values() if claim.holding]
 
     def without(self, node: str, uids: Collection[str], now: float) -> Cluster | None:
         """A node alone, as it would be if these pods were gone; None when it is not known."""
@@ -140,6 +165,13 @@ class Ledger:
             arrays.set_capacity(row, *read_capacity(node))
             arrays.set_compute(row, *read_capacity(node))
         return arrays.snapshot()
+
+    def apart(self, now: float) -> "Ledger":
+        """The nodes and what is held of them now, without who holds it: for `extended` in another process."""
+        self._expire(now)
+        other = Ledger(reservation_ttl_s=self._ttl_s)
+        other._reading, other._arrays = self._reading, self._arrays
+        return other
 
     def num_claims(self, state: ClaimState) -> int:
         """How many claims are in a state."""
@@ -180,10 +212,16 @@ class Ledger:
         offer = self._read_offer(node)
         row = self._arrays.row_of.get(name)
         self._capacity[name] = _Compute(*read_capacity(node))
-        self._plugins[name] = read_plugin(node)
+        self._orphans.set_ready(name, ready=node.ready)
         given, faults = read_given(node.metadata.annotations or {})
-        moved = given != self._given.get(name, {})
-        self._given[name] = given
+        uids = {claim.pod: claim.uid for claim in self._claims_on.get(name, {}).values() if claim.pod}
+        moved = self._given.set(name, given, uids)
+        plugin = read_plugin(node)
+        if plugin is not self._plugins.get(name):
+            self._plugins[name] = plugin
+            for claim in self._claims_on.get(name, {}).values():
+                claim.holding = claim.holding_on(plugin)
+            moved = True
         if row is not None and self._arrays.offer(row) == offer:
             if moved:
                 self._write_row(name)
@@ -192,6 +230,7 @@ class Ledger:
         for claim in list(self._claims_on.get(name, {}).values()):
             if claim.state is ClaimState.RESERVED:
                 self._drop(claim.uid)  # decided on what the node offered before
+                self._forget_requested(claim.uid)
         row = self._arrays.set_node(name, offer)
         self._write_row(name)
         self._write_capacity(row, name)
@@ -203,48 +242,55 @@ class Ledger:
         """A node is gone. Claims on it stay, in case it comes back."""
         if name in self._arrays.row_of:
             self._arrays.remove_node(name)
-            for facts in (self._nodes, self._capacity, self._plugins, self._given):
+            for facts in (self._nodes, self._capacity, self._plugins):
                 facts.pop(name, None)
+            self._given.forget(name)
+            self._orphans.set_ready(name, ready=True)
 
     def node_names(self) -> list[str]:
         """The nodes known."""
         return list(self._arrays.row_of)
 
     def upsert_pod(self, pod: objects.Pod, now: float) -> tuple[str, ...]:
-        """A pod was added or changed, whoever scheduled it. Returns warnings about values that can't be understood."""
+        """A pod was added or changed, whoever scheduled it. Returns warnings about values that can't be understood, and
+        about edits that change nothing."""
         uid = pod.metadata.uid
         self._seen_pods.add(uid)
         if pod.finished:
-            self._drop(uid)
-            self._set_requested(uid, "", 0, 0)
+            self._forget(uid)
             return ()
         node = pod.spec.node_name
         if not node:
             return ()
         self._set_requested(uid, node, *read_compute(pod.spec))
-        holding, fault = read_holding(pod)
+        reading, fault = read_holdings(pod)
+        if uid in self._told:
+            return self._warn_of_edit(uid, reading)
         known = self._claims.get(uid)
-        if known is not None and known.holds(node, holding):
-            known.state, known.since = ClaimState.BOUND, now
-            if not known.pod:
-                known.pod = pod.key
-                if known.pod in self._given.get(node, ()):
-                    self._write_row(node)
-            return ()
-        self._drop(uid)
-        if holding:
-            self._add(Claim(uid, node, holding, ClaimState.BOUND, now, pod.key))
+        if known is None or known.node != node or known.state is ClaimState.RESERVED:
+            self._drop(uid)
+            known = Claim(uid, node, reading.on(self.plugin_on(node)), ClaimState.BOUND, now, pod.key, told=reading)
+            if any(reading):
+                self._add(known)
+        else:
+            self._confirm(known, pod, reading, now)
+        self._told[uid] = known.told or reading
+        if MIRROR in (pod.metadata.annotations or ()):
+            self._orphans.note(uid)
+            self._drop_orphan(node, pod.key)
         self.num_unreadable += bool(fault)
         return (fault,) if fault else ()
 
     def remove_pod(self, uid: str) -> None:
-        """A pod is gone, and what it held is free."""
+        """A pod is gone, and what it held is free; not that of a static pod, which its kubelet runs on."""
+        claim = self._claims.get(uid)
+        if claim is None or not self._orphans.adopt(uid, claim.node, claim.pod):
+            self._forget(uid)
         self._seen_pods.discard(uid)
-        self._drop(uid)
-        self._set_requested(uid, "", 0, 0)
 
     def keep_pods(self, listed: set[str], list_began: float) -> None:
         """Pods that a complete list, begun at that time, does not name are gone."""
+        self._given.starting = False
         for uid in self._seen_pods - listed:
             self.remove_pod(uid)
         for claim in list(self._claims.values()):
@@ -324,46 +370,111 @@ class Ledger:
 
     def begin_binding(self, uid: str, node: str, holding: Holding, now: float) -> Claim:
         """Hold GPUs for a pod while the API server is asked to bind it. The claim is the caller's to end."""
+        self.cycles.begin_binding(uid)
         known = self._claims.get(uid)
         if known is not None and known.holds(node, holding):
-            known.state, known.since = ClaimState.BINDING, now
+            known.state, known.since, known.decided = ClaimState.BINDING, now, holding
             return known
         self._drop(uid)
-        claim = Claim(uid, node, holding, ClaimState.BINDING, now)
+        claim = Claim(uid, node, holding, ClaimState.BINDING, now, decided=holding)
         self._add(claim)
         return claim
 
     def end_binding(self, claim: Claim, outcome: ClaimState | None, now: float) -> None:
         """The API server has answered: BOUND, None for not bound, or UNDECIDED when nobody knows yet.
 
-        What is undecided ends by a second call. Does nothing when the watch has told of the pod meanwhile.
+        What is undecided ends by a second call, which knows the node and not whose Binding it was. Where the watch has
+        told meanwhile of a pod that says something else, that counts if this Binding has failed.
         """
         if self._claims.get(claim.uid) is not claim or claim.state not in (ClaimState.BINDING, ClaimState.UNDECIDED):
             return
-        if outcome is None:
+        told = self._told.get(claim.uid)
+        if outcome is None and told is None:
             self._drop(claim.uid)
             self._forget_requested(claim.uid)
             return
+        if outcome is None:
+            outcome, claim.decided, claim.told = ClaimState.BOUND, None, told
+        elif outcome is ClaimState.BOUND:
+            claim.disputed = claim.state is ClaimState.UNDECIDED
         claim.state, claim.since = outcome, now
+        self._settle(claim)
 
     def hold_as_read(self, pod: objects.Pod, now: float) -> Claim | None:
         """Hold what a pod says that was read and has a node, UNDECIDED until the watch or a second look tells.
 
-        Takes the place of what was held for it so far: nothing of it may be given away in between. None when it holds
-        nothing, or the watch has told already.
+        What was held for it on that node so far is held besides: it may be this process' own Binding, and its author
+        faster than its answer. None when it holds nothing, has ended, or the watch has told already.
         """
-        known, node = self._claims.get(pod.metadata.uid), pod.spec.node_name
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        known = self._claims.get(uid)
         if not node or (known is not None and known.state is ClaimState.BOUND):
             return None
-        self._drop(pod.metadata.uid)
-        holding, _ = read_holding(pod)
-        if not holding:
+        self._drop(uid)
+        if pod.finished:
+            self._forget_requested(uid)
             return None
-        claim = Claim(pod.metadata.uid, node, holding, ClaimState.UNDECIDED, now)
+        decided = known.decided if known is not None and known.node == node else None
+        told = self._told.get(uid) or read_holdings(pod)[0]
+        claim = Claim(
+            uid, node, NOTHING, ClaimState.UNDECIDED, now, decided=decided, told=told, disputed=decided is not None
+        )
+        claim.holding = claim.holding_on(self.plugin_on(node))
+        if not any(told) and decided is None:
+            return None
         self._add(claim)
         return claim
 
     # Inside
+
+    def _confirm(self, claim: Claim, pod: objects.Pod, reading: Reading, now: float) -> None:
+        """The watch tells for the first time that a pod has the node which this process has chosen for it."""
+        claim.pod = pod.key
+        claim.told = claim.told or reading
+        if claim.state is not ClaimState.BOUND:
+            same = claim.decided in (None, claim.told.on(self.plugin_on(claim.node)))
+            if same or claim.state is ClaimState.UNDECIDED:
+                claim.state, claim.since = ClaimState.BOUND, now
+            claim.disputed = not same  # until the answer tells whose Binding that was, if it ever does
+        self._settle(claim)
+
+    def _settle(self, claim: Claim) -> None:
+        """Work out anew what a claim comes to."""
+        holding = claim.holding_on(self.plugin_on(claim.node))
+        devices = self.offer_of(claim.node).unit is GpuUnit.CLAIM and claim.state is ClaimState.BOUND
+        if claim.told is not None and not any(claim.told) and (devices or claim.decided is None):
+            self._drop(claim.uid)  # devices of ResourceClaims are not the pod's
+        elif holding != claim.holding or self._given.of(claim.node, claim.pod, claim.uid) is not None:
+            claim.holding = holding
+            self._write_row(claim.node)
+
+    def _warn_of_edit(self, uid: str, reading: Reading) -> tuple[str, ...]:
+        """What is told when a bound pod says something else than it did; once for each edit."""
+        if reading == self._told[uid]:
+            self._edited.pop(uid, None)
+        elif reading != self._edited.get(uid):
+            self._edited[uid] = reading
+            self.num_edits_ignored += 1
+            return ("what it holds was edited after it was bound: ignored",)
+        return ()
+
+    def _forget(self, uid: str) -> None:
+        """A pod holds nothing any more, and will not come back."""
+        for facts in (self._told, self._edited):
+            facts.pop(uid, None)
+        self._orphans.forget(uid)
+        self._drop(uid)
+        self._set_requested(uid, "", 0, 0)
+
+    def _drop_orphan(self, node: str, pod: str) -> None:
+        """A static pod's mirror is back: the one before it holds nothing beside it."""
+        uid = self._orphans.take(node, pod)
+        if uid is not None:
+            self._forget(uid)
+
+    def _given_to(self, claim: Claim) -> tuple[str, ...] | None:
+        """What the kubelet says to have given a pod."""
+        return self._given.of(claim.node, claim.pod, claim.uid) if claim.pod else None
 
     def _read_offer(self, node: objects.Node) -> NodeOffer:
         """What a node offers; ResourceSlices tell where the kubelet offers no GPUs."""
@@ -384,6 +495,9 @@ class Ledger:
         return claim is not None and claim.state is not ClaimState.RESERVED
 
     def _expire(self, now: float) -> None:
+        self.cycles.expire(now)
+        for uid in self._orphans.expired(now):
+            self._forget(uid)
         while self._passing and self._passing[0][0] <= now:
             _, claim = self._passing.popleft()
             reserved = self._claims.get(claim.uid) is claim and claim.state is ClaimState.RESERVED
@@ -397,6 +511,8 @@ class Ledger:
             self._set_requested(uid, "", 0, 0)
 
     def _add(self, claim: Claim) -> None:
+        if claim.pod:
+            self._given.meet(claim.node, claim.pod, claim.uid)
         self._claims[claim.uid] = claim
         self._claims_on.setdefault(claim.node, {})[claim.uid] = claim
         self._write_row(claim.node)
@@ -458,9 +574,9 @@ class Ledger:
         """What the claims on a node come to, those of some pods left out."""
         offer = self._arrays.offer(row)
         occupancy = Occupancy(offer)
-        given = self._given.get(node, {})
+        told = self._given.says(node)
         holdings = [
-            occupancy.as_given(claim.holding, given[claim.pod]) if claim.pod in given else claim.holding
+            occupancy.as_given(claim.holding, given) if told and (given := self._given_to(claim)) else claim.holding
             for claim in self._claims_on.get(node, {}).values()
             if claim.uid not in without
             # Devices that are allocated belong to ResourceClaims, which outlive a pod or serve several.

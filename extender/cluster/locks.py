@@ -15,6 +15,7 @@ import msgspec
 from extender.cluster import objects
 from extender.cluster.contracts.hami import BIND_PHASE, PHASE_ALLOCATING
 from extender.cluster.contracts.hami_nodes import NODE_LOCK, NodeLock, format_lock, read_lock
+from extender.cluster.decoding import Decoder
 from extender.cluster.mirrors import NODES_PATH
 from extender.cluster.transports import ApiError, ClusterError, Transport
 
@@ -25,8 +26,8 @@ _MAX_WAIT_S: Final = 0.5
 _UNBOUND_S: Final = 30.0
 """A lock is taken before its pod is bound; a pod that has no node for longer was given up."""
 
-_node_decoder = msgspec.json.Decoder(objects.Node)
-_pod_decoder = msgspec.json.Decoder(objects.Pod)
+_node_decoder = Decoder(objects.Node)
+_pod_decoder = Decoder(objects.Pod)
 
 
 class LockError(Exception):

@@ -46,6 +46,12 @@ class MemoryCluster:
         self._objects[path][key] = stored
         self._publish(path, "MODIFIED" if known else "ADDED", stored)
 
+    def breathe(self) -> None:
+        """Tell whoever watches that it is still there, as bookmarks do."""
+        for queues in self._watchers.values():
+            for queue in queues:
+                queue.put_nowait(b"")
+
     def delete(self, manifest: Manifest) -> None:
         """Delete the object of that name."""
         path, key = _place(manifest)
@@ -106,24 +112,30 @@ class MemoryCluster:
         if not match or match["part"] != "status":
             raise ApiError(404, "NotFound", f"nothing at {path}")
         pod = self.pod(match["namespace"], match["name"])
-        asked = msgspec.json.decode(body, type=Manifest)["metadata"]
+        change = msgspec.json.decode(body, type=Manifest)
+        asked = change.get("metadata", {})
         if asked.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
             raise ApiError(422, "Invalid", f"metadata.uid: Invalid value: {asked['uid']}: field is immutable")
-        pod["metadata"].setdefault("annotations", {}).update(asked.get("annotations", {}))
+        annotations = {**pod["metadata"].get("annotations", {}), **asked.get("annotations", {})}
+        pod["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value is not None}
+        pod["status"] = {**pod.get("status", {}), **change.get("status", {})}
         self._publish(PODS_PATH, "MODIFIED", pod)
         return msgspec.json.encode(pod)
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._watchers[path].add(queue)
+        ends_at = asyncio.get_running_loop().time() + float(query.get("timeoutSeconds", "inf"))
         try:
             yield []
-            while True:
-                lines = [await queue.get()]
-                with contextlib.suppress(asyncio.QueueEmpty):
-                    while True:
-                        lines.append(queue.get_nowait())
-                yield lines
+            with contextlib.suppress(TimeoutError):  # the watch ends as a real one does, so that silence is no doubt
+                while True:
+                    async with asyncio.timeout_at(ends_at):
+                        lines = [await queue.get()]
+                    with contextlib.suppress(asyncio.QueueEmpty):
+                        while True:
+                            lines.append(queue.get_nowait())
+                    yield lines
         finally:
             self._watchers[path].discard(queue)
 

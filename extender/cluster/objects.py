@@ -29,6 +29,7 @@ class Metadata(Object, rename="camel"):
     resource_version: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    creation_timestamp: str = ""
     deletion_timestamp: str | None = None
     owner_references: list[OwnerReference] | None = None
 
@@ -71,6 +72,12 @@ class PodClaim(Object, rename="camel"):
     resource_claim_name: str | None = None
 
 
+class SchedulingGroup(Object, rename="camel"):
+    """Kubernetes' own word for a gang, since 1.36: names a PodGroup of `scheduling.k8s.io`."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Object, rename="camel"):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -83,6 +90,12 @@ class PodSpec(Object, rename="camel"):
     priority: int | None = None
     resources: Resources | None = None
     """At pod level: CPU, memory and huge pages, instead of the containers' sum."""
+    scheduling_group: SchedulingGroup | None = None
+
+    @property
+    def pod_group(self) -> str:
+        """Name of its PodGroup, "" for none."""
+        return self.scheduling_group.pod_group_name if self.scheduling_group is not None else ""
 
 
 class PodStatus(Object, rename="camel"):
@@ -137,14 +150,25 @@ class DemandingPod(Object):
     spec: Demands = msgspec.field(default_factory=Demands)
 
 
+class NodeCondition(Object):
+    type: str = ""
+    status: str = ""
+
+
 class NodeStatus(Object):
     allocatable: Quantities | None = None
     addresses: list[NodeAddress] | None = None
     capacity: Quantities | None = None
+    conditions: list[NodeCondition] | None = None
 
 
 class Node(Named):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its kubelet is at work; who says nothing of that is taken at their word."""
+        return all(item.status == "True" for item in self.status.conditions or () if item.type == "Ready")
 
 
 class ListMetadata(Object, rename="camel"):

@@ -1,22 +1,27 @@
 """Placing pods: decisions on the current cluster, and the reservations that keep a burst from over-committing it."""
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, Protocol
 
 import numpy as np
 
 from extender.cluster import objects
+from extender.cluster.fair_caches import FairCache
 from extender.cluster.holdings import Holding, Part
 from extender.cluster.ledger import Ledger
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.decisions import Decision, Memo, decide, decide_from_top, decide_on
+from extender.core.nodes import GpuUnit
 from extender.core.policies import POLICIES, Policy
-from extender.core.requests import POLICY, GpuRequest, PodRequest, RequestError
+from extender.core.requests import POLICY, AskedUnit, GpuRequest, PodRequest, RequestError
 
 _MAX_REMEMBERED: Final = 20_000
+_REMEMBERED_S: Final = 900.0
+"""kube-scheduler asks again about every pod within five minutes: one that it asks about no more is gone."""
+_UUIDS_PER_WEIGHT: Final = 8
 _A_MOMENT_S: Final = 2.0
 _FEW_NAMES: Final = 256
 _MAX_NAME_BYTES: Final = 256  # a node's name in quotes, and a comma
@@ -37,6 +42,10 @@ class PodIdentity:
     uid: str
     owner: str = ""
     """What its load is predicted by: see `pods.owner_of`."""
+    created: str = field(default="", compare=False)
+    """Time stamp of the API server, "" where nobody has told."""
+    gang: str = ""
+    """The PodGroup that kube-scheduler places it with, `namespace/name`; "" for none."""
 
     @property
     def key(self) -> str:
@@ -76,8 +85,8 @@ class Assignment:
     """Theirs in the same order, () where the node does not tell all of them."""
     milli: int
     """Compute booked on each GPU; WHOLE_MILLI where whole ones are."""
-    mib: int
-    """Memory booked on each GPU where it is shared."""
+    mib_each: tuple[int, ...]
+    """Memory booked on each GPU where it is shared, in the same order."""
     mig: tuple[tuple[str, int], ...]
     """MIG devices by profile."""
     models: str
@@ -96,12 +105,18 @@ class Assignment:
         return self.milli < WHOLE_MILLI
 
     @property
+    def mib(self) -> int:
+        """The most memory that is booked on one GPU where it is shared."""
+        return max(self.mib_each, default=0)
+
+    @property
     def holding(self) -> Holding:
         """What the pod holds with it."""
         if self.mig:
             return Holding(0, (), self.mig)
         uuids = self.uuids or ("",) * len(self.gpus)
-        parts = (Part(gpu, self.milli, self.mib, uuid) for gpu, uuid in zip(self.gpus, uuids, strict=True))
+        mib_each = self.mib_each or (0,) * len(self.gpus)
+        parts = (Part(gpu, self.milli, mib, uuid) for gpu, mib, uuid in zip(self.gpus, mib_each, uuids, strict=True))
         return Holding(self.units, tuple(parts))
 
 
@@ -141,7 +156,7 @@ class Placement:
             gpus=decision.gpus,
             uuids=uuids if all(uuids) else (),
             milli=decision.milli,
-            mib=decision.mib,
+            mib_each=decision.mib_each,
             mig=decision.request.mig,
             models=",".join(sorted(models - {""})),
             request=str(decision.request),
@@ -179,11 +194,14 @@ class Placer:
         self._clock = clock
         self._wall_clock = wall_clock
         self._memo = Memo()
-        self._requests: OrderedDict[str, PodRequest] = OrderedDict()
-        self._assignments: OrderedDict[str, tuple[GpuRequest, Assignment]] = OrderedDict()
+        self._memo_aside = Memo()
+        """Of what the background looks at: many kinds of pods that wait push no kind that is asked about out."""
+        self._requests: FairCache[PodRequest] = FairCache(_MAX_REMEMBERED)
+        self._assignments: FairCache[tuple[GpuRequest, Assignment]] = FairCache(_MAX_REMEMBERED)
         self._expected: tuple[Candidates | None, tuple[str, ...], Rows] = None, (), np.empty(0, np.intp)
         self._kept: deque[Placement] = deque(maxlen=num_kept)
-        self._num_decided = 0
+        self.num_decided = 0
+        """Decisions kept so far, those included that others gave way to."""
 
     def policy_of(self, request: PodRequest) -> Policy:
         """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
@@ -202,9 +220,8 @@ class Placer:
         return replace(request, policy=chosen) if chosen else request
 
     def policies_apart(self) -> dict[str, Policy]:
-        """The policies for a plan that is made in a thread: those that rank by samples with their standard weights."""
-        ours = {name: policy.apart() for name, policy in self.policies.items() if policy.apart is not None}
-        return {**POLICIES, **ours}
+        """The policies for a plan that is made in a thread: as they are configured, each with a state of its own."""
+        return {name: policy.apart() if policy.apart else policy for name, policy in self.policies.items()}
 
     def snapshot(self) -> Cluster:
         """The cluster now."""
@@ -212,19 +229,30 @@ class Placer:
 
     def remember(self, pod: PodIdentity, request: PodRequest) -> None:
         """Keep a pod's request until it is bound, so that bind need not ask the API server for it."""
-        self._requests[pod.uid] = request
+        self._requests.put(pod.namespace, pod.uid, request, self._clock(), weight_of(request))
         self._on_request(pod.uid, request)
-        if len(self._requests) > _MAX_REMEMBERED:
-            self._requests.popitem(last=False)
 
     def remembered(self, uid: str) -> PodRequest | None:
         """The request of a pod that was offered nodes before."""
         return self._requests.get(uid)
 
     def forget(self, uid: str) -> None:
-        """A pod is bound: its request is no longer needed."""
-        self._requests.pop(uid, None)
-        self._assignments.pop(uid, None)
+        """A pod is bound, or gone: its request is no longer needed."""
+        self._requests.pop(uid)
+        self._assignments.pop(uid)
+
+    def forget_old(self) -> None:
+        """Forget pods that kube-scheduler asks about no more: nobody tells of those that are deleted unbound."""
+        before = self._clock() - _REMEMBERED_S
+        self._requests.expire(before)
+        self._assignments.expire(before)
+
+    def node_changed(self, node: objects.Node) -> None:
+        """Nodes change nothing that is remembered."""
+
+    def pod_changed(self, pod: objects.Pod) -> None:
+        """A pod has a node, whoever has bound it."""
+        self.forget(pod.metadata.uid)
 
     def place_best(
         self, pod: PodIdentity, request: GpuRequest, policy: Policy, candidates: Candidates
@@ -286,11 +314,11 @@ class Placer:
     def keep(self, placement: Placement) -> None:
         """Keep a decision for those who ask later; the oldest one gives way."""
         self._kept.append(placement)
-        self._num_decided += 1
+        self.num_decided += 1
 
     def kept_after(self, number: int) -> list[tuple[int, Placement]]:
         """Kept decisions past the `number`th that was made, oldest first, each with its own number."""
-        first = self._num_decided - len(self._kept) + 1
+        first = self.num_decided - len(self._kept) + 1
         newer = islice(self._kept, max(number + 1 - first, 0), None)
         return list(enumerate(newer, max(number + 1, first)))
 
@@ -298,7 +326,9 @@ class Placer:
         """Whether any node of the cluster has room for a request now."""
         policy = self.policy_of(request)
         asked = policy.asked(request)
-        return asked is not None and bool(self._memo.evaluate(self.snapshot(), asked, policy).evaluation.fits.any())
+        if asked is None:
+            return False
+        return bool(self._memo_aside.evaluate(self.snapshot(), asked, policy).evaluation.fits.any())
 
     def room(self, request: GpuRequest, policy: Policy) -> Mask:
         """(N,) the nodes with room for a request now. The array is the caller's."""
@@ -330,10 +360,25 @@ class Placer:
             uid, assignment.node, assignment.holding, self._clock(),
             cpu_milli=request.cpu_milli, memory_mib=request.memory_mib,
         )  # fmt: skip
+        if placement.pod.gang:
+            self._ledger.cycles.reserve(placement.pod.gang, uid, counted=_is_counted(placement))
         self._expect_load(placement)
-        self._assignments[uid] = request, assignment
-        if len(self._assignments) > _MAX_REMEMBERED:
-            self._assignments.popitem(last=False)
+        self._assignments.put(
+            placement.pod.namespace, uid, (request, assignment), self._clock(), _weight_of_gpus(request)
+        )
+
+    def asked(self, pod: PodIdentity) -> None:
+        """kube-scheduler asks about a pod: begins another cycle of its gang where that is over."""
+        if pod.gang and pod.uid:
+            self._ledger.cycles.ask(pod.gang, pod.uid, self._clock())
+
+    def make_way(self, pod: PodIdentity, request: GpuRequest) -> bool:
+        """For a pod that fits nowhere, give back what gangs seem to have given up; whether there was anything."""
+        return self._ledger.cycles.make_way(pod.gang, pod.uid, counted=_counts(request))
+
+    def turned_away(self, pod: PodIdentity) -> None:
+        """A pod was told of no node: its gang may have to be given up."""
+        self._ledger.cycles.turn_away(pod.gang, pod.uid)
 
     def _expect_load(self, placement: Placement) -> None:
         """Count the pod as load on its GPUs until samples show it: otherwise a burst would run after old samples."""
@@ -354,7 +399,7 @@ class Placer:
 
     def reserved(self, uid: str, node: str) -> Assignment | None:
         """What was reserved for a pod on a node, if it still stands: it was checked when it was decided."""
-        _, assignment = self._assignments.get(uid, (None, None))
+        _, assignment = self._assignments.get(uid) or (None, None)
         return assignment if self._ledger.is_reserved(uid, node) else None
 
     def keeps(self, uid: str, request: GpuRequest, candidates: Candidates) -> bool:
@@ -362,7 +407,7 @@ class Placer:
 
         The queue has decided on the node that it nominates: to ask for that node alone decides nothing else.
         """
-        asked, assignment = self._assignments.get(uid, (None, None))
+        asked, assignment = self._assignments.get(uid) or (None, None)
         return (
             assignment is not None
             and asked == request
@@ -379,6 +424,28 @@ class Placer:
         """The newest decision about a pod that is still kept."""
         wanted = (namespace, name)
         return next((kept for kept in reversed(self._kept) if (kept.pod.namespace, kept.pod.name) == wanted), None)
+
+
+def weight_of(request: PodRequest) -> int:
+    """How much of a bounded memory a request takes: 1 for all but those with many UUIDs."""
+    return 1 if request.gpus is None else _weight_of_gpus(request.gpus)
+
+
+def _weight_of_gpus(request: GpuRequest) -> int:
+    return 1 + (len(request.uuids) + len(request.uuids_exclude)) // _UUIDS_PER_WEIGHT
+
+
+def _counts(request: GpuRequest) -> bool:
+    """Whether kube-scheduler counts what is asked by itself: GPUs, time slices and devices, but no parts of them."""
+    is_counted = request.unit in (AskedUnit.GPU, AskedUnit.SHARED, AskedUnit.MIG, AskedUnit.CLAIM)
+    return is_counted and not request.milli and not request.shares_by_memory
+
+
+def _is_counted(placement: Placement) -> bool:
+    """The same of what is reserved: where parts of GPUs are handed out, their number says little."""
+    row = placement.decision.best
+    on_parts = row is not None and placement.cluster.unit[row] == GpuUnit.PART
+    return _counts(placement.decision.request) and not on_parts
 
 
 def _rows(cluster: Cluster, names: Sequence[str]) -> tuple[Rows, tuple[str, ...]]:

@@ -1,21 +1,22 @@
 """What a pod object means to Kerf: its request, what it holds, and how its assignment is written."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 from extender.cluster import objects
-from extender.cluster.contracts import HOLDING_READERS, REQUEST_READERS
+from extender.cluster.contracts import HOLDING_READERS, REQUEST_READERS, hami
+from extender.cluster.contracts.readers import Plugin, asks_gpushare
 from extender.cluster.contracts.readings import UnreadableError
-from extender.cluster.holdings import Holding, Part
-from extender.cluster.patterns import compile_pattern
+from extender.cluster.holdings import NOTHING, Holding, Part
+from extender.cluster.patterns import pattern_reader
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.nodes import GPU_RESOURCE, MAX_MEMORY_MIB, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
-from extender.core.quantities import MIB, parse_quantity
+from extender.core.quantities import MIB
 from extender.core.requests import (
     POLICY,
     AskedUnit,
@@ -49,6 +50,9 @@ _ASSIGNED: Final = (ASSIGNED_GPUS, ASSIGNED_UUIDS, ASSIGNED_SHARE, ASSIGNED_MEMO
 _RESOURCES: Final = (GPU_RESOURCE, SHARED_GPU_RESOURCE)
 _MAX_INDEX_CHARS: Final = 512
 _MAX_UUID_CHARS: Final = 8192
+_MAX_REMEMBERED_CHARS: Final = 64
+_VARYING: Final = frozenset((ASSIGNED_SHARE, hami.ALLOCATED, hami.TO_ALLOCATE))
+"""What says something else on a node of another plugin."""
 
 
 def read_pod_request(pod: objects.Pod) -> PodRequest:
@@ -67,7 +71,8 @@ def _read_request(pod: objects.Pod) -> PodRequest:
             return completed(request, pod)
     units, unit, mig = _units(pod.spec)
     metadata = pod.metadata
-    request = read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, compile_pattern, mig)
+    patterns = pattern_reader(pod.spec.node_name)
+    request = read_request(units, unit, metadata.annotations or {}, metadata.labels or {}, patterns, mig)
     return completed(request, pod)
 
 
@@ -95,28 +100,62 @@ def has_soft_preferences(spec: objects.PodSpec) -> bool:
     return any(item.when_unsatisfiable == "ScheduleAnyway" for item in spec.topology_spread_constraints or ())
 
 
-def read_holding(pod: objects.Pod) -> tuple[Holding, str]:
-    """What a bound pod holds, whoever placed it, and what could not be read of it, "" when all could.
+class Reading(NamedTuple):
+    """What a bound pod says that it holds, by whose keys count on its node."""
+
+    native: Holding
+    hami: Holding
+    gpushare: Holding
+
+    def on(self, plugin: Plugin) -> Holding:
+        """What that comes to on a node of a plugin."""
+        match plugin:
+            case Plugin.NATIVE:
+                return self.native
+            case Plugin.GPUSHARE:
+                return self.gpushare
+        return self.hami
+
+
+_HOLDS_NOTHING: Final = Reading(NOTHING, NOTHING, NOTHING)
+
+
+def read_holdings(pod: objects.Pod) -> tuple[Reading, str]:
+    """What a bound pod holds on a node of each plugin, whoever placed it; and what could not be read of it."""
+    native, fault = read_holding(pod)
+    if _VARYING.isdisjoint(pod.metadata.annotations or ()) and not asks_gpushare(pod.spec):
+        return (Reading(native, native, native) if native else _HOLDS_NOTHING), fault  # nearly all pods
+    (hami, hami_fault), (gpushare, gpushare_fault) = (
+        read_holding(pod, plugin) for plugin in (Plugin.HAMI, Plugin.GPUSHARE)
+    )
+    return Reading(native, hami, gpushare), fault or hami_fault or gpushare_fault
+
+
+def read_holding(pod: objects.Pod, plugin: Plugin = Plugin.NATIVE) -> tuple[Holding, str]:
+    """What a bound pod holds on a node of a plugin, whoever placed it, and what could not be read of it, "" when all
+    could.
 
     Never fails, and in doubt something is held rather than free: a share that can't be read is a whole GPU, indices
-    that can't be are unknown ones.
+    that can't be are unknown ones. What its spec asks, which nobody can change, is held at least; where it asks for
+    whole GPUs of a kubelet they are held whole, and a pod that asks for none has none, whatever its annotations say.
     """
     annotations = pod.metadata.annotations or {}
     fault = ""
+    gpus: tuple[int, ...] = ()
     try:
         gpus = _assigned_gpus(annotations)
-        if not gpus:
-            holding = next((held for read in HOLDING_READERS if (held := read(pod)) is not None), None)
-            if holding is not None:
-                return holding, ""
+        if not gpus and (read := HOLDING_READERS.get(plugin)) and (holding := read(pod)) is not None:
+            return holding, ""
     except UnreadableError as error:
-        gpus, fault = (), str(error)
+        fault = str(error)
     gpu_request: GpuRequest | None = None
     mig: tuple[tuple[str, int], ...] = ()
     try:
         gpu_request = read_pod_request(pod).gpus
         units = (gpu_request.count or len(gpus) or 1) if gpu_request else 0
         mig = gpu_request.mig if gpu_request else ()
+        if not units:
+            return NOTHING, fault or (gpus and f"{ASSIGNED_GPUS}: the pod asks for no GPU, and holds none") or ""
     except RequestError as error:
         fault = fault or str(error)
         try:
@@ -128,6 +167,8 @@ def read_holding(pod: objects.Pod) -> tuple[Holding, str]:
     if units and gpus and len(gpus) != units:
         # Written by somebody else: the number is certain, the indices are not.
         gpus, fault = (), fault or f"{ASSIGNED_GPUS}: names {len(gpus)} GPUs, while the pod asks for {units}"
+    if gpu_request and gpu_request.unit is AskedUnit.GPU and plugin is Plugin.NATIVE:
+        gpu_request = None  # the kubelet gives whole GPUs
     try:
         return Holding(units or len(gpus), _parts(annotations, gpus, gpu_request)), fault
     except UnreadableError as error:
@@ -136,7 +177,30 @@ def read_holding(pod: objects.Pod) -> tuple[Holding, str]:
 
 def read_compute(spec: objects.PodSpec) -> tuple[int, int]:
     """CPU in milli and main memory in MiB that a pod requests, as kube-scheduler counts them; 0 where unreadable."""
-    return _peak(spec, "cpu", _cpu_milli), -(-_peak(spec, "memory", _memory_bytes) // MIB)
+    containers = spec.containers or ()
+    if len(containers) == 1 and not (spec.init_containers or spec.overhead or spec.resources):  # most pods of a cluster
+        asked = _requests(containers[0].resources)
+        cpu, memory = str(asked.get("cpu", 0)), str(asked.get("memory", 0))
+        if len(cpu) + len(memory) <= _MAX_REMEMBERED_CHARS:
+            return _compute_of_one(cpu, memory)
+    return _compute_of(spec)
+
+
+@lru_cache(maxsize=4096)
+def _compute_of_one(cpu: str, memory: str) -> tuple[int, int]:
+    resources = objects.Resources(requests={"cpu": cpu, "memory": memory})
+    return _compute_of(objects.PodSpec(containers=[objects.Container(resources=resources)]))
+
+
+def _compute_of(spec: objects.PodSpec) -> tuple[int, int]:
+    return ceil(_readable(spec, "cpu") * 1000), ceil(_readable(spec, "memory") / MIB)
+
+
+def _readable(spec: objects.PodSpec, resource: str) -> Fraction | int:
+    try:
+        return requested(spec, resource)
+    except RequestError:
+        return 0
 
 
 def _assigned_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
@@ -171,47 +235,6 @@ def _number(annotations: Mapping[str, str], key: str, largest: int) -> int:
     return int(text)
 
 
-@lru_cache(maxsize=4096)
-def _cpu_milli(text: str) -> int:
-    return ceil(parse_quantity(text) * 1000)
-
-
-@lru_cache(maxsize=4096)
-def _memory_bytes(text: str) -> int:
-    return ceil(parse_quantity(text))
-
-
-def _peak(spec: objects.PodSpec, name: str, amount: Callable[[str], int]) -> int:
-    """The larger of the containers' sum and any moment of the initialisation, plus the overhead."""
-
-    def asked(quantities: Mapping[str, str | int | float] | None) -> int | None:
-        value = quantities.get(name) if quantities else None
-        if value is None:
-            return None
-        try:
-            return max(amount(str(value)), 0)
-        except ValueError:
-            return 0
-
-    def of(container: objects.Container) -> int:
-        resources = container.resources
-        if resources is None:
-            return 0
-        requested = asked(resources.requests)
-        return (asked(resources.limits) if requested is None else requested) or 0
-
-    running = sum(map(of, spec.containers or ()))
-    if spec.init_containers:
-        sidecars = initialising = 0
-        for container in spec.init_containers:
-            own = of(container)
-            initialising = max(initialising, sidecars + own)
-            if container.restart_policy == "Always":
-                sidecars += own
-        running = max(running + sidecars, initialising)
-    return running + (asked(spec.overhead) or 0)
-
-
 def parse_gpus(text: str) -> tuple[int, ...]:
     """The indices of an assignment annotation; () when there are none or it is not of that form."""
     if not text or len(text) > _MAX_INDEX_CHARS:
@@ -229,16 +252,28 @@ def format_gpus(gpus: tuple[int, ...]) -> str:
 
 
 def requested(spec: objects.PodSpec, resource: str) -> Fraction | int:
-    """A pod's request of one resource of any kind, as kube-scheduler counts it. Raises RequestError."""
+    """A pod's request of one resource of any kind, as kube-scheduler counts it. Raises RequestError.
+
+    What is said for the pod as a whole beats the sum of its containers: `PodRequests` of
+    k8s.io/component-helpers/resource/helpers.go. A limit alone counts as the request, as the API server defaults it.
+    """
     overhead = spec.overhead or {}
-    of_pod = (spec.resources and spec.resources.requests) or {}
-    if resource in of_pod:
-        return total_request(resource, [Container(of_pod)], (), overhead)
+    of_pod = spec.resources if _is_for_pods(resource) else None
+    if of_pod and resource in (of_pod.requests or ()):
+        return total_request(resource, [Container(of_pod.requests or {})], (), overhead)
     containers, init_containers = (
         [Container(_requests(item.resources), sidecar=item.restart_policy == "Always") for item in items or ()]
         for items in (spec.containers, spec.init_containers)
     )
+    asked = any(resource in container.requests for container in (*containers, *init_containers))
+    if of_pod and not asked and resource in (of_pod.limits or ()):
+        return total_request(resource, [Container(of_pod.limits or {})], (), overhead)
     return total_request(resource, containers, init_containers, overhead)
+
+
+def _is_for_pods(resource: str) -> bool:
+    """Whether the API server takes a resource for a pod as a whole."""
+    return resource in ("cpu", "memory") or resource.startswith("hugepages-")
 
 
 def _requests(resources: objects.Resources | None) -> Resources:

@@ -2,6 +2,8 @@
 
 Pages the list, resumes the watch where it ended, keeps up by bookmarks, lists again on 410 (in the answer or in the
 stream), and backs off with jitter. What client-go's Reflector does, on asyncio.
+
+An object that can't be read is set aside: it stays what it was known as, unless its sink knows better.
 """
 
 import asyncio
@@ -14,9 +16,14 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder, Outline, outline, shallow
+from extender.cluster.listings import PAGE_SIZE, Lister
 from extender.cluster.transports import ApiError, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
+
+_MAX_TOLD = 1_000
+"""Objects that can't be read that are remembered, so as to be told of once."""
 
 ObjectT = TypeVar("ObjectT", bound=objects.Named)
 ItemT_contra = TypeVar("ItemT_contra", bound=objects.Named, contravariant=True)
@@ -40,7 +47,8 @@ class ReflectorTimes:
     """Times of a reflector, in seconds."""
 
     watch_timeout_s: float = 300.0
-    """How long the server is asked to keep a watch open; jittered up to twice that."""
+    """How long the server is asked to keep a watch open; jittered up to twice that. Where nothing happens it tells of
+    that shortly before the end, by a bookmark: a live watch is never silent for longer."""
     first_backoff_s: float = 0.2
     max_backoff_s: float = 15.0
 
@@ -58,30 +66,34 @@ class Reflector(Generic[ObjectT]):
         *,
         field_selector: str = "",
         label_selector: str = "",
-        page_size: int = 500,
+        page_size: int = PAGE_SIZE,
         times: ReflectorTimes | None = None,
+        set_aside: Callable[[Outline], None] = lambda item: None,
+        whole: bool = False,
     ) -> None:
+        """`set_aside` hears of objects that can't be read; `whole` is as of `Decoder`."""
         self._transport = transport
         self._path = path
+        self._kind = kind
         self._sink: Sink[ObjectT] = sink
         self._clock = clock
         selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
         self._selection = {name: text for name, text in selectors.items() if text}
-        self._page_size = page_size
         self._times = times or ReflectorTimes()
-        self._list_decoder: msgspec.json.Decoder[objects.ObjectList[ObjectT]] = msgspec.json.Decoder(
-            objects.ObjectList[kind]  # type: ignore[valid-type]
-        )
-        self._item_decoder: msgspec.json.Decoder[ObjectT] = msgspec.json.Decoder(kind)
+        self._lister = Lister(transport, path, kind, self._selection, page_size, whole=whole)
+        self._item_decoder = Decoder(kind, whole=whole)
         self._event_decoder = msgspec.json.Decoder(objects.WatchEvent)
-        self._status_decoder = msgspec.json.Decoder(objects.Status)
+        self._status_decoder = Decoder(objects.Status)
+        self._set_aside = set_aside
+        self._told: set[str] = set()
         self._resource_version = ""
-        self._watching = False
         self._last_contact: float | None = None
         self.last_error = ""
         """What went wrong last, "" while all is well."""
         self.num_lists = 0
         """How many complete lists were made."""
+        self.num_unread = 0
+        """Objects set aside, counted each time that they came."""
 
     @property
     def synced(self) -> bool:
@@ -89,13 +101,12 @@ class Reflector(Generic[ObjectT]):
         return self.num_lists > 0
 
     def age_s(self) -> float:
-        """Seconds since the mirror was last known to be current; 0 while a watch is open, inf before the first list.
+        """Seconds since the API server has last told how things are, inf before the first list.
 
-        An open watch that has died unnoticed is ended by its own time-out, since bookmarks keep a live one busy.
+        By a list, a line of a watch, or opening or ending one in order. An open watch alone proves nothing: its
+        connection may be dead. It is silent for up to twice `ReflectorTimes.watch_timeout_s`.
         """
-        if self._last_contact is None:
-            return float("inf")
-        return 0.0 if self._watching else self._clock() - self._last_contact
+        return float("inf") if self._last_contact is None else self._clock() - self._last_contact
 
     async def run(self) -> None:
         """Mirror until cancelled."""
@@ -119,6 +130,10 @@ class Reflector(Generic[ObjectT]):
             except msgspec.DecodeError as error:
                 self._resource_version = ""  # asked from there again, the watch would begin with the same line
                 self.last_error = f"can't be read: {error}"
+            except Exception as error:
+                self._resource_version = ""  # whoever begins anew begins with a list
+                self.last_error = str(error) or type(error).__name__
+                raise
             if self._clock() - began > self._times.max_backoff_s:
                 backoff_s = self._times.first_backoff_s  # it had worked for a while
             wait_s = backoff_s * random.uniform(0.5, 1.5)
@@ -130,17 +145,17 @@ class Reflector(Generic[ObjectT]):
         """Take in a complete list, begun now; not while `run` does. Raises ClusterError, DecodeError."""
         began = self._clock()
         listed: set[str] = set()
-        query = {**self._selection, "limit": str(self._page_size)}
-        while True:
-            page = self._list_decoder.decode(await self._transport.get(self._path, query))
-            for item in page.items or ():
+        async for page in self._lister.pages():
+            for item in page.items:
                 self._take(self._sink.upsert, item)
                 listed.add(item.metadata.uid)
-            if not page.metadata.continue_:
-                break
-            query["continue"] = page.metadata.continue_
+            for unread in page.unread:
+                if not unread.uid:
+                    raise msgspec.DecodeError("an object without a UID: which of those known is it?")
+                self._put_aside(unread)
+                listed.add(unread.uid)
         self._sink.keep(listed, began)
-        self._resource_version = page.metadata.resource_version
+        self._resource_version = page.resource_version
         self._last_contact = self._clock()
         self.num_lists += 1
         self.last_error = ""
@@ -157,7 +172,6 @@ class Reflector(Generic[ObjectT]):
         last_good = self._last_contact
         try:
             async for lines in self._transport.watch(self._path, query):
-                self._watching = True
                 self._last_contact = self._clock()
                 for line in lines:
                     if line:
@@ -168,20 +182,45 @@ class Reflector(Generic[ObjectT]):
         except (ApiError, msgspec.DecodeError):
             self._last_contact = last_good  # something was missed: to open a watch again and again is not to be current
             raise
-        finally:
-            self._watching = False
 
     def _apply(self, line: bytes) -> None:
-        event = self._event_decoder.decode(line)
-        if event.type == "ERROR":
-            status = self._status_decoder.decode(event.object)
+        kind, content = self._event(line)
+        if kind == "ERROR":
+            status = self._status_decoder.decode(content)
             raise ApiError(status.code, status.reason, status.message)
-        item = self._item_decoder.decode(event.object)
-        if event.type in ("ADDED", "MODIFIED"):
+        try:
+            item = self._item_decoder.decode(content)
+        except msgspec.DecodeError:
+            self._apply_unread(kind, outline(content))
+            return
+        if kind in ("ADDED", "MODIFIED"):
             self._take(self._sink.upsert, item)
-        elif event.type == "DELETED":
+        elif kind == "DELETED":
             self._take(self._sink.remove, item)
         self._resource_version = item.metadata.resource_version
+
+    def _event(self, line: bytes) -> tuple[str, bytes | msgspec.Raw]:
+        """Type and object of a line. Raises DecodeError."""
+        try:
+            event = self._event_decoder.decode(line)
+        except RecursionError:
+            flat = shallow(line)
+            event = self._event_decoder.decode(flat)
+            begin = flat.index(event.object)  # what is left out is spaces: everything else stays where it was
+            return event.type, line[begin : begin + len(bytes(event.object))]
+        except UnicodeDecodeError as error:
+            raise msgspec.DecodeError(f"it is no UTF-8: {error}") from None
+        return event.type, event.object
+
+    def _apply_unread(self, kind: str, item: Outline) -> None:
+        """An event about an object that can't be read. Raises DecodeError where not even its version can be."""
+        if not item.uid or not item.resource_version:
+            raise msgspec.DecodeError("an object without UID and version")
+        if kind == "DELETED":
+            self._take(self._sink.remove, self._kind(metadata=item.metadata))
+        else:
+            self._put_aside(item)
+        self._resource_version = item.resource_version
 
     def _take(self, into: Callable[[ObjectT], None], item: ObjectT) -> None:
         """Hand an object to the sink; one that breaks it must not stop the mirror of all others."""
@@ -189,3 +228,16 @@ class Reflector(Generic[ObjectT]):
             into(item)
         except Exception:
             logger.exception("%s %s could not be taken in", self._path, item.metadata.name)
+
+    def _put_aside(self, item: Outline) -> None:
+        """Count an object that can't be read, and tell of it once."""
+        self.num_unread += 1
+        if item.uid not in self._told:
+            if len(self._told) >= _MAX_TOLD:
+                self._told.clear()
+            self._told.add(item.uid)
+            logger.warning("%s %s can't be read and is set aside", self._path, item.key or "without a name")
+        try:
+            self._set_aside(item)
+        except Exception:
+            logger.exception("%s %s could not be set aside", self._path, item.key)

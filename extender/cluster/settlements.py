@@ -3,21 +3,28 @@
 A pod without a node may get it yet: a write can stay on its way, in a proxy or in the API server, for longer than any
 time-out here. So the pod is changed, which tells at once whether it is bound, and if it is not, a Binding that carries
 an older resourceVersion never will take effect.
+
+A standby writes nothing, and forgets nothing: nobody may have taken over, and nobody need to. It reads the pods. One
+that has another version by now than the Binding carries, since a successor has marked it or for any other reason, can't
+be bound by that any more; whether this process ever leads again or not, only the pod settles what it holds.
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.fences import Fence
 from extender.cluster.ledger import Claim, ClaimState, Ledger
+from extender.cluster.marks import change, read, refused
 from extender.cluster.placements import PodIdentity
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ApiError, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
@@ -27,7 +34,15 @@ SEALED: Final = "kerf.dev/sealed"
 
 _INTERVAL_S: Final = 0.5
 
-_pod_decoder = msgspec.json.Decoder(objects.Pod)
+_pod_decoder = Decoder(objects.Pod)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unsettled:
+    pod: PodIdentity
+    claim: Claim
+    version: str
+    """The resourceVersion that the Binding carries, "" when none was sent."""
 
 
 class Settler:
@@ -38,62 +53,76 @@ class Settler:
         self._ledger = ledger
         self._fence = fence
         self._clock = clock
-        self._unsettled: list[tuple[PodIdentity, Claim]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._unsettled: list[_Unsettled] = []
+        self.tasks = Tasks()
 
     def start(self) -> None:
         """Begin, in the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="settler")
+        self.tasks.begin("settler", self._run)
 
     async def stop(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self.tasks.end()
 
-    def add(self, pod: PodIdentity, claim: Claim) -> None:
-        """A Binding that may take effect yet; its claim stands until it is settled."""
-        self._unsettled.append((pod, claim))
+    def add(self, pod: PodIdentity, claim: Claim, version: str) -> None:
+        """A Binding of this version of a pod may take effect yet; its claim stands until it is settled."""
+        self._unsettled.append(_Unsettled(pod, claim, version))
 
     async def seal(self, pod: PodIdentity) -> objects.Pod | None:
         """Change a pod so that no Binding sent before can take effect any more; None when it is gone.
 
         Raises ClusterError, DecodeError.
         """
-        metadata = {"uid": pod.uid, "annotations": {SEALED: secrets.token_hex(4)}}
-        try:
-            answer = await self._transport.patch(f"{pod.path}/status", msgspec.json.encode({"metadata": metadata}))
-        except ApiError as error:
-            if await self._is_gone(pod, error):
-                return None
-            raise
-        return _pod_decoder.decode(answer)
-
-    async def _is_gone(self, pod: PodIdentity, error: ApiError) -> bool:
-        """Whether an error means that the pod was deleted; one of that name that was created since makes it a 422."""
-        if error.status != 422:
-            return error.status == 404
-        return _pod_decoder.decode(await self._transport.get(pod.path)).metadata.uid != pod.uid
+        answer = await change(self._transport, pod, SEALED, secrets.token_hex(4))
+        return None if answer is None else _pod_decoder.decode(answer)
 
     async def settle_round(self) -> None:
         """Settle what can be settled now."""
-        unsettled, self._unsettled = self._unsettled, []
-        for pod, claim in unsettled:
-            if claim.state is not ClaimState.UNDECIDED or self._ledger.claim(pod.uid) is not claim:
-                continue  # the watch has told
-            if self._fence.standby():
-                # A successor seals every pod before it decides; the watch tells what was bound before.
-                self._ledger.end_binding(claim, None, self._clock())
-                continue
+        for unsettled in tuple(self._unsettled):
             try:
-                found = await self.seal(pod)
+                if await self._settle(unsettled):
+                    self._unsettled.remove(unsettled)
             except (ClusterError, msgspec.DecodeError) as error:
-                logger.warning("whether pod %s is bound to %s is not known yet: %s", pod.key, claim.node, error)
-                self._unsettled.append((pod, claim))
-                continue
-            bound = found is not None and found.spec.node_name == claim.node
-            self._ledger.end_binding(claim, ClaimState.BOUND if bound else None, self._clock())
+                pod, node = unsettled.pod, unsettled.claim.node
+                logger.warning("whether pod %s is bound to %s is not known yet: %s", pod.key, node, error)
+            except Exception:
+                logger.exception("whether pod %s is bound could not be found out", unsettled.pod.key)
+
+    async def _settle(self, unsettled: _Unsettled) -> bool:
+        """Whether it is known by now what became of a Binding. Raises ClusterError, DecodeError."""
+        pod, claim = unsettled.pod, unsettled.claim
+        if self._is_told(pod, claim):
+            return True
+        found = await self._ask(pod)
+        if self._is_told(pod, claim):
+            return True
+        if found is None or found.finished:
+            self._ledger.end_binding(claim, None, self._clock())
+        elif not found.spec.node_name:
+            if found.metadata.resource_version == unsettled.version:
+                return False  # it may get its node yet
+            self._ledger.end_binding(claim, None, self._clock())
+        elif found.spec.node_name == claim.node:
+            self._ledger.end_binding(claim, ClaimState.BOUND, self._clock())
+        else:
+            held = self._ledger.hold_as_read(found, self._clock())
+            if held is not None:
+                self.add(pod, held, "")
+        return True
+
+    def _is_told(self, pod: PodIdentity, claim: Claim) -> bool:
+        """Whether the watch has told what became of a pod."""
+        return claim.state is not ClaimState.UNDECIDED or self._ledger.claim(pod.uid) is not claim
+
+    async def _ask(self, pod: PodIdentity) -> objects.Pod | None:
+        """A pod after it was changed, or as it is where it must not or can't be changed; None when it is gone."""
+        if not self._fence.standby():
+            try:
+                return await self.seal(pod)
+            except ApiError as error:
+                if not refused(error):
+                    raise
+        return await read(self._transport, pod)
 
     async def _run(self) -> None:
         while True:

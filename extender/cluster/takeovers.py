@@ -4,8 +4,12 @@
    write on it carries an older resourceVersion and is refused from then on; what it wrote before is on the pod.
 2. The bound pods are listed afresh: a watch may lag behind what the predecessor has written.
 
+A term that follows one of this process's own, with nobody in between, rests on what was done then: all that is under
+way is its own, and in its ledger, which gives up nothing that may take effect yet (`settlements`).
+
 The same happens at the start of a process without election, since the process before it may have been killed with
-Bindings on their way. The patches go to `pods/status`, so that no right to change a pod's spec is needed.
+Bindings on their way. The patches go to `pods/status`, so that no right to change a pod's spec is needed. A pod that
+can't be changed (`marks`) holds nobody up.
 """
 
 import asyncio
@@ -13,17 +17,21 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import stand_in
 from extender.cluster.fences import Fence
 from extender.cluster.leases import Election
+from extender.cluster.listings import Lister
+from extender.cluster.marks import change, refused
 from extender.cluster.mirrors import PODS_PATH, Mirror
 from extender.cluster.placements import PodIdentity
 from extender.cluster.pods import read_pod_request
-from extender.cluster.transports import ApiError, ClusterError, Transport
+from extender.cluster.tasks import Tasks
+from extender.cluster.transports import ClusterError, Transport
 from extender.core.requests import RequestError
 
 logger = logging.getLogger(__name__)
@@ -33,8 +41,6 @@ UNBOUND_PODS: Final = "spec.nodeName=,status.phase=Pending"
 
 _NUM_WRITERS: Final = 16  # the renewal of the lease has to get through between them
 _RETRY_S: Final = 0.2
-
-_list_decoder = msgspec.json.Decoder(objects.ObjectList[objects.Pod])
 
 
 def epoch_key(lease: str = "") -> str:
@@ -62,28 +68,29 @@ class Leadership:
         self._mirror = mirror
         self._clock = clock
         self._key = key
-        self._page_size = page_size
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._unbound_pods = Lister(transport, PODS_PATH, objects.Pod, {"fieldSelector": UNBOUND_PODS}, page_size)
+        self._tenure = ""
+        self._epoch = ""  # what pods are marked with in this tenure
+        self._taken_over = False
+        self.tasks = Tasks()
         self.num_terms = 0
         """How often this process has taken over."""
         self.num_marked = 0
         """Unbound pods marked in all take-overs."""
+        self.num_unmarkable = 0
+        """Unbound pods that could not be marked, in all take-overs."""
 
     def start(self) -> None:
         """Begin to mirror, and take part in the election, in the running event loop."""
         if self._election.contested:
             self._mirror.start()  # warm before it is needed; without election it has to begin after the marks
         self._fence.shut(self._election.standing)
-        self._tasks = [
-            asyncio.create_task(self._election.run(), name="election"),
-            asyncio.create_task(self._lead(), name="leadership"),
-        ]
+        self.tasks.begin("election", self._election.run)
+        self.tasks.begin("leadership", self._lead)
 
     async def stop(self) -> None:
         """Shut the fence and let others lead."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.end()
         self._fence.shut(lambda: "shutting down")
         await self._election.resign()
 
@@ -105,8 +112,10 @@ class Leadership:
 
     async def _take_over(self, term: str) -> None:
         began = self._clock()
-        # Never the same twice: a patch that changes nothing would not change the resourceVersion.
-        epoch = f"{term}.{secrets.token_hex(4)}"
+        if self._tenure != self._election.tenure:
+            # Never the same twice: a patch that changes nothing would not change the resourceVersion.
+            self._epoch = f"{self._election.tenure}.{secrets.token_hex(4)}"
+            self._tenure, self._taken_over = self._election.tenure, False
         told = "taking over from the leader before" if self._election.contested else "pods are not synced yet"
         progress, num_marked = told, 0
 
@@ -115,10 +124,11 @@ class Leadership:
             return self._election.deadline() if self._election.term == term else float("-inf")
 
         self._fence.take_over(progress, deadline, self._election.standing)
-        while True:
+        while not self._taken_over:
             try:
-                num_marked = await self._mark(epoch)
+                num_marked = await self._mark(self._epoch)
                 await self._catch_up()
+                self._taken_over = True
                 break
             except (ClusterError, msgspec.DecodeError) as error:
                 logger.warning("pods under way were not marked, again in %.1f s: %s", _RETRY_S, error)
@@ -128,11 +138,11 @@ class Leadership:
                 progress = f"{told}: see the log"
             self._fence.take_over(progress, deadline, self._election.standing)
             await asyncio.sleep(_RETRY_S)
-        self._fence.open(epoch)
+        self._fence.open(term)
         self.num_terms += 1
         if self._election.contested:
             took_s = self._clock() - began
-            logger.info("leading as epoch %s after %.2f s, %d unbound pods marked", epoch, took_s, num_marked)
+            logger.info("leading as epoch %s after %.2f s, %d unbound pods marked", self._epoch, took_s, num_marked)
 
     async def _catch_up(self) -> None:
         """See to it that the mirror begins, or has begun, with a list made after this call."""
@@ -143,42 +153,40 @@ class Leadership:
 
     async def _mark(self, epoch: str) -> int:
         """Mark every unbound pod that a predecessor may be about to bind; returns how many. Raises ClusterError."""
-        body = msgspec.json.encode({"metadata": {"annotations": {self._key: epoch}}})
         marked = {self._key: epoch}.items()  # in an attempt before this one
         unmarked = [pod for pod in await self._unbound() if not marked <= (pod.metadata.annotations or {}).items()]
         pods = iter([pod for pod in unmarked if _may_be_under_way(pod)])
         num_marked = 0
-        faults: list[ClusterError] = []
+        unmarkable: list[str] = []
+        faults: list[Exception] = []
 
         async def write() -> None:
             nonlocal num_marked
             for pod in pods:  # shared by all writers
-                path = PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid).path
+                identity = PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
                 try:
-                    await self._transport.patch(f"{path}/status", body)
-                    num_marked += 1
-                except ClusterError as error:
-                    if not isinstance(error, ApiError) or error.status != 404:  # gone: nothing can be bound
-                        faults.append(error)
-                        if len(faults) >= _NUM_WRITERS:
-                            return
+                    num_marked += await change(self._transport, identity, self._key, epoch) is not None
+                except (ClusterError, msgspec.DecodeError) as error:
+                    if refused(error):
+                        unmarkable.append(f"{pod.key}: {error}")
+                        continue
+                    faults.append(error)
+                    if len(faults) >= _NUM_WRITERS:
+                        return
 
         await asyncio.gather(*(write() for _ in range(_NUM_WRITERS)))
         self.num_marked += num_marked
         if faults:
             raise faults[0]
+        if unmarkable:
+            self.num_unmarkable += len(unmarkable)
+            logger.warning("%d pods can't be marked, such as %s", len(unmarkable), unmarkable[0])
         return num_marked
 
     async def _unbound(self) -> list[objects.Pod]:
         """Pods without a node. No resourceVersion is named: the API server answers with nothing older than now."""
-        query = {"fieldSelector": UNBOUND_PODS, "limit": str(self._page_size)}
-        found: list[objects.Pod] = []
-        while True:
-            page = _list_decoder.decode(await self._transport.get(PODS_PATH, query))
-            found += page.items or ()
-            if not page.metadata.continue_:
-                return found
-            query["continue"] = page.metadata.continue_
+        found = await self._unbound_pods.all()
+        return found.items + [stand_in(pod, objects.Pod) for pod in found.unread]
 
 
 def _may_be_under_way(pod: objects.Pod) -> bool:

@@ -51,6 +51,10 @@ class Tenants:
         self._node_of: dict[str, str] = {}
         self._on: dict[str, dict[str, Tenant]] = {}
 
+    def knows(self, uid: str) -> bool:
+        """Whether a pod is on some node."""
+        return uid in self._node_of
+
     def on(self, node: str) -> Mapping[str, Tenant]:
         """The pods of a node by UID."""
         return self._on.get(node, {})

@@ -21,12 +21,15 @@ from yarl import URL
 
 from extender.cluster import objects
 from extender.cluster.connections import MAX_CONNECTIONS, MAX_IDLE_S, ConnectionPool
+from extender.cluster.decoding import Decoder
 from extender.cluster.yaml_faults import yaml_fault
 
 Query = Mapping[str, str]
 
 _HEADERS: Final = {"Accept": "application/json", "User-Agent": "kerf"}
 _IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: silence for longer is a dead connection
+_LATE_S: Final = 5.0  # how late the end of a watch may come
+_status_decoder: Final = Decoder(objects.Status)
 _CONTENT_TYPES: Final = {"POST": "application/json", "PATCH": "application/merge-patch+json"}
 
 
@@ -135,7 +138,9 @@ class ApiServer:
         return await self._request("PATCH", path, body=body)
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=self._request_timeout_s, sock_read=_IDLE_WATCH_S)
+        # Silence for longer than the server was asked to watch is a dead connection as well, or a proxy that swallows.
+        idle_s = min(_IDLE_WATCH_S, float(query.get("timeoutSeconds", _IDLE_WATCH_S)) + _LATE_S)
+        limit = aiohttp.ClientTimeout(total=None, connect=self._request_timeout_s, sock_read=idle_s)
         try:
             async with await self._open_watch(path, query, limit) as response:
                 if response.status >= 400:
@@ -235,7 +240,7 @@ def _unusable(error: Exception) -> CredentialsError:
 
 def _api_error(status: int, content: bytes) -> ApiError:
     try:
-        answer = msgspec.json.decode(content, type=objects.Status)
+        answer = _status_decoder.decode(content)
     except msgspec.DecodeError:
         return ApiError(status, "", content[:200].decode(errors="replace").strip())
     return ApiError(status, answer.reason, answer.message)

@@ -10,19 +10,22 @@ A pod that waits on is told why by an annotation, now and then: that makes kube-
 """
 
 import asyncio
-import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Final
 
 import msgspec
 
+from extender.cluster.fair_caches import FairCache
 from extender.cluster.fences import Fence
 from extender.cluster.ledger import ClaimState, Ledger
-from extender.cluster.placements import Placer, PodIdentity
+from extender.cluster.placements import Placer, PodIdentity, weight_of
 from extender.cluster.pods import EXPLANATION
 from extender.cluster.skips import SKIPPED, Skips, WaitingPod
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.requests import PodRequest
 
@@ -37,6 +40,11 @@ _MAX_WAIT_S: Final = 60.0
 _FORGOTTEN_AFTER_S: Final = 900.0  # kube-scheduler asks again about every pod within five minutes
 _MAX_WAITING: Final = 20_000
 _MAX_PER_ROUND: Final = 20
+_MAX_LOOKS: Final = 16
+"""Kinds of requests looked at in a round: each takes a look at the whole cluster."""
+_MAX_DUE: Final = 64
+"""Pods of a namespace that a round considers, by precedence and again by the longest time since the last look."""
+_CLEAN_UP_S: Final = 10.0
 _EXPLAINED_AGAIN_S: Final = 300.0
 _MAX_EXPLANATION: Final = 1_000
 _MAX_LARGER: Final = 8
@@ -56,10 +64,24 @@ class _Waiting:
     """What its annotation says."""
     explained_at: float = float("-inf")
     """Monotonic time of that."""
+    looked: float = float("-inf")
+    """Monotonic time at which it was last looked whether it fits."""
 
     def due(self, now: float) -> bool:
         """Whether kube-scheduler has had time to ask again by itself."""
         return now >= self.since + min(_FIRST_WAIT_S * 2.0 ** min(self.num_wakes, 16), _MAX_WAIT_S)
+
+
+def _precedence(waiting: _Waiting) -> tuple[int, float]:
+    return -waiting.request.priority, waiting.since
+
+
+def _some(due: list[_Waiting]) -> list[_Waiting]:
+    """So many of a namespace as a round can do with: those that go first, and those that were looked at longest ago."""
+    if len(due) <= 2 * _MAX_DUE:
+        return due
+    due.sort(key=_precedence)
+    return due[:_MAX_DUE] + nsmallest(_MAX_DUE, due[_MAX_DUE:], key=lambda waiting: waiting.looked)
 
 
 class Waker:
@@ -83,7 +105,8 @@ class Waker:
         self._placer = placer
         self._fence = fence
         self._clock = clock
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: FairCache[_Waiting] = FairCache(_MAX_WAITING)
+        self._cleaned_up = float("-inf")
         self._first: tuple[WaitingPod, ...] = ()
         self.skips = Skips(placer, lambda: self._first, clock, max_wait_s=max_skip_s, max_count=max_skips)
         """Who is left pending although there is room."""
@@ -92,7 +115,7 @@ class Waker:
         """Why a pod was rejected last, "" when nobody knows."""
         self.will_nominate: Callable[[str], bool] = lambda uid: False
         """Whether the queue nominates a pod when there is room, in its turn: then it is not woken."""
-        self._task: asyncio.Task[None] | None = None
+        self.tasks = Tasks()
         self.num_woken = 0
         """Patches written."""
 
@@ -102,33 +125,31 @@ class Waker:
         return len(self._waiting)
 
     def waiting(self) -> list[tuple[PodIdentity, PodRequest, float]]:
-        """Those pods, with the monotonic time of the last rejection or wake."""
-        return [(waiting.pod, waiting.request, waiting.since) for waiting in self._waiting.values()]
+        """Those pods, with the monotonic time of the first rejection."""
+        return [(waiting.pod, waiting.request, waiting.first) for waiting in self._waiting.values()]
 
     def start(self) -> None:
         """Begin to wake, in the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="waker")
+        self.tasks.begin("waker", self._run)
 
     async def stop(self) -> None:
         """End waking."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self.tasks.end()
 
     def rejected(self, pod: PodIdentity, request: PodRequest) -> None:
         """A pod fitted nowhere; one without a UID is nobody's."""
         known = self._waiting.get(pod.uid)
         if known is not None:
             known.request, known.since = request, self._clock()
-        elif pod.uid and pod.name and pod.namespace and len(self._waiting) < _MAX_WAITING:
-            self._waiting[pod.uid] = _Waiting(pod, request, self._clock(), first=self._clock())
+        elif pod.uid and pod.name and pod.namespace:
+            now = self._clock()
+            self._waiting.put(pod.namespace, pod.uid, _Waiting(pod, request, now, first=now), now, weight_of(request))
             self._wait_in_turn(pod.uid, request)
 
     def placed(self, uid: str) -> None:
         """A pod has found its node, or is gone."""
-        self._waiting.pop(uid, None)
-        self._first = tuple(waiting for waiting in self._first if waiting.uid != uid)
+        if self._waiting.pop(uid) is not None and self._first:
+            self._first = tuple(waiting for waiting in self._first if waiting.uid != uid)
         self.skips.placed(uid)
 
     async def wake_round(self) -> None:
@@ -138,29 +159,52 @@ class Waker:
             self._first = ()
             return
         now = self._clock()
+        if now - self._cleaned_up >= _CLEAN_UP_S:
+            self._cleaned_up = now
+            self._placer.forget_old()
         self._first = self._in_turn() if self.skips.enabled else ()
-        due = sorted(
-            (waiting for waiting in self._waiting.values() if waiting.due(now)),
-            key=lambda waiting: (-waiting.request.priority, waiting.since),
-        )
         fits: dict[PodRequest, bool] = {}  # most waiting pods are of few kinds
         woken = 0
-        for waiting in due:
-            forgotten = now - waiting.since > _FORGOTTEN_AFTER_S
-            claim = self._ledger.claim(waiting.pod.uid)
-            if forgotten or (claim is not None and claim.state is ClaimState.BOUND):
-                self.placed(waiting.pod.uid)  # deleted, or bound by somebody else
-                continue
-            if self.will_nominate(waiting.pod.uid):
-                continue
+        for waiting in self._due(now):
             if waiting.request not in fits:
+                if len(fits) == _MAX_LOOKS:
+                    continue  # its kind is looked at in a later round
+                await asyncio.sleep(0)  # filter and bind go on between two looks
                 fits[waiting.request] = self._placer.fits_somewhere(waiting.request)
+            waiting.looked = now
             if fits[waiting.request] and not self.skips.holds_back(waiting.pod, waiting.request):
                 woken += 1
                 await self._wake(waiting)
             if woken == _MAX_PER_ROUND:
                 break
         await self._explain_one(now)
+
+    def _due(self, now: float) -> list[_Waiting]:
+        """Who may be woken: by priority, then the longest wait, as long as all their kinds can be looked at.
+
+        Else namespaces take turns with their kinds, each with those that were looked at longest ago: whoever makes
+        pods of many kinds, or of high priority, has his own wait longer.
+        """
+        due_in: dict[str, list[_Waiting]] = {}
+        for waiting in list(self._waiting.values()):
+            claim = self._ledger.claim(waiting.pod.uid)
+            if now - waiting.since > _FORGOTTEN_AFTER_S or (claim is not None and claim.state is ClaimState.BOUND):
+                self.placed(waiting.pod.uid)  # deleted, or bound by somebody else
+            elif waiting.due(now) and not self.will_nominate(waiting.pod.uid):
+                due_in.setdefault(waiting.pod.namespace, []).append(waiting)
+        due = sorted((waiting for found in due_in.values() for waiting in _some(found)), key=_precedence)
+        looked: dict[tuple[str, PodRequest], float] = {}
+        for waiting in due:
+            kind = waiting.pod.namespace, waiting.request
+            looked[kind] = min(looked.get(kind, float("inf")), waiting.looked)
+        if len(looked) <= _MAX_LOOKS:
+            return due
+        turn: dict[tuple[str, PodRequest], int] = {}
+        num_of: Counter[str] = Counter()
+        for kind in sorted(looked, key=looked.__getitem__):
+            turn[kind] = num_of[kind[0]]
+            num_of[kind[0]] += 1
+        return sorted(due, key=lambda waiting: turn[waiting.pod.namespace, waiting.request])
 
     async def _explain_one(self, now: float) -> None:
         """Tell one of those that wait why, where that has not been said yet; one in a round, so few ask anew for it."""

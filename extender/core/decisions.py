@@ -71,13 +71,18 @@ class Decision:
     """Indices of the GPUs chosen on the winner, () when the device plugin alone picks them."""
     milli: int = WHOLE_MILLI
     """Compute booked on each of them; with WHOLE_MILLI all their memory is."""
-    mib: int = 0
-    """Memory booked on each of them where they are shared."""
+    mib_each: tuple[int, ...] = ()
+    """Memory booked on each of them where they are shared, in their order."""
     crosses: str = ""
     """"" when the GPUs are in one link group and on one NUMA node or nothing is known of that, else "link" or "numa":
     no better choice was possible."""
     terms: Terms | None = None
     """What the score of a row is made of, where the policy can say."""
+
+    @property
+    def mib(self) -> int:
+        """The most memory that is booked on one of them where they are shared."""
+        return max(self.mib_each, default=0)
 
     @property
     def units(self) -> int:
@@ -242,12 +247,9 @@ def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, room:
     gpus = choice(cluster, best, request, policy, room, shares=shares)
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
-    shared = request.milli or (request.shares_by_memory and cluster.unit[best] == GpuUnit.PART)
-    milli, mib = WHOLE_MILLI, 0
-    if shared:
-        milli, mib = request.milli, int(share_mib(request, cluster.gpu_memory_mib[best, list(gpus)]).max(initial=0))
+    milli, mib_each = booked_each(cluster, best, request, gpus)
     crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
-    return replace(plain, best=best, gpus=gpus, milli=milli, mib=mib, crosses=crosses)
+    return replace(plain, best=best, gpus=gpus, milli=milli, mib_each=mib_each, crosses=crosses)
 
 
 def choice(
@@ -257,6 +259,16 @@ def choice(
     if shares and policy.share is not None and request.count == 1 and not cluster.untracked_units[row]:
         return (policy.share(cluster, request, row, room),)
     return choose_among(cluster, row, request, room, shares=shares, spreads=policy.spreads)
+
+
+def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """Milli of compute that a request books on each of its GPUs, and MiB of memory on each; WHOLE_MILLI and (): all.
+
+    The one rule for placements and for plans.
+    """
+    if request.milli or (request.shares_by_memory and cluster.unit[row] == GpuUnit.PART):
+        return request.milli, tuple(share_mib(request, cluster.gpu_memory_mib[row, list(gpus)]).tolist())
+    return WHOLE_MILLI, ()
 
 
 def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:

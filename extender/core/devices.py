@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
-from extender.core.fits import fit
+from extender.core.fits import fit, share_mib
 from extender.core.nodes import GpuUnit
 from extender.core.requests import GpuRequest
 
@@ -78,9 +78,11 @@ def _slots(cluster: Cluster, row: int, room: list[bool]) -> list[_Slot]:
 def _shared(slots: list[_Slot], request: GpuRequest, spreads: bool, untracked: int) -> tuple[int, ...] | None:
     """The GPUs for shares: partly used ones first, filled as far as possible, or the emptiest first."""
     num_idle = max(sum(slot.idle for slot in slots) - untracked, 0)  # of these a share may have so many
+    asked_mib = share_mib(request, np.array([slot.memory_mib for slot in slots], np.int32)).tolist()
+    mib_of = dict(zip((slot.index for slot in slots), asked_mib, strict=True))
 
     def leaves(slot: _Slot) -> tuple[int, int]:
-        left = (slot.free_milli - request.milli, slot.free_mib - request.memory_each_mib)
+        left = (slot.free_milli - request.milli, slot.free_mib - mib_of[slot.index])
         return left if request.milli else left[::-1]
 
     if spreads:

@@ -50,7 +50,7 @@ def faulty(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Mask:
 def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
     """(R, G) memory in use beyond what is booked, 0 where it is less than counts or nothing fresh is known.
 
-    On a node where pods hold GPUs of unknown index, theirs may be it: see `counting_observed`.
+    On a node where pods hold GPUs of unknown index, theirs may be it: see `counting_observed` and `unaccounted_mib`.
     """
     if cluster.observed is None:
         return np.zeros((len(rows), cluster.gpu_model.shape[1]), np.int32)
@@ -60,6 +60,14 @@ def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
     counts &= _COUNTED[cluster.taken(cluster.unit, rows)][:, None]
     beyond = np.where(counts, used - (memory - cluster.taken(cluster.gpu_free_mib, rows)), 0)
     result: Ints = np.where(beyond >= rules.min_unmanaged_mib, np.ceil(beyond), 0).astype(np.int32)
+    return result
+
+
+def unaccounted_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
+    """(R, G) memory in use by processes of no known pod: not where pods on GPUs of unknown index can explain it."""
+    beyond = unmanaged_mib(cluster, rows, rules)
+    explained = (beyond > 0).sum(axis=1) <= cluster.taken(cluster.untracked_units, rows)
+    result: Ints = np.where(explained[:, None], 0, beyond)
     return result
 
 

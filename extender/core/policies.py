@@ -44,7 +44,7 @@ class Policy:
     terms: Terms | None = None
     """What the score of one row is made of."""
     apart: Callable[[], "Policy"] | None = None
-    """The same ranking for another thread and another line of snapshots; None where any may use this one or nobody."""
+    """The same ranking for another thread and another line of snapshots; None where any may use this one."""
     weighs_memory: bool = False
     """Whether it depends on the pod's main memory, likewise."""
 
@@ -82,31 +82,24 @@ def observing(
     rules: ObservedRules | None = None,
 ) -> list[Policy]:
     """The policies that rank by what GPUs are really doing, with weights and rules of a deployment's own."""
-    rules = rules or ObservedRules()
-    live_score, genius_score, alnair_score = LiveScore(live, rules.xids), GeniusScore(genius), AlnairScore()
-    return [
-        Policy(
-            "live",
-            live_score,
-            "most headroom by what GPUs are really doing",
-            rules=rules,
-            context=live_score.context,
-        ),
-        Policy(
-            "genius",
-            genius_score,
-            "Genius' static and dynamic score",
-            rules=rules,
-            context=genius_score.context,
-        ),
-        Policy(
-            "alnair",
-            alnair_score,
-            "Alnair's utilisation score: large and full nodes first",
-            rules=rules,
-            context=alnair_score.context,
-        ),
-    ]
+    counted = rules or ObservedRules()
+
+    def by_live() -> Policy:
+        score = LiveScore(live, counted.xids)
+        description = "most headroom by what GPUs are really doing"
+        return Policy("live", score, description, rules=counted, context=score.context, apart=by_live)
+
+    def by_genius() -> Policy:
+        score = GeniusScore(genius)
+        description = "Genius' static and dynamic score"
+        return Policy("genius", score, description, rules=counted, context=score.context, apart=by_genius)
+
+    def by_alnair() -> Policy:
+        score = AlnairScore()
+        description = "Alnair's utilisation score: large and full nodes first"
+        return Policy("alnair", score, description, rules=counted, context=score.context, apart=by_alnair)
+
+    return [by_live(), by_genius(), by_alnair()]
 
 
 POLICIES.update({policy.name: policy for policy in observing()})
@@ -116,7 +109,7 @@ def fgd(mix: Sequence[Expected] = DEFAULT_MIX) -> Policy:
     """Fragmentation gradient descent against a mix of pods that are expected."""
     score = FragmentScore(mix)
     description = "fewest new fragments for the pods that are expected (decisions.typical_pods)"
-    return Policy("fgd", score, description, share=score.share, weighs_cpu=True)
+    return Policy("fgd", score, description, share=score.share, weighs_cpu=True, apart=lambda: fgd(mix))
 
 
 POLICIES["fgd"] = fgd()
@@ -134,7 +127,7 @@ def kerf(score: LearnedScore, rules: ObservedRules | None = None) -> Policy:
         weighs_cpu=True,
         weighs_memory=True,
         terms=lambda cluster, request, row: score.told(counting_observed(cluster, rules), request, row),
-        apart=lambda: kerf(score.apart()),
+        apart=lambda: kerf(score.apart(), rules),
     )
 
 

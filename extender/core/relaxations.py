@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Ints, Longs, Rows
-from extender.core.fits import Fit, fit
+from extender.core.fits import Fit, fit, share_mib
 from extender.core.quantities import format_mib
 from extender.core.reasons import Reason
 from extender.core.requests import GpuRequest
@@ -135,9 +135,8 @@ def _smaller_and_fewer(cluster: Cluster, request: GpuRequest, rows: Rows) -> lis
 def _asked(request: GpuRequest, reason: Reason, cluster: Cluster, rows: Rows) -> Longs:
     """(R,) what a reason measures a node's `available` by."""
     if reason is Reason.MEMORY_BUSY:
-        largest = cluster.taken(cluster.gpu_memory_mib, rows).max(axis=1, initial=0).astype(np.int64)
-        percent: Longs = np.maximum(request.memory_each_mib, largest * request.memory_each_percent // 100)
-        return percent
+        largest = cluster.taken(cluster.gpu_memory_mib, rows).max(axis=1, initial=0)
+        return share_mib(request, largest).astype(np.int64)
     asked = {
         Reason.BUSY: max(request.count, 1),
         Reason.COMPUTE_BUSY: request.milli or 1,

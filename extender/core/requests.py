@@ -26,6 +26,8 @@ MODEL_EXCLUDE: Final = "kerf.dev/gpu-model-exclude"
 UUID: Final = "kerf.dev/gpu-uuid"
 UUID_EXCLUDE: Final = "kerf.dev/gpu-uuid-exclude"
 POLICY: Final = "kerf.dev/policy"
+MARKER: Final = "kerf.dev/gpu"
+"""A resource, and no amount of anything: by it kube-scheduler knows a pod that asks by annotation or label alone."""
 
 GENIUS_COUNT: Final = "genius/gpu-number"
 GENIUS_MEMORY_EACH: Final = "genius/gpu-memory-each"
@@ -37,10 +39,20 @@ _CONDITIONS: Final = frozenset({SHARE, MEMORY_EACH, MEMORY_TOTAL, MODEL, MODEL_E
 _CONDITION_LABELS: Final = frozenset({GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL, GENIUS_MODEL})
 """Keys that say what a GPU must be like: most pods have none of them."""
 
+AMOUNTS: Final = frozenset({COUNT, MEMORY_EACH, MEMORY_TOTAL})
+AMOUNT_LABELS: Final = frozenset({GENIUS_COUNT, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL})
+"""Keys whose "0" asks for nothing."""
+ASKING: Final = _CONDITIONS | {COUNT}
+ASKING_LABELS: Final = _CONDITION_LABELS | {GENIUS_COUNT}
+"""Keys by which a pod asks for GPUs without any resource."""
+
 _MAX_UNITS: Final = 2**31 - 1
 _MAX_MEMORY_MIB: Final = 2**40
 _MAX_PATTERN_CHARS: Final = 256
 _MAX_UUIDS_CHARS: Final = 4096
+_MAX_UUIDS: Final = 128  # of 40 characters each no more get into so many
+_MAX_PROFILES: Final = 32
+"""Kinds of MIG devices in one pod: each is looked for on every node."""
 _MAX_DIGITS: Final = 18
 _UUID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}")
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")  # int() takes underscores and digits of any script
@@ -49,7 +61,10 @@ Resources = Mapping[str, str | int | float]
 
 
 class RequestError(ValueError):
-    """A request that can't be understood: names the key, the value and what would be right."""
+    """A request that can't be understood: names the key, the value and what would be right, on one line."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(printable(sentence))
 
 
 class AskedUnit(IntEnum):
@@ -110,9 +125,9 @@ class GpuRequest:
         if self.milli:
             words = f"{self.milli} milli of {'a GPU' if self.count == 1 else f'each of {words}'}"
         if self.include:
-            words += f" of model {self.include.text}"
+            words += f" of model {printable(self.include.text)}"
         if self.exclude:
-            words += f" not of model {self.exclude.text}"
+            words += f" not of model {printable(self.exclude.text)}"
         if self.uuids:
             words += f" of UUID {_any_of(self.uuids)}"
         if self.uuids_exclude:
@@ -225,6 +240,8 @@ def mig_devices(
         for name in resources
         if name.startswith(MIG_RESOURCE_PREFIX)
     }
+    if len(names) > _MAX_PROFILES:
+        raise RequestError(f"{MIG_RESOURCE_PREFIX}...: {len(names)} profiles are more than any GPU is cut into")
     counted = (
         (name, _whole_units(name, total_request(name, containers, init_containers, overhead))) for name in sorted(names)
     )
@@ -276,6 +293,16 @@ def read_request(
         return NO_REQUEST
     gpus = replace(like, count=count, unit=unit if units else AskedUnit.WHOLE, mig=mig)
     return PodRequest(gpus, annotations.get(POLICY, "").strip())
+
+
+def asks_by_word(annotations: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether annotations or labels ask for GPUs, in whatever way: also where that can't be understood."""
+
+    def says(said: Mapping[str, str], keys: frozenset[str], amounts: frozenset[str]) -> bool:
+        texts = ((key, said[key].strip()) for key in keys.intersection(said))
+        return any(text and not (text == "0" and key in amounts) for key, text in texts)
+
+    return says(annotations, ASKING, AMOUNTS) or says(labels, ASKING_LABELS, AMOUNT_LABELS)
 
 
 def _read_conditions(
@@ -368,6 +395,8 @@ def _read_uuids(said: _Said) -> frozenset[str]:
     if len(said[1]) > _MAX_UUIDS_CHARS:
         raise _unreadable(said, f"longer than {_MAX_UUIDS_CHARS} characters", "the UUIDs of a few GPUs")
     uuids = [part.strip() for part in said[1].split(",")]
+    if len(uuids) > _MAX_UUIDS:
+        raise _unreadable(said, f"more than {_MAX_UUIDS} UUIDs", "the UUIDs of a few GPUs")
     if not all(_UUID.fullmatch(uuid) for uuid in uuids):
         raise _unreadable(said, "no list of UUIDs", 'UUIDs with commas between them such as "GPU-8dcd427f,GPU-f2a1"')
     return frozenset(uuids)
@@ -418,3 +447,10 @@ def _any_of(uuids: frozenset[str]) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def printable(text: str) -> str:
+    """On one line and without control characters: what an author writes ends up in logs, events and terminals."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

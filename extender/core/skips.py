@@ -60,7 +60,7 @@ def _after(cluster: Cluster, decision: Decision) -> Cluster:
         milli[0, gpus] = mib[0, gpus] = 0
     else:
         milli[0, gpus] -= decision.milli
-        mib[0, gpus] -= decision.mib
+        mib[0, gpus] -= np.array(decision.mib_each, np.int32)
     if decision.request.mig:
         for profile, count in decision.request.mig:
             mig[0, cluster.mig_profiles.index(profile)] -= count

@@ -1,11 +1,11 @@
 """The pods that wait behind Kerf's gate, as the watch tells of them, and those let go that have no node yet."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Final
 
 from extender.cluster import objects
+from extender.cluster.unbound import unix_time
 from extender.core.requests import RequestError
 from extender.queueing.batches import plan_pod
 from extender.queueing.manifests import Pod
@@ -13,11 +13,10 @@ from extender.queueing.plans import PlanPod
 from extender.queueing.realisations import PLANNED_NODE
 from extender.queueing.restrictions import Kinds
 
-PENDING_PODS = "spec.nodeName=,status.phase=Pending"
-"""Only pods without a node: one that gets its node leaves the selection, which the watch tells as a deletion."""
-
 ON_ITS_WAY_S: Final = 30.0
 _TOLD_WITHIN_S: Final = 15.0
+_MAX_NODE_NAME: Final = 253
+_SPARE_KINDS: Final = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +34,8 @@ class Entry:
     """Monotonic time of the first sight."""
     opened: float | None = None
     """Monotonic time at which its gate was found open, or opened."""
+    by_kerf: bool = False
+    """Whether Kerf has let it go, within its order and quotas."""
     going: bool = False
     """Whether it is being let go: planned, its GPUs reserved, and not opened yet."""
     node: str = ""
@@ -126,6 +127,15 @@ class Backlog:
             entry.opened, entry.node = None, ""
         return recalled
 
+    def forget_kinds(self) -> None:
+        """Forget restrictions that no entry has any more. Their numbers change: not while a plan is being made."""
+        if self.kinds.count <= 2 * len(self.entries) + _SPARE_KINDS:
+            return
+        self.kinds = Kinds()
+        for entry in self.entries.values():
+            if entry.planned is not None:
+                entry.planned = replace(entry.planned, kind=self.kinds.kind_of(entry.pod.spec))
+
     def upsert(self, item: objects.Pod) -> None:
         """A pending pod was added or changed."""
         if not isinstance(item, Pod):
@@ -133,11 +143,11 @@ class Backlog:
         uid = item.metadata.uid
         known = self.entries.get(uid)
         if known is None:
-            planned_node = (item.metadata.annotations or {}).get(PLANNED_NODE, "")
-            if (item.gated or planned_node) and not item.metadata.deletion_timestamp:
+            let_go = _planned_node(item) and (_nominated(item) or item.refusal)
+            if (item.gated or let_go) and not item.metadata.deletion_timestamp:
                 self.entries[uid] = entry = self._entry(item)
                 if not item.gated:
-                    entry.opened, entry.node = self._clock(), planned_node  # by a Kerf before this one
+                    _let_go_before(entry, self._clock())
                 self._changed()
             return
         if item.metadata.deletion_timestamp:
@@ -148,7 +158,7 @@ class Backlog:
         else:
             known.pod = item  # opened by Kerf a moment ago, or by somebody else
             if known.opened is None:
-                known.opened = self._clock()
+                _let_go_before(known, self._clock())
 
     def remove(self, item: objects.Pod) -> None:
         """A pod is gone, or has its node."""
@@ -187,12 +197,26 @@ class Backlog:
             entry.fault = str(error)
 
 
-def unix_time(text: str) -> float:
-    """Seconds since 1970 of an API server's time stamp, 0 where there is none."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0
+def _planned_node(pod: Pod) -> str:
+    return (pod.metadata.annotations or {}).get(PLANNED_NODE, "")
+
+
+def _nominated(pod: Pod) -> str:
+    """The node that a Kerf before this one, or one that led meanwhile, has let a pod go for; "" for none.
+
+    An author may write the annotation. The nomination beside it takes the right to write `pods/status`.
+    """
+    planned = _planned_node(pod)
+    return planned if planned == pod.status.nominated_node_name else ""
+
+
+def _let_go_before(entry: Entry, now: float) -> None:
+    """A gate is found open. kube-scheduler takes the nomination of a pod away that it refuses: then the annotation is
+    believed as far as that the pod waits for a plan as one behind the gate does, and holds nothing meanwhile."""
+    entry.opened, entry.node = now, _nominated(entry.pod)
+    entry.by_kerf = bool(entry.node)
+    if not entry.node and _planned_node(entry.pod) and entry.pod.refusal:
+        entry.lost, entry.num_lost = f"{_planned_node(entry.pod)[:_MAX_NODE_NAME]}: {entry.pod.refusal}", 1
 
 
 def _asked(annotations: dict[str, str] | None) -> dict[str, str]:

@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from extender.cluster.pods import read_pod_request
+from extender.cluster.pods import read_pod_request, requested
 from extender.core.clusters import Cluster, Longs
 from extender.core.policies import POLICIES
 from extender.core.quantities import MIB, parse_quantity
-from extender.core.requests import POLICY, Container, RequestError, read_priority, total_request
-from extender.queueing.manifests import Node, Pod, PodSpec
+from extender.core.requests import POLICY, RequestError, read_priority
+from extender.queueing.manifests import Node, Pod
 from extender.queueing.plans import PlanPod, View
-from extender.queueing.restrictions import Kinds, domains
+from extender.queueing.restrictions import Kinds, Terrain
 
 GANG: Final = "kerf.dev/gang"
 GANG_SIZE: Final = "kerf.dev/gang-size"
@@ -63,7 +63,7 @@ def asked_of(pod: Pod) -> Room:
     text = (pod.metadata.annotations or {}).get(FUNCTION_SPEC)
     if text is not None:
         return _function_limits(text)
-    cpu, memory = (_requested(pod.spec, name) for name in ("cpu", "memory"))
+    cpu, memory = (requested(pod.spec, name) for name in ("cpu", "memory"))
     return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
 
 
@@ -114,8 +114,10 @@ def view_of(
     num_pods: Mapping[str, int] | None = None,
     reserve_frac: float = 0.0,
     topologies: Iterable[str] = (),
+    terrain: Terrain | None = None,
 ) -> View:
     """The view of a cluster; `num_pods` run on each node, `reserve_frac` is the part of CPU and memory to keep."""
+    terrain = terrain or Terrain(cluster, nodes)
     cpu, memory, slots = (np.zeros(cluster.num_nodes, np.int64) for _ in range(3))
     for node in nodes:
         row = cluster.row_of.get(node.metadata.name)
@@ -131,26 +133,14 @@ def view_of(
         cpu_free_milli=_left(cluster.cpu_free_milli, cpu, reserve_frac),
         memory_free_mib=_left(cluster.memory_free_mib, memory, reserve_frac),
         pods_free=np.maximum(slots, 0),
-        allowed=kinds.masks(cluster, nodes),
-        domains={topology: domains(cluster, nodes, topology) for topology in topologies},
+        allowed=kinds.masks(terrain),
+        domains={topology: terrain.domains(topology) for topology in topologies},
     )
 
 
 def _left(free: Longs, allocatable: Longs, reserve_frac: float) -> Longs:
     left: Longs = np.maximum(free - np.ceil(allocatable * reserve_frac).astype(np.int64), 0)
     return left
-
-
-def _requested(spec: PodSpec, resource: str) -> Fraction | int:
-    def containers(items: Sequence[object] | None) -> list[Container]:
-        result = []
-        for item in items or ():
-            resources = getattr(item, "resources", None)
-            asked = {**(resources.limits or {}), **(resources.requests or {})} if resources else {}
-            result.append(Container(asked, sidecar=getattr(item, "restart_policy", None) == "Always"))
-        return result
-
-    return total_request(resource, containers(spec.containers), containers(spec.init_containers), spec.overhead or {})
 
 
 def _function_limits(text: str) -> Room:

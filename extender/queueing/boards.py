@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask
-from extender.core.decisions import Evaluation, Memo, choice
+from extender.core.decisions import Evaluation, Memo, booked_each, choice
 from extender.core.nodes import GpuUnit
 from extender.core.policies import Policy
 from extender.core.reasons import Reason, sentence
@@ -24,8 +24,8 @@ class _Step:
     gpus: tuple[int, ...] = ()
     milli: int = WHOLE_MILLI
     """Compute of each GPU."""
-    mib: int = 0
-    """Memory of each GPU; all of it where all compute is booked."""
+    mib_each: tuple[int, ...] = ()
+    """Memory of each GPU in their order; all of it where all compute is booked."""
     unknown: int = 0
     """Units whose index nobody knows."""
     mig: tuple[tuple[str, int], ...] = ()
@@ -123,10 +123,8 @@ class Board:
                 step = _Step(position, row, mig=request.mig)
             elif not gpus:
                 step = _Step(position, row, unknown=max(request.count, 1))
-            elif request.milli or (request.shares_by_memory and self._cluster.unit[row] == GpuUnit.PART):
-                step = _Step(position, row, gpus, request.milli, request.memory_each_mib)
             else:
-                step = _Step(position, row, gpus)
+                step = _Step(position, row, gpus, *booked_each(self._cluster, row, request, gpus))
         self._change(step, -1)
         self._steps.append(step)
         return step.gpus
@@ -223,7 +221,9 @@ class Board:
             gpus = list(step.gpus)
             cluster.gpu_free_milli[row, gpus] += sign * step.milli
             whole = step.milli == WHOLE_MILLI
-            cluster.gpu_free_mib[row, gpus] += sign * (cluster.gpu_memory_mib[row, gpus] if whole else step.mib)
+            cluster.gpu_free_mib[row, gpus] += sign * (
+                cluster.gpu_memory_mib[row, gpus] if whole else np.array(step.mib_each, np.int32)
+            )
             cluster.untracked_units[row] -= sign * step.unknown
             for profile, count in step.mig:
                 cluster.mig_free[row, cluster.mig_profiles.index(profile)] += sign * count

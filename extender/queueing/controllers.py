@@ -12,7 +12,8 @@ waits for a plan; how many pods are between plan and binding is bounded.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,11 +24,13 @@ from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import HOLDING_PODS, NODES_PATH, PODS_PATH
 from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.reflectors import Reflector
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ClusterError, Transport
+from extender.cluster.unbound import PENDING_PODS, Both, UnboundPods
 from extender.core.durations import Durations
 from extender.core.orders import Order, Waiting, hold_s, ordered
 from extender.core.requests import GpuRequest, PodRequest
-from extender.queueing.backlogs import PENDING_PODS, Backlog, Entry
+from extender.queueing.backlogs import Backlog, Entry
 from extender.queueing.gangs import Gangs, Unit, units_of
 from extender.queueing.manifests import Node, Pod
 from extender.queueing.nodebooks import Booked, NodeBook
@@ -64,7 +67,9 @@ class QueueController:
         standby: Callable[[], str],
         mirror_fault: Callable[[], str],
         page_size: int = 500,
+        unbound: UnboundPods | None = None,
     ) -> None:
+        """`unbound` hears of all pods without a node: one watch serves both."""
         self._transport = transport
         self._ledger = ledger
         self._placer = placer
@@ -83,13 +88,14 @@ class QueueController:
         """Whether a pod takes more of a GPU's worth than its part of it: it gives way for `Options.patience_s`."""
         self.durations = Durations()
         self.head: Head | None = None
-        self._gangs = Gangs(transport, clock)
+        self._gangs = Gangs(transport, clock, page_size)
         self._nodes = NodeBook(self._dirty.set)
         self._namespaces = Namespaces(self._dirty.set)
         self._runs = Runs(self.durations, wall_clock)
+        waiting = self.backlog if unbound is None else Both(self.backlog, unbound)
         self._reflectors: dict[str, Reflector[Any]] = {
             "waiting pods": Reflector[objects.Pod](
-                transport, PODS_PATH, Pod, self.backlog, clock, field_selector=PENDING_PODS, page_size=page_size
+                transport, PODS_PATH, Pod, waiting, clock, field_selector=PENDING_PODS, page_size=page_size
             ),
             "nodes": Reflector[objects.Node](transport, NODES_PATH, Node, self._nodes, clock, page_size=page_size),
             "namespaces": Reflector[objects.Node](transport, NAMESPACES_PATH, Node, self._namespaces, clock),
@@ -101,34 +107,38 @@ class QueueController:
         self.remnants = Remnants(
             transport, self._gangs, self._runs.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
         )
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks = Tasks()
         self._writes: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(_MAX_CONCURRENT)
         self._limit = asyncio.Semaphore(_MAX_CONCURRENT)
         self._noting = False
+        self._granted: dict[str, tuple[str, float]] = {}
+        """Namespace and GPUs of pods past the queue that quotas had room for, until the watch tells of them."""
         self._planned_version = -1
         self._planned_at = float("-inf")
 
     def start(self) -> None:
         """Begin, in the running event loop."""
-        self._tasks = [
-            asyncio.create_task(reflector.run(), name=f"queue: {name}") for name, reflector in self._reflectors.items()
-        ]
-        self._tasks.append(asyncio.create_task(self._run(), name="queue"))
+        for name, reflector in self._reflectors.items():
+            self.tasks.begin(f"queue's mirror of {name}", reflector.run, needed=False)
+        self.tasks.begin("queue", self._run, needed=False)
         if self._options.order is Order.KERF:
-            self._tasks.append(asyncio.create_task(self._learn(), name="queue: finished pods"))
+            self.tasks.begin("queue's look at finished pods", self._learn, needed=False)
         if self._options.gang_timeout_s:
             self.remnants.start()
 
     async def stop(self) -> None:
         """End; what has been sent may take effect yet."""
         await self.remnants.stop()
-        tasks = [*self._tasks, *self._writes]
-        for task in tasks:
+        await self.tasks.end()
+        for task in self._writes:
             task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await asyncio.gather(*self._writes, return_exceptions=True)
+
+    @property
+    def num_unread(self) -> int:
+        """Objects set aside because they can't be read, counted each time that they came."""
+        return sum(reflector.num_unread for reflector in self._reflectors.values())
 
     def fault(self) -> str:
         """Why nothing can be planned now, "" when it can."""
@@ -154,11 +164,12 @@ class QueueController:
         await self._release(now)
         if self.fault():
             return
-        window = self._options.max_open - len(self.backlog.on_their_way(now))
-        if window < self._options.max_open / 4:
-            return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
+        self.backlog.forget_kinds()
         to_plan = [entry for entry in self.backlog.entries.values() if entry.waits and not self._is_placed(entry)]
         waiting = [entry for entry in to_plan if entry.planned is not None]
+        window, limits = self._windows(waiting, now)
+        if window < self._options.max_open / 4:
+            return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
         units = await units_of(waiting, self._gangs)
         ready = self._in_order([unit for unit in units if not unit.missing])
         batch: list[tuple[Entry, PlanPod]] = []
@@ -169,7 +180,7 @@ class QueueController:
             batch += [(entry, entry.planned) for entry in unit.entries if entry.planned is not None]
         self._planned_at = now
         if batch:
-            made, names = await self._plan([pod for _, pod in batch], now, ready, window)
+            made, names = await self._plan([pod for _, pod in batch], now, ready, window, limits)
             self.counts.rounds += 1
             self.counts.round_s = self._clock() - now
             self.head = made.head
@@ -185,6 +196,18 @@ class QueueController:
             if entry.fault:
                 _skip(entry, entry.fault)
         self._note(now)
+
+    def _windows(self, waiting: Sequence[Entry], now: float) -> tuple[int, dict[str, int]]:
+        """How many pods may be let go now, and how many of each namespace that would take more than its part of that.
+
+        Where several namespaces wait none may take all: one whose pods kube-scheduler does not bind holds up no other.
+        """
+        on_way, waits = Counter(_namespaces(self.backlog.on_their_way(now))), Counter(_namespaces(waiting))
+        share = self._options.max_open // max(len(on_way | waits), 1)
+        window = self._options.max_open - sum(min(count, share) for count in on_way.values())
+        if len(on_way | waits) < 2:
+            return window, {}
+        return window, {name: share - on_way[name] for name in waits if waits[name] + on_way[name] > share}
 
     async def _learn(self) -> None:
         """What pods took that ended before the start."""
@@ -261,10 +284,15 @@ class QueueController:
             if entry.planned is not None:
                 namespace = entry.pod.metadata.namespace
                 used[namespace] = used.get(namespace, 0.0) + entry.planned.num_gpus
+        for uid, (namespace, gpus) in list(self._granted.items()):
+            if uid in self._runs or self._ledger.claim(uid) is None:
+                del self._granted[uid]  # counted there, or has not got them
+            else:
+                used[namespace] = used.get(namespace, 0.0) + gpus
         return used
 
     async def _plan(
-        self, pods: list[PlanPod], now: float, units: Sequence[Unit], window: int
+        self, pods: list[PlanPod], now: float, units: Sequence[Unit], window: int, most: Mapping[str, int]
     ) -> tuple[Round, tuple[str, ...]]:
         """Plan on the cluster of this moment; the round, and the names of its rows."""
         options = self._options
@@ -280,7 +308,8 @@ class QueueController:
         }
         exempt = {unit.key for unit in units if any(self._is_exempt(entry, now) for entry in unit.entries)}
         rules = Rules(
-            options.quotas, self._used(), self.head, frozenset(patient), frozenset(exempt), options.policy, window
+            *(options.quotas, self._used(), self.head, frozenset(patient), frozenset(exempt), options.policy),
+            *(window, most),
         )
         if len(pods) <= _PLANNED_INLINE and options.planner == "greedy":
             return greedy_round(view, pods, rules), cluster.node_names
@@ -351,7 +380,7 @@ class QueueController:
 
         async def open_gate(entry: Entry, node: str) -> None:
             async with self._limit:
-                entry.opened = self._clock()
+                entry.opened, entry.by_kerf = self._clock(), True
                 opened = False
                 try:
                     domain = self._nodes.domain_of(node, entry.planned.topology) if entry.planned else None
@@ -406,6 +435,7 @@ class QueueController:
             if not why and limit_s > 0 and now - entry.seen >= limit_s:
                 why = f"fail-open after {limit_s:g} s"
                 self.counts.failed_open += 1
+                entry.by_kerf = True
             if why:
                 entry.opened, entry.node = now, ""
                 try:
@@ -414,6 +444,22 @@ class QueueController:
                 except ClusterError as error:
                     entry.opened = None
                     logger.warning("the gate of pod %s was not opened: %s", entry.pod.key, error)
+
+    def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
+        """Why a pod that the queue has not let go may not have its GPUs, "" when it may: to opt out of the queue is not
+        to opt out of its quotas. One text, whatever is in use."""
+        limit = self._options.quotas.limit(pod.namespace)
+        entry = self.backlog.entries.get(pod.uid)
+        if limit == float("inf") or (entry is not None and entry.by_kerf):
+            return ""
+        if not all(reflector.synced for reflector in self._reflectors.values()):
+            return f"quota of namespace {pod.namespace}: what it uses is not known yet"
+        self._granted.pop(pod.uid, None)
+        asked = float(max(request.count, 1))
+        if self._options.quotas.excess(pod.namespace, self._used().get(pod.namespace, 0.0), asked):
+            return f"quota of namespace {pod.namespace}: {limit:g} GPUs"
+        self._granted[pod.uid] = pod.namespace, asked
+        return ""
 
     def kept_from(self, uid: str) -> frozenset[str]:
         """Nodes that a pod let go has to leave to the head: it has lost its own, and is behind it in the order."""
@@ -481,6 +527,10 @@ class QueueController:
             logger.warning("pods could not be told why they wait: %s", error)
         finally:
             self._noting = False
+
+
+def _namespaces(entries: Iterable[Entry]) -> Iterator[str]:
+    return (entry.pod.metadata.namespace for entry in entries)
 
 
 def _fall_in(units: Sequence[Unit], head: Head | None) -> None:

@@ -4,14 +4,18 @@ While a gang waits it holds nothing, so no two gangs can ever wait for each othe
 after a restart in the middle of opening a gang, count.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
+from extender.cluster.listings import PAGE_SIZE, Lister
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.core.requests import RequestError
 from extender.queueing.backlogs import Entry
@@ -23,6 +27,8 @@ from extender.queueing.plans import PlanPod
 logger = logging.getLogger(__name__)
 
 _ASK_AGAIN_S: Final = 5.0
+_MAX_ASKED: Final = 16
+"""Questions in a round."""
 _PLUGINS_API: Final = "/apis/scheduling.x-k8s.io/v1alpha1"
 _NATIVE_APIS: Final = tuple(f"/apis/scheduling.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha2"))
 _NOT_FOUND: Final = 404
@@ -58,8 +64,7 @@ class _PodGroup(objects.Object):
     spec: _GroupSpec = msgspec.field(default_factory=_GroupSpec)
 
 
-_group_decoder: Final = msgspec.json.Decoder(_PodGroup)
-_pods_decoder: Final = msgspec.json.Decoder(objects.ObjectList[Pod])
+_group_decoder: Final = Decoder(_PodGroup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,66 +110,109 @@ class Unit:
         return float(sum(pod.num_gpus for pod in self.pods))
 
 
-class Gangs:
-    """What the API server says of gangs that are not complete: asked now and then, and remembered for a while."""
+class _Answers(Generic[ValueT]):
+    """What the API server said, by key; asked again now and then.
 
-    def __init__(self, transport: Transport, clock: Callable[[], float]) -> None:
-        self._transport = transport
+    A few keys at once, whoever makes up how many: first those that were never asked about, or longest ago.
+    """
+
+    def __init__(self, ask: Callable[[str], Awaitable[ValueT]], nothing: ValueT, clock: Callable[[], float]) -> None:
+        self._ask = ask
+        self._nothing = nothing
         self._clock = clock
-        self._groups: dict[str, tuple[float, Group]] = {}
-        self._members: dict[str, tuple[float, list[Pod]]] = {}
+        self._known: dict[str, tuple[float, ValueT]] = {}
 
-    async def group(self, gang: str, *, native: bool) -> Group:
-        """The PodGroup of that name: Kubernetes' own, or scheduler-plugins'."""
-        key = f"{gang} native" if native else gang
+    def get(self, key: str) -> ValueT | None:
+        """The answer, None before it was asked for."""
+        return self._known.get(key, (0.0, None))[1]
 
-        async def ask() -> Group:
-            return await self._ask_group(gang, _NATIVE_APIS if native else (_PLUGINS_API,))
-
-        return await self._remembered(self._groups, key, ask, Group())
-
-    async def members(self, gang: str) -> list[Pod]:
-        """Pods of a gang that have been let go, those that have succeeded too."""
-        return await self._remembered(self._members, gang, lambda: self.ask_members(gang), [])
-
-    async def ask_members(self, gang: str) -> list[Pod]:
-        """The same, asked now. Raises ClusterError, DecodeError."""
-        namespace = gang.partition("/")[0]
-        query = {"fieldSelector": "status.phase!=Failed"}
-        found = _pods_decoder.decode(await self._transport.get(f"/api/v1/namespaces/{namespace}/pods", query))
-        return [pod for pod in found.items or () if _is_member(pod, gang)]
-
-    async def _remembered(
-        self,
-        known: dict[str, tuple[float, ValueT]],
-        key: str,
-        ask: Callable[[], Awaitable[ValueT]],
-        nothing: ValueT,
-    ) -> ValueT:
+    async def learn(self, keys: Iterable[str]) -> None:
+        """Ask about those of the keys that are due."""
         now = self._clock()
-        asked_at, value = known.get(key, (float("-inf"), nothing))
-        if now - asked_at >= _ASK_AGAIN_S:
-            for name in [name for name, (at, _) in known.items() if now - at >= 10 * _ASK_AGAIN_S]:
-                del known[name]
-            try:
-                value = await ask()
-            except (ClusterError, msgspec.DecodeError) as error:
-                logger.warning("gang %s can't be asked about: %s", key, error)
-                value = nothing
-            known[key] = now, value
-        return value
+        for key in [key for key, (at, _) in self._known.items() if now - at >= 10 * _ASK_AGAIN_S]:
+            del self._known[key]
+        asked_at = {key: self._known[key][0] if key in self._known else float("-inf") for key in keys}
+        due = [key for key, at in asked_at.items() if now - at >= _ASK_AGAIN_S]
+        await asyncio.gather(*map(self._learn, sorted(due, key=asked_at.__getitem__)[:_MAX_ASKED]))
 
-    async def _ask_group(self, gang: str, apis: Sequence[str]) -> Group:
+    async def _learn(self, key: str) -> None:
+        try:
+            value = await self._ask(key)
+        except (ClusterError, msgspec.DecodeError) as error:
+            logger.warning("gangs: %s can't be asked about: %s", key, error)
+            value = self._nothing
+        self._known[key] = self._clock(), value
+
+
+class Gangs:
+    """What the API server says of gangs that are not complete: asked now and then, and remembered for a while.
+
+    Who belongs to a gang is asked by one list for all gangs of a namespace.
+    """
+
+    def __init__(self, transport: Transport, clock: Callable[[], float], page_size: int = PAGE_SIZE) -> None:
+        self._transport = transport
+        self._page_size = page_size
+        self._groups = _Answers(self._ask_group, Group(), clock)
+        self._members = _Answers[Mapping[str, list[Pod]]](self.ask_members, {}, clock)
+
+    async def learn_groups(self, gangs: Mapping[str, Sequence[Pod]]) -> None:
+        """Ask for PodGroups, of those gangs whose pods don't say all there is to say."""
+        await self._groups.learn([_group_key(gang, pods) for gang, pods in gangs.items() if not _size_of(pods)])
+
+    def group(self, gang: str, pods: Sequence[Pod]) -> Group | None:
+        """What the pods of a gang say of it, else their PodGroup; None while nobody knows yet."""
+        size = _size_of(pods)
+        return Group(size) if size else self._groups.get(_group_key(gang, pods))
+
+    async def learn_members(self, gangs: Iterable[str]) -> None:
+        """Ask who belongs to gangs."""
+        await self._members.learn(dict.fromkeys(map(_namespace, gangs)))
+
+    def members(self, gang: str) -> list[Pod] | None:
+        """Pods of a gang that have been let go, those that have succeeded too; None while nobody knows yet."""
+        found = self._members.get(_namespace(gang))
+        return None if found is None else found.get(gang, [])
+
+    async def ask_members(self, namespace: str) -> Mapping[str, list[Pod]]:
+        """The same for all gangs of a namespace, asked now. Raises ClusterError, DecodeError."""
+        query = {"fieldSelector": "status.phase!=Failed"}
+        found: dict[str, list[Pod]] = {}
+        async for page in Lister(
+            self._transport, f"/api/v1/namespaces/{namespace}/pods", Pod, query, self._page_size
+        ).pages():
+            for pod in page.items:
+                if gang := _gang_let_go(pod):
+                    found.setdefault(gang, []).append(pod)
+        return found
+
+    async def _ask_group(self, key: str) -> Group:
+        """The PodGroup of a key: Kubernetes' own, or scheduler-plugins'."""
+        gang, _, native = key.partition(" ")
         namespace, _, name = gang.partition("/")
-        for api in apis:
+        for api in _NATIVE_APIS if native else (_PLUGINS_API,):
             try:
-                found = await self._transport.get(f"{api}/namespaces/{namespace}/podgroups/{name}")
+                found = await self._transport.get(f"{api}/namespaces/{namespace}/podgroups/{quote(name, safe='')}")
             except ApiError as error:
                 if error.status != _NOT_FOUND:
                     raise
                 continue  # no such PodGroup, or the API server does not have this version
             return _read_group(_group_decoder.decode(found).spec)
         return Group()
+
+
+def _namespace(gang: str) -> str:
+    return gang.partition("/")[0]
+
+
+def _size_of(pods: Sequence[Pod]) -> int:
+    """The size of a gang as its pods say it, 0 where they leave it to their PodGroup."""
+    return max((gang_of(pod)[1] for pod in pods), default=0)
+
+
+def _group_key(gang: str, pods: Sequence[Pod]) -> str:
+    labelled = any((pod.metadata.labels or {}).get(POD_GROUP_LABEL, "").strip() for pod in pods)
+    return gang if labelled else f"{gang} native"
 
 
 def _read_group(spec: _GroupSpec) -> Group:
@@ -186,16 +234,23 @@ async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
             members.setdefault(entry.planned.gang, []).append(entry)
         else:
             singles.append(Unit(entry.pod.key, (entry,)))
+    pods_of = {gang: [entry.pod for entry in found] for gang, found in members.items()}
+    await gangs.learn_groups(pods_of)
+    groups = {gang: gangs.group(gang, pods) for gang, pods in pods_of.items()}
+    await gangs.learn_members(gang for gang, group in groups.items() if group and len(members[gang]) < group.size)
     for gang, found in members.items():
-        group = await group_of(gang, [entry.pod for entry in found], gangs)
-        if not group.together:
+        group = groups[gang]
+        if group is not None and not group.together:
             for entry in found:
                 if entry.planned is not None:
                     entry.planned = replace(entry.planned, gang="")  # of what waits: the pod is not written to
                 singles.append(Unit(entry.pod.key, (entry,)))
             continue
+        started = gangs.members(gang) if group is not None and len(found) < group.size else []
+        if group is None or started is None:
+            singles.append(Unit(gang, tuple(found), f"gang {gang} waits for the API server to be asked about it"))
+            continue
         known = {entry.uid for entry in found}  # those that have lost their node are let go, too
-        started = await gangs.members(gang) if len(found) < group.size else []
         started = [pod for pod in started if pod.metadata.uid not in known]
         beside = tuple(
             node
@@ -210,15 +265,6 @@ async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
                 entry.planned = replace(planned, topology=topology, beside=beside)
         singles.append(Unit(gang, tuple(found), _missing(gang, found, group.size, started)))
     return singles
-
-
-async def group_of(gang: str, pods: Sequence[Pod], gangs: Gangs) -> Group:
-    """What the pods of a gang say of it, else their PodGroup."""
-    size = max((gang_of(pod)[1] for pod in pods), default=0)
-    if size:
-        return Group(size)
-    labelled = any((pod.metadata.labels or {}).get(POD_GROUP_LABEL, "").strip() for pod in pods)
-    return await gangs.group(gang, native=not labelled)
 
 
 def _missing(gang: str, found: list[Entry], size: int, started: list[Pod]) -> str:
@@ -241,9 +287,9 @@ def _controller(pod: Pod) -> str:
     return next((item.uid for item in pod.metadata.owner_references or () if item.controller), "")
 
 
-def _is_member(pod: Pod, gang: str) -> bool:
-    """Whether a pod is of a gang, and has been let go."""
+def _gang_let_go(pod: Pod) -> str:
+    """The gang of a pod that has been let go, "" for other pods."""
     try:
-        return gang_of(pod)[0] == gang and not pod.gated and not pod.metadata.deletion_timestamp
+        return "" if pod.gated or pod.metadata.deletion_timestamp else gang_of(pod)[0]
     except RequestError:
-        return False
+        return ""

@@ -4,14 +4,10 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.cluster import objects
+from extender.cluster import objects, unbound
 
 GATE: Final = "kerf.dev/queue"
 """Scheduling gate of pods that wait in the queue."""
-
-
-class Gate(objects.Object):
-    name: str = ""
 
 
 class Toleration(objects.Object):
@@ -48,26 +44,12 @@ class Container(objects.Container):
     image: str = ""
 
 
-class SchedulingGroup(objects.Object, rename="camel"):
-    """Kubernetes' own word for a gang, since 1.36: names a PodGroup of `scheduling.k8s.io`."""
-
-    pod_group_name: str = ""
-
-
-class PodSpec(objects.PodSpec, rename="camel"):
+class PodSpec(unbound.PodSpec, rename="camel"):
     containers: list[Container] | None = None  # type: ignore[assignment]
     affinity: Affinity | None = None
-    scheduling_gates: list[Gate] | None = None
     node_selector: dict[str, str] | None = None
     tolerations: list[Toleration] | None = None
     priority: int | None = None
-    scheduler_name: str = ""
-    scheduling_group: SchedulingGroup | None = None
-
-    @property
-    def pod_group(self) -> str:
-        """Name of its PodGroup, "" for none."""
-        return self.scheduling_group.pod_group_name if self.scheduling_group is not None else ""
 
 
 class Terminated(objects.Object, rename="camel"):
@@ -82,25 +64,13 @@ class ContainerStatus(objects.Object):
     state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
-class Condition(objects.Object):
-    type: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class PodStatus(objects.PodStatus, rename="camel"):
+class PodStatus(unbound.PodStatus, rename="camel"):
     nominated_node_name: str = ""
-    conditions: list[Condition] | None = None
     start_time: str = ""
     container_statuses: list[ContainerStatus] | None = None
 
 
-class Metadata(objects.Metadata, rename="camel"):
-    creation_timestamp: str = ""
-
-
-class Pod(objects.Pod):
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
+class Pod(unbound.Pod):
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -110,19 +80,10 @@ class Pod(objects.Pod):
         return any(gate.name == GATE for gate in self.spec.scheduling_gates or ())
 
     @property
-    def refusal(self) -> str:
-        """Why kube-scheduler found no node for it when it tried last, "" where it has not tried or has found one."""
-        return next((item.message or item.reason for item in self.status.conditions or () if _is_refusal(item)), "")
-
-    @property
     def finished_at(self) -> str:
         """When its last container ended, "" where that is not told."""
         ends = [status.state.terminated for status in self.status.container_statuses or ()]
         return max((end.finished_at or "" for end in ends if end is not None), default="")
-
-
-def _is_refusal(condition: Condition) -> bool:
-    return condition.type == "PodScheduled" and condition.reason == "Unschedulable"
 
 
 class Taint(objects.Object):

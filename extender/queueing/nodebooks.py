@@ -10,7 +10,7 @@ from extender.core.clusters import Cluster
 from extender.queueing.batches import view_of
 from extender.queueing.manifests import Node
 from extender.queueing.plans import PlanPod, View
-from extender.queueing.restrictions import Kinds, domain_of
+from extender.queueing.restrictions import Kinds, Terrain, domain_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class NodeBook:
         self._nodes: dict[str, Node] = {}
         self._names: dict[str, str] = {}  # by uid
         self._version = 0
-        self._kept: tuple[object, View] | None = None
+        self._kept: tuple[object, View, Terrain] | None = None
 
     def upsert(self, item: objects.Node) -> None:
         """A node was added or changed; heartbeats change nothing here."""
@@ -66,13 +66,15 @@ class NodeBook:
         self, cluster: Cluster, kinds: Kinds, topologies: Iterable[str], booked: Iterable[Booked], reserve_frac: float
     ) -> View:
         """The view of a cluster, what is on its way taken off; GPUs on their way are reserved in the ledger itself."""
-        wanted = tuple(sorted(topologies))
-        key = (self._version, cluster.node_names, kinds.count, wanted, reserve_frac)
+        key = (self._version, cluster.node_names, reserve_frac)
         if self._kept is None or self._kept[0] != key:
             nodes = list(self._nodes.values())
-            made = view_of(cluster, nodes, kinds, reserve_frac=reserve_frac, topologies=wanted)
-            self._kept = key, made
-        kept = self._kept[1]
+            terrain = Terrain(cluster, nodes)
+            made = view_of(cluster, nodes, Kinds(), reserve_frac=reserve_frac, terrain=terrain)
+            self._kept = key, made, terrain
+        _, kept, terrain = self._kept
+        domains = {topology: terrain.domains(topology) for topology in topologies}
+        kept = replace(kept, allowed=kinds.masks(terrain), domains=domains)
         cpu = cluster.cpu_free_milli - np.ceil(kept.cpu_allocatable_milli * reserve_frac).astype(np.int64)
         memory = cluster.memory_free_mib - np.ceil(kept.memory_allocatable_mib * reserve_frac).astype(np.int64)
         slots = kept.pods_free.copy()

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.cluster.decoding import Decoder
 from extender.cluster.placements import PodIdentity
 from extender.cluster.skips import SKIPPED, SKIPPED_COUNT
 from extender.cluster.transports import ApiError, Transport
@@ -23,7 +24,7 @@ NOMINATION_LOST: Final = "kerf.dev/nomination-lost"
 """How often a node nominated was not to be had, which one the last time, and why."""
 _MAX_TEXT: Final = 500
 
-_pod_decoder: Final = msgspec.json.Decoder(Pod)
+_pod_decoder: Final = Decoder(Pod)
 _CONFLICT: Final = 409
 _INVALID: Final = 422
 _GONE: Final = 404

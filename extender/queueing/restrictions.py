@@ -4,7 +4,7 @@ kube-scheduler has the last word on all of these: here they keep a plan from nom
 Pod (anti-)affinity and spread constraints are left to it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +16,109 @@ from extender.queueing.manifests import Expression, Node, PodSpec, Taint, Term, 
 _REPELS: Final = ("NoSchedule", "NoExecute")
 _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _encode = msgspec.json.Encoder(order="sorted").encode
+Rows = list[int]
+
+
+class Terrain:
+    """What the nodes of a cluster say of themselves that pods may choose by, found by label rather than by node.
+
+    Many kinds of pods are asked about: each costs what it says, not a look at every node.
+    """
+
+    def __init__(self, cluster: Cluster, nodes: Iterable[Node]) -> None:
+        """Rows of nodes that are not named here allow nothing."""
+        found = [(row, node) for node in nodes if (row := cluster.row_of.get(node.metadata.name)) is not None]
+        self.cluster = cluster
+        self._num_rows = cluster.num_nodes
+        self._labels = [(row, node.metadata.labels or {}) for row, node in found]
+        self._keys = frozenset[str]().union(*(labels for _, labels in self._labels))
+        self._values: dict[str, dict[str, Rows]] = {}  # by label: of each value the rows
+        self._domains: dict[str, Ints] = {}
+        self._names: dict[str, Rows] = {node.metadata.name: [row] for row, node in found}
+        self._tainted: dict[tuple[tuple[str, str, str], ...], Rows] = {}
+        for row, node in found:
+            taints = [taint for taint in node.spec.taints or () if taint.effect in _REPELS]
+            if node.spec.unschedulable:
+                taints.append(_UNSCHEDULABLE)
+            key = tuple((taint.key, taint.value, taint.effect) for taint in taints)
+            self._tainted.setdefault(key, []).append(row)
+
+    def allowed(self, spec: PodSpec) -> Mask:
+        """(N,) where a pod may run, as kube-scheduler's plugins for cordons, taints and node affinity see it."""
+        mask = np.zeros(self._num_rows, np.bool_)
+        for taints, rows in self._tainted.items():
+            mask[rows] = all(_tolerated(Taint(*taint), spec.tolerations or ()) for taint in taints)
+        for key, value in (spec.node_selector or {}).items():
+            mask &= self._mask(self._values_of(key).get(value, ()))
+        affinity = spec.affinity.node_affinity if spec.affinity else None
+        if affinity is not None and affinity.required is not None:
+            matched = np.zeros(self._num_rows, np.bool_)
+            for term in affinity.required.node_selector_terms or ():
+                matched |= self._matched(term)
+            mask &= matched
+        return mask
+
+    def domains(self, topology: str) -> Ints:
+        """(N,) number of each node's value of a label, -1 where it has none."""
+        known = self._domains.get(topology)
+        if known is not None:
+            return known
+        result = np.full(self._num_rows, -1, np.int32)
+        for number, rows in enumerate(self._values_of(topology).values()):
+            result[rows] = number
+        if topology in self._keys:  # pods may name any other
+            self._domains[topology] = result
+        return result
+
+    def _values_of(self, key: str) -> Mapping[str, Rows]:
+        if key not in self._keys:
+            return {}
+        values = self._values.get(key)
+        if values is None:
+            values = self._values[key] = {}
+            for row, labels in self._labels:
+                if key in labels:
+                    values.setdefault(labels[key], []).append(row)
+        return values
+
+    def _mask(self, rows: Sequence[int]) -> Mask:
+        mask = np.zeros(self._num_rows, np.bool_)
+        mask[list(rows)] = True
+        return mask
+
+    def _matched(self, term: Term) -> Mask:
+        # An empty term matches nothing.
+        mask = np.full(self._num_rows, bool(term.match_expressions or term.match_fields))
+        for expression in term.match_expressions or ():
+            mask &= self._holds(expression, self._values_of(expression.key))
+        for expression in term.match_fields or ():
+            mask &= self._holds(expression, self._names if expression.key == "metadata.name" else {})
+        return mask
+
+    def _holds(self, expression: Expression, values: Mapping[str, Rows]) -> Mask:
+        wanted = expression.values or ()
+        match expression.operator:
+            case "In":
+                return self._mask([row for value in set(wanted) for row in values.get(value, ())])
+            case "NotIn":
+                return ~self._mask([row for value in set(wanted) for row in values.get(value, ())])
+            case "Exists":
+                return self._mask([row for rows in values.values() for row in rows])
+            case "DoesNotExist":
+                return ~self._mask([row for rows in values.values() for row in rows])
+            case "Gt" | "Lt":
+                greater, limit = expression.operator == "Gt", _number(wanted[0] if wanted else "")
+                numbers = [(_number(value), rows) for value, rows in values.items()]
+                return self._mask(
+                    [
+                        row
+                        for number, rows in numbers
+                        if number is not None and limit is not None and (number > limit if greater else number < limit)
+                        for row in rows
+                    ]
+                )
+            case _:
+                return np.zeros(self._num_rows, np.bool_)
 
 
 class Kinds:
@@ -24,6 +127,8 @@ class Kinds:
     def __init__(self) -> None:
         self._number_of: dict[bytes, int] = {}
         self._specs: list[PodSpec] = []
+        self._terrain: Terrain | None = None
+        self._masks: list[Mask] = []
         self.kind_of(PodSpec())
 
     @property
@@ -41,49 +146,18 @@ class Kinds:
             self._specs.append(spec)
         return number
 
-    def masks(self, cluster: Cluster, nodes: Iterable[Node]) -> Mask:
-        """(K, N) the nodes that each kind allows; rows of nodes not named here allow nothing."""
-        masks = np.zeros((len(self._specs), cluster.num_nodes), np.bool_)
-        for node in nodes:
-            row = cluster.row_of.get(node.metadata.name)
-            if row is not None:
-                for number, spec in enumerate(self._specs):
-                    masks[number, row] = allows(spec, node)
-        return masks
-
-
-def domains(cluster: Cluster, nodes: Iterable[Node], topology: str) -> Ints:
-    """(N,) number of each node's value of a label, -1 where it has none."""
-    result = np.full(cluster.num_nodes, -1, np.int32)
-    number_of: dict[str, int] = {}
-    for node in nodes:
-        row = cluster.row_of.get(node.metadata.name)
-        value = (node.metadata.labels or {}).get(topology)
-        if row is not None and value is not None:
-            result[row] = number_of.setdefault(value, len(number_of))
-    return result
+    def masks(self, terrain: Terrain) -> Mask:
+        """(K, N) the nodes that each kind allows; worked out once for each kind, as long as the terrain is the same."""
+        if terrain is not self._terrain:
+            self._terrain, self._masks = terrain, []
+        self._masks += [terrain.allowed(spec) for spec in self._specs[len(self._masks) :]]
+        return np.stack(self._masks)
 
 
 def domain_of(node: Node | None, topology: str) -> dict[str, str]:
     """The label that keeps a pod to a node's domain, none where the topology or the node's value of it is none."""
     value = (node.metadata.labels or {}).get(topology) if node is not None and topology else None
     return {} if value is None else {topology: value}
-
-
-def allows(spec: PodSpec, node: Node) -> bool:
-    """Whether a pod may run on a node, as kube-scheduler's plugins for cordons, taints and node affinity see it."""
-    taints = [taint for taint in node.spec.taints or () if taint.effect in _REPELS]
-    if node.spec.unschedulable:
-        taints.append(_UNSCHEDULABLE)
-    if taints and not all(_tolerated(taint, spec.tolerations or ()) for taint in taints):
-        return False
-    labels = node.metadata.labels or {}
-    if spec.node_selector and not spec.node_selector.items() <= labels.items():
-        return False
-    affinity = spec.affinity.node_affinity if spec.affinity else None
-    if affinity is None or affinity.required is None:
-        return True
-    return any(_matches(term, node) for term in affinity.required.node_selector_terms or ())
 
 
 def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
@@ -95,32 +169,8 @@ def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
     )
 
 
-def _matches(term: Term, node: Node) -> bool:
-    if not term.match_expressions and not term.match_fields:
-        return False  # an empty term matches nothing
-    fields = {"metadata.name": node.metadata.name}
-    labels = node.metadata.labels or {}
-    return all(_holds(expression, labels) for expression in term.match_expressions or ()) and all(
-        _holds(expression, fields) for expression in term.match_fields or ()
-    )
-
-
-def _holds(expression: Expression, values: dict[str, str]) -> bool:
-    value, wanted = values.get(expression.key), expression.values or []
-    match expression.operator:
-        case "In":
-            return value is not None and value in wanted
-        case "NotIn":
-            return value is None or value not in wanted
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            try:
-                number, limit = int(value or ""), int(wanted[0])
-            except (ValueError, IndexError):
-                return False
-            return number > limit if expression.operator == "Gt" else number < limit
-        case _:
-            return False
+def _number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None

@@ -4,8 +4,9 @@ The queue holds no head-of-line blocking: smaller pods may pass one that has no 
 keeps the nodes on which it will fit soonest from them, so that it is not passed for ever.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -51,6 +52,8 @@ class Rules:
     """Ranks nodes for pods that don't choose a policy."""
     limit: float = float("inf")
     """Most pods to place; a gang that comes first may be larger."""
+    most: Mapping[str, int] = field(default_factory=dict)
+    """The same of namespaces that would take more than their part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
     board = Board(view, pods, rules.policy)
     used = dict(rules.used)
     full: set[object] = set()
+    placed: Counter[str] = Counter()
     why: dict[int, str] = {}
     head: Head | None = None
     others: Mask | None = None
@@ -79,6 +83,10 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
             break
         first = pods[unit[0]]
         namespace = first.key.partition("/")[0]
+        most = rules.most.get(namespace)
+        if most is not None and (most <= placed[namespace] or 0 < placed[namespace] > most - len(unit)):
+            why.update(dict.fromkeys(unit, NOT_YET))
+            continue
         asked = float(sum(pods[position].num_gpus for position in unit))
         excess = rules.quotas.excess(namespace, used.get(namespace, 0.0), asked)
         if excess:
@@ -90,6 +98,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
         if alike is not None and alike in full:
             continue
         if place_unit(board, unit, allowed):
+            placed[namespace] += len(unit)
             used[namespace] = used.get(namespace, 0.0) + asked
             continue
         if alike is not None:
@@ -116,11 +125,12 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
 
 def searched_round(view: View, pods: Sequence[PlanPod], rules: Rules, planner: str) -> Round:
     """A round by the planner asked for; what it does not take, or what quotas keep back, is greedy's."""
-    if planner == "greedy" or rules.quotas.gpus:
+    if planner == "greedy" or rules.quotas.gpus or rules.most:
         return greedy_round(view, pods, rules)
     by_greedy = greedy_round(view, pods, rules)
+    ranked = [replace(pod, policy=pod.policy or rules.policy) for pod in pods]
     try:
-        made = PLANNERS[planner].make(view, pods, 0)
+        made = PLANNERS[planner].make(view, ranked, 0)
     except PlanError:
         return by_greedy  # too large a batch, or one of a kind that it does not take
     return Round(made, None) if made.num_placed > by_greedy.plan.num_placed else by_greedy

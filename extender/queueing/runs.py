@@ -9,9 +9,9 @@ from extender.cluster import objects
 from extender.cluster.mirrors import PODS_PATH
 from extender.cluster.pods import read_holding
 from extender.cluster.transports import Transport
+from extender.cluster.unbound import unix_time
 from extender.core.durations import Durations
 from extender.core.requests import RequestError
-from extender.queueing.backlogs import unix_time
 from extender.queueing.batches import gang_of
 from extender.queueing.manifests import Pod
 from extender.queueing.sources import list_objects
@@ -29,6 +29,9 @@ class Runs:
         """Pod, GPUs, and the time of the first sight, by UID."""
         self.gpus: dict[str, float] = {}
         """GPUs in use by namespace."""
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._running
 
     def gangs(self) -> dict[str, list[Pod]]:
         """Pods that hold something, by their gang."""
@@ -48,10 +51,13 @@ class Runs:
         if item.finished:
             self._end(uid)
             return
-        gpus = _gpus_of(item)
         known = self._running.get(uid)
-        self._running[uid] = item, gpus, known[2] if known is not None else self._wall_clock()
-        self._count(item, gpus - (known[1] if known is not None else 0.0))
+        if known is not None:
+            self._running[uid] = item, known[1], known[2]  # an edit of its annotations gives nothing back
+            return
+        gpus = _gpus_of(item)
+        self._running[uid] = item, gpus, self._wall_clock()
+        self._count(item, gpus)
 
     def remove(self, item: objects.Pod) -> None:
         """A pod has finished, or was deleted while it ran: of that nothing is learned."""

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from extender.cluster import objects
+from extender.cluster.decoding import stand_in
 from extender.cluster.ledger import Ledger
+from extender.cluster.listings import Lister
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH
 from extender.cluster.transports import Query, Transport
 from extender.core.requests import RequestError
@@ -21,8 +22,6 @@ from extender.queueing.plans import Plan, PlanPod, View
 from extender.queueing.restrictions import Kinds, domain_of
 
 ObjectT = TypeVar("ObjectT", Node, Pod)
-
-_PAGE = "500"
 
 
 class SourceError(ValueError):
@@ -58,7 +57,7 @@ def read_files(paths: Iterable[Path]) -> Source:
     for path in paths:
         try:
             documents = list(yaml.safe_load_all(path.read_text()))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
             faults.append(f"{path}: {error}")
             continue
         for number, manifest in enumerate(documents, 1):
@@ -166,15 +165,9 @@ def _take(source: Source, manifest: Any) -> list[str]:
 async def list_objects(
     transport: Transport, path: str, kind: type[ObjectT], query: Query | None = None
 ) -> list[ObjectT]:
-    """All objects at a path of an API server. Raises ClusterError, msgspec.DecodeError."""
-    decoder: msgspec.json.Decoder[objects.ObjectList[ObjectT]] = msgspec.json.Decoder(
-        objects.ObjectList[kind]  # type: ignore[valid-type]
-    )
-    query = {**(query or {}), "limit": _PAGE}
-    items: list[ObjectT] = []
-    while True:
-        page = decoder.decode(await transport.get(path, query))
-        items += page.items or ()
-        if not page.metadata.continue_:
-            return items
-        query["continue"] = page.metadata.continue_
+    """All objects at a path of an API server. Raises ClusterError, msgspec.DecodeError.
+
+    A pod that can't be read is taken to need its whole node, and a node that can't be is left out.
+    """
+    found = await Lister(transport, path, kind, query).all()
+    return found.items + [stand_in(item, kind) for item in found.unread if path.endswith("/pods")]

@@ -4,6 +4,8 @@ No device plugin knows of such a request, so nobody gives the container its GPUs
 `NVIDIA_VISIBLE_DEVICES`; the webhook sets it from the assignment annotation by the downward API, which the kubelet
 resolves when the container starts, after the Binding has written the annotation.
 
+And pods that ask so are marked, whatever else they are told: kube-scheduler asks Kerf, or waits for it, by a resource.
+
 Never in the way: whatever comes is answered with `allowed: true`, with a warning where something was not understood.
 """
 
@@ -14,9 +16,11 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
+from extender.cluster.managed import is_managed
 from extender.cluster.pods import ASSIGNED_GPUS, ASSIGNED_UUIDS, read_pod_request
 from extender.core.clusters import Cluster
-from extender.core.requests import AskedUnit, RequestError
+from extender.core.requests import MARKER, AskedUnit, RequestError, asks_by_word
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 INJECT_LABEL: Final = "kerf.dev/inject"
@@ -118,10 +122,9 @@ class AdmissionAnswer(msgspec.Struct, gc=False, rename="camel"):
 Operation = dict[str, Any]
 """One operation of a JSON Patch (RFC 6902)."""
 
-_review_decoder: Final = msgspec.json.Decoder(AdmissionReview)
-_pod_decoder: Final = msgspec.json.Decoder(objects.Pod)
-_containers_decoder: Final = msgspec.json.Decoder(_Pod)
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_review_decoder: Final = Decoder(AdmissionReview)
+_pod_decoder: Final = Decoder(objects.Pod)
+_containers_decoder: Final = Decoder(_Pod)
 
 
 def settled(devices: Devices, cluster: Cluster) -> Devices:
@@ -139,28 +142,44 @@ def mutate(body: bytes, devices: Callable[[], Devices]) -> bytes:
         return request
     try:
         pod, containers = _pod_decoder.decode(request.object), _containers_decoder.decode(request.object)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         return allow(request.uid, f"the pod can't be read: {error}")
+    marks = mark(pod.metadata, pod.spec)
     try:
         asks = read_pod_request(pod).gpus
     except RequestError as error:
-        return allow(request.uid, str(error))
+        return allow(request.uid, str(error), patch=marks)
     labels = pod.metadata.labels or {}
     if asks is None or asks.unit is not AskedUnit.WHOLE or _served_by_plugin(containers.spec):
-        return allow(request.uid)
+        return allow(request.uid, patch=marks)
     if labels.get(INJECT_LABEL) == "disabled":
-        return allow(request.uid)
+        return allow(request.uid, patch=marks)
     field = _FIELDS[ASSIGNED_UUIDS if devices() is Devices.UUIDS else ASSIGNED_GPUS]
     warnings: list[str] = []
     patch = list(_patch(containers.spec, pod.metadata.annotations or {}, field, warnings))
-    return allow(request.uid, *warnings, patch=patch)
+    return allow(request.uid, *warnings, patch=[*patch, *marks])
+
+
+def mark(metadata: objects.Metadata, spec: objects.PodSpec) -> list[Operation]:
+    """What adds the marker to a pod that asks for GPUs by annotation or label alone; none for all others."""
+    if spec.node_name or is_managed(spec) or not spec.containers:
+        return []
+    if not asks_by_word(metadata.annotations or {}, metadata.labels or {}):
+        return []
+    path, marked = "/spec/containers/0/resources", {MARKER: "1"}
+    resources = spec.containers[0].resources
+    if resources is None:
+        return [{"op": "add", "path": path, "value": {"limits": marked}}]
+    if resources.limits is None:
+        return [{"op": "add", "path": f"{path}/limits", "value": marked}]
+    return [{"op": "add", "path": f"{path}/limits/{MARKER.replace('/', '~1')}", "value": "1"}]
 
 
 def read_creation(body: bytes) -> AdmissionRequest | bytes:
     """The pod that is about to be created; else the answer to give at once."""
     try:
         review = _review_decoder.decode(body)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         return allow("", f"the AdmissionReview can't be read: {error}")
     request = review.request
     if request is None or not request.uid or review.api_version != _API_VERSION or review.kind != "AdmissionReview":

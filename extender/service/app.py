@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fastapi import FastAPI
 
@@ -24,7 +24,9 @@ from extender.cluster.placements import Placer
 from extender.cluster.preemptions import Preemptor
 from extender.cluster.skips import Skips
 from extender.cluster.takeovers import Leadership, epoch_key
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import Transport
+from extender.cluster.unbound import UnboundPods, UnboundWatch
 from extender.cluster.wakes import Waker
 from extender.core.requests import NO_REQUEST
 from extender.queueing.controllers import QueueController
@@ -32,8 +34,14 @@ from extender.queueing.options import Options
 from extender.queueing.pipelines.controllers import PipelineController
 from extender.queueing.quotas import Quotas
 from extender.service.enquiries import Enquiries
-from extender.service.explanations import RejectionLog
-from extender.service.metrics import ClusterCollector, LeadershipCollector, Metrics, PipelineCollector, QueueCollector
+from extender.service.metrics import (
+    ClusterCollector,
+    LeadershipCollector,
+    Metrics,
+    PipelineCollector,
+    QueueCollector,
+    TaskCollector,
+)
 from extender.service.overviews import Overviews
 from extender.service.pages import install_page
 from extender.service.rank_metrics import RankCollector
@@ -49,6 +57,7 @@ from extender.service.traces import Traces
 from extender.service.trials import Trials
 from extender.service.usages import UsageCollector
 from extender.service.verbs import Verbs
+from extender.service.waitlists import Waitlist
 from extender.telemetry.observers import Observer, State
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
@@ -77,6 +86,8 @@ class Service:
     """None when telemetry is off."""
     shadow: Shadow | None = None
     """None but in shadow mode."""
+    tasks: Sequence[Tasks] = ()
+    """What works in the background."""
     draining: bool = field(default=False)
     """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
 
@@ -87,7 +98,12 @@ class Service:
     def degraded(self) -> list[str]:
         """What works less well than it should, while the service is ready all the same."""
         faults = {"telemetry": self.observer.fault() if self.observer else "", "model": self.rank.fault()}
-        return [f"{what}: {fault}" for what, fault in faults.items() if fault]
+        lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
+        return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking
+
+    def hopeless(self) -> str:
+        """Why the process had better end and begin anew, "" for nothing."""
+        return next((fault for tasks in self.tasks if (fault := tasks.hopeless())), "")
 
     def status(self) -> dict[str, Any]:
         """What the service says of itself to people; ages in whole seconds."""
@@ -128,15 +144,6 @@ def create_app(
     owners = OwnerUsage()
     policies = policies_of(settings)
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
-    mirror = Mirror(
-        transport,
-        ledger,
-        clock,
-        max_age_s=settings.cluster.max_age_s,
-        page_size=settings.cluster.page_size,
-        listeners=[rank.mix, observer, owners] if observer else [rank.mix],
-    )
-    events = EventRecorder(transport, clock)
     placer = Placer(
         ledger,
         default_policy=settings.decisions.policy,
@@ -147,17 +154,16 @@ def create_app(
         canary=rank.canary,
         on_request=rank.mix.asked,
     )
-    lease = settings.leader_election.lease_name
-    fence = Fence(clock, epoch_key(lease) if lease else "")
-    leadership = Leadership(
+    mirror = Mirror(
         transport,
-        _election(settings.leader_election, transport, clock),
-        fence,
-        mirror,
+        ledger,
         clock,
-        key=epoch_key(lease),
+        max_age_s=settings.cluster.max_age_s,
         page_size=settings.cluster.page_size,
+        listeners=[placer, rank.mix, observer, owners] if observer else [placer, rank.mix],
     )
+    events = EventRecorder(transport, clock)
+    fence, leadership = _leadership(settings, transport, mirror, clock)
     waker = Waker(
         transport,
         ledger,
@@ -168,11 +174,15 @@ def create_app(
         max_skips=settings.decisions.max_skips,
         explain_after_s=settings.decisions.explain_after_s,
     )
-    queue = _queue(settings, transport, ledger, placer, fence, mirror, clock) if settings.queue.enabled else None
+    unbound = UnboundPods(placer.read_request, time.time, waker.placed)
+    queue = (
+        _queue(settings, transport, ledger, placer, fence, mirror, clock, unbound) if settings.queue.enabled else None
+    )
+    watch = None if queue else UnboundWatch(transport, unbound, clock, fence, settings.cluster.page_size)
     pipelines = _pipelines(settings, transport, fence, clock) if settings.queue.pipelines else None
     binder = Binder(transport, ledger, placer, events, clock, fence, time.time, partial(_notes, waker.skips, queue))
     metrics = Metrics()
-    metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock))
+    metrics.registry.register(ClusterCollector(ledger, mirror, events, waker, clock, (queue, pipelines)))
     metrics.registry.register(LeadershipCollector(fence, leadership))
     if pipelines is not None:
         metrics.registry.register(PipelineCollector(pipelines))
@@ -194,20 +204,27 @@ def create_app(
     waker.why = verbs.rejections.last
     if queue is not None:
         metrics.registry.register(QueueCollector(queue))
-        _connect(queue, rank, waker, verbs.rejections)
+        _connect(queue, rank, waker, verbs)
     shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
     if shadow is not None:
         verbs.on_decision = shadow.offer
     metrics.registry.register(RankCollector(rank, shadow))
     traces = Traces(settings.traces)
-    background = (traces, events, leadership, waker, binder.settler, queue, pipelines, observer, rank, shadow)
-    parts: tuple[_Part | None, ...] = background
-    remedies = Remedies(placer, ledger, time.time)
-    trials = Trials(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart)
-    overviews = Overviews(ledger, clock, lambda: waker.num_waiting)
+    parts: tuple[_Part | None, ...] = (
+        *(traces, events, leadership, waker, binder.settler),
+        *(queue, watch, pipelines, observer, rank, shadow),
+    )
+    remedies = Remedies(placer, ledger, rules_of(settings.telemetry), time.time)
+    trials = Trials(
+        *(transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
+        max_s=settings.access.what_if_s,
+    )
+    waitlist = Waitlist(unbound, waker, verbs.rejections, queue.backlog if queue else None, clock, time.time)
+    overviews = Overviews(ledger, clock, lambda: waker.num_waiting, waitlist.num_pods, rules_of(settings.telemetry))
     service = Service(
         *(settings, mirror, fence, placer, verbs, metrics, owners),
         *(remedies, trials, overviews, Enquiries(transport, placer), rank, observer, shadow),
+        tasks=_tasks_of(mirror, *parts, queue and queue.remnants),
     )
 
     app = KerfApp(
@@ -219,25 +236,42 @@ def create_app(
         lifespan=_lifespan(transport, mirror, [part for part in parts if part is not None]),
     )
     app.state.service = service
+    metrics.registry.register(TaskCollector(service.tasks))
     install_routes(app, service)
     app.verbs = traces.around(app.verbs)
     sights = Sights(
         ledger,
         placer,
-        waker,
         overviews,
         verbs.rejections,
-        queue.backlog if queue else None,
+        waitlist,
         rules_of(settings.telemetry),
         service.status,
         clock,
-        time.time,
     )
+    _show(app, service, sights)
+    return app
+
+
+def _show(app: FastAPI, service: Service, sights: Sights) -> None:
+    """The page, and the stream that fills it."""
     streams = Streams(sights, lambda: service.draining)
     app.state.streams = streams
     install_page(app, streams)
-    metrics.registry.register(UsageCollector(placer.snapshot, service.status, lambda: streams.num_open))
-    return app
+    usage = UsageCollector(service.placer.snapshot, service.status, lambda: streams.num_open)
+    service.metrics.registry.register(usage)
+
+
+def _tasks_of(*parts: object) -> list[Tasks]:
+    """The tasks of those parts that have any."""
+    return [part.tasks for part in parts if isinstance(part, _Busy)]
+
+
+@runtime_checkable
+class _Busy(Protocol):
+    """What has tasks of its own."""
+
+    tasks: Tasks
 
 
 class _Part(Protocol):
@@ -275,6 +309,7 @@ def _queue(
     fence: Fence,
     mirror: Mirror,
     clock: Callable[[], float],
+    unbound: UnboundPods,
 ) -> QueueController:
     """The queue's controller as the settings want it."""
     given = settings.queue
@@ -305,13 +340,15 @@ def _queue(
         standby=fence.fault,
         mirror_fault=mirror.fault,
         page_size=settings.cluster.page_size,
+        unbound=unbound,
     )
 
 
-def _connect(queue: QueueController, rank: LearnedRank, waker: Waker, rejections: RejectionLog) -> None:
+def _connect(queue: QueueController, rank: LearnedRank, waker: Waker, verbs: Verbs) -> None:
     """What the queue hears of decisions, and they of it."""
     queue.takes_more = rank.takes_more
-    queue.why_refused = rejections.last
+    queue.why_refused = verbs.rejections.last
+    verbs.over_quota = queue.over_quota
     waker.will_nominate = queue.will_nominate
     waker.skips.kept_by_queue = queue.kept_from
 
@@ -327,6 +364,16 @@ def _pipelines(
     return PipelineController(
         transport, clock=clock, wall_clock=time.time, standby=fence.fault, page_size=settings.cluster.page_size
     )
+
+
+def _leadership(
+    settings: Settings, transport: Transport, mirror: Mirror, clock: Callable[[], float]
+) -> tuple[Fence, Leadership]:
+    """What leads, and the fence that it opens."""
+    election = _election(settings.leader_election, transport, clock)
+    fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)
+    page_size = settings.cluster.page_size
+    return fence, Leadership(transport, election, fence, mirror, clock, key=key, page_size=page_size)
 
 
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:

@@ -6,7 +6,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Rows
 from extender.core.observations import Gauge, SampleState
-from extender.core.occupancies import ObservedRules, faulty, unmanaged_mib
+from extender.core.occupancies import ObservedRules, faulty, unaccounted_mib
 
 UNKNOWN = -1
 """Used percent of a GPU that no fresh sample tells of."""
@@ -53,8 +53,7 @@ def cells(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Longs:
     if observed is not None:
         load = observed.gauge(Gauge.LOAD)[rows]
         used = np.where(np.isnan(load), UNKNOWN, np.rint(100 * np.nan_to_num(load)).astype(np.int64))
-        beyond = unmanaged_mib(cluster, rows, rules) > 0
-        beyond &= (beyond.sum(axis=1) > untracked)[:, None]  # else pods on GPUs of unknown index explain it
+        beyond = unaccounted_mib(cluster, rows, rules) > 0
         marks |= np.where(beyond, Mark.UNMANAGED, 0) | np.where(faulty(cluster, rows, rules), Mark.ERROR, 0)
         marks |= np.where(observed.state[rows] == SampleState.STALE, Mark.STALE, 0)[:, None]
     percent = np.where(healthy, np.rint(100 * booked), 0).astype(np.int64)

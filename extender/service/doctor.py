@@ -11,6 +11,7 @@ from rich.table import Table
 
 from extender.cluster import objects
 from extender.cluster.ledger import Ledger
+from extender.cluster.listings import Lister
 from extender.cluster.mirrors import NODES_PATH
 from extender.cluster.transports import ClusterError, Transport
 from extender.service.settings import Settings
@@ -19,7 +20,6 @@ from extender.telemetry.aliases import ALIAS_OF, FRACTIONS
 from extender.telemetry.observers import Observer, State, unmatched_reason
 from extender.telemetry.owners import OwnerUsage
 
-_PAGE: int = 500
 _UNITS = {0.01: "percent", 1 / 2**20: "bytes"}
 
 Finding = dict[str, Any]
@@ -50,16 +50,12 @@ async def examine(settings: Settings, transport: Transport) -> Finding:
 
 
 async def _learn_nodes(transport: Transport, ledger: Ledger, observer: Observer) -> list[str]:
-    query = {"limit": str(_PAGE)}
     try:
-        while True:
-            page = msgspec.json.decode(await transport.get(NODES_PATH, query), type=objects.ObjectList[objects.Node])
-            for node in page.items or ():
-                ledger.upsert_node(node)
-                observer.node_changed(node)
-            if not page.metadata.continue_:
-                return []
-            query = {"limit": str(_PAGE), "continue": page.metadata.continue_}
+        found = await Lister(transport, NODES_PATH, objects.Node).all()
+        for node in found.items:
+            ledger.upsert_node(node)
+            observer.node_changed(node)
+        return [f"node {node.name} can't be read" for node in found.unread]
     except (ClusterError, msgspec.DecodeError) as error:
         return [f"nodes can't be listed: {error}"]
 

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.placements import Placement, Placer, PodIdentity
 from extender.cluster.pods import owner_of
 from extender.cluster.transports import ApiError, ClusterError, Transport
@@ -16,7 +17,7 @@ from extender.core.requests import RequestError
 from extender.service import wire
 
 _NOT_FOUND: Final = 404
-_decoder = msgspec.json.Decoder(objects.Pod)
+_decoder = Decoder(objects.Pod)
 
 
 class EnquiryError(Exception):

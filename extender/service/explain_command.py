@@ -66,8 +66,11 @@ def explain(
 def _print(answer: Any, console: Console) -> None:
     placed = answer["verdict"] == "placed"
     verdict = f"[green]placed[/green] on {escape(answer['node'])}" if placed else "[red]pending[/red]"
-    gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if answer["gpus"] else ""
+    gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if placed and answer["gpus"] else ""
     console.print(f"[bold]{escape(answer['pod'])}[/bold]: {verdict}{gpus}")
+    if again := answer.get("askedAgain"):
+        would = f"would go to {escape(again['node'])}" if again["node"] else "would fit nowhere"
+        console.print(f"asked about once more it {would}; it stays where it is bound", soft_wrap=True)
     asks = f"asks for {answer['request']}; policy {answer['policy']}; decided {answer['decidedAt']}"
     console.print(escape(asks), soft_wrap=True)
     if not answer["offered"]:
@@ -126,7 +129,10 @@ def _print_suggestions(answer: Any, console: Console) -> None:
     if suggestions:
         console.print("[bold]It would fit with[/bold]")
     elif answer["now"]["nodesThatFit"]:
-        console.print(f"It fits by now, on {escape(answer['now']['bestNode'])}: it waits to be offered to Kerf again")
+        waits = (
+            "it waits to be offered to Kerf again" if answer["offered"] else "kube-scheduler has to offer it to Kerf"
+        )
+        console.print(f"It fits by now, on {escape(answer['now']['bestNode'])}: {waits}")
     else:
         console.print("No smaller request would fit on any of its candidates")
     for suggestion in suggestions:
@@ -135,8 +141,8 @@ def _print_suggestions(answer: Any, console: Console) -> None:
             shown = ", ".join(suggestion["nodes"][:3])
             others = suggestion["numNodes"] - len(suggestion["nodes"][:3])
             more = f": {shown}" + (f" and {others} more nodes" if others > 0 else "")
-        elif holders := [holder["pod"] for holder in suggestion.get("holders", []) if holder["pod"]]:
-            more = f", held by {', '.join(holders[:4])}" + (f" and {len(holders) - 4} more" if len(holders) > 4 else "")
+        elif suggestion["who"]:
+            more = f": {suggestion['who']}"
         console.print(f"  - {escape(suggestion['text'] + more)}", soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.decisions import ranked
 from extender.core.fits import fit
 from extender.core.observations import Gauge
-from extender.core.occupancies import ObservedRules, faulty, unmanaged_mib
+from extender.core.occupancies import ObservedRules, counting_observed, faulty, unaccounted_mib
 from extender.core.reasons import Reason, resolvable, sentence
 from extender.core.requests import GpuRequest
 from extender.service.obstacles import obstacles
@@ -81,11 +81,15 @@ def _texts(placement: Placement) -> tuple[list[str], Rows]:
     return [sentence(Reason(key >> _NUMBER_BITS), request, key & mask) for key in distinct.tolist()], which
 
 
-def explain(placement: Placement) -> dict[str, Any]:
-    """A decision in full: what was asked, what was decided, and every candidate with its GPUs."""
+def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules | None) -> dict[str, Any]:
+    """A decision in full: what was asked, what was decided, and every candidate with its GPUs.
+
+    `rules` say what of the GPUs' use is odd; `counted` are those that the decision's policy goes by, if by any.
+    """
     decision, cluster = placement.decision, placement.cluster
     reasons = node_reasons(placement)
-    seen = _Seen(placement, [cluster.row_of[reason.node] for reason in reasons if reason.node in cluster.row_of])
+    listed = [cluster.row_of[reason.node] for reason in reasons if reason.node in cluster.row_of]
+    seen = _Seen(placement, listed, counted)
     return {
         "pod": placement.pod.key,
         "uid": placement.pod.uid,
@@ -107,7 +111,7 @@ def explain(placement: Placement) -> dict[str, Any]:
                 "reason": reason.reason.name,
                 "text": reason.text,
                 "available": reason.available,
-                **_node_details(cluster, reason.node, seen),
+                **_node_details(cluster, reason.node, seen, rules),
             }
             for reason in reasons
         ],
@@ -125,8 +129,8 @@ def _ranking(placement: Placement) -> dict[str, Any] | None:
 class _Seen:
     """What a decision saw of its candidates, looked at once for all of them."""
 
-    def __init__(self, placement: Placement, listed: list[int]) -> None:
-        decision, cluster = placement.decision, placement.cluster
+    def __init__(self, placement: Placement, listed: list[int], counted: ObservedRules | None) -> None:
+        decision, cluster = placement.decision, counting_observed(placement.cluster, counted)
         evaluation = decision.evaluation
         self.scores = dict(zip(decision.rows.tolist(), evaluation.score.tolist(), strict=True))
         offered = np.isin(decision.rows, listed)
@@ -148,7 +152,7 @@ class _Seen:
         return self._obstacles[self._index[row]]
 
 
-def _node_details(cluster: Cluster, node: str, seen: _Seen) -> dict[str, Any]:
+def _node_details(cluster: Cluster, node: str, seen: _Seen, rules: ObservedRules) -> dict[str, Any]:
     row = cluster.row_of.get(node)
     if row is None:
         return {}
@@ -159,11 +163,13 @@ def _node_details(cluster: Cluster, node: str, seen: _Seen) -> dict[str, Any]:
         "rank": seen.ranks.get(row),
         "terms": seen.terms(row) if fits else None,
         "untrackedUnits": int(cluster.untracked_units[row]),
-        "gpus": [{**gpu, "obstacle": seen.obstacles(row)[gpu["index"]] or None} for gpu in gpus_of(cluster, row)],
+        "gpus": [
+            {**gpu, "obstacle": seen.obstacles(row)[gpu["index"]] or None} for gpu in gpus_of(cluster, row, rules)
+        ],
     }
 
 
-def gpus_of(cluster: Cluster, row: int) -> list[dict[str, Any]]:
+def gpus_of(cluster: Cluster, row: int, rules: ObservedRules) -> list[dict[str, Any]]:
     """The GPUs of a node, what is free of each, and what it was last seen doing."""
     return [
         {
@@ -174,7 +180,7 @@ def gpus_of(cluster: Cluster, row: int) -> list[dict[str, Any]]:
             "healthy": healthy,
             "freeMilli": free_milli,
             "freeMemoryMiB": free_mib,
-            **_observed(cluster, row, index),
+            **_observed(cluster, row, index, rules),
         }
         for index, (model, memory, healthy, free_milli, free_mib) in enumerate(
             zip(
@@ -208,7 +214,7 @@ def _required(request: GpuRequest) -> dict[str, Any]:
     return {name: value for name, value in stated.items() if value}
 
 
-def _observed(cluster: Cluster, row: int, slot: int) -> dict[str, Any]:
+def _observed(cluster: Cluster, row: int, slot: int, rules: ObservedRules) -> dict[str, Any]:
     """What a GPU was last seen doing, where its samples are fresh, and the load expected of pods just placed."""
     observed = cluster.observed
     if observed is None:
@@ -222,11 +228,10 @@ def _observed(cluster: Cluster, row: int, slot: int) -> dict[str, Any]:
     if not told and not expected:
         return {}
     rows = np.array([row])
-    rules = ObservedRules()
     return {
         "observed": told,
         "expectedLoad": expected,
-        "unmanagedMiB": int(unmanaged_mib(cluster, rows, rules)[0, slot]),
+        "unmanagedMiB": int(unaccounted_mib(cluster, rows, rules)[0, slot]),
         "faulty": bool(faulty(cluster, rows, rules)[0, slot]),
     }
 

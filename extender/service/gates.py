@@ -1,20 +1,21 @@
 """The queue's webhook: pods that opt in get Kerf's scheduling gate when they are created.
 
 The API server asks about those alone that the webhook's selectors choose: by a label of their namespace, one of their
-own, or Genius's priority label. Never in the way: whatever comes is allowed.
+own, or Genius's priority label. Pods that ask by annotation or label alone are marked too, as by `/mutate`. Never in
+the way: whatever comes is allowed.
 """
 
 from typing import Final
 
 import msgspec
 
+from extender.cluster.decoding import Decoder
 from extender.core.requests import GENIUS_PRIORITY
 from extender.queueing.manifests import GATE, Pod
 from extender.queueing.optins import BY_LABEL, BY_NAMESPACE, BY_PRIORITY, DISABLED, ENABLED, QUEUE_LABEL, QUEUED_BY
-from extender.service.admissions import Operation, allow, read_creation
+from extender.service.admissions import Operation, allow, mark, read_creation
 
-_pod_decoder: Final = msgspec.json.Decoder(Pod)
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_pod_decoder: Final = Decoder(Pod)
 
 
 def gate(body: bytes) -> bytes:
@@ -24,12 +25,13 @@ def gate(body: bytes) -> bytes:
         return request
     try:
         pod = _pod_decoder.decode(request.object)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         return allow(request.uid, f"the pod can't be read, and does not wait in the queue: {error}")
+    marks = mark(pod.metadata, pod.spec)
     by = _opted_in_by(pod)
     if not by or pod.gated or pod.spec.node_name:
-        return allow(request.uid)
-    return allow(request.uid, patch=_patch(pod, by))
+        return allow(request.uid, patch=marks)
+    return allow(request.uid, patch=[*_patch(pod, by), *marks])
 
 
 def _opted_in_by(pod: Pod) -> str:

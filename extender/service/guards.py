@@ -66,9 +66,9 @@ class Guard:
             return
         client, refusal = self._judged(scope)
         if wait_s := self._rates.wait_s(client):
-            refusal = _too_many("access.calls_per_s", wait_s)
+            refusal = too_many("access.calls_per_s", wait_s)
         elif refusal is None and not self._rates.begin(client):
-            refusal = _too_many("access.calls_at_once", 1.0)
+            refusal = too_many("access.calls_at_once", 1.0)
         if refusal is not None:
             await refuse(refusal, send)
             return
@@ -144,7 +144,13 @@ async def refuse(refusal: Refusal, send: Send, key: str = "detail") -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-def _too_many(setting: str, wait_s: float) -> Refusal:
+def client_of(scope: Scope) -> str:
+    """By which name an address's calls are counted."""
+    return _network(_address(scope))
+
+
+def too_many(setting: str, wait_s: float) -> Refusal:
+    """An answer to who calls too often."""
     wait = math.ceil(wait_s)
     return Refusal(429, f"too many calls: try again in {wait} s (setting {setting})", ((b"retry-after", b"%d" % wait),))
 

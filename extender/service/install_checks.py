@@ -12,7 +12,9 @@ import numpy as np
 import yaml
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.ledger import Ledger
+from extender.cluster.listings import Lister
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH, SLICES_PATH
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.service.rights import SERVING, Right, electing
@@ -21,6 +23,10 @@ from extender.telemetry.discovery import EXPORTER_APP_SELECTOR, EXPORTER_SELECTO
 OLDEST_MINOR: Final = 29
 TESTED_MINORS: Final = (34, 36)
 _KERF: Final = "app.kubernetes.io/name=kerf"
+_any: Final = Decoder(dict[str, Any])
+_POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_POLICY: Final = "manifests/admission-policy.yaml"
+_POLICY_CHECK: Final = "admission policy"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _SIGNS_OF_NVIDIA: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that Node Feature Discovery and the GPU operator give to nodes with cards of NVIDIA."""
@@ -101,12 +107,12 @@ class Checks:
             found.append(Finding("Kerf", Verdict.NOTE, f"what is installed can't be looked at: {error}"))
         if installed is not None:
             found += _scheduling(installed, minor)
-        for part in (self._rights(installed), self._devices(), self._telemetry(installed)):
+        for part in (self._rights(installed), self._policy(installed), self._devices(), self._telemetry(installed)):
             found += [finding async for finding in part]
         return found
 
     async def _minor(self) -> int:
-        answer = msgspec.json.decode(await self._transport.get("/version"), type=dict[str, Any])
+        answer = _any.decode(await self._transport.get("/version"))
         return int(re.sub(r"\D.*", "", str(answer.get("minor", ""))) or 0)
 
     async def _installed(self) -> tuple[Installed | None, Finding]:
@@ -131,7 +137,7 @@ class Checks:
         for volume in spec.get("volumes", ()):
             if "configMap" in volume:
                 path = f"/api/v1/namespaces/{metadata['namespace']}/configmaps/{volume['configMap']['name']}"
-                files = {**files, **(msgspec.json.decode(await self._transport.get(path)).get("data") or {})}
+                files = {**files, **(_any.decode(await self._transport.get(path)).get("data") or {})}
         return Installed(
             name=metadata["name"],
             namespace=metadata["namespace"],
@@ -188,8 +194,35 @@ class Checks:
         groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{user.split(':')[2]}"]
         spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        answer = msgspec.json.decode(await self._transport.post(_REVIEWS, msgspec.json.encode(review)))
+        answer = _any.decode(await self._transport.post(_REVIEWS, msgspec.json.encode(review)))
         return bool(answer["status"]["allowed"])
+
+    async def _policy(self, installed: Installed | None) -> AsyncIterator[Finding]:
+        """The admission policy that keeps authors of pods from writing what Kerf does, and whether Kerf still may."""
+        fix = f"{installed.upgrade} --set admissionPolicy.enabled=true" if installed else f"kubectl apply -f {_POLICY}"
+        try:
+            policies = {item["metadata"]["name"]: item["spec"] for item in await self._list(_POLICIES, _KERF)}
+            bindings = [item["spec"] for item in await self._list(f"{_POLICIES.removesuffix('ies')}ybindings", _KERF)]
+        except (ClusterError, msgspec.DecodeError) as error:
+            yield Finding(_POLICY_CHECK, Verdict.NOTE, f"can't be looked at: {error}", "run this as an administrator")
+            return
+        in_force = [
+            (name, spec)
+            for name, spec in policies.items()
+            if any(item.get("policyName") == name and "Deny" in item["validationActions"] for item in bindings)
+        ]
+        if not in_force:
+            told = "is not there: authors of pods can write what Kerf reads back after a restart (SECURITY.md)"
+            yield Finding(_POLICY_CHECK, Verdict.NOTE, told, fix)
+            return
+        user = f"system:serviceaccount:{installed.namespace}:{installed.account}" if installed else ""
+        for name, spec in in_force:
+            conditions = " ".join(item["expression"] for item in spec.get("matchConditions") or ())
+            if user and f"'{user}'" not in conditions:
+                told = f"{name} does not except {user}: no pod is bound"
+                yield Finding(_POLICY_CHECK, Verdict.BROKEN, told, f"name it in admissionPolicy.users of {name}")
+                return
+        yield Finding(_POLICY_CHECK, Verdict.OK, f"in force: {_names([name for name, _ in in_force])}")
 
     async def _devices(self) -> AsyncIterator[Finding]:
         """Device plugins, or DRA drivers, and what the nodes' labels tell of GPUs."""
@@ -273,14 +306,8 @@ class Checks:
             yield Finding("Prometheus", Verdict.NOTE, told, f"{_PROMETHEUS}    # or name one: config.telemetry.url")
 
     async def _list(self, path: str, selector: str = "") -> list[dict[str, Any]]:
-        query = {"limit": "500"} | ({"labelSelector": selector} if selector else {})
-        items: list[dict[str, Any]] = []
-        while True:
-            page = msgspec.json.decode(await self._transport.get(path, query), type=dict[str, Any])
-            items += page.get("items") or ()
-            if not (more := page.get("metadata", {}).get("continue")):
-                return items
-            query["continue"] = more
+        query = {"labelSelector": selector} if selector else {}
+        return (await Lister(self._transport, path, dict[str, Any], query).all()).items
 
 
 def _supported(minor: int) -> Finding:
@@ -322,6 +349,9 @@ def _configured(installed: Installed) -> Finding:
         faults.append("ignorable is true: without Kerf the same GPUs are given away twice")
     if faults:
         return Finding("scheduler configuration", Verdict.BROKEN, "; ".join(faults), installed.upgrade)
+    if not (extender.get("managedResources") and any(entry.get("ignorable") for entry in extenders[1:])):
+        told = "one entry for all pods: while Kerf is gone not even pods without GPUs are scheduled"
+        return Finding("scheduler configuration", Verdict.NOTE, told, installed.upgrade)
     if (installed.scheduler or {}).get("percentageOfNodesToScore") != 100:
         fix = f"{installed.upgrade} --set scheduler.percentageOfNodesToScore=100"
         told = "percentageOfNodesToScore is not 100: the best nodes may not be offered to Kerf"

@@ -6,7 +6,16 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from extender.core.requests import printable
 from extender.service.settings import LogSettings
+
+
+class TextFormatter(logging.Formatter):
+    """One record a line, an exception's trace apart: nobody's text begins a line of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name in logging
+        record.message = printable(record.message)
+        return super().formatMessage(record)
 
 
 class JsonFormatter(logging.Formatter):
@@ -30,7 +39,7 @@ def configure_logs(settings: LogSettings) -> None:
     if settings.format == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
     for noisy in ("uvicorn.error", "aiohttp.client", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -1,8 +1,8 @@
 """Kerf's own Prometheus metrics."""
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -15,6 +15,7 @@ from extender.cluster.ledger import ClaimState, Ledger
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement
 from extender.cluster.takeovers import Leadership
+from extender.cluster.tasks import Tasks
 from extender.cluster.wakes import Waker
 from extender.core.reasons import Reason
 from extender.queueing.controllers import QueueController
@@ -79,12 +80,27 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+class _Reader(Protocol):
+    """Who reads objects of the API server."""
+
+    @property
+    def num_unread(self) -> int: ...
+
+
 class ClusterCollector(Collector):
     """Metrics of the cluster, worked out at scrape time."""
 
     def __init__(
-        self, ledger: Ledger, mirror: Mirror, events: EventRecorder, waker: Waker, now: Callable[[], float]
+        self,
+        ledger: Ledger,
+        mirror: Mirror,
+        events: EventRecorder,
+        waker: Waker,
+        now: Callable[[], float],
+        readers: Sequence[QueueController | PipelineController | None] = (),
     ) -> None:
+        """`readers` are others, if they are in use, that read objects."""
+        self._readers: list[_Reader] = [mirror, *(reader for reader in readers if reader is not None)]
         self._ledger = ledger
         self._mirror = mirror
         self._events = events
@@ -101,18 +117,35 @@ class ClusterCollector(Collector):
         passing = self._ledger.num_claims(ClaimState.RESERVED) + self._ledger.num_claims(ClaimState.UNDECIDED)
         yield gauge("kerf_reservations", "Pods that GPUs are held for until they are bound or a TTL ends.", passing)
         yield gauge("kerf_bindings_under_way", "Bindings under way.", self._ledger.num_claims(ClaimState.BINDING))
-        crowded, unreadable = self._ledger.num_crowded, self._ledger.num_unreadable
+        crowded = self._ledger.num_crowded
+        unreadable = self._ledger.num_unreadable + sum(reader.num_unread for reader in self._readers)
         yield gauge("kerf_nodes_overbooked", "Nodes on which more is held than they have.", crowded)
         unreadable_help = (
             "Changes of pods and nodes with values that can't be read; what they are about counts as held."
         )
         yield counter("kerf_unreadable_objects", unreadable_help, unreadable)
+        edits_help = "Edits of bound pods' annotations that would have changed what they hold, and did not."
+        yield counter("kerf_edits_ignored", edits_help, self._ledger.num_edits_ignored)
         yield gauge("kerf_cache_age_seconds", "Age of the mirror of the cluster.", self._mirror.age_s())
         yield counter("kerf_cache_lists", "Complete lists made since the start.", self._mirror.num_lists)
         yield gauge("kerf_pods_waiting", "Rejected pods that wait for a node.", self._waker.num_waiting)
         yield counter("kerf_skips", "Times that a pod was left pending though it fitted.", self._waker.skips.num_skips)
         yield counter("kerf_pods_woken", "Patches written to wake a pod.", self._waker.num_woken)
+        given_back = self._ledger.cycles.num_given_back
+        yield counter("kerf_gang_reservations_given_back", "Reservations of gangs that were given up.", given_back)
         yield counter("kerf_events_lost", "Events that were not written.", self._events.num_lost)
+
+
+class TaskCollector(Collector):
+    """Whether what works in the background stays alive."""
+
+    def __init__(self, tasks: Sequence[Tasks]) -> None:
+        self._tasks = tasks
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics now."""
+        deaths = sum(tasks.num_deaths for tasks in self._tasks)
+        yield counter("kerf_task_deaths", "Times that work in the background died and began anew.", deaths)
 
 
 class LeadershipCollector(Collector):
@@ -127,6 +160,8 @@ class LeadershipCollector(Collector):
         yield gauge("kerf_leader", "1 where GPUs may be given away, 0 on a standby.", int(not self._fence.fault()))
         yield counter("kerf_terms", "How often this process has begun to lead.", self._leadership.num_terms)
         yield counter("kerf_pods_marked", "Unbound pods marked at the begin of a term.", self._leadership.num_marked)
+        told = "Unbound pods that could not be marked at the begin of a term."
+        yield counter("kerf_pods_unmarkable", told, self._leadership.num_unmarkable)
 
 
 class QueueCollector(Collector):

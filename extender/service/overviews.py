@@ -10,16 +10,27 @@ from extender.cluster.ledger import ClaimState, Ledger
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.nodes import GpuUnit
 from extender.core.observations import Gauge
+from extender.core.occupancies import ObservedRules
 from extender.service.explanations import gpus_of
 
 
 class Overviews:
     """Reads the cluster as it is when somebody looks."""
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float], num_waiting: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Callable[[], float],
+        num_waiting: Callable[[], int],
+        num_pending: Callable[[], int],
+        rules: ObservedRules,
+    ) -> None:
+        """`num_waiting` pods were rejected and have no node yet; `num_pending` have none, asked about or not."""
         self._ledger = ledger
         self._clock = clock
         self._num_waiting = num_waiting
+        self._num_pending = num_pending
+        self._rules = rules
 
     def page(self, limit: int, after: str, *, gpus_only: bool) -> dict[str, Any]:
         """Totals of the whole cluster, and up to `limit` nodes in the order of their names, those past `after`."""
@@ -41,7 +52,9 @@ class Overviews:
         """One node with its GPUs; None when there is none of that name."""
         cluster = self._ledger.snapshot(self._clock())
         row = cluster.row_of.get(name)
-        return None if row is None else self._item(Figures(cluster), name, row) | {"gpuDetails": gpus_of(cluster, row)}
+        if row is None:
+            return None
+        return self._item(Figures(cluster), name, row) | {"gpuDetails": gpus_of(cluster, row, self._rules)}
 
     def totals(self, cluster: Cluster) -> dict[str, Any]:
         """Totals of the whole cluster."""
@@ -53,6 +66,7 @@ class Overviews:
             "reservations": self._ledger.num_claims(ClaimState.RESERVED),
             "bindings": self._ledger.num_claims(ClaimState.BINDING),
             "waitingPods": self._num_waiting(),
+            "pendingPods": self._num_pending(),
         }
 
     def _item(self, figures: "Figures", name: str, row: int) -> dict[str, Any]:

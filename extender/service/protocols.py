@@ -9,6 +9,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from extender.service.doors import Doors
+
 _HEAD_BEGINS = b"HTTP/1.1 "
 _HEAD_ENDS = b"\r\n\r\n"
 _INFORMATIONAL = b"HTTP/1.1 1"
@@ -53,11 +55,73 @@ CLIENT_CERTIFICATE = "client_certificate"
 """In the state of a request that came with a certificate which the TLS context has verified."""
 
 
+VERBS = frozenset({b"/filter", b"/prioritize", b"/preempt", b"/bind"})
+_MAX_HEAD_BYTES = 1 << 16
+
+
 class Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 on a transport that writes whole answers."""
+    """uvicorn's HTTP/1.1 on a transport that writes whole answers, and for requests that come in within their time."""
+
+    def __init__(self, *args: Any, doors: Doors | None = None, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._doors = doors or Doors()
+        self.address, self.certified, self.scheduling, self.since = "", False, False, 0.0
+        self._coming_in: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request has come in whole, and is being answered."""
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is not None and not cycle.more_body and not cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.getpeercert(binary_form=True) is not None:
             self.app_state = {**self.app_state, CLIENT_CERTIFICATE: True}
+            self.certified = True
         super().connection_made(WholeAnswers(transport, self.loop))  # type: ignore[arg-type]
+        self.address, self.since = self.client[0] if self.client else "", self.loop.time()
+        self._begin()
+        self._doors.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        self._doors.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._coming_in is None:
+            self._begin()
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self.leave()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._coming_in is None:
+            self._begin()
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = -(1 << 62)  # what follows is the body, whose endpoint knows how large it may be
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._end()
+        self._head_bytes, self.since = 0, self.loop.time()
+        self.scheduling = self.scheduling or self.scope["raw_path"] in VERBS
+
+    def leave(self) -> None:
+        """Close the connection."""
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def _begin(self) -> None:
+        self._coming_in = self.loop.call_later(self._doors.limits.request_s, self.leave)
+
+    def _end(self) -> None:
+        if self._coming_in is not None:
+            self._coming_in.cancel()
+            self._coming_in = None

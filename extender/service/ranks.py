@@ -5,7 +5,6 @@ under way keep the one that they began with. Nothing here is on the path of a re
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from extender.cluster import objects
+from extender.cluster.tasks import Tasks
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Mask
 from extender.core.learned import HEURISTIC, KerfWeights, LearnedScore, live_term
 from extender.core.live import LiveWeights
@@ -100,7 +100,7 @@ class LearnedRank:
         """Prices, and by them the (1000,) amounts of milli that `takes_more` of a GPU's worth."""
         self._serial = 0
         self._signature: object = None
-        self._task: asyncio.Task[None] | None = None
+        self.tasks = Tasks()
 
     # What it says
 
@@ -204,14 +204,11 @@ class LearnedRank:
     def start(self) -> None:
         """Load the model, and begin to watch it, in the running event loop."""
         self._load(self._files_now())
-        self._task = asyncio.create_task(self._run(), name="learned rank")
+        self.tasks.begin("learned rank", self._run, needed=False)
 
     async def stop(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._task
+        await self.tasks.end()
 
     async def round(self) -> None:
         """Look once at the files, the nodes and the mix, and serve what comes of it."""

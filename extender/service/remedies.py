@@ -7,14 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from extender.cluster.ledger import Claim, Ledger
+from extender.cluster.ledger import Claim, ClaimState, Ledger
 from extender.cluster.placements import Placement, Placer
 from extender.core.clusters import Cluster, Rows
 from extender.core.decisions import evaluate, near_best, ranked
-from extender.core.occupancies import counting_observed
+from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies import POLICIES, Policy
 from extender.core.relaxations import Relaxation, Shortfall, relaxations, shortfalls
 from extender.core.requests import PodRequest
+from extender.service import occupants
 
 _MAX_NAMES: Final = 10
 _MAX_CHANGED: Final = 20
@@ -29,6 +30,8 @@ class Question:
     placement: Placement
     cluster: Cluster
     policy: Policy
+    rules: ObservedRules
+    """What counts as odd of the use of GPUs."""
     claim: Claim | None
     """What is held for the pod."""
     num_fit: int
@@ -42,9 +45,10 @@ class Question:
 class Remedies:
     """Compares kept decisions with the cluster as it is."""
 
-    def __init__(self, placer: Placer, ledger: Ledger, wall_clock: Callable[[], float]) -> None:
+    def __init__(self, placer: Placer, ledger: Ledger, rules: ObservedRules, wall_clock: Callable[[], float]) -> None:
         self._placer = placer
         self._ledger = ledger
+        self._rules = rules
         self._wall_clock = wall_clock
 
     def ask(self, placement: Placement) -> Question:
@@ -58,6 +62,7 @@ class Remedies:
             placement,
             cluster,
             policy,
+            self._rules,
             claim,
             num_fit=int(evaluation.fits.sum()),
             best_node=None if best is None else cluster.node_names[best],
@@ -66,11 +71,20 @@ class Remedies:
 
     def held_on(self, node: str) -> list[dict[str, Any]]:
         """Who holds GPUs of a node."""
-        held = (
-            {"pod": claim.pod or None, "units": claim.units, "gpus": list(claim.gpus), "state": claim.state.name}
-            for claim in self._ledger.claims_on(node)
-        )
-        return sorted(held, key=lambda entry: (entry["gpus"], entry["pod"] or ""))
+        return occupants.holders(self._ledger.claims_on(node))
+
+    def occupied(self, question: Question, node: str) -> dict[str, Any]:
+        """The holders of a node's GPUs, and in words who or what has how many of them."""
+        held = self.held_on(node)
+        row = question.cluster.row_of[node]
+        rest = occupants.unbooked(question.cluster, row, question.policy.rules)
+        return {
+            "holders": held,
+            "usedByNobody": rest.used,
+            "faulty": rest.faulty,
+            "unhealthy": rest.unhealthy,
+            "who": occupants.words(held, rest),
+        }
 
 
 def now(question: Question) -> dict[str, Any]:
@@ -83,6 +97,24 @@ def now(question: Question) -> dict[str, Any]:
         "nodesThatFit": question.num_fit,
         "bestNode": question.best_node,
         **_changes(question),
+    }
+
+
+def settled(question: Question) -> dict[str, Any]:
+    """Where a pod runs, if it is bound: it stays there whatever is decided of it when it is asked about again.
+
+    On the node of its newest decision it may have other GPUs, those that the kubelet gave.
+    """
+    claim, placement = question.claim, question.placement
+    if claim is None or claim.state is not ClaimState.BOUND:
+        return {}
+    if claim.node == placement.node:
+        return {"gpus": list(claim.gpus)} if claim.gpus else {}
+    decided = {"node": placement.node, "gpus": list(placement.decision.gpus)}
+    return {
+        **{"verdict": "placed", "node": claim.node, "gpus": list(claim.gpus)},
+        **{"milli": None, "memoryMiB": None, "crosses": None, "ranking": None},
+        "askedAgain": decided,
     }
 
 

@@ -23,15 +23,19 @@ from extender.service import admissions, gates, guards, wire
 from extender.service.enquiries import EnquiryError
 from extender.service.explanations import explain
 from extender.service.protocols import CLIENT_CERTIFICATE
-from extender.service.remedies import Question, now, suggestions
+from extender.service.rates import Rates
+from extender.service.remedies import Question, now, settled, suggestions
 from extender.service.telemetries import describe, interference_of
-from extender.service.trials import TrialError, WhatIf
+from extender.service.trial_plans import TrialError, WhatIf
+from extender.service.trials import BusyError
 from extender.service.verbs import UnavailableError
 
 if TYPE_CHECKING:
     from extender.service.app import Service
 
 _JSON: Final = "application/json"
+_BURST_S: Final = 4
+_MANY: Final = 1 << 30
 _SCHEMAS: Final = "#/components/schemas/"
 
 
@@ -95,9 +99,15 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
     async def filter(body: bytes) -> _Reply:
         return 200, verbs.filter(body)
 
-    async def prioritize(body: bytes) -> _Reply:
+    async def filter_others(body: bytes) -> _Reply:
+        return 200, verbs.filter(body, others=True)
+
+    async def prioritize_others(body: bytes) -> _Reply:
+        return await prioritize(body, others=True)
+
+    async def prioritize(body: bytes, *, others: bool = False) -> _Reply:
         try:
-            return 200, verbs.prioritize(body)
+            return 200, verbs.prioritize(body, others=others)
         except (wire.WireError, RequestError) as error:
             return 400, _fault(error)
         except UnavailableError as error:
@@ -130,6 +140,9 @@ def _verbs(service: Service) -> Mapping[str, ASGIApp]:
     return {
         "/filter": VerbEndpoint("filter", filter, filter_too_large, service),
         "/prioritize": VerbEndpoint("prioritize", prioritize, _too_large, service),
+        # The second entry of kube-scheduler's configuration, which it may skip: extender.cluster.managed.
+        "/others/filter": VerbEndpoint("others-filter", filter_others, filter_too_large, service),
+        "/others/prioritize": VerbEndpoint("others-prioritize", prioritize_others, _too_large, service),
         "/preempt": VerbEndpoint("preempt", preempt, _too_large, service),
         # The API server has no certificate for them by default, and there is nothing to be had by them.
         "/mutate": VerbEndpoint("mutate", mutate, mutate_too_large, service, caller=Caller.API_SERVER),
@@ -145,10 +158,10 @@ def _what_if(service: Service) -> ASGIApp:
         if fault := service.mirror.fault():
             return 503, _fault(UnavailableError(fault))
         try:
-            return 200, wire.encode(await service.trials.answer(body))
+            return 200, await service.trials.answer(body)
         except TrialError as error:
             return 400, _fault(error)
-        except ClusterError as error:
+        except (ClusterError, BusyError) as error:
             return 503, _fault(error)
 
     return VerbEndpoint("what-if", what_if, _too_large, service, caller=Caller.READER)
@@ -185,7 +198,10 @@ class VerbEndpoint:
         self._answer = answer
         self._too_large = too_large
         self._service = service
-        section = "access" if caller is Caller.READER else "server"
+        section = {Caller.READER: "access", Caller.API_SERVER: "webhook"}.get(caller, "server")
+        calls_per_s = settings.webhook.calls_per_s
+        burst = max(int(_BURST_S * calls_per_s), 1)
+        self._rates = Rates(calls_per_s, burst, _MANY, time.monotonic) if section == "webhook" else None
         self._max_mib: int = getattr(settings, section).max_body_mib
         self._max_setting = f"{section}.max_body_mib"
         self._latency = service.metrics.latency.labels(verb)
@@ -197,6 +213,9 @@ class VerbEndpoint:
         began = time.perf_counter()
         if self._needs_certificate and not scope.get("state", {}).get(CLIENT_CERTIFICATE):
             await guards.refuse(_NO_CERTIFICATE, send, "Error")
+            return
+        if self._rates is not None and (wait_s := self._rates.wait_s(guards.client_of(scope))):
+            await guards.refuse(guards.too_many("webhook.calls_per_s", wait_s), send, "Error")
             return
         if self._is_verb and (foreign := guards.foreign_page(scope, self._own_hosts)):
             await guards.refuse(foreign, send, "Error")
@@ -236,10 +255,10 @@ class VerbEndpoint:
 def _install_operation(app: FastAPI, service: Service) -> None:
     """What probes, Prometheus and administrators call."""
 
-    @app.get("/healthz", tags=["operation"])
-    async def healthz() -> dict[str, str]:
-        """Alive."""
-        return {"status": "ok"}
+    @app.get("/healthz", tags=["operation"], responses={503: {"description": "To be restarted, with the reason."}})
+    async def healthz() -> JSONResponse:
+        """Alive: nothing that is needed has died again and again. Where it has, a restart is the remedy."""
+        return _status(service.hopeless())
 
     @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready, with the reason."}})
     async def readyz() -> JSONResponse:
@@ -299,7 +318,7 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
             told = {"wouldFit": []} | told | {"verdict": "unasked"}
         for suggestion in told.get("wouldFit", []):
             if suggestion["change"] == "room":
-                suggestion["holders"] = service.remedies.held_on(suggestion["nodes"][0])
+                suggestion.update(service.remedies.occupied(question, suggestion["nodes"][0]))
         if (cost := interference_of(placement, service.owners)) is not None:
             told["interference"] = cost
         content = await asyncio.to_thread(wire.encode, told)  # megabytes where there are thousands of candidates
@@ -328,9 +347,10 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
 
 
 def _explained(question: Question) -> dict[str, Any]:
-    told = explain(question.placement)
+    told = explain(question.placement, question.rules, question.policy.rules)
     told["now"] = now(question)
-    if question.placement.node is None:
+    told |= settled(question)
+    if told["verdict"] != "placed":
         told["wouldFit"] = suggestions(question)
     return told
 
@@ -399,6 +419,16 @@ def _describe_wire(app: KerfApp) -> None:
         ),
         "/prioritize": _operation(
             "How good each candidate node is, 0 to 10. The protocol has no field for a fault: those get a status.",
+            "ExtenderArgs",
+            "HostPriorityList",
+        ),
+        "/others/filter": _operation(
+            "As /filter, for the second extender entry: GPU pods of the first pass, those of neither are refused.",
+            "ExtenderArgs",
+            "FilterResult",
+        ),
+        "/others/prioritize": _operation(
+            "As /prioritize, for the second extender entry: no scores for pods of the first.",
             "ExtenderArgs",
             "HostPriorityList",
         ),

@@ -6,14 +6,16 @@ import ipaddress
 import logging
 import signal
 import socket
+from functools import partial
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from extender.service.certificates import Certificates
+from extender.service.doors import Doors, Limits
 from extender.service.protocols import Protocol
-from extender.service.settings import ElectionMode, OpenTo, Settings
+from extender.service.settings import ElectionMode, OpenTo, ServerSettings, Settings
 from extender.service.tokens import Tokens
 
 logger = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ def run(app: FastAPI, settings: Settings) -> None:
         host=settings.server.host,
         port=settings.server.port,
         loop="uvloop",
-        http=Protocol,
+        http=partial(Protocol, doors=_doors(settings.server)),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         access_log=False,
@@ -98,6 +100,10 @@ def run(app: FastAPI, settings: Settings) -> None:
     if files is not None:
         config.ssl = Certificates(files).listen()
     DrainingServer(config, app, settings.server.drain_s).run()
+
+
+def _doors(settings: ServerSettings) -> Doors:
+    return Doors(Limits(settings.request_s, settings.max_connections, settings.max_connections_each))
 
 
 def _risks(settings: Settings) -> list[str]:

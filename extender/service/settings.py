@@ -52,6 +52,13 @@ class ServerSettings(_Section):
     """On SIGTERM /readyz fails for so long before connections close."""
     max_body_mib: int = Field(default=64, ge=1)
     """Larger request bodies are refused."""
+    request_s: float = Field(default=10.0, gt=0)
+    """A connection is closed whose request has not come in whole for so long: its head, and its body."""
+    max_connections: int = Field(default=1024, ge=2)
+    """Connections open at the same time. Beyond them one that waits for a request makes room for the new one: of the
+    address that has most, those on which kube-scheduler's verbs were called last, and none with a certificate."""
+    max_connections_each: int = Field(default=256, ge=1)
+    """The same of one address."""
     tls_cert_file: Path | None = None
     """Certificate (PEM, with its chain) to serve HTTPS with. Files that change are taken over for new connections."""
     tls_key_file: Path | None = None
@@ -102,6 +109,8 @@ class AccessSettings(_Section):
     """Calls of one client under way at the same time, streams among them."""
     max_body_mib: int = Field(default=16, ge=1)
     """Larger questions are refused."""
+    what_if_s: float = Field(default=60.0, gt=0)
+    """An answer to what-if that takes longer is given up; one is worked out at a time, in a process of its own."""
 
 
 class ClusterSettings(_Section):
@@ -118,7 +127,7 @@ class ClusterSettings(_Section):
     page_size: int = Field(default=500, ge=1)
     """Objects per page of a list."""
     max_age_s: float = Field(default=120.0, gt=0)
-    """Nothing is decided from a mirror of the cluster that was last known current longer ago than this."""
+    """Nothing is decided from a mirror of the cluster of which the API server has said nothing for longer than this."""
 
 
 class TypicalPodSettings(_Section):
@@ -221,10 +230,14 @@ class LeaderElectionSettings(_Section):
 
 
 class WebhookSettings(_Section):
-    """The webhook `/mutate`, for pods that ask for GPUs by annotation or label alone."""
+    """The webhooks: `/mutate`, for pods that ask for GPUs by annotation or label alone, and `/gate` of the queue."""
 
     devices: Devices = Devices.AUTO
     """What containers are told: `uuids`, `indices`, or `auto`: UUIDs as long as every GPU known has one."""
+    max_body_mib: int = Field(default=4, ge=1)
+    """Larger bodies are refused: the API server takes pods of 3 MiB at most."""
+    calls_per_s: float = Field(default=500.0, ge=0)
+    """Calls a second of one client address, beyond a burst of four times as many; 0: as many as it likes."""
 
 
 class ModelSettings(_Section):

@@ -1,7 +1,6 @@
 """Shadow mode: a model decides beside the policy that serves, after the answer has gone out, for metrics alone."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -12,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from extender.cluster.placements import Placement
+from extender.cluster.tasks import Tasks
 from extender.core.decisions import Memo, decide, decide_from_top
 from extender.core.fits import fit
 from extender.core.learned import LearnedScore
@@ -58,7 +58,7 @@ class Shadow:
         self._frac = frac
         self._waiting: deque[tuple[Placement, PodRequest]] = deque()
         self._worker: tuple[LearnedScore, _Worker] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.tasks = Tasks()
         self.counts = ShadowCounts()
 
     def offer(self, placement: Placement, request: PodRequest) -> None:
@@ -72,14 +72,11 @@ class Shadow:
 
     def start(self) -> None:
         """Begin, in the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="shadow")
+        self.tasks.begin("shadow", self._run, needed=False)
 
     async def stop(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._task
+        await self.tasks.end()
 
     async def round(self) -> float:
         """Look at the oldest decision that waits; the seconds that it took, 0 when none waits."""

@@ -5,21 +5,18 @@ Only read, and only while somebody looks.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import nsmallest
 from typing import Any, Final
 
 from extender.cluster.ledger import Ledger
 from extender.cluster.placements import Placement, Placer
-from extender.cluster.wakes import Waker
 from extender.core.clusters import Cluster, Rows
 from extender.core.nodes import GpuUnit
 from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules
-from extender.core.requests import GpuRequest
-from extender.queueing.backlogs import Backlog, Entry
 from extender.service.cells import cells
 from extender.service.explanations import RejectionLog
 from extender.service.overviews import Overviews
+from extender.service.waitlists import Waitlist
 
 _MAX_WAITING: Final = 100
 _MAX_DECISIONS: Final = 50
@@ -33,16 +30,13 @@ class Sights:
 
     ledger: Ledger
     placer: Placer
-    waker: Waker
     overviews: Overviews
     rejections: RejectionLog
-    backlog: Backlog | None
-    """None when the queue is off."""
+    waitlist: Waitlist
     rules: ObservedRules
     status: Callable[[], dict[str, Any]]
     """What the service says of itself."""
     clock: Callable[[], float]
-    wall_clock: Callable[[], float]
     _sections: tuple[float, dict[str, Any]] = float("-inf"), {}
 
     def cluster(self) -> Cluster:
@@ -78,21 +72,14 @@ class Sights:
         now = self.clock()
         if now - at >= _WORTH_S:
             totals = self.overviews.totals(self.cluster())
-            made = {"totals": totals, "status": self.status(), "waiting": self.waiting()}
+            made = {"totals": totals, "status": self.status(), "waiting": self.waitlist.told(_MAX_WAITING)}
             self._sections = now, made
         return made
 
-    def waiting(self) -> dict[str, Any]:
-        """How many pods have no node, and those of them whose turn comes first."""
-        queued, rejected = self.backlog.waiting() if self.backlog else [], self.waker.waiting()
-        ahead = self.wall_clock() - self.clock()
-        first = [_queued(entry) for entry in nsmallest(_MAX_WAITING, queued, key=_turn)]
-        first += [
-            _waiting(pod.key, request.gpus, self.rejections.last(pod), "scheduler", request.priority, since + ahead)
-            for pod, request, since in nsmallest(_MAX_WAITING, rejected, key=lambda one: (-one[1].priority, one[2]))
-        ]
-        first.sort(key=lambda item: (-item["priority"], item["since"], item["pod"]))
-        return {"total": len(queued) + len(rejected), "items": first[:_MAX_WAITING]}
+    @property
+    def num_decisions(self) -> int:
+        """Made so far: the number of the newest."""
+        return self.placer.num_decided
 
     def decisions(self, after: int) -> list[dict[str, Any]]:
         """The newest decisions that are kept, oldest first, numbered in the order of their making."""
@@ -110,31 +97,3 @@ class Sights:
             "policy": decision.policy,
             "why": "" if kept.node else self.rejections.last(kept.pod),
         }
-
-
-def _queued(entry: Entry) -> dict[str, Any]:
-    """A pod behind the gate."""
-    request = entry.planned.gpus if entry.planned else None
-    why = entry.reason or entry.fault
-    return _waiting(entry.pod.key, request, why, "queue", _priority(entry), entry.created)
-
-
-def _waiting(pod: str, request: GpuRequest | None, why: str, where: str, priority: int, since: float) -> dict[str, Any]:
-    """A pod without a node; `since` is Unix time."""
-    return {
-        "pod": pod,
-        "request": str(request or ""),
-        "why": why,
-        "where": where,
-        "priority": priority,
-        "since": round(since, 1),
-    }
-
-
-def _turn(entry: Entry) -> tuple[int, float]:
-    """Sorts by whose turn it is."""
-    return -_priority(entry), entry.created
-
-
-def _priority(entry: Entry) -> int:
-    return entry.planned.priority if entry.planned else 0

@@ -6,6 +6,7 @@ that comes back names the last event it has (`Last-Event-ID`) and hears of what 
 """
 
 import asyncio
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -25,6 +26,7 @@ _NODES_PER_EVENT: Final = 100
 """So few that working an event out holds kube-scheduler's calls up by about half a millisecond."""
 _MAX_EVENTS_KEPT: Final = 128
 """For other clients: about 20 KB each."""
+_NUMBERS: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
@@ -71,8 +73,10 @@ class Streams:
     def _position(self, event_id: str) -> _Position:
         run, _, rest = event_id.partition("-")
         version, _, decision = rest.partition("-")
-        if run == self._run and len(rest) < 40 and version.isdecimal() and decision.isdecimal():
-            return _Position(run, int(version), int(decision))
+        if run == self._run and _NUMBERS.fullmatch(rest):
+            position = _Position(run, int(version), int(decision))
+            if position.version <= self._cluster().version and position.decision <= self.sights.num_decisions:
+                return position  # one that this process has given
         return _Position(self._run)
 
     async def send(self, position: _Position, send: Send, gone: asyncio.Event) -> None:

@@ -90,7 +90,7 @@ def _picture(told: Any, most: int | None = None) -> Group:
         f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{load}; "
         f"{totals['fragments']} units in fragments, {totals['unhealthy']} GPUs unhealthy\n"
         f"reservations: {totals['reservations']}, bindings under way: {totals['bindings']}, "
-        f"rejected pods waiting: {totals['waitingPods']}"
+        f"pods without a node: {totals['pendingPods']}, of which Kerf rejected {totals['waitingPods']}"
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("NODE", no_wrap=True)

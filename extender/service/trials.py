@@ -1,69 +1,41 @@
-"""What if: where a batch of pods would go and what would stay pending, on a copy of the cluster as it is now.
+"""What-if questions, answered beside the loop: in a process of its own, one at a time, for so long and no longer.
 
-Nothing is reserved, written or kept. Usage is the ledger's, reservations included; nodes are read from the API server
-for what a decision does not need: taints, cordons, labels, and how many pods they take.
+Whoever may read may ask, and a question may be as large as a body. The loop, which filter and the lease wait for,
+hands bytes on and decodes nothing of it.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import pickle
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Final
 
 import msgspec
-import numpy as np
 
+from extender.cluster import objects
+from extender.cluster.decoding import Decoder
 from extender.cluster.ledger import Ledger
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH, Mirror
-from extender.cluster.transports import ClusterError, Transport
-from extender.core.policies import POLICIES, Policy
-from extender.core.requests import RequestError
-from extender.queueing import reports, sources
-from extender.queueing.batches import asked_of, plan_pod, view_of
-from extender.queueing.boards import DEFAULT_POLICY, Board
-from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
-from extender.queueing.planners import PLANNERS
-from extender.queueing.plans import Plan, PlanPod, View
-from extender.queueing.restrictions import Kinds
+from extender.cluster.transports import ClusterError, Query, Transport
+from extender.core.policies import Policy
+from extender.service.trial_plans import FAULT, LENGTH_BYTES, Facts, Needs, TrialError
 
-_MAX_PODS: Final = 10_000
-_MAX_ADDED: Final = 1_000
-_STATELESS: Final = frozenset({"auto", "bestfit", "binpack", "kerf", "spread"})
-"""Policies that a thread may use; for others bestfit stands in."""
-_HOSTNAME: Final = "kubernetes.io/hostname"
+_PAGE: Final = "500"
+_MAX_WAITING: Final = 4
+_END_S: Final = 2.0
+
+_page_decoder: Final = Decoder(objects.ObjectList[msgspec.Raw])
+_needs_decoder: Final = msgspec.json.Decoder(Needs)
 
 
-class TrialError(ValueError):
-    """A question that can't be understood; says what would be right."""
-
-
-class AddedNodes(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Nodes that the cluster does not have."""
-
-    template: str = ""
-    """Name of a node that they are like."""
-    manifest: dict[str, Any] | None = None
-    """Or the node itself."""
-    count: Annotated[int, msgspec.Meta(ge=1, le=_MAX_ADDED)] = 1
-
-
-class WhatIf(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The question."""
-
-    pods: list[dict[str, Any]] = []
-    """Manifests."""
-    replicas: Annotated[int, msgspec.Meta(ge=1, le=_MAX_PODS)] = 1
-    """How many of each."""
-    drain: list[str] = []
-    """Nodes that are taken out of use: their pods have to go elsewhere, before the others."""
-    add_nodes: list[AddedNodes] = []
-
-
-_decoder: Final = msgspec.json.Decoder(WhatIf)
+class BusyError(Exception):
+    """No answer now; says why."""
 
 
 class Trials:
-    """Answers what-if questions, one at a time: a plan takes a processor."""
+    """Answers what-if questions."""
 
     def __init__(
         self,
@@ -72,133 +44,93 @@ class Trials:
         mirror: Mirror,
         clock: Callable[[], float],
         default_policy: str,
-        policies: Callable[[], Mapping[str, Policy]] = lambda: POLICIES,
+        policies: Callable[[], Mapping[str, Policy]] = dict,
+        max_s: float = 60.0,
     ) -> None:
+        """`policies` are the configured ones for use elsewhere; `max_s` is the time for an answer."""
         self._transport = transport
         self._ledger = ledger
         self._mirror = mirror
         self._clock = clock
         self._policy = default_policy
         self._policies = policies
+        self._max_s = max_s
         self._busy = asyncio.Lock()
+        self._num_waiting = 0
 
-    async def answer(self, body: bytes) -> dict[str, Any]:
-        """Where the pods would go. Raises TrialError, ClusterError."""
+    async def answer(self, body: bytes) -> bytes:
+        """Where the pods would go, as JSON. Raises TrialError, BusyError, ClusterError."""
+        if self._num_waiting >= _MAX_WAITING:
+            raise BusyError(f"{_MAX_WAITING} questions wait for their turn: try again later")
+        self._num_waiting += 1
         try:
-            asked = _decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise TrialError(f"the question can't be read: {error}") from None
-        async with self._busy:
-            return await self._answer(asked)
+            async with self._busy, asyncio.timeout(self._max_s):
+                return await self._answer(body)
+        except TimeoutError:
+            raise BusyError(f"no answer within {self._max_s:g} s (setting access.what_if_s)") from None
+        finally:
+            self._num_waiting -= 1
 
-    async def _answer(self, asked: WhatIf) -> dict[str, Any]:
+    async def _answer(self, body: bytes) -> bytes:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "extender.service.trial_plans"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
         try:
-            nodes = await sources.list_objects(self._transport, NODES_PATH, Node)
-            by_name = {node.metadata.name: node for node in nodes}
-            if unknown := [name for name in asked.drain if name not in by_name]:
-                raise TrialError(f"drain: no node is named {', '.join(unknown[:5])}")
-            moving = [pod for name in dict.fromkeys(asked.drain) for pod in await self._pods_on(name)]
-        except msgspec.DecodeError as error:
-            raise ClusterError(f"nodes and pods can't be read: {error}") from None
-        added = _added(asked.add_nodes, by_name)
-        kinds = Kinds()
-        batch, faults = _planned([*moving, *_pods(asked)], kinds, self._policy)
-        # Everything from here to the plan sees one moment: no await in between.
-        now = self._clock()
-        cluster = self._ledger.extended(added, now) if added else self._ledger.snapshot(now)
-        num_pods = {name: len(self._mirror.tenants.on(name)) for name in by_name}
-        topologies = {pod.topology for pod in batch if pod.topology}
-        view = view_of(cluster, [*nodes, *added], kinds, num_pods=num_pods, topologies=topologies)
-        drained = [cluster.row_of[name] for name in asked.drain if name in cluster.row_of]
-        view.allowed[:, drained] = False
-        view = replace(view, policies=self._policies())
-        return await asyncio.to_thread(_told, view, batch, faults, [pod.key for pod in moving])
+            needs = _needs_decoder.decode(await _exchange(process, body))
+            facts = await self._facts(needs)
+            return await _exchange(process, pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
+        except (OSError, EOFError) as error:
+            raise BusyError("the question took more than it may, or its process was ended") from error
+        finally:
+            await _end(process)
 
-    async def _pods_on(self, node: str) -> list[Pod]:
-        """The pods that a drain moves: those that run, and that no DaemonSet keeps on the node."""
-        pods = await sources.list_objects(self._transport, PODS_PATH, Pod, {"fieldSelector": f"spec.nodeName={node}"})
-        return [pod for pod in pods if pod.spec.node_name == node and not pod.finished and not _stays(pod)]
+    async def _facts(self, needs: Needs) -> Facts:
+        nodes = await self._pages(NODES_PATH, {})
+        known = self._ledger.snapshot(self._clock()).row_of
+        drained = [name for name in needs.drain if name in known]
+        pods_on = {name: await self._pages(PODS_PATH, {"fieldSelector": f"spec.nodeName={name}"}) for name in drained}
+        # What follows sees one moment: no await in between.
+        cluster = self._ledger.snapshot(self._clock())
+        num_pods = {name: len(self._mirror.tenants.on(name)) for name in cluster.row_of}
+        # Only what ranks nodes: the rest are functions, which can't be sent.
+        policies = {name: replace(policy, apart=None, terms=None) for name, policy in self._policies().items()}
+        ledger = self._ledger.apart(self._clock()) if needs.adds else None
+        return Facts(nodes, pods_on, cluster, ledger, num_pods, self._policy, policies)
 
-
-def _stays(pod: Pod) -> bool:
-    owners = pod.metadata.owner_references or ()
-    return any(owner.controller and owner.kind in ("DaemonSet", "Node") for owner in owners)
-
-
-def _added(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[Node]:
-    """The nodes to add, under names that the cluster does not have. Raises TrialError."""
-    added: list[Node] = []
-    for entry in asked:
-        if bool(entry.template) == (entry.manifest is not None):
-            raise TrialError("addNodes: write either the template, which is a node's name, or a manifest")
-        if entry.manifest is not None:
-            template = _decoded_node(entry.manifest)
-        elif entry.template in known:
-            template = known[entry.template]
-        else:
-            raise TrialError(f"addNodes: no node is named {entry.template}")
-        name = template.metadata.name
-        for _ in range(entry.count):
-            if len(added) == _MAX_ADDED:
-                raise TrialError(f"addNodes: more than {_MAX_ADDED} nodes")
-            new = f"{name}+{len(added) + 1}"
-            labels = {**(template.metadata.labels or {}), _HOSTNAME: new}
-            metadata = msgspec.structs.replace(template.metadata, name=new, uid=new, labels=labels)
-            spec = msgspec.structs.replace(template.spec, unschedulable=False)
-            added.append(msgspec.structs.replace(template, metadata=metadata, spec=spec))
-    return added
+    async def _pages(self, path: str, query: Query) -> list[bytes]:
+        """A list of the API server as it comes. Raises ClusterError."""
+        pages: list[bytes] = []
+        query = {**query, "limit": _PAGE}
+        while True:
+            pages.append(await self._transport.get(path, query))
+            try:
+                metadata = _page_decoder.decode(pages[-1]).metadata
+            except msgspec.DecodeError as error:
+                raise ClusterError(f"{path} can't be read: {error}") from None
+            if not metadata.continue_:
+                return pages
+            query["continue"] = metadata.continue_
 
 
-def _decoded_node(manifest: dict[str, Any]) -> Node:
-    try:
-        return decode_node(manifest)
-    except msgspec.ValidationError as error:
-        raise TrialError(f"addNodes: {error}") from None
+async def _exchange(process: asyncio.subprocess.Process, content: bytes) -> bytes:
+    """Send something to the process, and take what it answers. Raises TrialError, OSError, EOFError."""
+    if process.stdin is None or process.stdout is None:
+        raise EOFError("no pipes")
+    process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
+    await process.stdin.drain()
+    told = await process.stdout.readexactly(int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big"))
+    if told.startswith(FAULT):
+        raise TrialError(told[1:].decode(errors="replace"))
+    return told[1:]
 
 
-def _pods(asked: WhatIf) -> list[Pod]:
-    """The pods asked about, each as often as it is wanted. Raises TrialError."""
-    if len(asked.pods) * asked.replicas > _MAX_PODS:
-        raise TrialError(f"pods: {len(asked.pods)} x {asked.replicas} replicas are more than {_MAX_PODS} pods")
-    pods: list[Pod] = []
-    for number, manifest in enumerate(asked.pods):
-        try:
-            pod = decode_pod(manifest)
-            asked_of(pod)
-        except (msgspec.ValidationError, RequestError) as error:
-            raise TrialError(f"pods[{number}]: {error}") from None
-        metadata = pod.metadata
-        name, namespace = metadata.name or f"pod-{number}", metadata.namespace or "default"
-        for replica in range(asked.replicas):
-            key = f"{name}-{replica}" if asked.replicas > 1 else name
-            named = msgspec.structs.replace(metadata, name=key, namespace=namespace, uid=f"{number}-{key}")
-            pods.append(msgspec.structs.replace(pod, metadata=named))
-    return pods
-
-
-def _planned(pods: Iterable[Pod], kinds: Kinds, policy: str) -> tuple[list[PlanPod], dict[str, str]]:
-    """The pods as planners take them, and the faults of those that can't be understood, by key."""
-    batch: list[PlanPod] = []
-    faults: dict[str, str] = {}
-    for pod in pods:
-        try:
-            planned = plan_pod(pod, kinds)
-        except RequestError as error:
-            faults[pod.key] = str(error)
-            continue
-        wanted = planned.policy or policy
-        batch.append(replace(planned, policy=wanted if wanted in _STATELESS else DEFAULT_POLICY))
-    return batch, faults
-
-
-def _told(view: View, batch: list[PlanPod], faults: dict[str, str], moving: list[str]) -> dict[str, Any]:
-    """The plan and the report of it; made in a thread."""
-    made: Plan = PLANNERS["greedy"].make(view, batch, 0)
-    told = dict(reports.report(view, made))
-    told["pods"] += len(faults)
-    told["unassigned"] = [*told["unassigned"], *({"pod": key, "reason": why} for key, why in faults.items())]
-    told["reasons"] = dict(Counter(entry["reason"] for entry in told["unassigned"]).most_common())
-    told["fragmentsBefore"] = round(Board(view, ()).quality(np.zeros(0)).fragments, 4)
-    told["moved"] = moving
-    told["nodes"] = [node for node in told["nodes"] if node["pods"]]
-    return told
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.communicate(), _END_S)  # its pipes are closed once they are read to the end

@@ -15,7 +15,8 @@ import numpy as np
 
 from extender.cluster import objects
 from extender.cluster.binds import Binder, BindError
-from extender.cluster.fences import Fence
+from extender.cluster.fences import Fence, FencedError
+from extender.cluster.managed import is_managed
 from extender.cluster.mirrors import Mirror
 from extender.cluster.placements import Placement, Placer, PodIdentity
 from extender.cluster.pods import has_soft_preferences, owner_of, read_pod_request
@@ -25,7 +26,7 @@ from extender.core.decisions import MAX_LEVEL, levels, near_best
 from extender.core.nodes import GpuUnit
 from extender.core.policies import Policy
 from extender.core.preemptions import Candidate
-from extender.core.requests import GpuRequest, PodRequest, RequestError
+from extender.core.requests import MARKER, AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.service import wire
 from extender.service.explanations import RejectionLog, failures
 from extender.service.metrics import Metrics
@@ -36,6 +37,13 @@ _MAX_NAMES_WITH_REASONS: Final = 100
 """Up to so many candidates, filter names the reason of each that fails even though others fit. Beyond that reasons
 travel only when nothing fits, which is when kube-scheduler reads them."""
 _MAX_IN_LOG: Final = 20
+UNMARKED: Final = (
+    f'asks for GPUs by annotation or label alone: write limits: {{{MARKER}: "1"}} in one of its containers, or install '
+    "what adds it (docs/requests.md)"
+)
+"""Constant: another text at each try would make kube-scheduler ask again."""
+_COUNTED_ELSEWHERE: Final = (AskedUnit.CLAIM, AskedUnit.MIG)
+"""What kube-scheduler itself allocates or counts: Kerf's word is the node alone, so whoever may bind the pod."""
 
 
 class Mode(StrEnum):
@@ -78,22 +86,35 @@ class Verbs:
         """What pods that fit nowhere were told."""
         self.on_decision: Callable[[Placement, PodRequest], None] = lambda placement, request: None
         """Hears of each decision of filter."""
+        self.over_quota: Callable[[PodIdentity, GpuRequest], str] = lambda pod, request: ""
+        """Why a pod's namespace may not have so many more GPUs, "" when it may."""
         self._priorities = wire.PriorityEncoder()
 
-    def filter(self, body: bytes) -> bytes:
-        """Answer filter. Every fault is a sentence in `Error` or against the nodes; never raises for a bad request."""
+    def filter(self, body: bytes, *, others: bool = False) -> bytes:
+        """Answer filter. Every fault is a sentence in `Error` or against the nodes; never raises for a bad request.
+
+        `others`: asked by the entry that kube-scheduler may skip, and does not bind by.
+        """
         try:
             asked = wire.read_args(body)
+            if others:
+                return wire.encode(self._filter_others(asked))
             self._check_leading()
             return wire.encode(self._filter(asked))
         except (wire.WireError, UnavailableError) as error:
             return wire.encode(wire.FilterResult(error=str(error)))
 
-    def prioritize(self, body: bytes) -> bytes:
-        """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error."""
+    def prioritize(self, body: bytes, *, others: bool = False) -> bytes:
+        """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error.
+
+        `others` as for filter: what the first entry has scored gets no more from the second.
+        """
         asked = wire.read_args(body)
+        if others and is_managed(asked.pod.spec):
+            return b"[]"
         pod, request = _read_pod(self._placer, asked)
-        self._check_leading()
+        if not others:
+            self._check_leading()
         if request.gpus is None:
             return wire.encode(self._keep_off_gpus(asked.candidates()))
         policy = self._policy(request)
@@ -130,6 +151,7 @@ class Verbs:
         try:
             _check_names(asked.pod)
             self._check_leading()
+            await self._confirm_leading()
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
                 self._policy(request)
@@ -161,6 +183,23 @@ class Verbs:
         nodes = ", ".join(f"{candidate.node} ({len(candidate.victims)} pods)" for candidate in chosen[:_MAX_IN_LOG])
         logger.info("pod %s may evict on %d of %d nodes: %s", key, len(chosen), len(proposed), nodes or "none")
 
+    def _filter_others(self, asked: wire.Asked) -> wire.FilterResult:
+        """What the first entry has decided stays; a pod that would be bound without its GPUs is refused.
+
+        That holds on standby too: kube-scheduler would take an error for leave to place it blind.
+        """
+        if is_managed(asked.pod.spec):
+            return _among(asked, asked.candidates())
+        try:
+            _, request = _read_pod(self._placer, asked)
+        except RequestError as error:
+            return self._reject_request(asked, str(error))
+        if request.gpus is None:
+            return _among(asked, asked.candidates())
+        if request.gpus.unit not in _COUNTED_ELSEWHERE:
+            return self._reject_request(asked, UNMARKED)
+        return self._filter(asked)
+
     def _filter(self, asked: wire.Asked) -> wire.FilterResult:
         try:
             pod, request = _read_pod(self._placer, asked)
@@ -171,6 +210,9 @@ class Verbs:
         except RequestError as error:
             self._placer.release(asked.pod.metadata.uid)
             return self._reject_request(asked, str(error))
+        if excess := self.over_quota(pod, request.gpus):
+            self._placer.turned_away(pod)
+            return self._hold_to_quota(asked, excess)
         one_is_enough = self._mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
         gpus = policy.asked(request) or request.gpus
         if asked.names is not None and self._placer.keeps(pod.uid, gpus, asked.names):
@@ -178,9 +220,19 @@ class Verbs:
             self._fence.note(asked.pod.metadata)
             self._metrics.decisions.labels("placed").inc()
             return _among(asked, asked.names.decode())
+        self._placer.asked(pod)
         placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
+        if placement is not None and placement.node is None and self._placer.make_way(pod, gpus):
+            placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
             return self._skip(asked, pod, request)
+        return self._answer(asked, request, placement, one_is_enough=one_is_enough)
+
+    def _answer(
+        self, asked: wire.Asked, request: PodRequest, placement: Placement, *, one_is_enough: bool
+    ) -> wire.FilterResult:
+        """What filter says of a decision; where it leaves one node, the GPUs are reserved."""
+        pod = placement.pod
         self._placer.keep(placement)
         self._placer.remember(pod, request)
         self._fence.note(asked.pod.metadata)
@@ -190,7 +242,7 @@ class Verbs:
         if decision.best is None:
             rows = decision.rows[:0]
             self.rejections.record(placement)
-            self._waker.rejected(pod, request)
+            self._turn_away(pod, request)
         elif one_is_enough:
             rows = np.array([decision.best])
         elif self._mode is Mode.DECISIVE:
@@ -240,11 +292,24 @@ class Verbs:
     def _skip(self, asked: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
         """Leave a pod pending for now: no preemption for it, and it is woken when the reason has gone."""
         reason = self._waker.skips.skip(pod.uid)
-        self._waker.rejected(pod, request)
+        self._turn_away(pod, request)
         self._metrics.decisions.labels("skipped").inc()
         result = _among(asked, [])
         result.unresolvable = dict.fromkeys(asked.candidates(), reason)
         return result
+
+    def _hold_to_quota(self, asked: wire.Asked, excess: str) -> wire.FilterResult:
+        """Leave a pod pending whose namespace has all that it may have; nobody is evicted for it."""
+        self._placer.release(asked.pod.metadata.uid)
+        self._metrics.decisions.labels("skipped").inc()
+        result = _among(asked, [])
+        result.unresolvable = dict.fromkeys(asked.candidates(), excess)
+        return result
+
+    def _turn_away(self, pod: PodIdentity, request: PodRequest) -> None:
+        """Remember a pod that is told of no node."""
+        self._placer.turned_away(pod)
+        self._waker.rejected(pod, request)
 
     def _policy(self, request: PodRequest) -> Policy:
         """The policy for a pod, if anything can be decided now. Raises RequestError, UnavailableError."""
@@ -259,6 +324,13 @@ class Verbs:
         standby = self._fence.standby()
         if standby:
             raise UnavailableError(f"this Kerf does not decide now: {standby}")
+
+    async def _confirm_leading(self) -> None:
+        """Answer only where this process certainly led when it was asked. Raises UnavailableError."""
+        try:
+            await self._fence.confirm_now()
+        except FencedError as error:
+            raise UnavailableError(str(error)) from error
 
     def _fault(self) -> str:
         """Why no GPUs may be given away now, "" when they may."""
@@ -290,7 +362,10 @@ def _read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodReques
     """Who asks, and for what. Raises WireError, RequestError."""
     _check_names(asked.pod)
     metadata = asked.pod.metadata
-    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata))
+    group = asked.pod.spec.pod_group
+    gang = f"{metadata.namespace}/{group}" if group else ""
+    created = metadata.creation_timestamp
+    pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata), created, gang)
     return pod, placer.read_request(asked.pod)
 
 

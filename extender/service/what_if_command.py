@@ -90,7 +90,8 @@ def _template(text: str) -> dict[str, Any]:
 
 def _print(answer: Any, console: Console) -> None:
     console.print(
-        f"[bold]{answer['placed']} of {answer['pods']} pods[/bold] would find a node, with {answer['gpus']} GPUs"
+        f"[bold]{answer['placed']} of {answer['pods']} pods[/bold] would find a node, "
+        f"with {answer['gpus']} GPUs, a share counted as one"
     )
     if answer["moved"]:
         console.print(f"{len(answer['moved'])} of them are moved from drained nodes")
@@ -108,4 +109,4 @@ def _print(answer: Any, console: Console) -> None:
     for reason, count in answer["reasons"].items():
         console.print(f"  {count:>5} x {escape(reason)}", soft_wrap=True)
     before, after = (f"{100 * answer[key]:.1f} %" for key in ("fragmentsBefore", "fragments"))
-    console.print(f"fragments: {before} of all GPUs before, {after} after")
+    console.print(f"in fragments: {before} of all GPU units now, {after} then")

@@ -11,6 +11,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.decoding import Decoder, shallow
 from extender.core.decisions import MAX_LEVEL
 
 
@@ -65,7 +66,7 @@ class NodeNames:
         """The names. Raises WireError."""
         try:
             return _names_decoder.decode(self._raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             text = str(error).replace("`$", "`$.NodeNames") if "`$" in str(error) else f"{error} - at `$.NodeNames`"
             raise WireError(f"the request can't be read: {text}") from None
 
@@ -94,7 +95,7 @@ class Asked:
             return self.names.decode()
         try:
             return [_node_decoder.decode(item).metadata.name for item in (self.nodes and self.nodes.items) or ()]
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             raise WireError(f"a node of Nodes can't be read: {error}") from None
 
 
@@ -225,7 +226,7 @@ _names_decoder: Final = msgspec.json.Decoder(list[str])
 _args_decoder: Final = msgspec.json.Decoder(ExtenderArgs)
 _binding_decoder: Final = msgspec.json.Decoder(ExtenderBindingArgs)
 _raw_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_node_decoder: Final = msgspec.json.Decoder(objects.Node)
+_node_decoder: Final = Decoder(objects.Node)
 _raw_list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _violations_decoder: Final = msgspec.json.Decoder(Violations | None)
 _text_decoder: Final = msgspec.json.Decoder(str)
@@ -310,7 +311,10 @@ def check_name(key: str, name: str) -> None:
 
 def _decode(decoder: msgspec.json.Decoder[ArgsT], body: bytes | msgspec.Raw) -> ArgsT:
     try:
-        return decoder.decode(body)
+        try:
+            return decoder.decode(body)
+        except RecursionError:  # what Kerf reads of it does not lie that deep
+            return decoder.decode(shallow(body))
     except _UNREADABLE as error:
         raise WireError(f"the request can't be read: {error}") from None
 

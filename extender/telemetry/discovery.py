@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from extender.cluster.listings import Lister
 from extender.cluster.transports import ApiError, ClusterError, Transport
 
 logger = logging.getLogger(__name__)
@@ -53,21 +54,14 @@ class _Object(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-class _List(msgspec.Struct):
-    items: list[_Object] | None = None
-
-
-_decoder: Final = msgspec.json.Decoder(_List)
-
-
 async def find_prometheus(transport: Transport) -> tuple[list[str], str]:
     """Addresses of what may be a Prometheus, most likely first, and why they can't be looked for, "" when they can."""
     found: dict[str, None] = {}
     fault = ""
     for selector in (*SELECTORS, ""):
         try:
-            content = await transport.get(SERVICES_PATH, {"labelSelector": selector} if selector else None)
-            services = _decoder.decode(content).items or []
+            query = {"labelSelector": selector} if selector else None
+            services = (await Lister(transport, SERVICES_PATH, _Object, query).all()).items
         except ApiError as error:
             if error.status == 404:
                 return [], ""  # a cluster without Services, such as the demo's
@@ -103,7 +97,7 @@ async def find_exporters(transport: Transport) -> dict[str, str]:
     nodes: dict[str, str] = {}
     for selector in (EXPORTER_SELECTOR, EXPORTER_APP_SELECTOR):
         try:
-            pods = _decoder.decode(await transport.get(PODS_PATH, {"labelSelector": selector})).items or []
+            pods = (await Lister(transport, PODS_PATH, _Object, {"labelSelector": selector}).all()).items
         except (ClusterError, msgspec.DecodeError) as error:
             logger.debug("pods of exporters can't be listed: %s", error)
             return nodes

@@ -1,7 +1,6 @@
 """The observer: reads telemetry round by round, and folds what came into the cluster's arrays bit by bit."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from extender.cluster import objects
 from extender.cluster.ledger import Ledger
 from extender.cluster.observed import ObservedArrays, SampleTimes
+from extender.cluster.tasks import Tasks
 from extender.core.observations import Gauge, Gauges, SampleState
 from extender.telemetry.errors import TelemetryError
 from extender.telemetry.frames import Command
@@ -119,7 +119,7 @@ class Observer:
         self._looked_at = float("-inf")
         self._looked_for_exporters_at = float("-inf")
         self._told: tuple[str, float] = "", float("-inf")
-        self._task: asyncio.Task[None] | None = None
+        self.tasks = Tasks()
         self._one_at_a_time = asyncio.Lock()
         self.status = Status()
         self.on_pods: Callable[[Mapping[tuple[str, str], tuple[float, float]]], None] = lambda pods: None
@@ -130,20 +130,15 @@ class Observer:
     def start(self) -> None:
         """Begin to observe, in the running event loop."""
         self._ledger.arrays.observe(self.wanted.times)
-        self._task = asyncio.create_task(self._run(), name="observer")
+        self.tasks.begin("observer", self._run, needed=False)
 
     async def stop(self) -> None:
         """End observing."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self.tasks.end()
         await self._feed.close()
 
     def fault(self) -> str:
         """What is degraded, "" when nothing is."""
-        if self._task is not None and self._task.done():
-            return "the observer has stopped"
         return self.status.fault if self.status.state is State.DEGRADED else ""
 
     def age_s(self) -> float:

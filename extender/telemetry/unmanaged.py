@@ -8,7 +8,7 @@ import numpy as np
 
 from extender.cluster.events import EventRecorder
 from extender.cluster.ledger import Ledger
-from extender.core.occupancies import ObservedRules, faulty, unmanaged_mib
+from extender.core.occupancies import ObservedRules, faulty, unaccounted_mib
 from extender.core.quantities import format_mib
 
 logger = logging.getLogger(__name__)
@@ -39,8 +39,7 @@ class UnmanagedWatch:
         now = self._clock()
         cluster = self._ledger.snapshot(now)
         rows = np.arange(cluster.num_nodes)
-        beyond = unmanaged_mib(cluster, rows, self._rules)
-        beyond[((beyond > 0).sum(axis=1) <= cluster.untracked_units)] = 0  # pods on GPUs of unknown index explain it
+        beyond = unaccounted_mib(cluster, rows, self._rules)
         broken = faulty(cluster, rows, self._rules) & (cluster.gpu_model >= 0)
         self.num_gpus, self.total_mib = int((beyond > 0).sum()), int(beyond.sum())
         self.num_faulty = int(broken.sum())

@@ -6,14 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from extender.core import packing
-from extender.core.clusters import Longs
 from extender.core.features import Outlook
 from extender.models import files
 from model import learned, online, replays
 from model.baselines import Baseline, baseline
 from model.learned import LEARNED, Foresight
-from model.measures import LOADS
+from model.measures import LOADS, num_refused
 from model.online import Watch
 from model.replays import Replay
 from model.reports import Interval, interval
@@ -115,30 +113,3 @@ def differences(found: Mapping[str, Figures]) -> dict[str, dict[str, Interval]]:
         }
         for other in others
     }
-
-
-def num_refused(offered: Workload, done: Replay) -> int:
-    """Pods that were not placed although they fitted when they came."""
-    nodes = packing.copy_of(offered.nodes)
-    every = np.arange(len(nodes.cpu_milli))
-    full: Longs = np.zeros(len(offered.asks.cpu_milli), np.int64)  # nothing departs: what fits nowhere never will
-    refused = 0
-    for p, c in enumerate(offered.classes.tolist()):
-        node = int(done.placed[p])
-        if node >= 0:
-            _take(nodes, offered, c, node, int(done.gpus[p]))
-        elif not full[c]:
-            if packing.fits(nodes, offered.asks, c, every).any():
-                refused += 1
-            else:
-                full[c] = 1
-    return refused
-
-
-def _take(nodes: packing.Nodes, offered: Workload, c: int, node: int, gpus: int) -> None:
-    asks = offered.asks
-    nodes.cpu_free_milli[node] -= asks.cpu_milli[c]
-    nodes.memory_free_mib[node] -= asks.memory_mib[c]
-    for g in range(nodes.gpu_free_milli.shape[1]):
-        if gpus >> g & 1:
-            nodes.gpu_free_milli[node, g] -= asks.gpu_milli[c]

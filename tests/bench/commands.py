@@ -14,7 +14,7 @@ from rich.table import Table
 from extender.models import files
 from extender.models.files import ModelError
 from model.traces import TraceError
-from tests.bench import calls, jobs, learned, ledgers, planners, reports, schedulers, starts, telemetry, wires
+from tests.bench import calls, hostiles, jobs, learned, ledgers, planners, reports, schedulers, starts, telemetry, wires
 from tests.bench.servers import BenchError
 from tests.controlplane import ApiError, BuildError, ProcessError
 
@@ -138,6 +138,23 @@ def ledger(
     with _progress(plan.num_steps) as tell:
         report = ledgers.measure(plan, tell)
     _publish(report, [reports.ledger_table(report)], json)
+
+
+@app.command(name="hostile")
+def measure_hostile(
+    nodes: NodesOption = 500,
+    pods: Annotated[int, typer.Option(min=10, help="Hostile pods, and as many ordinary ones that run.")] = 2000,
+    repetitions: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 1,
+    leave_out: Annotated[
+        list[str] | None, typer.Option(help="A kind of hostile pods to leave out; repeatable.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Filter for others, and memory, while an author makes hostile pods of every kind, beside as many plain ones."""
+    plan = hostiles.Plan(nodes, pods, repetitions, leave_out=tuple(leave_out or ()))
+    with _progress(plan.num_steps) as tell:
+        report = hostiles.measure(plan, tell)
+    _publish(report, [reports.hostile_table(report)], json)
 
 
 @app.command(name="learned")

@@ -314,7 +314,7 @@ def _reductions(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         lower = interval([1 - after["mean_jct_s"] / before["mean_jct_s"] for before, after in pairs])
         p99 = interval([after["p99_delay_s"] / max(before["p99_delay_s"], 1e-3) for before, after in pairs])
         result[which] = {
-            "jct_reduction": {"mean": round(lower.mean, 4), "half_width": round(lower.half_width, 4)},
-            "p99_ratio": {"mean": round(p99.mean, 4), "half_width": round(p99.half_width, 4)},
+            "jct_reduction": {"mean": round(lower.mean, 4), "half_width": round(lower.half_width or 0.0, 4)},
+            "p99_ratio": {"mean": round(p99.mean, 4), "half_width": round(p99.half_width or 0.0, 4)},
         }
     return result

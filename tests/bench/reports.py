@@ -107,6 +107,20 @@ def ledger_table(report: Report) -> Table:
     return table
 
 
+def hostile_table(report: Report) -> Table:
+    """What hostile pods do to others."""
+    table = _table(
+        f"{report['pods']} hostile pods of {len(report['kinds'])} kinds on {report['nodes']} nodes", "figure", "value"
+    )
+    for key in ("filter_p99_ratio", "rss_ratio", "ready"):
+        table.add_row(key, str(report[key]))
+    for key in ("filter_p99_ms", "rss_mb"):
+        for kind, values in report[key].items():
+            table.add_row(f"{key}, {kind}", ", ".join(f"{value:g}" for value in values))
+    table.add_row("refused by the API server", str(sum(report["refused"].values())))
+    return table
+
+
 def learned_table(report: Report) -> Table:
     """What the learned rank costs beside best fit."""
     table = _table(

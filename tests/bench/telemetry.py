@@ -133,7 +133,7 @@ async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Call
         "reader_rss_mib": round(rss_mib, 1),
         "reader_cpu_s": round(reader_cpu_s, 3),
         "score_ratio": round(score_ratio.mean, 3),
-        "score_ratio_half_width": round(score_ratio.half_width, 3),
+        "score_ratio_half_width": round(score_ratio.half_width or 0.0, 3),
         "filter_ms": {
             name: {"p50": round(statistics.median(times) * 1000, 3), "p99": round(_p99(times) * 1000, 3)}
             for name, times in (

@@ -128,4 +128,27 @@ def test_a4_jobs_end_on_the_control_plane_as_simulated(tmp_path: Path) -> None:
         )
         assert real_s >= simulated_s - 0.002  # rounded figures
     assert run["native"]["retried"].keys() == FIGURES
-    assert report["reductions"].keys() == {"real", "simulated", "retried"}
+
+
+def test_a4_the_queue_lowers_completion_times_on_the_control_plane(tmp_path: Path) -> None:
+    """One team's jobs take twenty times as long as the other's, and each a whole node: who goes first matters."""
+    teams = [("long", 3000) if number % 3 == 0 else ("short", 150) for number in range(90)]
+    rows = [f"{10 * number},{seconds},8,{8 * seconds},{team}" for number, (team, seconds) in enumerate(teams)]
+    listed = tmp_path / "uneven.csv"
+    listed.write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows]))
+    sizes = ("--number=24", "--nodes=1", "--span=8", "--load=3", "--seeds=1")
+    reductions = report_of(tmp_path, "jobs", f"--jobs={listed}", *sizes)["reductions"]
+    assert reductions.keys() == {"real", "simulated", "retried"}
+    lower = {which: found["jct_reduction"]["mean"] for which, found in reductions.items()}
+    assert lower["simulated"] > 0.2
+    assert lower["real"] > 0.1  # the queue itself, its looks at the cluster included
+
+
+def test_hostile_pods_are_measured_beside_plain_ones(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "hostile", "--nodes=60", "--pods=112")
+    assert list(report)[:6] == ["pods", "kinds", "nodes", "filter_p99_ratio", "rss_ratio", "ready"]
+    assert report["ready"]
+    assert len(report["kinds"]) + len(report["refused"].keys() - report["kinds"].keys()) == 28
+    assert report["pods"] + sum(report["refused"].values()) >= 112
+    assert report["filter_p99_ratio"] > 0
+    assert 0 < report["rss_ratio"] < 1.5

@@ -10,6 +10,7 @@ import msgspec
 
 from extender.cluster import objects
 from extender.cluster.fences import Fence
+from extender.cluster.leases import Election
 from extender.cluster.memory import Manifest, MemoryCluster
 from extender.cluster.pods import ASSIGNED_GPUS
 from extender.cluster.transports import ClusterError, Query
@@ -152,9 +153,9 @@ class FaultyTransport:
         return self.inner.watch(path, query)
 
 
-def open_fence() -> Fence:
-    """The fence of a process without rivals."""
-    fence = Fence(lambda: 0.0)
+def open_fence(election: Election | None = None) -> Fence:
+    """The fence of a process that leads, without rivals unless there is an election."""
+    fence = Fence(lambda: 0.0, election)
     fence.take_over("", lambda: float("inf"), str)
     fence.open("only")
     return fence

@@ -8,11 +8,13 @@ import pytest
 import uvloop
 from yarl import URL
 
-from extender.cluster.connections import ConnectionPool
+from extender.cluster.connections import MAX_CONNECTIONS, ConnectionPool
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LAST = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
 HANG_UP = b""
+SILENCE = b" "
+"""Nothing that would be an answer."""
 
 
 class Server:
@@ -42,7 +44,8 @@ class Server:
             self.was_asked.set()
             if answer == HANG_UP:
                 break
-            writer.write(answer)
+            if answer != SILENCE:
+                writer.write(answer)
         else:
             await reader.read()  # until the client hangs up
         writer.close()
@@ -217,3 +220,16 @@ def test_what_would_be_more_than_one_line_is_refused() -> None:
 
     run(server, scenario)
     assert not server.asked
+
+
+def test_the_wait_for_a_connection_counts_in_the_time_of_a_request() -> None:
+    server = Server(*[[SILENCE]] * MAX_CONNECTIONS)
+
+    async def scenario(pool: ConnectionPool) -> None:
+        async with asyncio.timeout(60):  # what one request takes, and not for ever
+            found = await asyncio.gather(*(get(pool) for _ in range(3 * MAX_CONNECTIONS)), return_exceptions=True)
+        assert {type(error) for error in found} == {TimeoutError}
+        # Those that waited for a connection did not begin to count when they got one.
+        assert server.num_connections < 2 * MAX_CONNECTIONS
+
+    run(server, scenario, timeout_s=0.5)

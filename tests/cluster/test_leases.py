@@ -2,15 +2,16 @@
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from extender.cluster.leases import FollowedLease, HeldLease, LeaseName, LeaseTimes, Unelected
+from extender.cluster.leases import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes, Unelected
 from extender.cluster.memory import MemoryCluster
 from extender.cluster.transports import ApiError, UnreachableError
-from tests.cluster.builders import Clock
+from tests.cluster.builders import Clock, until
 
 LEASE = LeaseName("kube-system", "kerf")
 TIMES = LeaseTimes(duration_s=2, renew_deadline_s=1.5, retry_s=0.5)
@@ -25,8 +26,10 @@ class Server(MemoryCluster):
         self.answers_lost = False
         self.latency_s = 0.0
         self.clock = Clock()
+        self.calls: list[str] = []
 
     async def get(self, path: str, query: Any = None) -> bytes:
+        self.calls.append(f"GET {path}")
         self._cut()
         return await super().get(path, query)
 
@@ -35,6 +38,7 @@ class Server(MemoryCluster):
         return self._answer(await super().post(path, body))
 
     async def patch(self, path: str, body: bytes) -> bytes:
+        self.calls.append(f"PATCH {path}")
         self._cut()
         return self._answer(await super().patch(path, body))
 
@@ -56,14 +60,18 @@ class Server(MemoryCluster):
 
     def write(self, holder: str, duration_s: int = 15) -> None:
         """What a kube-scheduler does to renew."""
+        asyncio.run(self.renew(holder, duration_s))
+
+    async def renew(self, holder: str, duration_s: int = 15) -> None:
+        """The same, in an event loop."""
         spec = {"holderIdentity": holder, "leaseDurationSeconds": duration_s}
         try:
-            lease = msgspec.json.decode(asyncio.run(MemoryCluster.get(self, LEASE.path)))
+            lease = msgspec.json.decode(await MemoryCluster.get(self, LEASE.path))
             body = {"metadata": {"resourceVersion": lease["metadata"]["resourceVersion"]}, "spec": spec}
-            asyncio.run(MemoryCluster.patch(self, LEASE.path, msgspec.json.encode(body)))
+            await MemoryCluster.patch(self, LEASE.path, msgspec.json.encode(body))
         except ApiError:
             body = {"metadata": {"name": LEASE.name}, "spec": spec}
-            asyncio.run(MemoryCluster.post(self, LEASE.collection, msgspec.json.encode(body)))
+            await MemoryCluster.post(self, LEASE.collection, msgspec.json.encode(body))
 
 
 def held(server: Server, identity: str) -> HeldLease:
@@ -99,11 +107,14 @@ def test_a_renewal_is_one_call_and_prolongs_the_term() -> None:
     server = Server()
     first = held(server, "a")
     look(first)
-    term, acquired = first.term, server.spec()["acquireTime"]
+    term, tenure, acquired = first.term, first.tenure, server.spec()["acquireTime"]
     server.clock.now += 1.0
     look(first)
     assert (first.term, server.spec()["acquireTime"], server.spec()["leaseTransitions"]) == (term, acquired, 0)
     assert first.deadline() == server.clock() + TIMES.renew_deadline_s
+    server.clock.now += 1.5
+    look(first)
+    assert (first.tenure, first.term != term) == (tenure, True), "it ran out, and was nobody else's"
 
 
 def test_a_lease_is_taken_when_no_renewal_was_seen_for_its_duration() -> None:
@@ -119,9 +130,14 @@ def test_a_lease_is_taken_when_no_renewal_was_seen_for_its_duration() -> None:
     look(second)
     assert second.term
     assert (server.spec()["holderIdentity"], server.spec()["leaseTransitions"]) == ("b", 1)
+    tenure = first.tenure
     look(first)
     assert not first.term
     assert first.standing() == "lease kube-system/kerf is held by b"
+    server.clock.now += 2.0
+    look(first)
+    assert first.term
+    assert first.tenure != tenure, "it was another's in between"
 
 
 def test_time_counts_from_before_the_renewal_was_asked_for() -> None:
@@ -145,7 +161,31 @@ def test_a_holder_that_is_cut_off_is_not_certain_any_more() -> None:
     term = first.term
     look(first)
     assert certain(first, server.clock)
-    assert first.term == term, "nobody has led meanwhile"
+    assert server.spec()["leaseTransitions"] == 0, "nobody has led meanwhile"
+    assert first.term != term, "but what was decided before is to be decided again"
+
+
+def test_a_term_that_ran_out_before_its_renewal_was_answered_is_over() -> None:
+    server = Server()
+    first = held(server, "a")
+    look(first)
+    term = first.term
+    server.clock.now += 1.3
+    server.latency_s = 0.15  # asked at 1.3 of 1.5 s, answered at 1.6
+    look(first)
+    assert certain(first, server.clock)
+    assert first.term != term
+
+
+def test_an_answer_that_comes_when_its_time_is_over_begins_no_term() -> None:
+    server = Server()
+    first = held(server, "a")
+    server.latency_s = 0.8
+    look(first)
+    assert (first.term, certain(first, server.clock)) == ("", False)
+    server.latency_s = 0.0
+    look(first)
+    assert certain(first, server.clock)
 
 
 def test_a_lease_acquired_without_an_answer_is_found_to_be_held() -> None:
@@ -197,13 +237,16 @@ def test_never_are_two_certain_whatever_happens(seed: int) -> None:
     server = Server()
     replicas = [held(server, name) for name in "abc"]
     terms: set[tuple[str, str]] = set()
+    ended: set[str] = set()
     for _ in range(400):
         server.clock.now += rng.choice([0.0, 0.05, 0.3, 0.3, 1.0, 3.0])
         server.reachable = rng.random() > 0.1
         server.answers_lost = rng.random() < 0.1
         server.latency_s = rng.choice([0.0, 0.0, 0.2])
         look(rng.choice(replicas))
+        ended |= {replica.term for replica in replicas if not certain(replica, server.clock)}
         leading = [replica for replica in replicas if certain(replica, server.clock)]
+        assert not ended & {replica.term for replica in leading}, "a term that has ended does not go on"
         assert len(leading) <= 1
         terms |= {(replica.term, replica._identity) for replica in leading}
     assert len({term for term, _ in terms}) == len(terms), "a term has one holder"
@@ -230,7 +273,7 @@ def test_a_sidecar_leads_while_its_scheduler_holds_the_lease(holder: str, mine: 
     server.write(holder)
     look(sidecar)
     assert certain(sidecar, server.clock) is mine
-    assert sidecar.term == (holder if mine else "")
+    assert sidecar.term.startswith(f"{holder}-0.") is mine
     if mine:
         assert sidecar.deadline() == asked + 15, "it was renewed after the look before"
 
@@ -261,9 +304,128 @@ def test_a_sidecar_ends_with_its_scheduler() -> None:
     assert sidecar.term == ""
     server.write("host_2")
     look(sidecar)
-    assert sidecar.term == "host_2", "a restarted scheduler begins another term"
+    assert sidecar.term.startswith("host_2-"), "a restarted scheduler begins another term"
+
+
+def test_a_sidecar_cut_off_for_longer_than_the_term_begins_another_one() -> None:
+    server = Server()
+    sidecar = followed(server)
+    look(sidecar)
+    server.write("host_1")
+    look(sidecar)
+    term = sidecar.term
+    server.reachable = False
+    for _ in range(40):
+        server.clock.now += 0.5
+        server.write("host_1")
+        look(sidecar)
+    assert not certain(sidecar, server.clock)
+    server.reachable = True
+    look(sidecar)
+    assert not certain(sidecar, server.clock), (
+        "the look before this one was 20 s ago: that is all that is known of when"
+    )
+    server.clock.now += 0.5
+    server.write("host_1")
+    look(sidecar)
+    assert certain(sidecar, server.clock)
+    assert sidecar.term != term, "whoever has been the leader meanwhile"
 
 
 def test_without_election_the_only_process_leads() -> None:
     election = Unelected()
     assert (bool(election.term), election.deadline()) == (True, float("inf"))
+
+
+# Confirmations: for clocks that stop.
+
+
+def short_lived(server: Server, identity: str, clock: Clock) -> HeldLease:
+    """A replica with a clock of its own, whose calls have little time."""
+    return HeldLease(server, LEASE, identity, LeaseTimes(2, 0.2, 0.1), clock)
+
+
+def ask(election: Election, *, before: Callable[[], Awaitable[None]] | None = None) -> bool:
+    """Run an election and ask for one confirmation, after it has won and something else has happened."""
+
+    async def scenario() -> bool:
+        running = asyncio.create_task(election.run())
+        try:
+            await until(lambda: election.term)
+            if before is not None:
+                await before()
+            return await election.confirm(election.num_asked)
+        finally:
+            running.cancel()
+
+    return asyncio.run(scenario())
+
+
+def test_a_term_that_goes_on_is_confirmed_by_a_look_that_changes_nothing() -> None:
+    server = Server()
+    assert ask(short_lived(server, "a", server.clock))
+    assert server.calls[-1] == f"GET {LEASE.path}"
+
+
+def test_a_term_is_not_confirmed_once_another_has_the_lease_whatever_the_clock_says() -> None:
+    """Paused with its clock: the other replica has seen no renewal for two seconds, this one no second pass."""
+    server, paused, other = Server(), Clock(), Clock()
+    first, second = short_lived(server, "a", paused), short_lived(server, "b", other)
+
+    async def replaced() -> None:
+        await second._attempt()
+        other.now += 2.1
+        await second._attempt()
+        assert second.term
+        assert certain(first, paused), "so it looks"
+
+    assert not ask(first, before=replaced)
+
+
+def test_a_term_is_not_confirmed_by_an_earlier_request() -> None:
+    """A renewal that was sent before is answered after: at that time another one may lead."""
+    server = Server()
+
+    async def cut_off() -> None:
+        server.reachable = False
+
+    assert not ask(short_lived(server, "a", server.clock), before=cut_off)
+
+
+def test_many_who_wait_share_a_confirmation() -> None:
+    server = Server()
+    election = short_lived(server, "a", server.clock)
+
+    async def scenario() -> None:
+        running = asyncio.create_task(election.run())
+        await until(lambda: election.term)
+        server.calls.clear()
+        assert all(await asyncio.gather(*(election.confirm(election.num_asked) for _ in range(200))))
+        running.cancel()
+
+    asyncio.run(scenario())
+    assert len(server.calls) <= 2
+
+
+@pytest.mark.parametrize(("holder", "confirmed"), [("host_1", True), ("other_1", False), ("host_2", False)])
+def test_a_sidecar_is_confirmed_by_the_same_holder_alone(holder: str, confirmed: bool) -> None:
+    server = Server()
+    sidecar = FollowedLease(server, LEASE, "host", LeaseTimes(2, 0.2, 0.1), server.clock)
+
+    async def scenario() -> bool:
+        await sidecar._attempt()
+        await server.renew("host_1")
+        await sidecar._attempt()
+        assert sidecar.term
+        since = sidecar.num_asked
+        if holder != "host_1":
+            await server.renew(holder)
+        server.clock.now += 20.0 if holder == "host_2" else 0.0  # too old for a term of its own
+        await sidecar._attempt()
+        return await sidecar.confirm(since)
+
+    assert asyncio.run(scenario()) is confirmed
+
+
+def test_without_election_nobody_is_asked() -> None:
+    assert asyncio.run(Unelected().confirm(0))

@@ -392,6 +392,10 @@ class Held:
     gpus: tuple[int, ...]
     state: ClaimState
     since: float
+    decided: tuple[int, ...] | None = None
+    """GPUs that were sent with a Binding."""
+    disputed: bool = False
+    """Whether what the watch told counts besides."""
 
 
 @dataclass
@@ -402,6 +406,8 @@ class Model:
     """Allocatable GPUs and replicas of each."""
     held: dict[str, Held] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
+    told: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    """Units and GPUs that the watch first told of each pod with a node."""
     now: float = 0.0
 
     def free_units(self, node: str) -> int:
@@ -441,6 +447,7 @@ class LedgerHistory(RuleBasedStateMachine):
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
         self.memo = Memo()
         self.snapshots: list[tuple[Cluster, list[list[bool]], list[int]]] = []
+        self.own_units: dict[int, int] = {}
 
     def clock(self) -> float:
         return self.model.now
@@ -503,7 +510,7 @@ class LedgerHistory(RuleBasedStateMachine):
         if held is None or held.state is not ClaimState.RESERVED:
             return multiple()
         claim = self.ledger.begin_binding(uid, held.node, whole_gpus(held.units, held.gpus), self.model.now)
-        held.state = ClaimState.BINDING
+        held.state, held.decided = ClaimState.BINDING, held.gpus
         return claim, held
 
     @rule(binding=consumes(bindings), outcome=st.sampled_from([ClaimState.BOUND, ClaimState.UNDECIDED, None]))
@@ -512,10 +519,29 @@ class LedgerHistory(RuleBasedStateMachine):
         self.ledger.end_binding(claim, outcome, self.model.now)
         if self.model.held.get(claim.uid) is not held:
             return
-        if outcome is None:
+        told = self.model.told.get(claim.uid)
+        if outcome is None and told is None:
             del self.model.held[claim.uid]
+        elif outcome is None:
+            assert told is not None
+            held.state, held.decided = ClaimState.BOUND, None
+            held.units, held.gpus = told
         else:
-            held.state, held.since = outcome, self.model.now
+            held.state, held.disputed = outcome, held.disputed and outcome is not ClaimState.BOUND
+            self.weigh(held, told)
+        held.since = self.model.now
+
+    def weigh(self, held: Held, told: tuple[int, tuple[int, ...]] | None) -> None:
+        """What is held where Binding and watch may both be true. Equal units on both sides: a pod's are one number."""
+        assert held.decided is not None
+        own = held.units if told is None else self.own_units[id(held)]
+        held.units, held.gpus = own, held.decided
+        if told is not None and held.disputed:
+            units, gpus = told
+            both = held.decided + tuple(gpu for gpu in gpus if gpu not in held.decided)
+            sides = ((own, held.decided), (units, gpus))
+            unknown = max(0, *(count - len(known) - len(set(both) - set(known)) for count, known in sides))
+            held.units, held.gpus = len(both) + unknown, both
 
     @rule(uid=UIDS)
     def tell_of_own_pod(self, uid: str) -> None:
@@ -533,10 +559,20 @@ class LedgerHistory(RuleBasedStateMachine):
         assigned = ",".join(map(str, gpus)) if gpus else None
         self.ledger.upsert_pod(pod_object(uid, units, uid=uid, node=node, assigned=assigned), self.model.now)
         self.model.seen.add(uid)
-        known = self.model.held.get(uid)
-        if known and (known.state, known.node, known.units, known.gpus) == (ClaimState.BOUND, node, units, gpus):
+        if uid in self.model.told:
             return
-        self.model.held[uid] = Held(node, units, gpus, ClaimState.BOUND, self.model.now)
+        self.model.told[uid] = units, gpus
+        known = self.model.held.get(uid)
+        if known is None or known.node != node or known.state is ClaimState.RESERVED:
+            self.model.held[uid] = Held(node, units, gpus, ClaimState.BOUND, self.model.now)
+            return
+        same = (known.units, known.gpus) == (units, gpus)
+        self.own_units[id(known)] = known.units
+        if known.state is not ClaimState.BOUND:
+            if same or known.state is ClaimState.UNDECIDED:
+                known.state, known.since = ClaimState.BOUND, self.model.now
+            known.disputed = not same
+        self.weigh(known, (units, gpus))
 
     @rule(uid=UIDS)
     def tell_of_pending_pod(self, uid: str) -> None:
@@ -547,12 +583,14 @@ class LedgerHistory(RuleBasedStateMachine):
     def finish(self, uid: str, node: str, phase: str) -> None:
         self.ledger.upsert_pod(pod_object(uid, 1, uid=uid, node=node, phase=phase), self.model.now)
         self.model.seen.add(uid)
+        self.model.told.pop(uid, None)
         self.model.held.pop(uid, None)
 
     @rule(uid=UIDS)
     def delete(self, uid: str) -> None:
         self.ledger.remove_pod(uid)
         self.model.seen.discard(uid)
+        self.model.told.pop(uid, None)
         self.model.held.pop(uid, None)
 
     @rule(listed=st.sets(UIDS))
@@ -561,11 +599,13 @@ class LedgerHistory(RuleBasedStateMachine):
         listed &= self.model.seen
         self.ledger.keep_pods(set(listed), self.model.now)
         for uid in self.model.seen - listed:
+            self.model.told.pop(uid, None)
             self.model.held.pop(uid, None)
         self.model.seen = listed
         for uid, held in list(self.model.held.items()):
             if held.state is ClaimState.BOUND and uid not in listed and held.since < self.model.now:
                 del self.model.held[uid]
+                self.model.told.pop(uid, None)
 
     @invariant()
     def claims_are_those_of_the_model(self) -> None:

@@ -179,6 +179,27 @@ def test_the_oldest_of_very_many_requests_is_forgotten() -> None:
     assert placer.remembered("1") is not None
 
 
+def test_who_has_many_pods_has_his_own_forgotten() -> None:
+    placer = Rig().placer
+    placer.remember(PodIdentity("good", "p", "good"), PodRequest())
+    for number in range(20_001):
+        placer.remember(PodIdentity("hostile", "p", str(number)), PodRequest())
+    assert placer.remembered("good") is not None
+
+
+def test_pods_that_nobody_asks_about_any_more_are_forgotten_and_so_are_those_that_others_bind() -> None:
+    rig = Rig()
+    placer = rig.placer
+    placer.remember(PodIdentity("default", "deleted", "deleted"), PodRequest(GpuRequest(1)))
+    rig.clock.now += 800
+    for name in ("asked", "bound"):
+        placer.remember(PodIdentity("default", name, f"uid-{name}"), PodRequest(GpuRequest(1)))
+    placer.pod_changed(pod_object("bound", 1, node="n0"))
+    rig.clock.now += 200
+    placer.forget_old()
+    assert [placer.remembered(uid) is None for uid in ("deleted", "uid-bound", "uid-asked")] == [True, True, False]
+
+
 def test_the_newest_decisions_are_kept() -> None:
     rig = Rig()
     kept = [rig.place("n0", pod=PodIdentity("default", name, name)) for name in ("a", "b", "a", "c")]

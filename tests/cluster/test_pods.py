@@ -196,9 +196,7 @@ def test_any_assignment_is_read(text: str) -> None:
             whole_gpus(1, ()),
             id="by memory, unknown: at least one",
         ),
-        pytest.param(
-            pod_object("p", assigned="4"), whole_gpus(1, (4,)), id="assigned though nothing is asked any more"
-        ),
+        pytest.param(pod_object("p", assigned="4"), whole_gpus(0, ()), id="assigned, and nothing was asked"),
         pytest.param(
             pod_object("p", 2, annotations={MODEL: "("}), whole_gpus(2, ()), id="a request that can't be understood"
         ),

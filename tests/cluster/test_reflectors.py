@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cluster import objects
+from extender.cluster.decoding import Outline
 from extender.cluster.reflectors import Reflector, ReflectorTimes
 from extender.cluster.transports import ApiError, Query, UnreachableError
 from tests.cluster.builders import Clock, until
@@ -134,9 +135,16 @@ class Played:
     clock: Clock
 
 
-def play(script: Script, *, clock: Clock | None = None, sink: Sink | None = None, page_size: int = 500) -> Played:
+def play(
+    script: Script,
+    *,
+    clock: Clock | None = None,
+    sink: Sink | None = None,
+    page_size: int = 500,
+    set_aside: Callable[[Outline], None] = lambda item: None,
+) -> Played:
     clock, sink = clock or Clock(), sink or Sink()
-    reflector = Reflector(script, PATH, objects.Pod, sink, clock, page_size=page_size, times=TIMES)
+    reflector = Reflector(script, PATH, objects.Pod, sink, clock, page_size=page_size, times=TIMES, set_aside=set_aside)
 
     async def run() -> None:
         task = asyncio.create_task(reflector.run())
@@ -191,6 +199,57 @@ def test_a_list_that_fails_is_made_again_from_its_first_page(failure: bytes | Ex
     assert played.sink.told == [("upsert", "a"), ("upsert", "b"), ("keep", "uid-b")]
     assert [query.get("continue") for query in played.script.queries[:3]] == [None, "next", None]
     assert played.script.versions()[3] == "8"
+
+
+def deep(name: str, version: int, levels: int = 1_100) -> bytes:
+    """A pod whose managedFields are as deep as their author likes; of its node and GPUs everything can be read."""
+    managed = b'{"f:a":' * levels + b"{}" + b"}" * levels
+    text = msgspec.json.encode(pod(name, version))
+    return text.replace(b'{"metadata":{', b'{"metadata":{"managedFields":[{"fieldsV1":%b}],' % managed)
+
+
+def listing_of(version: int, *items: bytes) -> bytes:
+    return listing(version).replace(b'"items":[]', b'"items":[%b]' % b",".join(items))
+
+
+def event_of(kind: str, item: bytes) -> bytes:
+    return b'{"type":"%b","object":%b}' % (kind.encode(), item)
+
+
+UNREADABLE = b'{"metadata":{"name":"x","uid":"uid-x","resourceVersion":"6","labels":3}}'
+
+
+@pytest.mark.parametrize("levels", [1_100, 9_000])
+def test_a_deep_object_is_listed_like_any_other(levels: int) -> None:
+    items = [msgspec.json.encode(pod("a", 1)), deep("b", 2, levels), msgspec.json.encode(pod("c", 3))]
+    played = play(Script([listing_of(7, *items)]))
+    assert played.sink.state == {"uid-a": "1", "uid-b": "2", "uid-c": "3"}
+    assert played.reflector.num_unread == 0
+
+
+@pytest.mark.parametrize("levels", [1_100, 9_000])
+def test_a_deep_object_is_watched_like_any_other(levels: int) -> None:
+    lines = [event_of("ADDED", deep("a", 8, levels)), event_of("DELETED", deep("b", 9, levels)), bookmark(20)]
+    played = play(Script([listing(7, pod("b", 1))], [[[], lines, RESET]]))
+    assert (played.sink.state, played.script.versions()) == ({"uid-a": "8"}, ["list", "7", "20"])
+
+
+def test_an_object_that_can_not_be_read_costs_that_object_only(caplog: pytest.LogCaptureFixture) -> None:
+    items = [msgspec.json.encode(pod("a", 1)), UNREADABLE, deep("b", 2)]
+    lines = [event_of("MODIFIED", UNREADABLE.replace(b'"6"', b'"8"')), event("ADDED", pod("c", 9))]
+    aside: list[str] = []
+    script, sink = Script([listing_of(7, *items)], [[[], lines, RESET]]), Sink(state={"uid-x": "5", "uid-y": "5"})
+    played = play(script, sink=sink, set_aside=lambda item: aside.append(item.uid))
+    assert played.sink.state == {"uid-a": "1", "uid-b": "2", "uid-c": "9", "uid-x": "5"}  # x as it was known, y is gone
+    assert (aside, played.reflector.num_unread, script.versions()) == (["uid-x"] * 2, 2, ["list", "7", "9"])
+    assert sum("x can't be read" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_an_object_that_can_not_be_read_and_is_deleted_is_gone() -> None:
+    played = play(
+        Script([listing(7, pod("x", 1))], [[[], [event_of("DELETED", UNREADABLE.replace(b'"6"', b'"8"'))], RESET]])
+    )
+    assert (played.sink.state, played.script.versions()) == ({}, ["list", "7", "8"])
 
 
 # Watches.
@@ -368,13 +427,14 @@ def test_age_is_infinite_before_the_first_list() -> None:
     assert Ages().play(Script([RESET, RESET])) == [float("inf")]
 
 
-def test_age_is_zero_while_a_watch_is_open_and_counts_from_its_end() -> None:
+def test_age_counts_from_the_last_word_of_the_server_be_the_watch_open_or_not() -> None:
     ages = Ages()
     script = Script([listing(7)], [[[], advance(ages.clock, 200), ages.look, advance(ages.clock, 5)]])
     script.watches.append([advance(ages.clock, 30), ages.look, RESET])
-    # 200 s into the watch: current. It ends in order 5 s later, and after 30 s more the next one is being opened.
+    # 200 s of silence of an open watch count: it may be dead. It ends in order 5 s later: nothing was missed. After
+    # 30 s more the next one is being opened.
     # What opens last stays open until it is cancelled: 1000 s since.
-    assert ages.play(script) == [0, 30, 1000]
+    assert ages.play(script) == [200, 30, 1000]
 
 
 def test_age_counts_from_the_last_line_of_a_watch_that_broke_off() -> None:

@@ -31,9 +31,13 @@ class Server(MemoryCluster):
         self.heard = asyncio.Event()
         self.heard.set()
         self.marks: list[str] = []
+        self.refusals: dict[str, list[ApiError]] = {}
+        """By pod: how the API server refuses changes of it, until there are no more."""
 
     async def patch(self, path: str, body: bytes) -> bytes:
         if path.endswith("/status"):
+            if refusals := self.refusals.get(path.split("/")[-2]):
+                raise refusals.pop(0)
             if self.refuses:
                 raise UnreachableError("refused")
             if self.errors:
@@ -54,7 +58,7 @@ class Replica:
     def __init__(self, server: Server, election: Election | None = None) -> None:
         self.clock = Clock()
         self.ledger = Ledger(reservation_ttl_s=30.0)
-        self.fence = Fence(self.clock, KEY if election else "")
+        self.fence = Fence(self.clock, election)
         self.mirror = Mirror(server, self.ledger, self.clock, max_age_s=100.0)
         self.election = election or Unelected()
         key = KEY if election else epoch_key()
@@ -214,7 +218,7 @@ def test_the_fence_shuts_when_the_lease_is_lost_and_opens_in_a_new_epoch() -> No
                 replica.fence.check(first)
             clock.now += 2.1
             await replica.leads()
-            with pytest.raises(FencedError, match="another process has led meanwhile"):
+            with pytest.raises(FencedError, match="the term in which it was decided is over"):
                 replica.fence.check(first)
             replica.fence.check(replica.fence.enter())
 
@@ -238,10 +242,51 @@ def test_the_fence_is_shut_from_the_very_moment_that_another_term_begins() -> No
             with pytest.raises(FencedError):
                 replica.fence.check(epoch)
             await until(lambda: not replica.fence.fault())
-            with pytest.raises(FencedError, match="another process has led meanwhile"):
+            with pytest.raises(FencedError, match="the term in which it was decided is over"):
                 replica.fence.check(epoch)
 
     asyncio.run(scenario())
+
+
+def test_a_term_that_ran_out_goes_on_as_another_and_nothing_is_marked_anew() -> None:
+    """Nobody else has led: an API server that is slow is not asked for more because of that."""
+    server = Server(pod_manifest("p", 1, uid="u"))
+    clock = Clock()
+    replica = Replica(server, held(server, clock))
+    replica.fence._clock = clock
+
+    async def scenario() -> None:
+        async with running(replica):
+            await replica.leads()
+            first, lists = replica.fence.enter(), replica.mirror.num_lists
+            clock.now += 1.6
+            assert replica.fence.standby()
+            await replica.leads()
+            with pytest.raises(FencedError, match="the term in which it was decided is over"):
+                replica.fence.check(first)
+            assert replica.mirror.num_lists == lists
+
+    asyncio.run(scenario())
+    assert server.marks == ["p"]
+
+
+def test_a_take_over_that_outlasts_its_term_goes_on_where_it_was() -> None:
+    server = Server(*(pod_manifest(f"p{number}", 1) for number in range(50)))
+    server.refusals["p49"] = [ApiError(503, "", "slow")] * 2
+    clock = Clock()
+    replica = Replica(server, held(server, clock))
+    replica.fence._clock = clock
+
+    async def scenario() -> None:
+        async with running(replica):
+            await until(lambda: "slow" in replica.fence.fault())
+            term = replica.election.term
+            clock.now += 1.6
+            await until(lambda: replica.election.term != term)
+            await replica.leads()
+
+    asyncio.run(scenario())
+    assert len(server.marks) == len(set(server.marks)) == 50
 
 
 def test_at_a_stop_the_lease_is_released() -> None:
@@ -250,3 +295,66 @@ def test_at_a_stop_the_lease_is_released() -> None:
     run(replica, replica.leads)
     assert msgspec.json.decode(asyncio.run(server.get(LEASE.path)))["spec"]["holderIdentity"] == ""
     assert replica.fence.standby() == "standby: shutting down"
+
+
+TOO_LONG = ApiError(422, "Invalid", "metadata.annotations: Too long: may not be more than 262144 bytes")
+TOO_LARGE = ApiError(500, "", "etcdserver: request is too large")
+DENIED = ApiError(403, "Forbidden", "ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no")
+NO_RIGHT = ApiError(403, "Forbidden", 'User "kerf" cannot patch resource "pods/status" in API group ""')
+
+
+@pytest.mark.parametrize(
+    "refusal", [TOO_LONG, TOO_LARGE, DENIED, ApiError(400, "", ""), ApiError(413, "", "")], ids=str
+)
+def test_a_pod_that_takes_no_annotation_is_changed_in_a_smaller_way(refusal: ApiError) -> None:
+    theirs = {"theirs": "x", "kerf.dev/gpu-count": "1", "kerf.dev/explanation": "y", "hami.io/vgpu-node": "z"}
+    server = Server(pod_manifest("big", 1, uid="u", annotations=theirs), pod_manifest("other", 1))
+    before = server.pod("default", "big")["metadata"]["resourceVersion"]
+    server.refusals["big"] = [refusal]
+    replica = Replica(server)
+    run(replica, replica.leads)
+    changed = server.pod("default", "big")
+    assert changed["metadata"]["resourceVersion"] != before
+    assert changed["metadata"]["annotations"] == {"theirs": "x", "kerf.dev/gpu-count": "1"}, (
+        "a Binding would replace the others: what is left is smaller than a bound pod, whatever it was filled with"
+    )
+    assert changed["status"]["message"].startswith("Kerf ")
+    assert (replica.leadership.num_marked, replica.leadership.num_unmarkable) == (2, 0)
+
+
+def test_a_pod_that_cannot_be_changed_at_all_holds_nobody_up() -> None:
+    server = Server(pod_manifest("fixed", 1), *(pod_manifest(f"p{number}", 1) for number in range(40)))
+    server.refusals["fixed"] = [DENIED] * 2
+    replica = Replica(server)
+    run(replica, replica.leads)
+    assert (len(server.marks), replica.leadership.num_unmarkable) == (40, 1)
+
+
+def test_a_pod_created_again_between_list_and_mark_is_no_pod_that_cannot_be_marked() -> None:
+    server = Server(pod_manifest("p", 1, uid="u"))
+    real = server.patch
+
+    async def patch(path: str, body: bytes) -> bytes:
+        server.apply(pod_manifest("p", 1, uid="another"))
+        return await real(path, body)
+
+    server.patch = patch  # type: ignore[method-assign]
+    replica = Replica(server)
+    run(replica, replica.leads)
+    assert (replica.leadership.num_marked, replica.leadership.num_unmarkable) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "error", [NO_RIGHT, ApiError(500, "", "no"), ApiError(429, "", ""), ApiError(409, "", "")], ids=str
+)
+def test_what_is_not_the_pods_own_fault_is_tried_again(error: ApiError) -> None:
+    server = Server(pod_manifest("p", 1))
+    server.refusals["p"] = [error] * 3
+    replica = Replica(server)
+
+    async def scenario() -> None:
+        await until(lambda: str(error) in replica.fence.fault())
+        await replica.leads()
+
+    run(replica, scenario)
+    assert (server.marks, replica.leadership.num_unmarkable) == (["p"], 0)

@@ -287,6 +287,25 @@ def test_a_watch_outlasts_the_time_of_a_request(tmp_path: Path) -> None:
     Rig(tmp_path, handler, request_timeout_s=0.1).run(scenario)
 
 
+def test_a_watch_that_is_silent_for_longer_than_it_was_to_last_is_dead(tmp_path: Path) -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"1\n")
+        await asyncio.Event().wait()
+        return response
+
+    batches: list[list[bytes]] = []
+
+    async def scenario(transport: Transport) -> None:
+        with pytest.raises(UnreachableError, match=r"^watch of /x: .*[Tt]ime"):
+            async for batch in transport.watch("/x", {"timeoutSeconds": "-4.9"}):  # and 5 s for it to end
+                batches.append(batch)
+
+    Rig(tmp_path, handler).run(scenario)
+    assert batches == [[], [b"1"]]
+
+
 def test_a_watch_that_breaks_off(tmp_path: Path) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -30,6 +30,16 @@ class RefusingTransport(FaultyTransport):
         return answer
 
 
+class CountingPlacer(Placer):
+    """Remembers which requests were looked at."""
+
+    looks: tuple[PodRequest, ...] = ()
+
+    def fits_somewhere(self, request: PodRequest) -> bool:
+        self.looks = (*self.looks, request)
+        return super().fits_somewhere(request)
+
+
 @dataclass
 class Rig:
     """A waker on a node "n" of 2 GPUs."""
@@ -40,8 +50,8 @@ class Rig:
     def __post_init__(self) -> None:
         self.ledger = Ledger(reservation_ttl_s=30.0)
         self.ledger.upsert_node(node_object("n", 2))
-        placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
-        self.waker = Waker(self.transport, self.ledger, placer, self.clock, open_fence(), explain_after_s=60.0)
+        self.placer = CountingPlacer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
+        self.waker = Waker(self.transport, self.ledger, self.placer, self.clock, open_fence(), explain_after_s=60.0)
 
     def reject(self, name: str = "p", gpus: int = 1, priority: int = 0) -> None:
         """Filter found no node for a pod that exists."""
@@ -225,3 +235,18 @@ def test_who_is_about_to_get_a_node_is_not_told_that_he_is_pending() -> None:
     assert rig.explained(1.0) == []
     rig.ledger.release("uid-p")
     assert rig.explained() == ["pending: no room"]
+
+
+def test_many_kinds_of_one_namespace_hold_nobody_elses_up() -> None:
+    rig = Rig()
+    for number in range(300):
+        request = PodRequest(GpuRequest(3 + number), priority=1_000)
+        rig.waker.rejected(PodIdentity("hostile", f"h{number}", f"uid-h{number}"), request)
+    rig.reject(gpus=2)
+    assert rig.woken(1.0) == ["p"]
+    looks = rig.placer.looks
+    assert len(looks) <= 16
+    for _ in range(300 // 15):
+        rig.woken(0.25)
+    looks = rig.placer.looks
+    assert {request.gpus.count for request in looks if request.gpus} >= set(range(3, 303))  # and everybody's turn comes

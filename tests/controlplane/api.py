@@ -9,6 +9,8 @@ from typing import Any
 import urllib3
 import yaml
 
+from extender.cluster.decoding import shallow
+
 Object = dict[str, Any]
 """A Kubernetes object as JSON gives it."""
 
@@ -40,7 +42,8 @@ class Api:
         headers = self._headers | ({} if data is None else {"Content-Type": content_type})
         response = self._pool.request(method, self._url + path, body=data, headers=headers)
         text = response.data.decode()
-        answer = json.loads(text) if response.headers.get("Content-Type", "").startswith("application/json") else text
+        is_json = response.headers.get("Content-Type", "").startswith("application/json")
+        answer = _parsed(response.data) if is_json else text
         if response.status >= 400:
             raise ApiError(method, path, response.status, answer["message"] if isinstance(answer, dict) else text)
         return answer
@@ -97,3 +100,11 @@ def _object_path(document: Mapping[str, Any], resource: Object) -> str:
     metadata = document["metadata"]
     scope = f"/namespaces/{metadata.get('namespace', 'default')}" if resource["namespaced"] else ""
     return f"{_group_path(document['apiVersion'])}{scope}/{resource['name']}/{metadata['name']}"
+
+
+def _parsed(content: bytes) -> Any:
+    """JSON of any depth, without what lies too deep for Python."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        return json.loads(shallow(content))

@@ -5,6 +5,8 @@ from typing import Any
 
 from tests.controlplane.api import Object
 
+_ASKING = ("kerf.dev/gpu-", "genius/gpu-")
+
 
 def gpu_node(
     name: str,
@@ -57,12 +59,20 @@ def pod(
     scheduler_name: str = "default-scheduler",
     cpu: str = "100m",
     memory: str = "64Mi",
+    *,
+    marked: bool = True,
     **spec: Any,
 ) -> Object:
-    """A pending pod of one container; `spec` adds or replaces fields of the pod's spec."""
+    """A pending pod of one container; `spec` adds or replaces fields of the pod's spec.
+
+    One that asks for GPUs by annotation or label alone has the marker, as its author or the API server's policy adds
+    it, unless it is not to be `marked`.
+    """
     resources: Object = {"requests": {"cpu": cpu, "memory": memory}}
     if gpus:
         resources["limits"] = {"nvidia.com/gpu": str(gpus)}
+    elif marked and any(key.startswith(_ASKING) for key in (*(annotations or ()), *(labels or ()))):
+        resources["limits"] = {"kerf.dev/gpu": "1"}
     container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": resources}
     return {
         "apiVersion": "v1",

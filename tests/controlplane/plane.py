@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -15,7 +16,7 @@ from tests.controlplane.api import Api, ApiError, Object, read_documents
 from tests.controlplane.binaries import Binaries, find_binaries, find_controller_manager
 from tests.controlplane.processes import Process, wait_until
 
-USERS = {"admin": "kerf-tests-admin", "scheduler": "system:kube-scheduler", "kerf": "kerf"}
+USERS = {"admin": "kerf-tests-admin", "scheduler": "system:kube-scheduler", "kerf": "kerf", "nobody": "nobody"}
 """Short name -> Kubernetes user name. The server's own bootstrap roles cover the scheduler; `kerf` has no rights."""
 
 
@@ -168,9 +169,9 @@ class ControlPlane:
         """Start kube-scheduler from a KubeSchedulerConfiguration (text or file); return when it is ready.
 
         Only clientConnection.kubeconfig, that of `user`, and leaderElection are set (none unless given), and the
-        extenders' urlPrefix where `extender_url` is given; `replace` maps pieces of the text to others before it is
-        parsed. With a `hostname` it runs as on a host of that name, where `own_hostname` allows; `gates` are features
-        that are off by default. The process serves /metrics at its `url` without authorization.
+        address in the extenders' urlPrefix where `extender_url` is given; `replace` maps pieces of the text to others
+        before it is parsed. With a `hostname` it runs as on a host of that name, where `own_hostname` allows; `gates`
+        are features that are off by default. The process serves /metrics at its `url` without authorization.
         """
         text = config.read_text() if isinstance(config, Path) else config
         for old, new in (replace or {}).items():
@@ -180,7 +181,7 @@ class ControlPlane:
         settings["leaderElection"] = {"leaderElect": bool(leader_election), **(leader_election or {})}
         if extender_url is not None:
             for extender in settings.get("extenders", []):
-                extender["urlPrefix"] = extender_url
+                extender["urlPrefix"] = extender_url + urlsplit(extender["urlPrefix"]).path
         path = self.directory / f"{name}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return processes.retry_taken_port(lambda: self._start_scheduler(name, path, hostname, gates))

@@ -291,6 +291,14 @@ def test_shares_keep_their_unit() -> None:
     assert read(units=3, unit=AskedUnit.SHARED).gpus == GpuRequest(3, AskedUnit.SHARED)
 
 
+@pytest.mark.parametrize("key", ["kerf.dev/gpu-count", "kerf.dev/gpu-uuid", "kerf.dev/gpu-model"])
+def test_sentences_about_an_authors_text_are_one_line(key: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_request(0, AskedUnit.GPU, {key: "*\nERROR forged\x1b[31m"}, {}, compile_pattern)
+    assert str(caught.value).isprintable()
+    assert r"\nERROR forged" in str(caught.value)
+
+
 def test_a_policy_travels_with_gpus_and_holds_up_no_pod_without() -> None:
     assert read({POLICY: " binpack "}) == PodRequest()
     assert read({POLICY: "spread"}, units=1) == PodRequest(GpuRequest(1), "spread")

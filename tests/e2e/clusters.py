@@ -40,6 +40,7 @@ class KerfProcess:
         ready_path: str = "/readyz",
         certificate: Path | None = None,
         port: int = 0,
+        module: str = "extender",
     ) -> None:
         """With a `certificate`, that of its CA, it is spoken to by HTTPS.
 
@@ -52,7 +53,7 @@ class KerfProcess:
         command = [
             sys.executable,
             "-m",
-            "extender",
+            module,
             "serve",
             "--port",
             str(self.port),

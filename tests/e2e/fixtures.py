@@ -9,6 +9,7 @@ from tests.chaos import checker
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process
 from tests.e2e.clusters import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, KerfProcess
+from tests.install.policies import HAMI_PLUGIN, policy_for_tests
 
 
 class Clusters:
@@ -68,9 +69,12 @@ class Clusters:
 
 @pytest.fixture(scope="session")
 def all_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
-    """A control plane on which Kerf has the rights of manifests/rbac.yaml and no others."""
-    with ControlPlane(tmp_path_factory.mktemp("e2e"), users={"kerf": SERVICE_ACCOUNT}) as plane:
-        plane.apply(RBAC)
+    """A control plane on which Kerf has the rights of manifests/rbac.yaml and no others, with the admission policy."""
+    users = {"kerf": SERVICE_ACCOUNT, "plugin": HAMI_PLUGIN, "author": "alice"}
+    with ControlPlane(tmp_path_factory.mktemp("e2e"), users=users) as plane:
+        plane.apply(RBAC, policy_for_tests())
+        for user in ("plugin", "author"):
+            plane.grant(user, {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]})
         clusters = Clusters(plane)
         yield clusters
         clusters.close()

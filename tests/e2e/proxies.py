@@ -4,6 +4,7 @@ import http.client
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -63,11 +64,27 @@ class _Proxy:
         raise NotImplementedError
 
 
-def _forward(call: BaseHTTPRequestHandler, body: bytes | None, to: http.client.HTTPConnection) -> int:
-    """Pass a call on, and its answer back as it comes; returns the status."""
+def _forward(
+    call: BaseHTTPRequestHandler,
+    body: bytes | None,
+    to: http.client.HTTPConnection,
+    wait: Callable[[], object] = lambda: None,
+) -> int:
+    """Pass a call on, and its answer back as it comes, after a wait for each piece of a watch.
+
+    Returns the status, also when nobody is left to be answered.
+    """
     headers = {name: value for name, value in call.headers.items() if name.lower() not in _HOP_BY_HOP}
     to.request(call.command, call.path, body, headers)
     response = to.getresponse()
+    try:
+        _answer(call, response, wait)
+    except OSError:
+        call.close_connection = True
+    return response.status
+
+
+def _answer(call: BaseHTTPRequestHandler, response: http.client.HTTPResponse, wait: Callable[[], object]) -> None:
     length = response.headers.get("Content-Length")
     call.send_response(response.status)
     call.send_header("Content-Type", response.headers.get("Content-Type", "application/json"))
@@ -78,9 +95,10 @@ def _forward(call: BaseHTTPRequestHandler, body: bytes | None, to: http.client.H
         call.send_header("Content-Length", length)
     call.end_headers()
     while chunk := response.read1(65536):
+        if length is None:
+            wait()
         call.wfile.write(chunk)
         call.wfile.flush()
-    return response.status
 
 
 class LeaderProxy(_Proxy):
@@ -132,14 +150,28 @@ class HoldingProxy(_Proxy):
         self._tls = ssl.create_default_context(cafile=str(plane.certificate))
         self._open = threading.Event()
         self._open.set()
+        self._num_to_hold = 0.0
+        self._heard = threading.Event()
+        self._heard.set()
+        self.cut = False
+        """While it is, no call gets through but Bindings that were held back."""
         self.held = threading.Event()
         """Set once a Binding is being held back."""
         self.statuses: list[int] = []
         """What the API server answered to Bindings that were held back."""
 
-    def hold_bindings(self) -> None:
-        """From now on Bindings come to here and no further."""
+    def hold_bindings(self, most: float = float("inf")) -> None:
+        """From now on Bindings, as many as that, come to here and no further."""
+        self._num_to_hold = most
         self._open.clear()
+
+    def mute(self) -> None:
+        """From now on watches tell nothing."""
+        self._heard.clear()
+
+    def unmute(self) -> None:
+        """What happened meanwhile is told."""
+        self._heard.set()
 
     def let_go(self) -> None:
         """What was held back goes on its way."""
@@ -154,14 +186,18 @@ class HoldingProxy(_Proxy):
         return path
 
     def answer(self, call: BaseHTTPRequestHandler, body: bytes | None) -> None:
-        held = call.path.endswith("/binding") and not self._open.is_set()
+        held = call.path.endswith("/binding") and not self._open.is_set() and self._num_to_hold > 0
         if held:
+            self._num_to_hold -= 1
             self.held.set()
             self._open.wait()
+        elif self.cut:
+            call.close_connection = True
+            return
         connection = http.client.HTTPSConnection(self._address, timeout=600, context=self._tls)
         status = 0
         try:
-            status = _forward(call, body, connection)
+            status = _forward(call, body, connection, self._heard.wait)
         except (OSError, http.client.HTTPException):
             call.close_connection = True
         finally:

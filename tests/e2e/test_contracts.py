@@ -79,6 +79,7 @@ class Kubelet:
     def __init__(self, cluster: KerfCluster, node: str) -> None:
         self._cluster = cluster
         self._node = node
+        self._plugin = cluster.plane.api("plugin")
         self.served: dict[str, dict[str, str]] = {}
         """What containers were given, by pod."""
         self.faults: list[str] = []
@@ -134,7 +135,12 @@ class Kubelet:
         changes = {key: new.get(key) for key in {*old, *new} if old.get(key) != new.get(key)}
         if changes:
             body = {"metadata": {"annotations": changes}}
-            self._cluster.plane.request("PATCH", f"/api/v1/{path}", body, MERGE_PATCH)
+            writer = self._plugin if "/pods/" in path else self._cluster.plane  # the admission policy knows its account
+            writer.request("PATCH", f"/api/v1/{path}", body, MERGE_PATCH)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._plugin.close()
 
 
 @contextmanager
@@ -158,6 +164,7 @@ def kubelet_on(cluster: KerfCluster, node: str) -> Iterator[Kubelet]:
     finally:
         stopping.set()
         thread.join()
+        kubelet.close()
     assert not crashes, crashes
     assert not kubelet.faults
 

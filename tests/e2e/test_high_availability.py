@@ -6,11 +6,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.controlplane.api import ApiError
 from tests.controlplane.objects import gpu_node, pod
+from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process, answers, own_hostname, wait_until
 from tests.e2e.clusters import SCHEDULER_CONFIG, KerfCluster, KerfProcess, assigned_gpus
 from tests.e2e.fixtures import Clusters
@@ -24,6 +27,7 @@ PATIENT = (
     *("--set", "leader_election.renew_deadline_s=8", "--set", "leader_election.retry_s=0.5"),
 )
 """Who leads is not to change by itself on a machine that is busy."""
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kerf"
 WITHIN_S = 60.0
 ONE_GPU = {"genius/gpu-number": "1"}
 """By label alone, so that kube-scheduler's own count of GPUs is no help."""
@@ -49,13 +53,15 @@ class Replicas:
 
 
 @contextmanager
-def service_mode(clusters: Clusters, *arguments: str, of_the_first: tuple[str, ...] = ()) -> Iterator[Replicas]:
-    """Kerf in Service mode; the first replica leads, and may be started with arguments of its own."""
+def service_mode(
+    clusters: Clusters, *arguments: str, of_the_first: tuple[str, ...] = (), module: str = "extender"
+) -> Iterator[Replicas]:
+    """Kerf in Service mode; the first replica leads, and may be started with arguments, and as a module, of its own."""
     clusters.close()
     plane = clusters.plane
     with ExitStack() as stack:
         number = time.monotonic_ns()
-        first = KerfProcess(plane, f"kerf-first-{number}", *OWN, *arguments, *of_the_first)
+        first = KerfProcess(plane, f"kerf-first-{number}", *OWN, *arguments, *of_the_first, module=module)
         stack.callback(first.process.stop, grace_s=0)
         second = KerfProcess(plane, f"kerf-second-{number}", *OWN, *arguments, ready_path="/syncz")
         stack.callback(second.process.stop, grace_s=0)
@@ -168,6 +174,142 @@ def test_a_late_binding_of_a_paused_leader_fails(clusters: Clusters) -> None:
             leader.process.signal(signal.SIGCONT)
             wait_until(lambda: status(leader).startswith("standby: "), WITHIN_S, "the old leader stands by")
             assert booked(cluster) == before == [("node", 0)]
+
+
+def place(kerf: KerfProcess, cluster: KerfCluster, name: str) -> str:
+    """What went wrong, "" when it is bound: filter and bind as kube-scheduler calls them, which knows nothing of it."""
+    found = cluster.pod(name)
+    offered = kerf.post("filter", {"Pod": found, "NodeNames": ["node"]})
+    if offered["Error"] or not offered["NodeNames"]:
+        return offered["Error"] or "no room"
+    binding = {"PodNamespace": "default", "PodName": name, "PodUID": found["metadata"]["uid"], "Node": "node"}
+    return str(kerf.post("bind", binding)["Error"])
+
+
+@pytest.mark.parametrize("arrives", ["during the outage", "when the GPU may have been given away"])
+def test_a_lapse_that_nobody_takes_over_gives_nothing_away_that_may_come_yet(clusters: Clusters, arrives: str) -> None:
+    """A Binding without an answer; then the API server is out of reach of all replicas for longer than the lease."""
+    with HoldingProxy(clusters.plane) as network:
+        arguments = (
+            *("--kubeconfig", str(network.kubeconfig(clusters.plane))),
+            *("--set", "cluster.request_timeout_s=1"),
+        )
+        with service_mode(clusters, *arguments) as replicas:
+            leader, cluster = replicas.leader(), replicas.cluster
+            cluster.add_nodes(gpu_node("node", gpus=1))
+            for name in ("early", "late"):
+                cluster.submit(name, labels=ONE_GPU, scheduler_name="nobody")
+            network.hold_bindings(1)
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(place, leader, cluster, "early")
+                assert network.held.wait(WITHIN_S)
+                network.cut = True
+                assert "its outcome is unknown" in asked.result()
+            wait_until(lambda: status(leader).startswith("standby: "), WITHIN_S, "the lease has lapsed")
+            over = time.monotonic() + 2.0
+            wait_until(
+                lambda: time.monotonic() > over, WITHIN_S, "the outage goes on for longer than a round of settling"
+            )
+            if arrives == "during the outage":
+                network.let_go()
+                wait_until(lambda: network.statuses, WITHIN_S, "the late Binding is answered")
+            network.cut = False
+            leader = wait_until(lambda: [found for found in replicas.replicas if status(found) == "ok"], WITHIN_S, "")[
+                0
+            ]
+            if arrives == "during the outage":
+                assert place(leader, cluster, "late") != ""
+            else:
+                wait_until(lambda: place(leader, cluster, "late") == "", WITHIN_S, "the other pod gets the GPU")
+            before = booked(cluster)
+            network.let_go()
+            wait_until(lambda: network.statuses, WITHIN_S, "the late Binding is answered")
+            assert booked(cluster) == before == [("node", 0)]
+            assert network.statuses == [201 if arrives == "during the outage" else 409]
+
+
+def test_a_leader_that_was_paused_with_its_clock_binds_nothing(clusters: Clusters) -> None:
+    """By its clock it leads. The pod was created after the successor's marks, and the watch tells nothing."""
+    with HoldingProxy(clusters.plane) as network:
+        arguments = ("--kubeconfig", str(network.kubeconfig(clusters.plane)))
+        slow = (*PATIENT[:4], "--set", "leader_election.retry_s=5")
+        with service_mode(clusters, *slow, of_the_first=arguments, module="tests.e2e.pauses") as replicas:
+            leader, cluster = replicas.leader(), replicas.cluster
+            assert leader is replicas.replicas[0]
+            successor = replicas.other(leader)
+            cluster.add_nodes(gpu_node("node", gpus=1))
+            renewals = cluster.plane.request("GET", LEASE)["spec"]["renewTime"]
+            wait_until(
+                lambda: cluster.plane.request("GET", LEASE)["spec"]["renewTime"] != renewals,
+                WITHIN_S,
+                "the lease was renewed a moment ago",
+            )
+            network.mute()
+            leader.process.signal(signal.SIGSTOP)
+            wait_until(lambda: status(successor) == "ok", WITHIN_S, "the other replica leads")
+            for name in ("good", "late"):
+                cluster.submit(name, labels=ONE_GPU, scheduler_name="nobody")
+                if name == "good":
+                    assert place(successor, cluster, name) == ""
+            leader.process.signal(signal.SIGCONT)
+            assert status(leader) == "ok", "so it looks"
+            told = place(leader, cluster, "late")
+            network.unmute()
+            assert told
+            assert booked(cluster) == [("node", 0)]
+            wait_until(lambda: status(leader).startswith("standby: "), WITHIN_S, "it stands by")
+
+
+def test_pods_that_cannot_be_marked_hold_nobody_up(clusters: Clusters) -> None:
+    """Almost 256 KiB of annotations, or almost 1.5 MiB: and a late Binding for them fails all the same."""
+    clusters.close()
+    plane = clusters.plane
+    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml")
+    cluster.add_nodes(gpu_node("node", gpus=1))
+    full = {"theirs": "x" * (256 * 1024 - len("theirs"))}
+    # What a Binding would replace: without it, there is room for the Binding where there is none for a mark.
+    cluster.create(pod("full", labels=ONE_GPU, annotations=full, scheduler_name="nobody"))
+    container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "args": ["y" * 1_400_000]}
+    filled = {"kerf.dev/explanation": "e" * 2000}
+    cluster.create(pod("large", labels=ONE_GPU, annotations=filled, scheduler_name="nobody", containers=[container]))
+    _fill(plane, "large", 100_000, 240_000)
+    late = {
+        name: {
+            "metadata": {
+                "name": name,
+                "resourceVersion": cluster.pod(name)["metadata"]["resourceVersion"],
+                "annotations": {"kerf.dev/assigned-gpus": "0", "kerf.dev/explanation": ""},
+            },
+            "target": {"kind": "Node", "name": "node"},
+        }
+        for name in ("full", "large")
+    }
+    cluster.kerf.process.kill()
+    clusters.restart_kerf()
+    assert (cluster.kerf.metric("kerf_leader"), cluster.kerf.metric("kerf_pods_unmarkable_total")) == (1, 0)
+    for name, binding in late.items():
+        assert cluster.pod(name)["status"]["message"].startswith("Kerf "), "it was changed in the smaller way"
+        with pytest.raises(ApiError, match="409"):
+            plane.request("POST", f"/api/v1/namespaces/default/pods/{name}/binding", binding)
+    for name in late:
+        _change(plane, name, {"theirs": None, "filler": None})  # at its full size a pod can't even be deleted
+
+
+def _fill(plane: ControlPlane, name: str, low: int, high: int) -> None:
+    """Give a pod the longest annotation that the API server takes."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _change(plane, name, {"filler": "x" * middle})
+            low = middle
+        except ApiError as error:
+            assert "request is too large" in str(error)
+            high = middle
+
+
+def _change(plane: ControlPlane, name: str, annotations: dict[str, str | None]) -> None:
+    body = {"metadata": {"annotations": annotations}}
+    plane.request("PATCH", f"/api/v1/namespaces/default/pods/{name}", body, "application/merge-patch+json")
 
 
 @pytest.mark.skipif(not own_hostname("kerf-test"), reason="needs a host name of its own for each kube-scheduler")

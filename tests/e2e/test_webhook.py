@@ -93,10 +93,13 @@ def env_of(stored: Manifest) -> list[Manifest]:
 def test_pods_of_a_namespace_that_opted_in_see_what_they_are_assigned(webhook: Webhook) -> None:
     stored = webhook.create("asking", annotations=TWO_GPUS)
     assert env_of(stored) == [{"name": NAME, "valueFrom": INDICES}]
+    unmarked = webhook.create("unmarked", annotations=TWO_GPUS, marked=False)
+    assert unmarked["spec"]["containers"][0]["resources"]["limits"] == {"kerf.dev/gpu": "1"}
+    assert unmarked["spec"]["containers"][0]["resources"]["requests"]["kerf.dev/gpu"] == "1"
     assert env_of(webhook.create("web")) == []
     assert env_of(webhook.create("by-resource", gpus=2)) == []
     assert env_of(webhook.create("opted-out", annotations=TWO_GPUS, labels={"kerf.dev/inject": "disabled"})) == []
-    for name in ("asking", "web", "by-resource", "opted-out"):
+    for name in ("asking", "unmarked", "web", "by-resource", "opted-out"):
         webhook.delete({"metadata": {"name": name, "namespace": webhook.namespace}})
 
 

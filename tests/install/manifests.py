@@ -7,6 +7,8 @@ from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm
 
 MANIFESTS = CHART.parents[1]
+MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+"""What the chart looks for in the cluster: served by default since 1.36."""
 
 _INSTALL = """\
 # A second kube-scheduler with Kerf as its sidecar, all in one file: kubectl apply -f manifests/install.yaml
@@ -22,6 +24,14 @@ _RBAC = """\
 #
 # For another namespace change it wherever kube-system stands.
 """
+_POLICY = """\
+# Keeps authors of pods from writing what Kerf and the device plugins write on them: SECURITY.md. For a Kerf beside the
+# cluster's own kube-scheduler, with the account of manifests/rbac.yaml or as a static pod (then it speaks as
+# system:kube-scheduler does); manifests/install.yaml brings its own. Written from the chart in manifests/helm/kerf by
+# `make manifests`.
+#
+# Who else may write stands in the lists below: plugins that run in another namespace have to be named there.
+"""
 _WEBHOOK = """\
 # The webhook that tells containers which GPUs they got, and the Kerf that answers it and manifests/queue/webhook.yaml.
 # docs/webhook.md says how to install them, what they do, and what nobody enforces. Written from the chart in
@@ -31,6 +41,16 @@ _WEBHOOK = """\
 #   kubectl label namespace TEAM kerf.dev/inject=enabled
 #
 # Needs the Secret kerf-webhook (tls.crt, tls.key, ca.crt), and the CA in the caBundle fields below. Name the image.
+"""
+_MARKER = """\
+# Keeps pods that ask for GPUs by annotation or label alone from being placed without any while Kerf is down: those that
+# lack the marker kerf.dev/gpu are refused. Kubernetes 1.30 or newer; where Kerf runs beside the cluster's own
+# kube-scheduler (manifests/install.yaml has it for its own). Written from the chart in manifests/helm/kerf by
+# `make manifests`.
+"""
+_MARKER_ADDED = """\
+# As manifests/marker-policy.yaml, and adds the marker: for Kubernetes 1.36 or newer, which has MutatingAdmissionPolicy.
+# Written from the chart in manifests/helm/kerf by `make manifests`.
 """
 _QUEUE_RBAC = """\
 # What Kerf may do besides when its queue is enabled (setting queue.enabled): kubectl apply -f manifests/queue/rbac.yaml
@@ -52,20 +72,29 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
     """The text of each file."""
 
     def render(release: str, *templates: str, **values: str) -> str:
+        served = [f"--api-versions={values.pop('api_versions')}"] if "api_versions" in values else []
         shown = [f"--show-only=templates/{name}.yaml" for name in templates]
         settings = [f"--set={key.replace('__', '.')}={value}" for key, value in values.items()]
         common = ("--namespace", "kube-system", "--kube-version", "v1.36.1", str(CHART))
-        return _plain(helm("template", "--name-template", release, *common, *shown, *settings))
+        return _plain(helm("template", "--name-template", release, *common, *shown, *settings, *served))
 
     queue = MANIFESTS / "queue"
     # A certificate is nothing to ship: whoever installs the webhook by hand makes the Secret.
     certificate = {"webhook__tls__secretName": "kerf-webhook"}
     gated_only = {f"queue__optIn__{who}": "false" for who in ("namespaces", "pods", "genius")}
+    static_pod = {
+        "admissionPolicy__users": "{system:kube-scheduler}",
+        "admissionPolicy__keys": "{kerf.dev/epoch-kube-scheduler}",
+    }
     inject = {"inject__enabled": "true", "queue__enabled": "false", **certificate}
     return {
         MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler", **gated_only),
         MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service"),
+        MANIFESTS / "admission-policy.yaml": _POLICY + render("kerf", "admission-policy", mode="service", **static_pod),
         MANIFESTS / "webhook.yaml": _WEBHOOK + render("kerf", "webhook", "webhook-inject", **inject),
+        MANIFESTS / "marker-policy.yaml": _MARKER + render("kerf", "marker-policy", mode="service"),
+        MANIFESTS / "marker-policy-mutating.yaml": _MARKER_ADDED
+        + render("kerf", "marker-policy", api_versions=MUTATING, mode="service"),
         queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac"),
         queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **certificate),
         queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", queue__pipelines="true"),

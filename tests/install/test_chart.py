@@ -1,6 +1,7 @@
 """What the chart renders, without a cluster."""
 
 import base64
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,34 @@ def test_in_hamis_place_the_scheduler_is_configured_as_the_file_for_it(helm: Hel
     assert config["profiles"] == [
         profile for profile in shipped["profiles"] if profile["schedulerName"] == "hami-scheduler"
     ]
+    assert in_order(config["extenders"]) == in_order(shipped["extenders"])
+
+
+def in_order(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Extender entries with their resources in the order of their names."""
+    names = {"managedResources": [], **entries[0]}["managedResources"]
+    return [{**entries[0], "managedResources": sorted(names, key=lambda item: str(item["name"]))}, *entries[1:]]
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ((), ["kerf-scheduler"]),
+        (("scheduler.name=gpus",), ["gpus"]),
+        (("admissionPolicy.schedulerNames={a,b}",), ["a", "b"]),
+        (("mode=service",), None),
+    ],
+)
+def test_whose_pods_need_the_marker(helm: Helm, values: tuple[str, ...], names: list[str] | None) -> None:
+    """Pods of other schedulers are nobody's business here; in mode `service` nobody knows who asks Kerf."""
+    policy = only(helm.render(*values), "ValidatingAdmissionPolicy", "kerf-marker")
+    conditions = {item["name"]: item["expression"] for item in policy["spec"]["matchConditions"]}
+    expected = None if names is None else f"object.spec.schedulerName in {json.dumps(names, separators=(',', ':'))}"
+    assert conditions.get("by-a-scheduler-that-asks-kerf") == expected
+
+
+def test_the_marker_can_be_left_to_others(helm: Helm) -> None:
+    assert "kerf-marker" not in {item["metadata"]["name"] for item in helm.render("admissionPolicy.marker=false")}
 
 
 def test_other_settings_make_other_pods(helm: Helm) -> None:

@@ -64,6 +64,7 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     assert verdicts(found) == {
         "Kubernetes": "ok",
         "Kerf": "broken",
+        "admission policy": "note",
         "device plugin": "broken",
         "DCGM": "note",
         "Prometheus": "note",
@@ -80,7 +81,7 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     )
     assert found["rights"]["verdict"] == found["scheduler configuration"]["verdict"] == "ok"
     assert "kerf-scheduler" in found["scheduler configuration"]["told"]
-    assert found["version skew"]["verdict"] == "ok"
+    assert found["version skew"]["verdict"] == found["admission policy"]["verdict"] == "ok"
 
     status_of = {"status": {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1}}
     plane.request("PATCH", f"{DEPLOYMENT}/status", status_of, MERGE_PATCH)
@@ -139,6 +140,7 @@ def test_each_right_that_is_missing_is_told_with_what_it_breaks(plane: ControlPl
         (("scheduler.tag=v1.20.0",), {}, "version skew", "kube-scheduler 1.20 on Kubernetes 1."),
         ((), {"ignorable": True}, "scheduler configuration", "ignorable is true"),
         ((), {"bindVerb": ""}, "scheduler configuration", "bindVerb is missing"),
+        ((), {"managedResources": []}, "scheduler configuration", "one entry for all pods"),
         (("scheduler.percentageOfNodesToScore=50",), {}, "scheduler configuration", "is not 100"),
     ],
 )
@@ -157,6 +159,26 @@ def test_a_scheduler_that_calls_it_wrongly(
     assert "helm upgrade kerf" in found[what]["fix"]
     if change:  # Helm sees no change in its own objects, and would leave this one
         plane.request("DELETE", path)
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_a_policy_that_is_missing_or_stops_kerf_is_told(plane: ControlPlane, helm: Helm) -> None:
+    upgrade = ("upgrade", "--install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
+    helm(*upgrade, "--set", "admissionPolicy.enabled=false")
+    _, found = check(plane)
+    assert (found["admission policy"]["verdict"], "is not there" in found["admission policy"]["told"]) == ("note", True)
+    assert "--set admissionPolicy.enabled=true" in found["admission policy"]["fix"]
+    helm(*upgrade, "--set", "admissionPolicy.enabled=true")
+    _, found = check(plane)
+    assert found["admission policy"]["verdict"] == "ok"
+    helm("install", "another", str(CHART), "--namespace", "elsewhere", "--create-namespace")
+    try:
+        _, found = check(plane)
+        assert found["admission policy"]["verdict"] == "broken"
+        assert "kerf-assignments does not except system:serviceaccount:" in found["admission policy"]["told"]
+    finally:
+        helm("uninstall", "another", "--namespace", "elsewhere")
 
 
 @pytest.mark.e2e

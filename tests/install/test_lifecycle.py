@@ -74,7 +74,10 @@ def test_install_upgrade_rollback_uninstall(plane: ControlPlane, helm: Helm, ins
 
     service = ["--set", "mode=service", "--set", "replicas=2"]
     notes = helm("upgrade", "kerf", str(CHART), "--namespace", NAMESPACE, *service)
-    assert "http://kerf.kerf-system.svc:8888" in notes
+    told = notes[notes.index("     extenders:") :].partition("   kube-scheduler in the host")[0]
+    shipped = (SCHEDULER_CONFIG / "decisive.yaml").read_text()
+    expected = yaml.safe_load(shipped.replace("127.0.0.1", "kerf.kerf-system.svc"))["extenders"]
+    assert yaml.safe_load(told)["extenders"] == expected
     second = deployment(plane)
     assert second is not None
     assert second["spec"]["replicas"] == 2
@@ -235,9 +238,9 @@ def test_what_is_installed_schedules(plane: ControlPlane, installed: str, tmp_pa
     found = deployment(plane)
     assert found is not None
     spec = found["spec"]["template"]["spec"]
-    (kerf,) = spec["initContainers"]
+    assert "initContainers" not in spec  # kube-scheduler starts whether Kerf does or not
+    kerf, scheduler = spec["containers"]
     assert kerf["args"] == ["serve", "--config=/etc/kerf/kerf.yaml"]
-    (scheduler,) = spec["containers"]
     assert (scheduler["command"], scheduler["args"]) == (["kube-scheduler"], ["--config=/etc/kerf/scheduler.yaml"])
 
     with ExitStack() as running:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 import yaml
 
 from tests.controlplane import podgroups
-from tests.controlplane.api import ApiError
-from tests.controlplane.objects import POD_GROUPS, pod
+from tests.controlplane.objects import POD_GROUPS
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import RBAC, ROOT, SERVICE_ACCOUNT
@@ -134,28 +132,3 @@ def test_without_one_it_does_not_and_says_why(stage: Stage, runner: asyncio.Runn
     with without(stage.plane, lacking):
         assert not runner.run(FLOWS[lacking](stage)), f"nothing breaks without {lacking}: give the right up"
     assert stage.refused, f"broken without {lacking}, and not a word of why:\n{stage.said}"
-
-
-def test_the_policy_of_the_threat_model_holds(stage: Stage) -> None:
-    """SECURITY.md gives one for those who do not trust the authors of pods with assignments."""
-    (policy,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "SECURITY.md").read_text(), re.DOTALL)
-    stage.plane.apply(policy)
-    path = "/api/v1/namespaces/default/pods?dryRun=All"
-
-    def refused(manifest: Manifest) -> str:
-        try:
-            stage.plane.request("POST", path, manifest)
-        except ApiError as error:
-            return error.message
-        return ""
-
-    claims = pod("claims", annotations={"kerf.dev/assigned-gpus": "0"})
-    try:
-        assert "is written by Kerf" in wait_until(lambda: refused(claims), 20.0, "the policy is in effect")
-        assert "placed by a scheduler" in refused(pod("binds-itself", nodeName="node"))
-        assert refused(pod("asks", annotations={"kerf.dev/gpu-memory-each": "1Gi"})) == ""
-        assert refused(pod("says-nothing")) == ""
-    finally:
-        for kind, name in (("policies", "kerf-assignments"), ("policybindings", "kerf-assignments")):
-            group = "/apis/admissionregistration.k8s.io/v1"
-            stage.plane.request("DELETE", f"{group}/validatingadmission{kind}/{name}")

@@ -118,7 +118,7 @@ def test_verify_jobs_reports_pairs_and_its_status_says_whether_the_aim_is_reache
     assert [window["held_out"] for window in report["windows"]] == [False, True]
     # One window is held out: its interval has no width, and its mean is the window's own.
     known, held_out = report["windows"]
-    assert report["intervals"]["windows"]["jct_reduction"] == {"mean": held_out["jct_reduction"], "half_width": 0}
+    assert report["intervals"]["windows"]["jct_reduction"] == {"mean": held_out["jct_reduction"], "half_width": None}
     for row in (report["whole"], known, held_out, *report["samples"]):
         before, after = row["jct_s"]
         assert row["jct_reduction"] == pytest.approx(1 - after / before, abs=2e-4)

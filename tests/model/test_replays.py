@@ -99,3 +99,14 @@ def test_verification_finds_another_result(tmp_path: Path) -> None:
     assert not run.equal
     same = dataclasses.replace(run, published=tuple(value for value in run.ours if value is not None))
     assert same.equal
+
+
+def test_a_pod_that_was_left_though_it_fitted_is_counted_as_refused(small: Workload) -> None:
+    done = replay(small, baseline("fgd"), 5)
+    assert measures(small, done)["refused"] == 0
+    placed = done.placed.copy()
+    first = int(np.flatnonzero(placed >= 0)[-1])  # the last one placed: nothing that comes after it is missed
+    placed[first] = -1
+    told = measures(small, dataclasses.replace(done, placed=placed))
+    assert told["refused"] == 1
+    assert told["placed"] + told["failed"] + told["refused"] == told["pods"]

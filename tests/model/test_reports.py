@@ -16,7 +16,12 @@ def test_interval_is_students() -> None:
     found = reports.interval([1.0, 2.0, 3.0])
     assert found.mean == 2.0
     assert found.half_width == pytest.approx(4.303 / 3**0.5)
-    assert str(reports.interval([5.0])) == "5.00 ± 0.00"
+    assert str(found) == "2.00 ± 2.48"
+
+
+def test_one_value_has_no_interval() -> None:
+    found = reports.interval([5.0])
+    assert (found.half_width, str(found)) == (None, "5.00")
 
 
 def test_report(tmp_path: Path) -> None:

@@ -107,22 +107,22 @@ def test_a_booking_appears_without_a_reload(open_page: Opener, server: Server) -
 
 def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Server) -> None:
     page = open_page()
-    post(server, "filter", bodies.args(pod("train-1", 9), ["a100-0", "a100-1", "t4-0", "cpu-0"]))
+    post(server, "filter", bodies.args(pod("train-9", 9), ["a100-0", "a100-1", "t4-0", "cpu-0"]))
     waiting = page.get_by_role("table", name="Pods without a node")
-    link = waiting.get_by_role("link", name="default/train-1")
-    expect(waiting.get_by_role("row").nth(1)).to_contain_text("2 × best here: 8 installed")
+    link = waiting.get_by_role("link", name="default/train-9")
+    expect(waiting.get_by_role("row").filter(has=link)).to_contain_text("2 × best here: 8 installed")
     for _ in range(40):
         page.keyboard.press("Tab")
         if link.evaluate("(link) => link === document.activeElement"):
             break
     expect(link).to_be_focused()
     page.keyboard.press("Enter")
-    dialog = page.get_by_role("dialog", name="default/train-1")
+    dialog = page.get_by_role("dialog", name="default/train-9")
     expect(dialog).to_contain_text("pending")
     expect(dialog).to_contain_text("0 of 4 candidates had room")
     expect(dialog.get_by_role("listitem").first).to_contain_text("1 GPU fewer (8 instead of 9): a100-1")
     expect(dialog.get_by_role("table", name="Candidates, best first").get_by_role("row")).to_have_count(5)
-    assert page.url.endswith("#pod/default/train-1")
+    assert page.url.endswith("#pod/default/train-9")
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     expect(link).to_be_focused()
@@ -157,6 +157,7 @@ def test_what_if(open_page: Opener) -> None:
     page.get_by_role("button", name="Plan it").click()
     told = page.locator("#trial-told")
     expect(told).to_contain_text("3 of 20 pods would be placed")
+    expect(told).to_contain_text(re.compile(r"in fragments: \d+\.\d % of all GPU units now, \d+\.\d % then"))
     page.get_by_label("Add nodes").fill("a100-0=2")
     page.keyboard.press("Enter")
     expect(told).to_contain_text("5 of 20 pods would be placed")

@@ -9,6 +9,7 @@ import pytest
 
 from extender.cluster.ledger import Ledger
 from extender.cluster.transports import ApiError
+from extender.cluster.unbound import Condition
 from extender.core.durations import Durations
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.nodebooks import Booked, NodeBook
@@ -36,6 +37,21 @@ def test_gated_pods_enter_open_and_leave() -> None:
     backlog.remove(pod(gated=False))
     assert watched.gone == ["p"]
     assert not backlog.entries
+
+
+def test_kinds_of_pods_that_are_gone_are_forgotten() -> None:
+    backlog = Watched().backlog
+    stays = pod("stays", spec={"nodeSelector": {"zone": "a"}})
+    for number in range(300):
+        backlog.upsert(pod(f"p-{number}", spec={"nodeSelector": {"n": str(number)}}))
+    backlog.upsert(stays)
+    backlog.forget_kinds()
+    assert backlog.kinds.count == 302  # each is somebody's
+    backlog.keep({"uid-stays"}, 0.0)
+    backlog.forget_kinds()
+    [entry] = backlog.waiting()
+    assert entry.planned is not None
+    assert (backlog.kinds.count, backlog.kinds.kind_of(stays.spec), entry.planned.kind) == (2, 1, 1)
 
 
 def test_pods_being_deleted_or_gone_from_a_list_leave() -> None:
@@ -239,3 +255,45 @@ def test_opening_keeps_the_gates_of_others_and_takes_a_refusal_for_what_it_is() 
             await Realiser(Answers(refuse=[ApiError(500, "", "")])).nominate(two, "n")  # type: ignore[arg-type]
 
     asyncio.run(run())
+
+
+def refused(manifest: Pod) -> Pod:
+    condition = Condition(type="PodScheduled", reason="Unschedulable", message="no room")
+    return msgspec.structs.replace(manifest, status=msgspec.structs.replace(manifest.status, conditions=[condition]))
+
+
+def nominated(manifest: Pod, node: str) -> Pod:
+    return msgspec.structs.replace(manifest, status=msgspec.structs.replace(manifest.status, nominated_node_name=node))
+
+
+def test_an_author_who_says_that_his_pods_were_planned_books_nothing() -> None:
+    watched, now = Watched(), 100.0
+    planned = {"kerf.dev/planned-node": "n"}
+    for number in range(300):
+        watched.backlog.upsert(pod(f"forged-{number}", gated=False, annotations=planned))
+    watched.backlog.upsert(nominated(pod("elsewhere", gated=False, annotations=planned), "m"))
+    assert not watched.backlog.entries
+    watched.backlog.upsert(refused(pod("refused", gated=False, annotations={"kerf.dev/planned-node": "x" * 100_000})))
+    assert watched.backlog.on_their_way(now) == []
+    [entry] = watched.backlog.lost()  # it takes its turn as a pod behind the gate does
+    assert (entry.node, entry.by_kerf, len(entry.lost) < 300) == ("", False, True)
+    watched.backlog.upsert(nominated(pod("real", gated=False, annotations=planned), "n"))
+    assert [(entry.pod.metadata.name, entry.node, entry.by_kerf) for entry in watched.backlog.on_their_way(now)] == [
+        ("real", "n", True)
+    ]
+
+
+def test_who_takes_the_gate_off_himself_is_nobody_that_kerf_has_let_go() -> None:
+    watched = Watched()
+    watched.backlog.upsert(pod())
+    watched.backlog.upsert(pod(gated=False, annotations={"kerf.dev/planned-node": "n"}))
+    [entry] = watched.backlog.opened()
+    assert (entry.node, entry.by_kerf) == ("", False)
+
+
+def test_a_standby_knows_whom_the_leader_has_let_go() -> None:
+    watched = Watched()
+    watched.backlog.upsert(pod())
+    watched.backlog.upsert(nominated(pod(gated=False, annotations={"kerf.dev/planned-node": "n"}), "n"))
+    [entry] = watched.backlog.opened()
+    assert (entry.node, entry.by_kerf) == ("n", True)

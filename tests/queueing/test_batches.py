@@ -3,8 +3,13 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from extender.cluster.ledger import Ledger
+from extender.cluster.pods import read_compute, read_pod_request, requested
+from extender.core.clusters import Mask
+from extender.core.quantities import MIB
 from extender.core.requests import RequestError
 from extender.queueing.batches import (
     FUNCTION_SPEC,
@@ -18,8 +23,9 @@ from extender.queueing.batches import (
     room_of,
     view_of,
 )
-from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
-from extender.queueing.restrictions import Kinds, allows
+from extender.queueing.manifests import Node, Pod, PodSpec, decode_node, decode_pod
+from extender.queueing.restrictions import Kinds, Terrain
+from tests.queueing.oracles import allows
 
 
 def pod(spec: dict[str, Any] | None = None, **metadata: Any) -> Pod:
@@ -90,6 +96,33 @@ def test_init_containers_and_sidecars_count_as_kube_scheduler_counts_them() -> N
     assert asked_of(found).cpu_milli == 3600  # max(1 + 0.5, 0.5 + 3) + 0.1
 
 
+@pytest.mark.parametrize(
+    ("of_pod", "asked"),
+    [
+        pytest.param({"requests": {"cpu": "8", "memory": "2Gi"}}, (8100, 2048), id="said for the pod, overhead on top"),
+        pytest.param({"requests": {"cpu": "500m"}}, (600, 1024), id="less than the containers, whose memory counts"),
+        pytest.param({"limits": {"cpu": "8"}}, (1100, 1024), id="a limit, where containers request: they count"),
+        pytest.param({}, (1100, 1024), id="nothing said for the pod"),
+    ],
+)
+def test_resources_of_the_pod_as_a_whole_are_the_same_everywhere(
+    of_pod: dict[str, Any], asked: tuple[int, int]
+) -> None:
+    """Planner, ledger, evictions and reservations count by one rule: `PodRequests` of kube-scheduler."""
+    spec = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}], "resources": of_pod}
+    found = pod({**spec, "overhead": {"cpu": "100m"}}, annotations={"kerf.dev/gpu-count": "1"})
+    request = read_pod_request(found)
+    assert (asked_of(found).cpu_milli, asked_of(found).memory_mib) == asked
+    assert read_compute(found.spec) == (request.cpu_milli, request.memory_mib) == asked
+    assert (requested(found.spec, "cpu") * 1000, requested(found.spec, "memory") / MIB) == asked
+
+
+def test_a_limit_of_the_pod_alone_is_its_request_as_the_api_server_defaults_it() -> None:
+    found = pod({"containers": [{}], "resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "1"}}})
+    assert read_compute(found.spec) == (2000, 0)
+    assert requested(found.spec, "nvidia.com/gpu") == 0  # not for a pod as a whole
+
+
 def test_absurd_sizes_stay_within_an_array() -> None:
     assert asked_of(asking("1e30", "999999999E")).cpu_milli < 2**51
     strange = decode_node({"status": {"allocatable": {"cpu": "nonsense", "memory": "1e30", "pods": "-4"}}})
@@ -150,7 +183,72 @@ TAINTED = {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
     ],
 )
 def test_restrictions(spec: dict[str, Any], node_spec: dict[str, Any], expected: bool) -> None:
-    assert allows(pod(spec).spec, node(spec=node_spec, labels={"zone": "a", "size": "4"})) is expected
+    found = node(spec=node_spec, labels={"zone": "a", "size": "4"})
+    assert allows(pod(spec).spec, found) is expected
+    assert terrain_of(found).allowed(pod(spec).spec).tolist() == [expected]
+
+
+def terrain_of(*nodes: Node) -> Terrain:
+    ledger = Ledger(reservation_ttl_s=1)
+    for item in nodes:
+        ledger.upsert_node(item)
+    return Terrain(ledger.snapshot(0), nodes)
+
+
+WORDS = st.sampled_from(["a", "b", "3", "7", "n1"])
+KEYS = st.sampled_from(["zone", "size", "metadata.name", "nowhere"])
+OPERATORS = st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Like"])
+EXPRESSION = st.fixed_dictionaries({"key": KEYS, "operator": OPERATORS, "values": st.lists(WORDS, max_size=3)})
+TERM = st.fixed_dictionaries(
+    {}, optional={name: st.lists(EXPRESSION, max_size=2) for name in ("matchExpressions", "matchFields")}
+)
+EFFECTS = st.sampled_from(["", "NoSchedule", "NoExecute", "PreferNoSchedule"])
+TOLERATION = st.fixed_dictionaries(
+    {"key": st.sampled_from(["", "gpu", "disk"]), "value": WORDS, "effect": EFFECTS},
+    optional={"operator": st.sampled_from(["Exists", "Equal"])},
+)
+TAINT = st.fixed_dictionaries({"key": st.sampled_from(["gpu", "disk"]), "value": WORDS, "effect": EFFECTS})
+SPEC = st.fixed_dictionaries(
+    {},
+    optional={
+        "nodeSelector": st.dictionaries(KEYS, WORDS, max_size=2),
+        "tolerations": st.lists(TOLERATION, max_size=2),
+        "affinity": st.lists(TERM, max_size=2).map(
+            lambda terms: {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+            }
+        ),
+    },
+)
+NODE = st.tuples(
+    st.dictionaries(st.sampled_from(["zone", "size"]), WORDS),
+    st.fixed_dictionaries({"taints": st.lists(TAINT, max_size=2), "unschedulable": st.booleans()}),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SPEC, st.lists(NODE, max_size=5))
+def test_where_a_kind_may_run_is_what_a_look_at_every_node_says(spec: dict[str, Any], described: list[Any]) -> None:
+    nodes = [node(f"n{number}", labels=labels, spec=given) for number, (labels, given) in enumerate(described)]
+    asked = pod(spec).spec
+    assert terrain_of(*nodes).allowed(asked).tolist() == [allows(asked, item) for item in nodes]
+
+
+def test_a_kind_is_worked_out_once_for_a_terrain() -> None:
+    kinds, asked = Kinds(), []
+
+    class Counting(Terrain):
+        def allowed(self, spec: PodSpec) -> Mask:
+            asked.append(spec.node_selector)
+            return super().allowed(spec)
+
+    terrain = Counting(terrain_of(node()).cluster, [node(labels={"a": "1"})])
+    for value in "112":
+        kinds.kind_of(pod({"nodeSelector": {"a": value}}).spec)
+        kinds.masks(terrain)
+    assert (asked, kinds.masks(terrain).tolist()) == ([None, {"a": "1"}, {"a": "2"}], [[True], [True], [False]])
+    kinds.masks(Counting(terrain.cluster, [node()]))
+    assert len(asked) == 6
 
 
 def test_equal_restrictions_are_one_kind() -> None:

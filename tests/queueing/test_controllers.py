@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from extender.cluster.holdings import Holding
 from extender.cluster.ledger import Ledger
-from extender.cluster.placements import Placer
+from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
 from extender.core.orders import Order
+from extender.core.requests import GpuRequest
 from extender.queueing.boards import free_units
 from extender.queueing.controllers import QueueController
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.options import Options
+from extender.queueing.quotas import Quotas
 
 Manifest = dict[str, Any]
 GATES = [{"name": "kerf.dev/queue"}]
@@ -628,8 +630,8 @@ def test_it_ends_also_when_something_moves_as_it_is_told_to(steps: int) -> None:
         for _ in range(steps):
             await asyncio.sleep(0)
         stopped, _ = await asyncio.wait([asyncio.create_task(rig.queue.stop())], timeout=2.0)
-        for task in rig.queue._tasks:
-            task.cancel()  # those that have not ended: without it a failure would never be told
+        for worker in rig.queue.tasks._workers.values():
+            worker.task.cancel()  # those that have not ended: without it a failure would never be told
         assert stopped
 
     asyncio.run(story())
@@ -680,3 +682,52 @@ def test_s1_who_gives_way_goes_where_nobody_else_can() -> None:
     rig.pod("huge", 3)
     rig.round()
     assert rig.api.order == ["small"]
+
+
+def other(name: str, gpus: int, namespace: str) -> Manifest:
+    """A pod of another namespace, behind the gate."""
+    resources = {"limits": {"nvidia.com/gpu": gpus, "cpu": 1}}
+    return {
+        "metadata": {"name": name, "namespace": namespace, "uid": name, "annotations": {}},
+        "spec": {"schedulingGates": GATES, "containers": [{"resources": resources}]},
+        "status": {"phase": "Pending"},
+    }
+
+
+def test_pods_that_nobody_binds_hold_up_no_other_namespace() -> None:
+    rig = Rig(max_open=8)
+    rig.node("n", 64)
+    for number in range(20):
+        rig.pod(f"stuck-{number:02}", 1, created="2026-01-01T00:00:00Z")
+    rig.round()
+    assert sum(bool(rig.node_of(f"stuck-{number:02}")) for number in range(20)) == 8  # nobody else waits
+    rig.api.pods["good"] = other("good", 1, "good")
+    rig.queue.backlog.upsert(decode_pod(rig.api.pods["good"]))
+    rig.round()
+    assert rig.node_of("good") == "n"
+
+
+def test_quotas_hold_for_those_who_opt_out_of_the_queue() -> None:
+    rig = Rig(quotas=Quotas({"ns": 2.0}))
+    rig.node("n", 8)
+
+    def asks(name: str, namespace: str = "ns") -> str:
+        """What filter would be told, and what it then does."""
+        identity, request = PodIdentity(namespace, name, name), GpuRequest(1)
+        why = rig.queue.over_quota(identity, request)
+        if not why:
+            rig.ledger.reserve(name, "n", Holding(1), rig.now)
+        return why
+
+    assert [asks(name) for name in ("a", "b", "b", "c", "d")] == ["", "", "", *["quota of namespace ns: 2 GPUs"] * 2]
+    assert asks("e", "free") == ""
+    rig.ledger.release("a")
+    assert [asks("c"), asks("d")] == ["", "quota of namespace ns: 2 GPUs"]
+    rig.pod("queued", 1)
+    rig.round()
+    assert rig.node_of("queued") == ""  # and what they have counts
+    rig.ledger.release("c")
+    rig.round()
+    assert rig.node_of("queued") == "n"
+    assert rig.queue.over_quota(PodIdentity("ns", "queued", "queued"), GpuRequest(1)) == ""
+    assert asks("d")

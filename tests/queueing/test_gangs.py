@@ -50,6 +50,39 @@ def test_a_pod_group_says_the_size() -> None:
     asyncio.run(run())
 
 
+def test_many_gangs_are_asked_about_by_one_paged_list_of_their_namespace() -> None:
+    async def run() -> None:
+        api = Answers({PODS: {"items": []}})
+        gangs = [{"kerf.dev/gang": f"g-{number}", "kerf.dev/gang-size": "2"} for number in range(300)]
+        waiting = entries(*(pod(f"p-{number}", annotations=said) for number, said in enumerate(gangs)))
+        units = await units_of(waiting, Gangs(api, lambda: 0.0))  # type: ignore[arg-type]
+        assert (len(units), api.asked) == (300, [PODS])
+        assert api.queries == [{"fieldSelector": "status.phase!=Failed", "limit": "500"}]
+
+    asyncio.run(run())
+
+
+def test_a_round_asks_a_few_questions_and_everybody_has_a_turn() -> None:
+    async def run() -> None:
+        api, now = Answers(), [0.0]
+        gangs = Gangs(api, lambda: now[0])  # type: ignore[arg-type]
+        label = "scheduling.x-k8s.io/pod-group"
+        waiting = entries(*(pod(f"p-{number}", labels={label: f"g-{number}"}) for number in range(40)))
+        unknown = []
+        for _ in range(3):
+            asked = len(api.asked)
+            units = await units_of(waiting, gangs)
+            unknown.append(sum("waits for the API server to be asked" in unit.missing for unit in units))
+            assert len(api.asked) - asked <= 16
+        assert unknown == [24, 8, 0]
+        now[0] = 6.0  # what was learned is due again: first what was learned longest ago
+        api.asked.clear()
+        await units_of(waiting, gangs)
+        assert len(api.asked) == 16
+
+    asyncio.run(run())
+
+
 def member(name: str, *, node: str = "n", phase: str = "Running", owner: str = "", **metadata: Any) -> dict[str, Any]:
     """A pod of the gang that was let go."""
     owners = [{"uid": owner, "kind": "Job", "name": owner, "controller": True}] if owner else []

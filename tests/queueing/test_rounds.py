@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from extender.core.policies import POLICIES
 from extender.queueing.plans import PlanPod, View
 from extender.queueing.quotas import Quotas
-from extender.queueing.rounds import Head, Round, Rules, greedy_round
+from extender.queueing.rounds import Head, Round, Rules, greedy_round, searched_round
 from tests.core.builders import node
 from tests.queueing.builders import A100, check, gpu_pod, gpu_view, plain_view, view_of
 
@@ -117,3 +118,10 @@ def test_equal_pods_without_room_are_not_looked_at_one_by_one() -> None:
     made = greedy_round(view, pods, Rules())
     assert made.plan.num_placed == 3
     assert len(made.plan.unassigned) == 4997
+
+
+def test_a_searched_plan_ranks_by_the_deployments_policy() -> None:
+    view = replace(gpu_view(2, gpus=4), policies={"spread": POLICIES["spread"]})  # there is no other
+    pods = [gpu_pod("ns/a", 1), gpu_pod("ns/b", 1)]
+    made = searched_round(view, pods, Rules(policy="spread"), "genetic")
+    assert made.plan.num_placed == 2

@@ -39,10 +39,12 @@ class Answers:
         self._answers = answers or {}
         self._refuse = refuse or []
         self.asked: list[str] = []
+        self.queries: list[Query] = []
         self.written: list[tuple[str, Any]] = []
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
         self.asked.append(path)
+        self.queries.append(query or {})
         if path not in self._answers:
             raise ApiError(404, "NotFound", path)
         return msgspec.json.encode(self._answers[path])

@@ -56,6 +56,7 @@ class Kerf:
         self.clock = clock
         self.service: Service = app.state.service
         self.streams: Streams = app.state.streams
+        self._called_at = clock.now
 
     def filter(self, pod: Manifest, names: Sequence[str]) -> Any:
         """The answer of /filter."""
@@ -140,6 +141,10 @@ class Kerf:
         self._runner.run(asyncio.sleep(0.002))
 
     def _call(self, method: str, path: str, chunks: Chunks, headers: Mapping[str, str]) -> Answer:
+        if self.clock.now != self._called_at:
+            self._called_at = self.clock.now
+            self.cluster.breathe()  # else the API server would have been silent for as long as the clock was moved
+            self.settle()
         return self._runner.run(call(self._app, method, path, chunks, headers))
 
 

@@ -86,7 +86,7 @@ def patched(manifest: Manifest, response: Manifest) -> Manifest:
         return result
     assert response["patchType"] == "JSONPatch"
     for operation in json.loads(base64.b64decode(response["patch"])):
-        *parents, last = operation["path"].removeprefix("/").split("/")
+        *parents, last = (part.replace("~1", "/") for part in operation["path"].removeprefix("/").split("/"))
         holder: Any = result
         for key in parents:
             holder = holder[int(key)] if isinstance(holder, list) else holder[key]
@@ -120,7 +120,8 @@ def env_of(manifest: Manifest, kind: str = "containers") -> dict[str, Any]:
 def test_the_answer_byte_for_byte(kerf: Kerf) -> None:
     patch = (
         b'[{"op":"add","path":"/spec/containers/0/env","value":[{"name":"NVIDIA_VISIBLE_DEVICES","valueFrom":'
-        b'{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.annotations[\'kerf.dev/assigned-gpus\']"}}}]}]'
+        b'{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.annotations[\'kerf.dev/assigned-gpus\']"}}}]},'
+        b'{"op":"add","path":"/spec/containers/0/resources/limits/kerf.dev~1gpu","value":"1"}]'
     )
     assert kerf.post("/mutate", json.dumps(review(asking())).encode()).content == (
         b'{"response":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002","allowed":true,"patchType":"JSONPatch","patch":"'
@@ -221,7 +222,8 @@ def test_uuids_where_they_are_known(nodes: list[Manifest], devices: str, field: 
         assert env_of(mutated(kerf, asking({"name": "a"}))) == {"a": [assigned(field)]}
         # What a replica with another view has injected stays.
         for other in (INDICES, UUIDS):
-            assert "patch" not in respond(kerf, review(asking({"name": "a", "env": [assigned(other)]})))
+            stored = {"name": "a", "env": [assigned(other)], "resources": {"limits": MARKED}}
+            assert "patch" not in respond(kerf, review(asking(stored)))
 
 
 # What is left alone
@@ -242,8 +244,6 @@ def limited(limits: Manifest) -> Manifest:
         pytest.param(review(pod("gpu", 2, annotations={"kerf.dev/gpu-model": "a100"})), id="by resource, conditions"),
         pytest.param(review(limited({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4k"})), id="HAMi"),
         pytest.param(review(limited({"aliyun.com/gpu-mem": "1"})), id="gpushare"),
-        pytest.param(review(asking(resourceClaims=[{"name": "gpu"}])), id="resource claim"),
-        pytest.param(review(asking(labels={"kerf.dev/inject": "disabled"})), id="opted out"),
         pytest.param(review(asking(), operation="UPDATE"), id="no creation"),
         pytest.param(review(asking(), subResource="ephemeralcontainers"), id="a part of a pod"),
         pytest.param(review(asking(), kind={"group": "apps", "version": "v1", "kind": "Deployment"}), id="no pod"),
@@ -291,7 +291,8 @@ def test_nothing_is_asked_of_the_mirror(kerf: Kerf) -> None:
 )
 def test_what_cannot_be_understood_is_allowed_with_a_warning(kerf: Kerf, body: bytes, fault: str) -> None:
     response = respond(kerf, body)
-    assert "patch" not in response
+    patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
+    assert [operation["path"] for operation in patch] in ([], ["/spec/containers/0/resources/limits/kerf.dev~1gpu"])
     (warning,) = warnings(response)
     assert fault in warning
 
@@ -306,7 +307,7 @@ def test_warnings_are_few_and_short(kerf: Kerf) -> None:
     loud = [{"name": f"c{number}" * 60, "env": [{"name": NAME, "value": "all"}]} for number in range(50)]
     response = respond(kerf, review(asking(*loud)))
     assert len(warnings(response)) == 8
-    assert len(json.loads(base64.b64decode(response["patch"]))) == 50
+    assert len(json.loads(base64.b64decode(response["patch"]))) == 50 + 1  # and the marker
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +350,8 @@ def test_any_pod_ends_with_its_own_gpus_or_none(
             assert shown in (assigned(), assigned(UUIDS))
         others = [variable for variable in before.get("env") or [] if variable["name"] != NAME]
         assert [variable for variable in after["env"] if variable["name"] != NAME] == others
-        assert {**after, "env": None} == {**before, "env": None}
+        assert {**after, "env": None, "resources": None} == {**before, "env": None, "resources": None}
+        assert ("resources" in after) == (kind == "containers" and at == 0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -357,3 +359,59 @@ def test_any_pod_ends_with_its_own_gpus_or_none(
 def test_anything_is_allowed(service: Kerf, data: st.DataObject) -> None:
     body = data.draw(st.one_of(st.binary(max_size=100), damaged(review(asking({"name": "a", "env": [VOID]})))))
     respond(service, body)
+
+
+# The marker
+
+MARKED = {"kerf.dev/gpu": "1"}
+
+
+def limits_of(manifest: Manifest) -> list[Any]:
+    return [container.get("resources", {}).get("limits") for container in manifest["spec"]["containers"]]
+
+
+@pytest.mark.parametrize(
+    ("first", "limits"),
+    [
+        ({"name": "a"}, MARKED),
+        ({"name": "a", "resources": {}}, MARKED),
+        ({"name": "a", "resources": {"requests": {"cpu": "1"}}}, MARKED),
+        ({"name": "a", "resources": {"limits": {"cpu": "1"}}}, {"cpu": "1", **MARKED}),
+        ({"name": "a", "resources": {"limits": {"kerf.dev/gpu": 1}}}, {"kerf.dev/gpu": 1}),
+    ],
+)
+def test_a_pod_that_asks_by_annotation_alone_is_marked_once(kerf: Kerf, first: Manifest, limits: Manifest) -> None:
+    assert limits_of(mutated(kerf, asking(first, {"name": "b"}))) == [limits, None]
+
+
+@pytest.mark.parametrize(
+    ("change", "marked"),
+    [
+        ({"labels": {"kerf.dev/inject": "disabled"}}, True),
+        ({"spec": {"resourceClaims": [{"name": "gpu"}]}}, True),
+        ({"spec": {"nodeName": "node"}}, False),
+        ({"annotations": {"kerf.dev/gpu-count": "many"}}, True),  # else it would be placed while nobody can refuse it
+        ({"annotations": {"kerf.dev/gpu-count": "0"}}, False),
+        ({"annotations": {"kerf.dev/gpu-count": " "}}, False),
+        ({"annotations": {"kerf.dev/gpu-count": "", "kerf.dev/gpu-model": "0"}}, True),
+        ({"annotations": {"kerf.dev/gpu-count": ""}, "labels": {"genius/gpu-memory-each": "16000"}}, True),
+        ({"annotations": {"kerf.dev/gpu-count": ""}, "labels": {"genius/priority": "3"}}, False),
+    ],
+)
+def test_whoever_asks_is_marked_whatever_is_injected(kerf: Kerf, change: dict[str, Manifest], marked: bool) -> None:
+    manifest = asking({"name": "a"}, annotations=change.get("annotations", {}))
+    manifest["metadata"]["labels"] = change.get("labels", {})
+    manifest["spec"] |= change.get("spec", {})
+    response = respond(kerf, review(manifest))
+    assert limits_of(patched(manifest, response)) == [MARKED if marked else None]
+
+
+@pytest.mark.parametrize(
+    "resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpumem", "aliyun.com/gpu-mem"]
+)
+def test_who_asks_by_resource_needs_no_marker(kerf: Kerf, resource: str) -> None:
+    for kind in ("containers", "initContainers"):
+        manifest = asking({"name": "a"})
+        manifest["spec"].setdefault(kind, []).append({"name": "b", "resources": {"limits": {resource: "2"}}})
+        response = respond(kerf, review(manifest))
+        assert limits_of(patched(manifest, response))[0] is None

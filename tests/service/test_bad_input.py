@@ -95,16 +95,24 @@ ASKING = ("filter", "prioritize")
         pytest.param(b'"Pod"', "got `str`", id="string"),
         pytest.param(b"true", "got `bool`", id="boolean"),
         pytest.param(b"[" * 100_000, "got `array`", id="100,000 brackets"),
-        pytest.param(b'{"a":' * 100_000, "recursion", id="100,000 objects"),
-        pytest.param(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "recursion", id="100,000 brackets, closed"),
-        pytest.param(b'{"Pod":{"spec":{"x":' + b"[" * 100_000, "recursion", id="100,000 brackets in the pod"),
-        pytest.param(b'{"Pod":{},"NodeNames":' + b"[" * 100_000, "recursion", id="100,000 brackets of names"),
+        pytest.param(b'{"a":' * 100_000, "truncated", id="100,000 objects"),
+        pytest.param(b'{"Pod":{"spec":{"x":' + b"[" * 100_000, "truncated", id="100,000 brackets in the pod"),
+        pytest.param(b'{"Pod":{},"NodeNames":' + b"[" * 100_000, "truncated", id="100,000 brackets of names"),
         pytest.param(b"x" * 10_000_000, "malformed", id="10 MB of nothing"),
     ],
 )
 def test_a_body_that_is_no_request(kerf: Kerf, body: bytes, fault: str) -> None:
     assert_unreadable(kerf, body, "the request can't be read: ", ALL)
     assert_unreadable(kerf, body, fault, ALL)
+
+
+@pytest.mark.parametrize("levels", [1_100, 9_000])
+def test_a_pod_is_read_however_deep_what_nobody_reads_of_it_is(levels: int) -> None:
+    managed = b'{"metadata":{"managedFields":[{"fieldsV1":' + b'{"f:a":' * levels + b"{}" + b"}" * levels + b"}],"
+    deep = GOOD.replace(b'{"metadata": {', managed, 1).replace(b'{"metadata":{', managed, 1)
+    assert deep != GOOD
+    with running() as kerf:
+        assert kerf.post("/filter", deep).json() == kerf.post("/filter", GOOD).json()
 
 
 @pytest.mark.parametrize("verb", ASKING)
@@ -125,6 +133,9 @@ def test_a_binding_cut_off_anywhere(kerf: Kerf) -> None:
         pytest.param(b'{"Pod": null, "NodeNames": ["t4-0"]}', "the request has no Pod", id="null pod"),
         pytest.param(b'{"NodeNames": ["t4-0"]}', "the request has no Pod", id="no pod"),
         pytest.param(BINDING, "the request has no Pod", id="a binding"),
+        pytest.param(
+            b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "the request has no Pod", id="100,000 brackets"
+        ),
     ],
 )
 def test_a_request_without_a_pod(kerf: Kerf, body: bytes, fault: str) -> None:

@@ -1,11 +1,17 @@
 """Why, asked later: everything about the newest decisions."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
+from extender.core.observations import Gauge
+from extender.service.cells import Mark
 from tests.service.bodies import node, pod
-from tests.service.services import Kerf, running
+from tests.service.services import Clock, Kerf, running
+from tests.telemetry.feeds import FakeFeed
 
 
 def explained(kerf: Kerf, name: str) -> Any:
@@ -77,7 +83,8 @@ def test_what_would_make_a_pending_pod_fit(kerf: Kerf) -> None:
     why = explained(kerf, "asking")
     room, fewer = why["wouldFit"]
     assert (room["change"], room["text"]) == ("room", "1 more GPU free on node a100-1")
-    assert room["holders"] == [{"pod": "default/holder", "units": 1, "gpus": [3], "state": "BOUND"}]
+    assert room["holders"] == [{"pod": "default/holder", "units": 1, "gpus": [3], "state": "BOUND", "shared": False}]
+    assert room["who"] == "default/holder holds 1 GPU"
     assert (fewer["change"], fewer["text"]) == ("count", "1 GPU fewer (7 instead of 8)")
     assert (fewer["nodes"], fewer["numNodes"]) == (["a100-1"], 1)
     gpus = {line["node"]: [gpu["obstacle"] for gpu in line["gpus"]] for line in why["nodes"]}
@@ -180,3 +187,85 @@ def test_a_failed_bind_is_explained_too(kerf: Kerf) -> None:
     asking = kerf.create(pod("asking", 4))
     assert "no longer fits" in kerf.bind(asking, "t4-0")
     assert explained(kerf, "asking")["reasons"] == {"needs 4 GPUs, best here: 2 installed": 1}
+
+
+def test_a_bound_pod_that_is_asked_about_again_is_said_to_be_where_it_runs(kerf: Kerf) -> None:
+    asking = kerf.create(pod("asking", 1))
+    kerf.filter(asking, ["t4-0"])
+    assert kerf.bind(asking, "t4-0") == ""
+    kerf.filter(asking, ["a100-0"])
+    why = explained(kerf, "asking")
+    assert (why["verdict"], why["node"], why["gpus"]) == ("placed", "t4-0", [0])
+    assert why["askedAgain"] == {"node": "a100-0", "gpus": [0]}
+    kerf.filter(asking, ["cpu-0"])
+    why = explained(kerf, "asking")
+    assert (why["verdict"], why["node"], why["askedAgain"]["node"]) == ("placed", "t4-0", None)
+    assert "wouldFit" not in why
+
+
+def test_a_bound_pod_of_one_decision_has_the_gpus_that_it_was_given(kerf: Kerf) -> None:
+    asking = kerf.create(pod("asking", 2))
+    kerf.filter(asking, ["a100-0"])
+    assert kerf.bind(asking, "a100-0") == ""
+    why = explained(kerf, "asking")
+    assert (why["node"], why["gpus"]) == ("a100-0", [0, 1])
+    assert "askedAgain" not in why
+
+
+USED = {Gauge.MEMORY_USED: [400.0, 400.0, 50_000.0, 400.0]}
+
+
+@contextmanager
+def observed(gauges: Mapping[Gauge, Sequence[float]], *objects: Any, **settings: Any) -> Iterator[Kerf]:
+    """A cluster with one node of four GPUs, of which samples tell this."""
+    feed = FakeFeed(Clock())
+    telemetry = {"telemetry__url": "http://prometheus:9090", "telemetry__interval_s": 3600}
+    with running([node("n", 4), *objects], feed=feed, decisions__policy="live", **telemetry, **settings) as kerf:
+        feed.clock = kerf.clock
+        feed.gauges = {"n": gauges}
+        assert kerf.service.observer is not None
+        kerf.run(kerf.service.observer.round())
+        yield kerf
+
+
+def test_the_remedy_counts_who_holds_how_many_and_what_nobody_holds() -> None:
+    held = [
+        pod("a", 1, node_name="n", annotations={"kerf.dev/assigned-gpus": "0"}),
+        pod("b", 1, node_name="n", annotations={"kerf.dev/assigned-gpus": "1"}),
+    ]
+    with observed(USED, *held) as kerf:
+        kerf.filter(pod("asking", 4), ["n"])
+        room = explained(kerf, "asking")["wouldFit"][0]
+    assert room["text"] == "3 more GPUs free on node n"
+    assert room["who"] == ("default/a holds 1 GPU, default/b holds 1 GPU, 1 GPU is in use by processes of no known pod")
+    assert (len(room["holders"]), room["usedByNobody"], room["faulty"]) == (2, 1, 0)
+
+
+def test_memory_in_use_that_pods_on_gpus_of_unknown_index_explain_is_not_nobodys() -> None:
+    held = pod("hidden", 1, node_name="n")  # bound by somebody else: nothing says which GPU it has
+    with observed(USED, held) as kerf:
+        kerf.filter(pod("asking", 4), ["n"])
+        why = explained(kerf, "asking")
+        (gpu,) = [gpu for gpu in why["nodes"][0]["gpus"] if gpu["index"] == 2]
+        on_the_map = kerf.streams.sights.nodes(kerf.service.placer.snapshot(), np.array([0]))[0]["gpus"][2]
+    assert gpu["unmanagedMiB"] == 0
+    assert not on_the_map[2] & Mark.UNMANAGED
+    assert why["wouldFit"][0]["who"] == "default/hidden holds 1 GPU"
+
+
+def test_the_rules_of_the_settings_say_what_is_odd_of_a_gpu() -> None:
+    gauges = {Gauge.MEMORY_USED: [400.0, 400.0, 3000.0, 400.0], Gauge.XID: [0.0, 13.0, 0.0, 0.0]}
+    for settings, unmanaged, bad in (
+        ({}, [0, 0, 3000, 0], [False] * 4),
+        ({"telemetry__min_unmanaged_mib": 4000, "telemetry__xids": [13]}, [0] * 4, [False, True, False, False]),
+    ):
+        with observed(gauges, **settings) as kerf:
+            kerf.filter(pod("asking", 1), ["n"])
+            gpus = explained(kerf, "asking")["nodes"][0]["gpus"]
+            detailed = kerf.get("/nodes/n").json()["gpuDetails"]
+        for told in (gpus, detailed):
+            assert [gpu["unmanagedMiB"] for gpu in told] == unmanaged
+            assert [gpu["faulty"] for gpu in told] == bad
+        assert [bool(gpu["obstacle"]) for gpu in gpus] == [
+            mib > 0 or broken for mib, broken in zip(unmanaged, bad, strict=True)
+        ]

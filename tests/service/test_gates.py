@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from extender.service.gates import gate
-from tests.service.bodies import Manifest, pod
+from tests.service.bodies import Manifest, node, pod
+from tests.service.services import running
 from tests.service.test_admissions import review
 
 GATE = {"name": "kerf.dev/queue"}
@@ -68,3 +69,9 @@ def test_other_objects_and_broken_ones_pass() -> None:
     assert not patch
     assert warning.startswith("kerf: the pod can't be read, and does not wait in the queue")
     assert json.loads(gate(b"{"))["response"]["allowed"] is True
+
+
+def test_calls_of_one_address_are_limited() -> None:
+    body = json.dumps(review(pod("p"))).encode()
+    with running([node("n-0", 1)], webhook__calls_per_s=1) as kerf:
+        assert [kerf.post("/gate", body).status for _ in range(6)] == [200] * 4 + [429] * 2

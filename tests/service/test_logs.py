@@ -60,6 +60,21 @@ def test_text_logs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.endswith(" WARNING some.where: attention\n")
 
 
+@pytest.mark.usefixtures("restored")
+def test_what_an_author_writes_begins_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(LogSettings(level="warning"))
+    logger = logging.getLogger("some.where")
+    logger.warning("pod a/b: %s", "x\n2026-01-01 00:00:00,000 WARNING kerf: forged\r\u2028\x1b[2J\u202e\x85")
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logger.exception("it\nfailed")
+    first, second, *trace = capsys.readouterr().err.splitlines()
+    assert first.endswith(r"a/b: x\n2026-01-01 00:00:00,000 WARNING kerf: forged\r\u2028\x1b[2J\u202e\x85")
+    assert second.endswith(r"ERROR   some.where: it\nfailed")
+    assert trace[-1] == "ValueError: broken"
+
+
 def test_a_rejection_is_logged_once_for_each_set_of_reasons(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     held = pod("held", 1, node_name="n-0")

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from extender.cluster.memory import MemoryCluster
+from tests.cluster.builders import until
 from tests.service import bodies
 from tests.service.bodies import Manifest, pod
 from tests.service.services import Kerf, running
@@ -359,3 +361,24 @@ def test_shares_lose_their_part_of_a_gpu() -> None:
     with running([*bodies.CLUSTER, old, young, *fill]) as kerf:
         proposals = {"t4-0": uids("old"), "t4-1": uids("young")}
         assert kerf.preempt(pod("urgent", 1, priority=9), proposals) == {"t4-0": uids("old")}
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_nobody_is_evicted_for_a_process_that_leads_by_its_clock_alone(taken: bool) -> None:
+    """It was paused with its clock while another replica took the lease."""
+    times = {"duration_s": 1000, "renew_deadline_s": 900, "retry_s": 800}
+    settings: dict[str, Any] = {f"leader_election__{name}": value for name, value in {"mode": "own", **times}.items()}
+    lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kerf"
+    proposal = {"a100-40-0": uids("a0", "a1")}
+
+    async def take(cluster: MemoryCluster) -> None:
+        found = json.loads(await cluster.get(lease))
+        change = {"metadata": found["metadata"], "spec": {"holderIdentity": "other", "leaseTransitions": 1}}
+        await cluster.patch(lease, json.dumps(change).encode())
+
+    with running([*bodies.CLUSTER, *HOLDERS], **settings) as kerf:
+        kerf.run(until(lambda: not kerf.service.fault()))
+        if taken:
+            kerf.run(take(kerf.cluster))
+        assert kerf.service.fault() == "", "so it looks"
+        assert kerf.preempt(TWO_OF_40, proposal) == ({} if taken else proposal)

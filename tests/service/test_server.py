@@ -70,6 +70,68 @@ def test_a_caller_that_goes_away_in_the_middle_is_nothing_special(server: Server
     assert "ERROR" not in server.log
 
 
+HALVES = [
+    b"",
+    b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Le",
+    b"POST /gate HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n{",
+    b"\r\n",
+    b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    + BODY
+    + b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n",
+]
+
+
+@pytest.fixture(scope="module")
+def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A demo that waits half a second for a request, and has few connections."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    few = ["server.request_s=0.5", "server.max_connections=12", "server.max_connections_each=8"]
+    with demo(log, [part for setting in few for part in ("--set", setting)]) as process:
+        server = Server(process, log)
+        server.wait_for(lambda: server.get("/readyz").status == 200)
+        yield server
+        assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize("half", HALVES, ids=["nothing", "half a head", "half a body", "a blank line", "half a second"])
+def test_a_request_that_does_not_come_in_is_waited_for_no_longer(small_server: Server, half: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", small_server.port), timeout=20) as raw:
+        raw.sendall(half)
+        while raw.recv(65536):  # answers to what came in whole
+            pass
+
+
+def test_a_head_without_end_is_not_read_to_its_end(small_server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", small_server.port), timeout=20) as raw, pytest.raises(OSError):
+        raw.sendall(b"GET / HTTP/1.1\r\n")
+        for _ in range(2000):
+            raw.sendall(b"x: " + b"y" * 1000 + b"\r\n")
+
+
+def test_who_opens_many_connections_locks_nobody_out(small_server: Server) -> None:
+    with small_server.connection() as scheduler:
+        assert request(scheduler, "POST", "/filter", BODY).status == 200
+        first = scheduler.sock
+        opened = [socket.create_connection(("127.0.0.1", small_server.port)) for _ in range(40)]
+        for one in opened:
+            one.sendall(HALVES[2])
+        for _ in range(3):
+            assert request(scheduler, "POST", "/filter", BODY).status == 200
+        assert scheduler.sock is first
+        assert small_server.get("/readyz").status == 200
+        for one in opened:
+            one.close()
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/gate"])
+def test_webhooks_take_small_bodies(server: Server, path: str) -> None:
+    with server.connection() as connection:
+        answer = request(connection, "POST", path, b" " * (5 * MIB))
+    assert answer.json()["response"]["warnings"] == [
+        "kerf: the request body is larger than 4 MiB (setting webhook.max_body_mib)"
+    ]
+
+
 @pytest.mark.parametrize(
     "junk",
     [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"POST /filter HTTP/1.1\r\nContent-Length: x\r\n\r\n"],

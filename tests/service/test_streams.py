@@ -87,7 +87,11 @@ def test_nothing_is_told_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "event_id", ["00000000-5-1", "nonsense", "a-b-c", "--", "{run}-x-1", "{run}-1", "{run}-1-" + "9" * 5000]
+    "event_id",
+    [
+        *("00000000-5-1", "nonsense", "a-b-c", "--", "{run}-x-1", "{run}-1", "{run}-1-" + "9" * 5000),
+        *("{run}-" + "9" * 18 + "-0", "{run}-1-" + "9" * 18, "{run}-1-" + "9" * 30, "{run}-²-1", "{run}-٣-1"),
+    ],
 )
 def test_an_id_of_another_process_or_of_none_begins_anew(event_id: str) -> None:
     with running(NODES) as kerf:

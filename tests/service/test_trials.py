@@ -1,12 +1,17 @@
 """What if: plans on a copy of the cluster as it is, without a trace in it."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from extender.cluster import patterns
+from extender.core.observations import Gauge
+from extender.service.trials import BusyError
 from tests.service.bodies import node, pod
-from tests.service.services import Kerf, running
+from tests.service.services import Clock, Kerf, running
+from tests.telemetry.feeds import FakeFeed
 
 
 def ask(kerf: Kerf, **question: Any) -> Any:
@@ -105,3 +110,61 @@ def test_not_before_the_cluster_is_known() -> None:
         kerf.stop_mirror()
         kerf.clock.now += 3600
         assert kerf.post("/what-if", b"{}").status == 503
+
+
+def test_a_large_question_is_worked_out_elsewhere() -> None:
+    patterns._automaton.cache_clear()
+    asked = [pod(f"p{number}", annotations={"kerf.dev/gpu-model": f"model-{number}.*"}) for number in range(200)]
+    with running([node("n-0", 4)]) as kerf:
+        told = ask(kerf, pods=asked)
+        assert told["placed"] == 0
+        assert patterns._automaton.cache_info().misses == 0
+        assert kerf.filter(pod("train", 2), ["n-0"])["NodeNames"] == ["n-0"]
+
+
+def test_one_that_takes_too_long_is_given_up() -> None:
+    with running([node("n-0", 4)], access__what_if_s=0.01) as kerf:
+        answer = kerf.post("/what-if", b"{}")
+    assert answer.status == 503
+    assert "access.what_if_s" in answer.json()["Error"]
+
+
+def test_no_more_than_a_few_wait_for_their_turn() -> None:
+    with running([node("n-0", 4)]) as kerf:
+
+        async def ask_many() -> None:
+            trials = kerf.service.trials
+            body = json.dumps({"pods": [pod("train", 1)]}).encode()
+            found = await asyncio.gather(*(trials.answer(body) for _ in range(8)), return_exceptions=True)
+            refused = [answer for answer in found if isinstance(answer, BusyError)]
+            assert len(refused) == 4
+            assert all(json.loads(answer)["placed"] == 1 for answer in found if isinstance(answer, bytes))
+
+        kerf.run(ask_many())
+
+
+@pytest.mark.parametrize("policy", ["live", "kerf"])
+def test_what_is_in_use_by_nobodys_processes_counts_as_it_does_in_a_live_decision(policy: str) -> None:
+    feed = FakeFeed(Clock())
+    telemetry = {"telemetry__url": "http://prometheus:9090", "telemetry__interval_s": 3600}
+    with running([node("n", 4)], feed=feed, decisions__policy=policy, **telemetry) as kerf:
+        feed.clock = kerf.clock
+        feed.gauges = {"n": {Gauge.MEMORY_USED: [50_000.0, 400.0, 400.0, 400.0]}}
+        assert kerf.service.observer is not None
+        kerf.run(kerf.service.observer.round())
+        told = ask(kerf, pods=[pod("train", 1)], replicas=4)
+        placed = [kerf.filter(kerf.create(pod(f"live-{number}", 1)), ["n"])["NodeNames"] for number in range(4)]
+    assert told["placed"] == sum(bool(names) for names in placed) == 3
+
+
+def test_policies_of_plans_are_those_of_the_settings() -> None:
+    expected = [{"cpu_milli": 1000, "gpus": 1, "gpu_milli": 500, "count": 1}]
+    with running([node("n", 4)], decisions__typical_pods=expected, telemetry__min_unmanaged_mib=7) as kerf:
+        own = kerf.service.placer.policies
+        apart = kerf.service.placer.policies_apart()
+    assert apart.keys() == own.keys()
+    for name, policy in own.items():
+        assert apart[name].rules == policy.rules, name
+    assert vars(apart["fgd"].score)["_expected"] == vars(own["fgd"].score)["_expected"]
+    assert own["live"].rules is not None
+    assert own["live"].rules.min_unmanaged_mib == 7

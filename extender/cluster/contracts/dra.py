@@ -32,7 +32,8 @@ _CAPACITY: Final = rf"""device\.capacity\[\s*['"]{re.escape(DRIVER)}['"]\s*\]\s*
 _TEXT: Final = r"""(?P<quote>['"])(?P<text>[^'"\\]*)(?P=quote)"""
 _EQUALS: Final = re.compile(rf"{_ATTRIBUTE}\s*==\s*{_TEXT}")
 _MATCHES: Final = re.compile(rf"{_ATTRIBUTE}(?:\.lowerAscii\(\))?\s*\.\s*(?P<verb>matches|contains)\(\s*{_TEXT}\s*\)")
-_ONE_OF: Final = re.compile(rf"""{_ATTRIBUTE}\s+in\s+\[(?P<list>(?:\s*['"][^'"\\]*['"]\s*,?)+)\]""")
+_ITEM: Final = r"""\s*['"][^'"\\]*['"]\s*"""
+_ONE_OF: Final = re.compile(rf"{_ATTRIBUTE}\s+in\s+\[(?P<list>{_ITEM}(?:,{_ITEM})*(?:,\s*)?)\]")
 _AT_LEAST: Final = re.compile(
     rf"{_CAPACITY}\s*\.\s*(?:compareTo\(\s*quantity\({_TEXT}\)\s*\)\s*>=?\s*0|isGreaterThan\(\s*quantity\("
     rf"{_TEXT.replace('quote', 'quote2').replace('text', 'text2')}\)\s*\))"

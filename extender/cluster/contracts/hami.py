@@ -198,6 +198,8 @@ def read_shares(
             held_mib, held_cores = running.get(uuid, (0, 0))
             running[uuid] = held_mib + mib, held_cores + cores
     held = _most_of([starting, running])
+    if _is_short(held, containers):
+        return PodShares((), unknown, (f"{ALLOCATED} names less than the pod's resources ask",))
     shares = tuple(
         GpuShare(min(cores * 10, WHOLE_MILLI), 0 if cores >= _ALL_CORES else mib, uuid=uuid)
         for uuid, (mib, cores) in sorted(held.items())
@@ -207,6 +209,28 @@ def read_shares(
 
 _Held = dict[str, tuple[int, int]]
 """MiB and cores by UUID."""
+
+
+def _is_short(held: _Held, containers: Sequence[ContainerResources]) -> bool:
+    """Whether less is held than the containers ask for by number: HAMi never gives less, so its plugin did not write
+    that. What HAMi's own settings decide, such as the memory of who names none, can't be told here."""
+    try:
+        asks = [(_container_ask(container), asked_number(container, CORES_RESOURCE) or 0) for container in containers]
+    except RequestError:
+        return False
+    mib, cores = (
+        _together([amount for ask, amount in amounts if not ask.init], [amount for ask, amount in amounts if ask.init])
+        for amounts in (
+            [(ask, ask.count * ask.memory_mib) for ask, _ in asks],
+            [(ask, ask.count * min(cores, _ALL_CORES)) for ask, cores in asks],
+        )
+    )
+    whole = any(held_cores >= _ALL_CORES for _, held_cores in held.values())
+    return (
+        len(held) < max((ask.count for ask, _ in asks), default=0)
+        or (not whole and sum(held_mib for held_mib, _ in held.values()) < mib)
+        or sum(held_cores for _, held_cores in held.values()) < cores
+    )
 
 
 def _read_slot(text: str) -> _Held:

@@ -19,7 +19,7 @@ from extender.cluster.contracts.formats import (
 )
 from extender.cluster.contracts.readings import NodeReading, UnreadableError
 from extender.cluster.holdings import UNKNOWN_GPU, Holding, Part
-from extender.cluster.patterns import compile_pattern
+from extender.cluster.patterns import pattern_reader
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.models import UNKNOWN_MODEL, describe_model
 from extender.core.nodes import MAX_GPUS_PER_NODE, Gpu, GpuUnit, NodeOffer
@@ -138,7 +138,7 @@ def hami_request(pod: objects.Pod) -> PodRequest | None:
 
 def gpushare_request(pod: objects.Pod) -> PodRequest | None:
     """What a pod asks by gpushare's resource, None when nothing."""
-    if not _asks_any(pod.spec, (gpushare.MEMORY_RESOURCE,)):
+    if not asks_gpushare(pod.spec):
         return None
     ask = gpushare.read_ask(containers_of(pod.spec))
     return None if ask is None else _request(pod, ask, ask.count, {})
@@ -147,12 +147,12 @@ def gpushare_request(pod: objects.Pod) -> PodRequest | None:
 def _request(pod: objects.Pod, ask: Ask | None, count: int, chosen: Mapping[str, str]) -> PodRequest:
     """A pod's request: the plugin's resources say how much, where it asks by them, annotations which GPUs will do."""
     annotations = {**chosen, **(pod.metadata.annotations or {})}
-    labels = pod.metadata.labels or {}
+    labels, patterns = pod.metadata.labels or {}, pattern_reader(pod.spec.node_name)
     if ask is None:
-        return read_request(count, AskedUnit.GPU, annotations, labels, compile_pattern)
+        return read_request(count, AskedUnit.GPU, annotations, labels, patterns)
     annotations = {key: value for key, value in annotations.items() if key not in _SIZES}
     labels = {key: value for key, value in labels.items() if key not in _SIZES}
-    request = read_request(count, AskedUnit.PART, annotations, labels, compile_pattern)
+    request = read_request(count, AskedUnit.PART, annotations, labels, patterns)
     if request.gpus is None:
         return request
     gpus = replace(
@@ -175,10 +175,10 @@ def hami_holding(pod: objects.Pod) -> Holding | None:
 
 
 def gpushare_holding(pod: objects.Pod) -> Holding | None:
-    """What a pod holds by gpushare's annotations, None when it has none."""
-    annotations = pod.metadata.annotations or {}
-    if gpushare.POD_MEMORY not in annotations and not _asks_any(pod.spec, (gpushare.MEMORY_RESOURCE,)):
+    """What a pod holds by gpushare's annotations, None when it asks for nothing that its plugin would hand out."""
+    if not asks_gpushare(pod.spec):
         return None
+    annotations = pod.metadata.annotations or {}
     try:
         asked = gpushare.asked_units(containers_of(pod.spec))
     except RequestError as error:
@@ -232,6 +232,11 @@ def assigned_gpus(offer: NodeOffer, holding: Holding) -> tuple[AssignedGpu, ...]
         for part in holding.parts
         if 0 <= part.gpu < len(offer.gpus)
     )
+
+
+def asks_gpushare(spec: objects.PodSpec) -> bool:
+    """Whether a pod asks for gpushare's resource."""
+    return _asks_any(spec, (gpushare.MEMORY_RESOURCE,))
 
 
 def containers_of(spec: objects.PodSpec) -> list[ContainerResources]:

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.cluster.decoding import Decoder
 from extender.cluster.reflectors import Reflector
+from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.queueing.pipelines.jobs import JOBS_PATH, PIPELINE_LABEL, Job, Manifest, job_of, run_of
 from extender.queueing.pipelines.specs import ACCEPTED, PIPELINES_PATH, Pipeline, Status, fault
@@ -29,8 +31,8 @@ _INVALID: Final = (400, 422)
 _CONFLICT: Final = 409
 _GONE: Final = 404
 
-_pipeline_decoder: Final = msgspec.json.Decoder(Pipeline)
-_job_decoder: Final = msgspec.json.Decoder(Job)
+_pipeline_decoder: Final = Decoder(Pipeline, whole=True)
+_job_decoder: Final = Decoder(Job)
 
 
 class PipelineController:
@@ -56,23 +58,25 @@ class PipelineController:
         self._pipelines = _Pipelines(self._touch)
         self._jobs = _Jobs(self._touch)
         self._reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(transport, PIPELINES_PATH, Pipeline, self._pipelines, clock, page_size=page_size),
+            Reflector(transport, PIPELINES_PATH, Pipeline, self._pipelines, clock, page_size=page_size, whole=True),
             Reflector(transport, JOBS_PATH, Job, self._jobs, clock, label_selector=PIPELINE_LABEL, page_size=page_size),
         )
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks = Tasks()
 
     def start(self) -> None:
         """Begin, in the running event loop."""
-        self._tasks = [asyncio.create_task(reflector.run(), name="pipelines") for reflector in self._reflectors]
-        self._tasks.append(asyncio.create_task(self._run(), name="pipelines"))
+        for name, reflector in zip(("pipelines", "Jobs"), self._reflectors, strict=True):
+            self.tasks.begin(f"pipelines' mirror of {name}", reflector.run, needed=False)
+        self.tasks.begin("pipelines", self._run, needed=False)
 
     async def stop(self) -> None:
         """End; what is being written is written."""
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await self.tasks.end()
+
+    @property
+    def num_unread(self) -> int:
+        """Objects set aside because they can't be read, counted each time that they came."""
+        return sum(reflector.num_unread for reflector in self._reflectors)
 
     def num_by_phase(self) -> Counter[str]:
         """How many pipelines there are in each phase."""

@@ -16,7 +16,7 @@ from extender.queueing.planners import greedy
 from extender.queueing.planners.problems import GPUS, Problem, problem_of, realise
 from extender.queueing.plans import Plan, PlanPod, View
 
-_Genes = npt.NDArray[np.intp]
+Genes = npt.NDArray[np.intp]
 """(B, P) a row of the cluster for each pod of each individual."""
 
 
@@ -56,25 +56,25 @@ def search(view: View, pods: Sequence[PlanPod], seed: int, parameters: Parameter
     if not movable.any():
         return realise(view, pods, [-1] * len(pods), "genetic")
     rng = np.random.default_rng(seed)
-    draw = _Draw(problem, rng)
+    draw = Draw(problem, rng)
     genes = draw.nodes(np.broadcast_to(np.arange(len(pods)), (parameters.population, len(pods))))
     if parameters.warm_start:
         rows = np.array(greedy.make(view, pods).rows)
         genes[0] = np.where(rows >= 0, rows, genes[0])
     placed = placed_pods(problem, genes)
-    fitness = _fitness(problem, genes, placed, parameters)
+    fitness = fitness_of(problem, genes, placed, parameters)
     for _ in range(parameters.generations):
         best = int(np.argmax(fitness))
         if placed[best][movable].all():
             break
-        genes, placed = _children(genes, placed, fitness, draw, parameters)
+        genes, placed = children_of(genes, placed, fitness, draw, parameters)
         placed = placed_pods(problem, genes)
-        fitness = _fitness(problem, genes, placed, parameters)
+        fitness = fitness_of(problem, genes, placed, parameters)
     best = int(np.argmax(fitness))
     return realise(view, pods, np.where(placed[best], genes[best], -1).tolist(), "genetic")
 
 
-class _Draw:
+class Draw:
     """Draws nodes for pods, each from those it may go to."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
@@ -85,15 +85,15 @@ class _Draw:
         for number, mask in enumerate(problem.eligible):
             self._choices[number, : self._counts[number]] = np.flatnonzero(mask)
 
-    def nodes(self, positions: Rows) -> _Genes:
+    def nodes(self, positions: Rows) -> Genes:
         """A node for each pod, in the shape of `positions`."""
         classes = self._class_of[positions]
         drawn = (self.rng.random(classes.shape) * self._counts[classes]).astype(np.intp)
-        nodes: _Genes = self._choices[classes, drawn]
+        nodes: Genes = self._choices[classes, drawn]
         return nodes
 
 
-def placed_pods(problem: Problem, genes: _Genes) -> Mask:
+def placed_pods(problem: Problem, genes: Genes) -> Mask:
     """(B, P) which pods have room on their nodes, earlier pods of the batch first, gangs all or none.
 
     Individuals and nodes don't touch each other, so all first pods of all nodes are decided at once, then all second
@@ -130,7 +130,7 @@ def placed_pods(problem: Problem, genes: _Genes) -> Mask:
     return result
 
 
-def _fitness(problem: Problem, genes: _Genes, placed: Mask, parameters: Parameters) -> Floats:
+def fitness_of(problem: Problem, genes: Genes, placed: Mask, parameters: Parameters) -> Floats:
     """(B,) higher is better."""
     worth: Floats = np.where(placed, parameters.placed, parameters.unplaced) @ problem.weight
     gpus = problem.demand[:, GPUS]
@@ -144,8 +144,11 @@ def _fitness(problem: Problem, genes: _Genes, placed: Mask, parameters: Paramete
     return worth
 
 
-def _children(genes: _Genes, placed: Mask, fitness: Floats, draw: _Draw, parameters: Parameters) -> tuple[_Genes, Mask]:
-    """The next generation: the elites as they are, then children of parents drawn by their fitness."""
+def children_of(genes: Genes, placed: Mask, fitness: Floats, draw: Draw, parameters: Parameters) -> tuple[Genes, Mask]:
+    """The next generation: the elites as they are, then children of parents drawn by their fitness.
+
+    Returns genes and (B, P) which of the pods had room where their gene comes from.
+    """
     rng = draw.rng
     B, P = genes.shape
     chance = fitness - fitness.min() + 1e-9

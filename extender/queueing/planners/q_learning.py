@@ -50,7 +50,7 @@ def learn(view: View, pods: Sequence[PlanPod], seed: int, parameters: Parameters
         raise PlanError("q-learning does not know gangs; use greedy or genetic")
     if not num_actions:
         return realise(view, pods, [-1] * len(pods), "q-learning")
-    episode = _Episodes(view, pods, problem_of(view, pods), seed, parameters)
+    episode = Episodes(view, pods, problem_of(view, pods), seed, parameters)
     best = episode.run(learning=False)
     for _ in range(parameters.episodes):
         best = max(best, episode.run(learning=True), key=_merit)
@@ -66,7 +66,7 @@ def _merit(outcome: _Outcome) -> tuple[int, float]:
     return int((outcome[1] >= 0).sum()), outcome[0]
 
 
-class _Episodes:
+class Episodes:
     """A table of values by state, and walks through it."""
 
     def __init__(
@@ -94,7 +94,7 @@ class _Episodes:
             if not open_pods.any():
                 break
             fits = (free[None, :, :] >= problem.demand[:, None, :]).all(axis=2) & self._may & open_pods[:, None]
-            values = self._values(where)
+            values = self.values(where)
             allowed = np.broadcast_to(open_pods[:, None], (P, N)) if learning else fits
             if not fits.any():
                 break  # whatever comes next is over capacity: nothing is learned from it that a plan needs
@@ -108,11 +108,11 @@ class _Episodes:
             done = not ((where < 0) & ~self._hopeless).any()
             reward = self._reward(where, free) + (parameters.all_placed if done else 0.0)
             if learning:
-                after = 0.0 if done else float(self._values(where).max())
+                after = 0.0 if done else float(self.values(where).max())
                 values[action] += parameters.alpha * (reward + parameters.gamma * after - values[action])
         return reward, where
 
-    def _values(self, where: Rows) -> Floats:
+    def values(self, where: Rows) -> Floats:
         """(P * N,) of a state, the table's own."""
         return self._table.setdefault(where.tobytes(), np.zeros(self._may.size))
 

@@ -19,6 +19,7 @@ export async function explainPod(key) {
       el('strong', { class: placed ? 'good' : 'bad' }, placed ? 'placed' : 'pending'),
       placed && [' on ', link('node', told.node), told.gpus.length ? `, GPU ${told.gpus.join(', ')}` : ''],
     ),
+    told.askedAgain && el('p', {}, `asked about once more it would ${told.askedAgain.node ? `go to ${told.askedAgain.node}` : 'fit nowhere'}; it stays where it is bound`),
     el('p', {}, `asks for ${told.request}; policy ${told.policy}; decided ${clock(Date.parse(told.decidedAt) / 1000)}`),
     !told.offered && el('p', {}, 'kube-scheduler has not offered it to Kerf lately: its own plugins rule out every node, or it is gated. Of all nodes now:'),
     el('p', {}, nowWords(told)),
@@ -102,17 +103,13 @@ const sharingWords = ({ slowdown, saving }) =>
 function suggestions(told) {
   const found = told.wouldFit ?? [];
   if (!found.length) {
-    const why = told.now.nodesThatFit ? 'It waits to be offered to Kerf again.' : 'No smaller request would fit on any of its candidates.';
+    const why = told.now.nodesThatFit ? told.offered ? 'It waits to be offered to Kerf again.' : 'kube-scheduler has to offer it to Kerf.' : 'No smaller request would fit on any of its candidates.';
     return el('p', {}, why);
   }
   const items = found.map((one) => {
-    const holders = (one.holders ?? []).map((holder) => holder.pod).filter(Boolean);
-    const named = one.change === 'room' ? holders : one.nodes;
-    const total = one.change === 'room' ? holders.length : one.numNodes;
-    const shown = named.slice(0, MAX_NAMES).join(', ');
-    const more = total > MAX_NAMES ? ` and ${total - MAX_NAMES} more` : '';
-    const rest = shown && `${one.change === 'room' ? '; held by ' : ': '}${shown}${more}`;
-    return el('li', {}, el('strong', {}, one.text), rest);
+    const more = one.numNodes > MAX_NAMES ? ` and ${plural(one.numNodes - MAX_NAMES, 'more node')}` : '';
+    const rest = one.change === 'room' ? one.who : `${one.nodes.slice(0, MAX_NAMES).join(', ')}${more}`;
+    return el('li', {}, el('strong', {}, one.text), rest && `: ${rest}`);
   });
   return el('section', {}, el('h3', {}, 'It would fit with'), el('ul', { class: 'fits' }, items));
 }

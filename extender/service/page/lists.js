@@ -58,7 +58,7 @@ function showTotals(totals) {
     tile('In use', totals.load == null ? 'unknown' : `${Math.round(100 * totals.load)} %`, 'mean load of all GPUs'),
     tile('Free units', figure(totals.unitsFree), `of ${figure(totals.units)}`),
     tile('In fragments', figure(totals.fragments), `${percent(totals.fragments, totals.unitsFree)} of what is free`),
-    tile('Waiting', figure(totals.waitingPods), `rejected pods; ${plural(totals.reservations, 'reservation')}`),
+    tile('Waiting', figure(totals.pendingPods), `pods without a node; ${figure(totals.waitingPods)} rejected by Kerf, ${plural(totals.reservations, 'reservation')}`),
     tile('Unhealthy', figure(totals.unhealthy), `${plural(totals.nodes, 'node')}, ${figure(totals.gpuNodes)} with GPUs`, totals.unhealthy ? 'alarm' : ''),
   );
 }
@@ -66,23 +66,23 @@ function showTotals(totals) {
 /** Reasons without the request that each repeats. */
 const shortened = (why, request) => why.replaceAll(` x needs ${request}, `, ' × ');
 
-function showWaiting({ total, items }) {
+function showWaiting({ total, more, items }) {
   const hidden = total - items.length;
-  byId('waiting-count').textContent = total ? plural(total, 'pod') : '';
+  byId('waiting-count').textContent = total ? `${more ? 'at least ' : ''}${plural(total, 'pod')}` : '';
   if (!total) {
-    fill(byId('waiting'), el('p', { class: 'hint' }, 'Nobody waits.'));
+    fill(byId('waiting'), el('p', { class: 'hint' }, 'No pod that asks for GPUs is without a node.'));
     return;
   }
   const now = Date.now() / 1000;
   const rows = items.map((item) => [
     link('pod', item.pod),
-    item.request,
+    item.request || 'unclear',
     shortened(item.why, item.request) || (item.where === 'queue' ? 'not looked at yet' : 'the reason is no longer kept'),
     el('span', { class: 'whole' }, `${age(now - item.since)}${item.where === 'queue' ? ', at the gate' : ''}`),
   ]);
   fill(
     byId('waiting'),
-    table('Pods without a node', ['Pod', 'Asks for', 'Why', 'For'], rows),
+    table('Pods without a node', ['Pod', 'Asks for', 'Why', 'Age'], rows),
     hidden > 0 && el('p', { class: 'hint' }, `and ${figure(hidden)} more`),
   );
 }

@@ -38,6 +38,8 @@ function question(given) {
   return { pods: [pod], replicas: Number(text('replicas')), drain: listed('drain'), addNodes };
 }
 
+const share = (part) => `${(100 * part).toFixed(1)} %`;
+
 function answer(told) {
   const pending = told.pods - told.placed;
   const moved = told.moved.length ? `, ${told.moved.length} of them moved` : '';
@@ -46,8 +48,8 @@ function answer(told) {
   return [
     el('p', { class: pending ? 'bad' : 'good' }, `${told.placed} of ${plural(told.pods, 'pod')} would be placed${moved}`),
     el('ul', { class: 'reasons' }, Object.entries(told.reasons).map(([reason, count]) => el('li', {}, `${count} × ${reason}`))),
-    el('p', {}, `units in fragments: ${+told.fragmentsBefore.toFixed(1)} now, ${+told.fragments.toFixed(1)} then`),
-    rows.length ? table('Nodes that would get pods', ['Node', 'Pods', 'GPU units then'], rows) : '',
+    el('p', {}, `in fragments: ${share(told.fragmentsBefore)} of all GPU units now, ${share(told.fragments)} then`),
+    rows.length ? table('Nodes that would get pods', ['Node', 'Pods', 'GPU units in use then'], rows) : '',
     nodes.length > MAX_NODES ? el('p', { class: 'hint' }, `and ${nodes.length - MAX_NODES} more nodes`) : '',
   ];
 }

@@ -25,7 +25,7 @@ def test_garbage_says_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": ["GPU-a"]}', '{"default/a": ["GPU-a", "GPU-a"]}', '{"default/a": [""]}', '{"x/y/z": ["GPU-a"]}']
+    "text", ['{"": ["GPU-a"]}', '{"default/a": ["GPU-a", "GPU-a"]}', '{"default/a": [""]}', '{"x/y/z": ["GPU-a"]}']
 )
 def test_an_entry_that_can_not_be_is_left_out(text: str) -> None:
     given, warnings = read_given({GIVEN: text[:-1] + ', "default/b": ["GPU-b"]}'})

@@ -13,10 +13,10 @@ from extender.models import files
 from model.baselines import BASELINES
 from model.learned import Foresight, allocations
 from model.learning_commands import evaluate_app, seed_range, train_app
+from model.measures import num_refused
 from model.replays import replay
 from model.traces import read_nodes, read_pods
 from model.training import runs
-from model.training.evaluations import num_refused
 from model.training.runs import TrainConfig, TrainingError
 from model.training.tasks import SeedError, Tasks
 from model.workloads import workload

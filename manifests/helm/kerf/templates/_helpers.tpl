@@ -59,25 +59,8 @@ clientConnection:
 percentageOfNodesToScore: {{ .Values.scheduler.percentageOfNodesToScore }}
 profiles:
   - schedulerName: {{ .Values.scheduler.name }}
-    {{- with .Values.scheduler.ignoredResources }}
-    pluginConfig:
-      - name: NodeResourcesFit
-        args:
-          ignoredResources: {{ toJson . }}
-    {{- end }}
 extenders:
-  - urlPrefix: http://127.0.0.1:8888
-    filterVerb: filter
-    prioritizeVerb: prioritize
-    weight: 1
-    bindVerb: bind
-    # Evictions that would not free the very GPUs a pod needs are struck out.
-    preemptVerb: preempt
-    # Names travel, not whole nodes: Kerf watches the nodes itself.
-    nodeCacheCapable: true
-    httpTimeout: 5s
-    # Without Kerf a GPU pod waits: placing it unseen would give the same GPUs away twice.
-    ignorable: false
+  {{- include "kerf.extenders" (list . "http://127.0.0.1:8888" nil) | nindent 2 }}
 {{- end }}
 
 {{/* A probe of Kerf on loopback: runs inside the container, since nobody else can reach the port. The path, and whether by TLS. */}}
@@ -240,4 +223,62 @@ sideEffects: None
 # A pod that Kerf can't be asked about is created as it is.
 failurePolicy: Ignore
 timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
+{{- end }}
+
+{{/* Texts as a list of CEL's. */}}
+{{- define "kerf.policy.list" -}}
+{{- $quoted := list }}
+{{- range . }}{{ $quoted = append $quoted (printf "'%s'" .) }}{{ end -}}
+[{{ join ", " $quoted }}]
+{{- end }}
+
+{{/* Annotations that Kerf reads back, and nobody else may write: of an assignment, of the fence, of the queue. */}}
+{{- define "kerf.policy.kerfs" -}}
+- kerf.dev/assigned-gpus
+- kerf.dev/assigned-uuids
+- kerf.dev/assigned-share
+- kerf.dev/assigned-memory-mib
+- kerf.dev/assigned-model
+- kerf.dev/assigned-by
+- kerf.dev/epoch
+- kerf.dev/epoch-{{ (include "kerf.config" . | fromYaml).leader_election.lease }}
+- kerf.dev/sealed
+- kerf.dev/planned-node
+- kerf.dev/planned-by
+- kerf.dev/nomination-lost
+{{- end }}
+
+{{- define "kerf.policy.hami" -}}
+- hami.io/vgpu-devices-allocated
+- hami.io/vgpu-devices-to-allocate
+- hami.io/vgpu-node
+- hami.io/vgpu-time
+- hami.io/bind-phase
+- hami.io/bind-time
+{{- end }}
+
+{{- define "kerf.policy.gpushare" -}}
+- ALIYUN_COM_GPU_MEM_IDX
+- ALIYUN_COM_GPU_MEM_POD
+- ALIYUN_COM_GPU_MEM_DEV
+- ALIYUN_COM_GPU_MEM_ASSIGNED
+- ALIYUN_COM_GPU_MEM_ASSUME_TIME
+{{- end }}
+
+{{- define "kerf.policy.asked" -}}
+- kerf.dev/gpu-count
+- kerf.dev/gpu-share
+- kerf.dev/gpu-memory-each
+- kerf.dev/gpu-memory-total
+- kerf.dev/gpu-model
+- kerf.dev/gpu-model-exclude
+- kerf.dev/gpu-uuid
+- kerf.dev/gpu-uuid-exclude
+{{- end }}
+
+{{- define "kerf.policy.askedLabels" -}}
+- genius/gpu-number
+- genius/gpu-memory-each
+- genius/gpu-memory-total
+- genius/gpu-model
 {{- end }}

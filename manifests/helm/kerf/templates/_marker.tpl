@@ -1,0 +1,42 @@
+{{/* CEL: whether a pod asks for GPUs by annotation or label; as `asks_by_word` of extender/core/requests.py. */}}
+{{- define "kerf.marker.asks" -}}
+(has({{ . }}.metadata.annotations) && (
+  ['kerf.dev/gpu-count', 'kerf.dev/gpu-memory-each', 'kerf.dev/gpu-memory-total'].exists(key,
+    key in {{ . }}.metadata.annotations && !({{ . }}.metadata.annotations[key].trim() in ['', '0'])) ||
+  ['kerf.dev/gpu-share', 'kerf.dev/gpu-model', 'kerf.dev/gpu-model-exclude', 'kerf.dev/gpu-uuid', 'kerf.dev/gpu-uuid-exclude'].exists(key,
+    key in {{ . }}.metadata.annotations && {{ . }}.metadata.annotations[key].trim() != ''))) ||
+(has({{ . }}.metadata.labels) && (
+  ['genius/gpu-number', 'genius/gpu-memory-each', 'genius/gpu-memory-total'].exists(key,
+    key in {{ . }}.metadata.labels && !({{ . }}.metadata.labels[key] in ['', '0'])) ||
+  ('genius/gpu-model' in {{ . }}.metadata.labels && {{ . }}.metadata.labels['genius/gpu-model'] != '')))
+{{- end }}
+
+{{/* CEL: whether a list of containers names a resource by which kube-scheduler asks Kerf. */}}
+{{- define "kerf.marker.named" -}}
+{{ . }}.exists(container, has(container.resources) && has(container.resources.limits) && (
+  ['kerf.dev/gpu', 'nvidia.com/gpu', 'nvidia.com/gpu.shared', 'nvidia.com/vgpu', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage',
+   'nvidia.com/gpucores', 'aliyun.com/gpu-mem'].exists(name, name in container.resources.limits) ||
+  container.resources.limits.exists(name, name.startsWith('nvidia.com/mig-'))))
+{{- end }}
+
+{{- define "kerf.marker.unmarked" -}}
+!({{ include "kerf.marker.named" "object.spec.containers" }}) &&
+!(has(object.spec.initContainers) && {{ include "kerf.marker.named" "object.spec.initContainers" }})
+{{- end }}
+
+{{/* Which pods concern the policies: those still to be scheduled, by a scheduler that asks Kerf. */}}
+{{- define "kerf.marker.matches" -}}
+- name: to-be-scheduled
+  expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
+{{- $names := .Values.admissionPolicy.schedulerNames }}
+{{- if and (not $names) (eq .Values.mode "scheduler") }}
+{{- $names = list .Values.scheduler.name }}
+{{- end }}
+{{- with $names }}
+- name: by-a-scheduler-that-asks-kerf
+  expression: object.spec.schedulerName in {{ toJson . }}
+{{- end }}
+- name: asks-by-annotation-or-label
+  expression: |-
+    {{- include "kerf.marker.asks" "object" | nindent 4 }}
+{{- end }}

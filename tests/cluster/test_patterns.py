@@ -1,0 +1,103 @@
+"""What pods' authors write as patterns costs little memory, and no time where nobody asks."""
+
+import gc
+import random
+import string
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import re2
+
+from extender.cluster import patterns
+from extender.cluster.ledger import Ledger
+from extender.cluster.patterns import compile_pattern
+from extender.cluster.placements import Placer, PodIdentity
+from extender.cluster.pods import read_holding, read_pod_request
+from extender.core.requests import RequestError
+from tests.cluster.builders import Clock, node_object, pod_object
+
+MOST = 64 + 128
+"""Automata kept here, and by re2's own module."""
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Iterator[None]:
+    patterns._automaton.cache_clear()
+    patterns._found.cache_clear()
+    re2.purge()
+    yield
+
+
+def heavy(number: int) -> str:
+    """As large as they come: another one for each number."""
+    rng = random.Random(number)
+    return "|".join("".join(rng.choices(string.ascii_lowercase, k=24)) for _ in range(9))
+
+
+def asking(number: int, **more: Any) -> Any:
+    return pod_object(f"p{number}", 1, annotations={"kerf.dev/gpu-model": heavy(number)}, **more)
+
+
+def num_automata() -> int:
+    return sum(isinstance(item, re2._Regexp) for item in gc.get_objects())
+
+
+def test_many_remembered_pods_share_few_automata() -> None:
+    clock = Clock()
+    ledger = Ledger(reservation_ttl_s=30.0)
+    ledger.upsert_node(node_object("n", 8))
+    placer = Placer(ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
+    for number in range(2 * MOST):
+        request = placer.read_request(asking(number))
+        placer.remember(PodIdentity("default", f"p{number}", f"uid-{number}"), request)
+        assert not placer.fits_somewhere(request)
+    assert placer.remembered("uid-0") is not None
+    assert num_automata() <= MOST
+
+
+def test_pods_that_have_their_node_compile_nothing() -> None:
+    for number in range(20):
+        bound = asking(number, node="n")
+        assert read_holding(bound)[0].units == 1
+        request = read_pod_request(bound).gpus
+        assert request is not None
+        assert request.include is not None
+        assert request.include.text == heavy(number)
+    assert patterns._automaton.cache_info().misses == 0
+
+
+def test_a_pattern_that_is_none_holds_and_finds_nothing_once_it_is_bound() -> None:
+    annotations = {"kerf.dev/gpu-model": "a100("}
+    with pytest.raises(RequestError, match="missing \\)"):
+        read_pod_request(pod_object("p", 1, annotations=annotations))
+    bound = pod_object("p", 1, node="n", annotations=annotations)
+    assert read_holding(bound) == (read_holding(pod_object("p", 1, node="n"))[0], "")
+    request = read_pod_request(bound).gpus
+    assert request is not None
+    assert request.include is not None
+    assert not request.include.matches(["a100("])
+
+
+@pytest.mark.parametrize(
+    "text", ["(?i)" + "".join(f"({char}{{999}})" for char in string.ascii_lowercase), r"\pL" * 5, r"[\pL\PN]" * 20]
+)
+def test_what_takes_much_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"too large|Unicode classes"):
+        compile_pattern(text)
+
+
+def test_ordinary_ones_are_not() -> None:
+    products = "|".join(f"nvidia-(a100|h100|h200)-(sxm{number}|pcie)-[0-9]+gb" for number in range(6))
+    assert compile_pattern(products).search("nvidia-h100-sxm5-80gb")
+    assert not compile_pattern(products).search("nvidia-l4")
+
+
+def test_what_was_found_is_remembered_beyond_the_automaton() -> None:
+    first = compile_pattern(heavy(0))
+    assert first.search("x") is None
+    for number in range(1, MOST):
+        compile_pattern(heavy(number))
+    misses = patterns._automaton.cache_info().misses
+    assert first.search("x") is None
+    assert patterns._automaton.cache_info().misses == misses
