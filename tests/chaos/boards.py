@@ -34,6 +34,8 @@ class Board:
         """Replicas that a SIGSTOP holds."""
         self._cut_off_until = 0.0
         self._watchless_until = 0.0
+        self._lapse: Fault | None = None
+        self._lapse_until = 0.0
 
     def begin(self, faults: Iterable[Fault]) -> None:
         """The storm begins now."""
@@ -96,11 +98,20 @@ class Board:
         self.record(kind)
         return fault
 
-    def cut_off(self, for_s: float, watches_for_s: float) -> None:
-        """No replica reaches the API server for that time, and its watches for some time more."""
+    def cut_off(self, fault: Fault, bindings_for_s: float, watches_for_s: float) -> None:
+        """No replica reaches the API server for the fault's time, and its watches for some time more.
+
+        Bindings that leave in the first moments suffer the fault as well.
+        """
         now = self._clock()
-        self._cut_off_until = now + for_s
-        self._watchless_until = now + for_s + watches_for_s
+        self._cut_off_until = now + fault.for_s
+        self._watchless_until = now + fault.for_s + watches_for_s
+        self._lapse, self._lapse_until = fault, now + bindings_for_s
+
+    @property
+    def lapse(self) -> Fault | None:
+        """The lapse that Bindings suffer which leave now."""
+        return self._lapse if self._clock() < self._lapse_until else None
 
     @property
     def is_cut_off(self) -> bool:

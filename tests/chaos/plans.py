@@ -328,9 +328,9 @@ def _thirsty(plan: Plan, fault: Fault, rng: random.Random) -> Plan:
 
 
 def _lapsing(plan: Plan, rng: random.Random) -> Plan:
-    """Nobody is to take over: a restart would make the API server known anew."""
+    """Nobody takes over, and nothing makes Kerf or the API server begin anew meanwhile."""
     fault = _fault(rng, rng.choice(LAPSES))
-    return replace(_thirsty(_with(plan, fault, without=RESTARTS), fault, rng), elects=True)
+    return replace(_thirsty(_with(plan, fault, without=(*RESTARTS, *KILLS)), fault, rng), elects=True)
 
 
 def _pausing_machines(plan: Plan, rng: random.Random) -> Plan:

@@ -24,6 +24,8 @@ _STATUSES = {
     Kind.ERROR_AFTER_WRITE: (500, "InternalError", "etcdserver: request timed out"),
 }
 _TICK_S = 0.02
+_BINDINGS_S = 0.4
+"""For so long after the first one Bindings meet the same fate: requests pass, answers don't."""
 _WATCHLESS_S = 1.5
 """How much later watches come through again than other calls: they wait longer between two attempts."""
 _LATER_S = 1.2
@@ -110,7 +112,7 @@ class ApiProxy:
             board.record_once(fault)
             return hops.abort(request)
         if board.is_cut_off or (board.is_watchless and "watch" in request.query):
-            return hops.abort(request)
+            return await self._cut_off_call(request)
         body = await request.read()
         if fault := board.lasting(Kind.LATENCY):
             board.record_once(fault)
@@ -168,7 +170,20 @@ class ApiProxy:
     async def _lapse(self, fault: Fault, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         """The outcome of a Binding is not known, and no replica can ask before the lease has run out."""
         self._board.record(fault.kind)
-        self._board.cut_off(fault.for_s, _WATCHLESS_S)
+        self._board.cut_off(fault, _BINDINGS_S, _WATCHLESS_S)
+        return await self._unanswered(fault, request, body)
+
+    async def _cut_off_call(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Nothing comes through, but for Bindings that had left before anybody knew."""
+        fault = self._board.lapse
+        if fault is None or not request.path.endswith("/binding"):
+            return hops.abort(request)
+        body = await request.read()
+        with self._board.holding():
+            return await self._unanswered(fault, request, body)
+
+    async def _unanswered(self, fault: Fault, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+        """A Binding that is written, now or late."""
         if fault.kind is Kind.LAPSE_ANSWER_LOST:
             with contextlib.suppress(*hops.FAILURES):
                 await self._exchange(request, body)

@@ -253,6 +253,8 @@ def test_a_lapse_loses_the_answer_and_cuts_all_replicas_off(kind: Kind, written_
         assert len(rig.upstream.written) == written_at_once
         assert rig.board.is_cut_off
         assert await rig.read() == 0
+        assert await rig.write() == 0
+        assert len(rig.upstream.written) == 2 * written_at_once
         await until(lambda: not rig.board.is_cut_off)
         assert await rig.read() == 200
         assert rig.board.is_watchless
@@ -261,7 +263,7 @@ def test_a_lapse_loses_the_answer_and_cuts_all_replicas_off(kind: Kind, written_
         with pytest.raises(aiohttp.ClientError):
             await rig.client.get(rig.url + WATCH)
         await until(lambda: not rig.board.num_pending)
-        assert rig.upstream.written == [b"binding"]
+        assert rig.upstream.written == [b"binding"] * 2
 
     assert run(scenario, Fault(kind, 0.0, 0.4, late=True)).board.counts == {kind: 1}
 

@@ -112,6 +112,18 @@ def test_with_the_policy_no_edit_gets_through_and_a_restart_knows_all(clusters: 
     assert cluster.kerf.metric("kerf_edits_ignored_total") == 0
 
 
+@pytest.mark.usefixtures("judged")
+def test_other_schedulers_bind_as_ever(clusters: Clusters, author: Api) -> None:
+    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml")
+    cluster.add_nodes(gpu_node("a", gpus=1))
+    for name, gpus in (("theirs", 1), ("without-gpus", 0)):
+        author.request("POST", PODS, pod(name, gpus=gpus, scheduler_name="theirs"))
+        target = {"apiVersion": "v1", "kind": "Node", "name": "a"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        author.request("POST", f"{PODS}/{name}/binding", binding)
+        assert cluster.pod(name)["spec"]["nodeName"] == "a"
+
+
 @pytest.mark.usefixtures("without_policy")
 def test_without_it_edits_change_nothing_while_kerf_runs_and_no_resource_after_a_restart(
     clusters: Clusters, author: Api
