@@ -212,11 +212,14 @@ def unscheduled(names: Collection[str], pods: Iterable[Manifest]) -> list[Violat
 
 
 def unexplained(pods: Iterable[Manifest]) -> list[Violation]:
-    """Pods that are neither bound nor pending with a reason."""
+    """Pods that are neither bound nor pending with a reason.
+
+    Members of Kubernetes' own gangs may be: kube-scheduler says nothing of them before it has tried the whole gang.
+    """
     return [
         Violation("bound, or pending with a reason", _key(pod), f"conditions {pod['status'].get('conditions', [])}")
         for pod in pods
-        if not pod["spec"].get("nodeName") and not reason_of(pod)
+        if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGroup") and not reason_of(pod)
     ]
 
 

@@ -394,7 +394,9 @@ def _with_groups(plan: Plan, rng: random.Random) -> Plan:
         scheduler = pods[whole[0]].scheduler
         for at in rng.sample(whole, size):
             name = pods[at].name
-            pods[at] = PodPlan(name, at_s, scheduler, gpus, by_resource=True, gang_size=size, group=f"group-{number}")
+            pods[at] = PodPlan(
+                name, at_s, scheduler, gpus, by_resource=True, gang_size=size, group=f"group-{plan.seed}-{number}"
+            )
     groups = [Fault(Kind.GANG_CYCLES, 0.0, target=group) for group in sorted({pod.group for pod in pods} - {""})]
     return replace(_with(plan, *groups), pods=tuple(pods))
 

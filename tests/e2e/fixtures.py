@@ -74,7 +74,7 @@ def all_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]
     with ControlPlane(tmp_path_factory.mktemp("e2e"), users=users) as plane:
         plane.apply(RBAC, policy_for_tests())
         for user in ("plugin", "author"):
-            plane.grant(user, {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]})
+            plane.grant(user, {"apiGroups": [""], "resources": ["pods", "pods/status", "pods/binding"], "verbs": ["*"]})
         clusters = Clusters(plane)
         yield clusters
         clusters.close()
