@@ -82,6 +82,7 @@ class Leadership:
 
     def start(self) -> None:
         """Begin to mirror, and take part in the election, in the running event loop."""
+        self._tenure = ""  # whatever was done before a stop, others may have led since
         if self._election.contested:
             self._mirror.start()  # warm before it is needed; without election it has to begin after the marks
         self._fence.shut(self._election.standing)

@@ -80,7 +80,7 @@ class Tasks:
 
     def _faults(self, *, needed: bool) -> Iterator[str]:
         for name, worker in self._workers.items():
-            why = "cancelled" if worker.task.cancelled() else worker.why if worker.dead else ""
+            why = "cancelled" if needed and worker.task.cancelled() else worker.why if worker.dead else ""
             if why and worker.needed is needed:
                 yield f"the {name} has stopped: {why}"
 

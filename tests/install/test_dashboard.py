@@ -103,6 +103,8 @@ def use(server: Server) -> None:
         ("filter", bodies.args(waiting, ["a100-0"])),
         ("filter", bodies.args(asking, ["a100-0"])),
         ("prioritize", bodies.args(asking, ["a100-0"])),
+        ("others/filter", bodies.args(asking, ["a100-0"])),
+        ("others/prioritize", bodies.args(asking, ["a100-0"])),
         ("preempt", bodies.preemption_args(waiting, {"a100-0": ["sample-job-17"]})),
         ("bind", bodies.binding_args(asking, "a100-0")),
         *((verb, b"{}") for verb in ("mutate", "gate", "what-if")),

@@ -130,6 +130,7 @@ class Kerf:
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Let something run in the service's loop until it ends."""
+        self._keep_current()
         self._runner.run(work)
 
     def stop_mirror(self) -> None:
@@ -141,11 +142,15 @@ class Kerf:
         self._runner.run(asyncio.sleep(0.002))
 
     def _call(self, method: str, path: str, chunks: Chunks, headers: Mapping[str, str]) -> Answer:
+        self._keep_current()
+        return self._runner.run(call(self._app, method, path, chunks, headers))
+
+    def _keep_current(self) -> None:
+        """Have the API server say something, if the clock was moved: else it would have been silent for so long."""
         if self.clock.now != self._called_at:
             self._called_at = self.clock.now
-            self.cluster.breathe()  # else the API server would have been silent for as long as the clock was moved
+            self.cluster.breathe()
             self.settle()
-        return self._runner.run(call(self._app, method, path, chunks, headers))
 
 
 async def call(

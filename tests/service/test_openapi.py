@@ -15,6 +15,7 @@ from extender.service.settings import AccessSettings, OpenTo, Settings
 from tests.service import bodies
 
 VALID, INVALID = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+VERBS = ("/filter", "/prioritize", "/others/filter", "/others/prioritize", "/preempt", "/mutate", "/gate", "/bind")
 Check = Callable[..., Any]
 KEYS = ("Pod", "Nodes", "NodeNames", "NodeNameToVictims", "NodeNameToMetaVictims", "Pods", "NumPDBViolations", "UID")
 
@@ -37,6 +38,10 @@ def description() -> schemathesis.BaseSchema:
         pytest.param("POST /prioritize", VALID, (positive_data_acceptance,), id="prioritize, valid"),
         pytest.param("POST /prioritize", INVALID, (), id="prioritize, invalid"),
         # As valid a form has a victim that is a pod without a UID.
+        pytest.param("POST /others/filter", VALID, (), id="others/filter, valid"),
+        pytest.param("POST /others/filter", INVALID, (negative_data_rejection,), id="others/filter, invalid"),
+        pytest.param("POST /others/prioritize", VALID, (positive_data_acceptance,), id="others/prioritize, valid"),
+        pytest.param("POST /others/prioritize", INVALID, (), id="others/prioritize, invalid"),
         pytest.param("POST /preempt", VALID, (positive_data_acceptance,), id="preempt, valid"),
         pytest.param("POST /preempt", INVALID, (), id="preempt, invalid"),
         pytest.param("POST /bind", VALID, (), id="bind, valid"),
@@ -65,7 +70,9 @@ def test_every_answer_is_as_described(
     operation = description.find_operation_by_label(label)
     assert operation
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    num_examples = 10 if label == "POST /what-if" else 60  # each is a process of its own
+
+    @settings(max_examples=num_examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: schemathesis.Case[Any]) -> None:
         assume(mode is VALID or not differs_in_case(case.body))
@@ -93,11 +100,13 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
     }
     refusals = {"401", "403", "429"}
     for path, known in statuses.items():
-        guarded = path not in ("/filter", "/prioritize", "/preempt", "/mutate", "/gate", "/bind", *PROBES)
+        guarded = path not in (*VERBS, *PROBES)
         assert (known & refusals) == (refusals if guarded else set()), path
     assert {path: known - refusals for path, known in statuses.items()} == {
         "/filter": {"200"},
         "/prioritize": {"200", "400", "413", "503"},
+        "/others/filter": {"200"},
+        "/others/prioritize": {"200", "400", "413", "503"},
         "/preempt": {"200", "400", "413"},
         "/mutate": {"200"},
         "/gate": {"200"},
