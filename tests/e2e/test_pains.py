@@ -288,8 +288,8 @@ def test_an_extender_that_fails_does_not_stall_the_scheduler(clusters: Clusters)
         cluster.submit(f"pod-{number}", labels=asks(1))
     cluster.submit("web", cpu="1")
     cluster.pending("pod-0", "connection refused")
+    assert cluster.node_of("web") in ("node", "plain")  # it asks for no GPU, and nobody is there to keep it off them
     cluster.kerf = KerfProcess(cluster.plane, "kerf-back", port=cluster.kerf.port)
-    assert cluster.node_of("web") == "plain"
     assert [cluster.node_of(f"pod-{number}") for number in range(4)] == ["node"] * 4
     assert sorted(booked(cluster)) == [("node", index) for index in range(4)]
 
