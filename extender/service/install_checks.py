@@ -21,12 +21,14 @@ from extender.service.rights import SERVING, Right, electing
 from extender.telemetry.discovery import EXPORTER_APP_SELECTOR, EXPORTER_SELECTOR, find_prometheus
 
 OLDEST_MINOR: Final = 29
-TESTED_MINORS: Final = (34, 36)
+TESTED_MINORS: Final = (34, 37)
 _KERF: Final = "app.kubernetes.io/name=kerf"
 _any: Final = Decoder(dict[str, Any])
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 _POLICY: Final = "manifests/admission-policy.yaml"
 _POLICY_CHECK: Final = "admission policy"
+_ASSIGNMENTS: Final = "-assignments"
+"""How the name of that policy ends."""
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _SIGNS_OF_NVIDIA: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that Node Feature Discovery and the GPU operator give to nodes with cards of NVIDIA."""
@@ -201,7 +203,10 @@ class Checks:
         """The admission policy that keeps authors of pods from writing what Kerf does, and whether Kerf still may."""
         fix = f"{installed.upgrade} --set admissionPolicy.enabled=true" if installed else f"kubectl apply -f {_POLICY}"
         try:
-            policies = {item["metadata"]["name"]: item["spec"] for item in await self._list(_POLICIES, _KERF)}
+            found = {item["metadata"]["name"]: item["spec"] for item in await self._list(_POLICIES, _KERF)}
+            policies = {
+                name: spec for name, spec in found.items() if name.endswith(_ASSIGNMENTS)
+            }  # and not the marker's
             bindings = [item["spec"] for item in await self._list(f"{_POLICIES.removesuffix('ies')}ybindings", _KERF)]
         except (ClusterError, msgspec.DecodeError) as error:
             yield Finding(_POLICY_CHECK, Verdict.NOTE, f"can't be looked at: {error}", "run this as an administrator")

@@ -15,6 +15,7 @@ from tests.docs.pages import DOCS, sections
 from tests.e2e.clusters import WITHIN_S, assigned_gpus
 from tests.e2e.test_contracts import asking, hami_booked, hami_node, kubelet_on, sharing
 from tests.install.helm import CHART, Helm
+from tests.install.policies import HAMI_PLUGIN
 from tests.install.running import start_installed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
@@ -28,7 +29,9 @@ HAMI: dict[str, Any] = {"scheduler_name": "hami-scheduler"}
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    with ControlPlane(tmp_path / "plane", users={"kerf": ACCOUNT, "scheduler": ACCOUNT}) as running:
+    users = {"kerf": ACCOUNT, "scheduler": ACCOUNT, "plugin": HAMI_PLUGIN}
+    with ControlPlane(tmp_path / "plane", users=users) as running:
+        running.grant("plugin", {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]})
         yield running
 
 

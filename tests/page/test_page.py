@@ -110,7 +110,8 @@ def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Serve
     post(server, "filter", bodies.args(pod("train-9", 9), ["a100-0", "a100-1", "t4-0", "cpu-0"]))
     waiting = page.get_by_role("table", name="Pods without a node")
     link = waiting.get_by_role("link", name="default/train-9")
-    expect(waiting.get_by_role("row").filter(has=link)).to_contain_text("2 × best here: 8 installed")
+    row = waiting.get_by_role("row").filter(has=page.get_by_role("link", name="default/train-9"))
+    expect(row).to_contain_text("2 × best here: 8 installed")
     for _ in range(40):
         page.keyboard.press("Tab")
         if link.evaluate("(link) => link === document.activeElement"):
