@@ -78,9 +78,9 @@ _pods_decoder: Final = ListDecoder(Pod)
 class Facts:
     """The cluster as it is: what a plan is made on."""
 
-    nodes: list[bytes]
-    """Pages of the API server's list."""
-    pods_on: dict[str, list[bytes]]
+    nodes: bytes
+    """The API server's list."""
+    pods_on: dict[str, bytes]
     """The same of the pods on each node that is drained."""
     cluster: Cluster
     ledger: Ledger | None
@@ -106,15 +106,15 @@ def read_question(body: bytes) -> WhatIf:
 def answer(asked: WhatIf, facts: Facts) -> dict[str, Any]:
     """Where the pods would go. Raises TrialError."""
     try:
-        nodes = [node for page in facts.nodes for node in _nodes_decoder.decode(page).items]
+        nodes = _nodes_decoder.decode(facts.nodes).items
         by_name = {node.metadata.name: node for node in nodes}
         if unknown := [name for name in asked.drain if name not in by_name]:
             raise TrialError(f"drain: no node is named {', '.join(unknown[:5])}")
         moving = [
             pod
             for name in dict.fromkeys(asked.drain)
-            for page in facts.pods_on.get(name, ())
-            for pod in _pods_decoder.decode(page).items
+            if name in facts.pods_on
+            for pod in _pods_decoder.decode(facts.pods_on[name]).items
             if pod.spec.node_name == name and not pod.finished and not _stays(pod)
         ]
     except msgspec.DecodeError as error:

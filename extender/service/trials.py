@@ -14,19 +14,16 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster import objects
-from extender.cluster.decoding import Decoder
 from extender.cluster.ledger import Ledger
+from extender.cluster.listings import Lister
 from extender.cluster.mirrors import NODES_PATH, PODS_PATH, Mirror
 from extender.cluster.transports import ClusterError, Query, Transport
 from extender.core.policies import Policy
 from extender.service.trial_plans import FAULT, LENGTH_BYTES, Facts, Needs, TrialError
 
-_PAGE: Final = "500"
 _MAX_WAITING: Final = 4
 _END_S: Final = 2.0
 
-_page_decoder: Final = Decoder(objects.ObjectList[msgspec.Raw])
 _needs_decoder: Final = msgspec.json.Decoder(Needs)
 
 
@@ -88,10 +85,10 @@ class Trials:
             await _end(process)
 
     async def _facts(self, needs: Needs) -> Facts:
-        nodes = await self._pages(NODES_PATH, {})
+        nodes = await self._list(NODES_PATH, {})
         known = self._ledger.snapshot(self._clock()).row_of
         drained = [name for name in needs.drain if name in known]
-        pods_on = {name: await self._pages(PODS_PATH, {"fieldSelector": f"spec.nodeName={name}"}) for name in drained}
+        pods_on = {name: await self._list(PODS_PATH, {"fieldSelector": f"spec.nodeName={name}"}) for name in drained}
         # What follows sees one moment: no await in between.
         cluster = self._ledger.snapshot(self._clock())
         num_pods = {name: len(self._mirror.tenants.on(name)) for name in cluster.row_of}
@@ -100,19 +97,13 @@ class Trials:
         ledger = self._ledger.apart(self._clock()) if needs.adds else None
         return Facts(nodes, pods_on, cluster, ledger, num_pods, self._policy, policies)
 
-    async def _pages(self, path: str, query: Query) -> list[bytes]:
-        """A list of the API server as it comes. Raises ClusterError."""
-        pages: list[bytes] = []
-        query = {**query, "limit": _PAGE}
-        while True:
-            pages.append(await self._transport.get(path, query))
-            try:
-                metadata = _page_decoder.decode(pages[-1]).metadata
-            except msgspec.DecodeError as error:
-                raise ClusterError(f"{path} can't be read: {error}") from None
-            if not metadata.continue_:
-                return pages
-            query["continue"] = metadata.continue_
+    async def _list(self, path: str, query: Query) -> bytes:
+        """A list of the API server, its objects as they come. Raises ClusterError."""
+        try:
+            found = await Lister(self._transport, path, msgspec.Raw, query).all()
+        except msgspec.DecodeError as error:
+            raise ClusterError(f"{path} can't be read: {error}") from None
+        return b'{"items":[%b]}' % b",".join(map(bytes, found.items))
 
 
 async def _exchange(process: asyncio.subprocess.Process, content: bytes) -> bytes:
