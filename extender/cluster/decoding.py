@@ -101,12 +101,13 @@ def outline(content: bytes | msgspec.Raw) -> Outline:
     )
 
 
-def shallow(content: bytes | msgspec.Raw, depth: int = MAX_DEPTH, chunk_bytes: int = _CHUNK_BYTES) -> bytes:
+def shallow(content: bytes | msgspec.Raw, depth: int = MAX_DEPTH, chunk_bytes: int = _CHUNK_BYTES) -> bytearray:
     """A JSON text in which everything that lies deeper than so many levels is left out: `{}` or `[]` stands there.
 
     One pass by arrays, a chunk at a time: whoever writes an object settles its size.
     """
-    text = np.frombuffer(content, np.uint8).copy()
+    result = bytearray(content)
+    text = np.frombuffer(result, np.uint8)
     level, in_string, escaped = 0, False, False
     for start in range(0, len(text), chunk_bytes):
         chunk = text[start : start + chunk_bytes]
@@ -122,7 +123,7 @@ def shallow(content: bytes | msgspec.Raw, depth: int = MAX_DEPTH, chunk_bytes: i
         level = int(after[-1])
         after -= np.maximum(steps, 0)  # of an opening bracket the level before it
         chunk[after > depth] = _SPACE
-    return text.tobytes()
+    return result
 
 
 def _escaped(chunk: npt.NDArray[np.uint8], escaped: bool) -> tuple[npt.NDArray[np.bool_], bool]:

@@ -1,10 +1,11 @@
 """Lists, page by page: the one way in which Kerf reads more than one object.
 
 An object that can't be decoded costs that object only: it is set aside, by its outline. Who writes objects settles
-their size as well: a page is asked for by number, so where objects are large, or the API server is not done in time,
-the next one asks for fewer.
+their size as well: a page is asked for by number, so the first one asks for few, the next ones for as many as should
+come to a few megabytes, and for fewer where the API server is not done in time. Nothing waits while one is decoded.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -18,7 +19,9 @@ from extender.cluster.transports import Query, Transport, UnreachableError
 T = TypeVar("T")
 
 PAGE_SIZE: Final = 500
-_PAGE_BYTES: Final = 16 * 2**20
+_FIRST_PAGE_SIZE: Final = 32
+_MAX_GROWTH: Final = 2
+_PAGE_BYTES: Final = 2 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ class Lister(Generic[T]):
         self._path = path
         self._decoder = ListDecoder(kind, whole=whole)
         self._query = dict(query or {})
-        self._page_size = self._limit = page_size
+        self._page_size = page_size
+        self._limit = min(page_size, _FIRST_PAGE_SIZE)
 
     async def pages(self) -> AsyncIterator[Page[T]]:
         """Page by page, of one moment. Raises ClusterError, DecodeError; after that one begins anew."""
@@ -97,8 +101,9 @@ class Lister(Generic[T]):
             except UnreachableError:
                 self._limit = max(1, self._limit // 4)  # too much for one time-out, maybe
                 raise
-            self._limit = max(1, min(self._page_size, self._limit * _PAGE_BYTES // max(1, len(content))))
-            page = self._decoder.decode(content)
+            growth = min(_MAX_GROWTH, _PAGE_BYTES / max(1, len(content)))
+            self._limit = max(1, min(self._page_size, int(self._limit * growth)))
+            page = await asyncio.to_thread(self._decoder.decode, content)
             yield page
             if not page.more:
                 return

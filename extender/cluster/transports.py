@@ -26,7 +26,7 @@ from extender.cluster.yaml_faults import yaml_fault
 
 Query = Mapping[str, str]
 
-_HEADERS: Final = {"Accept": "application/json", "User-Agent": "kerf"}
+_HEADERS: Final = {"Accept": "application/json", "User-Agent": "kerf", "Accept-Encoding": "identity"}
 _IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: silence for longer is a dead connection
 _LATE_S: Final = 5.0  # how late the end of a watch may come
 _status_decoder: Final = Decoder(objects.Status)

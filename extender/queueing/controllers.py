@@ -49,7 +49,9 @@ _NOTE_AFTER_S: Final = 1.0
 _NOTE_EVERY_S: Final = 30.0
 _MAX_NOTES: Final = 50
 _PLANNED_INLINE: Final = 64
-"""A round of so few pods is planned at once; a larger one in a thread, so that filter and bind go on."""
+_ASKS_INLINE: Final = 8
+"""A round of so few pods, which ask for so few different things, is planned at once; another one in a thread, so that
+filter and bind go on."""
 
 
 class QueueController:
@@ -311,7 +313,8 @@ class QueueController:
             *(options.quotas, self._used(), self.head, frozenset(patient), frozenset(exempt), options.policy),
             *(window, most),
         )
-        if len(pods) <= _PLANNED_INLINE and options.planner == "greedy":
+        asks = {(pod.gpus, pod.cpu_milli, pod.memory_mib, pod.kind, pod.policy) for pod in pods[:_PLANNED_INLINE]}
+        if len(pods) <= _PLANNED_INLINE and len(asks) <= _ASKS_INLINE and options.planner == "greedy":
             return greedy_round(view, pods, rules), cluster.node_names
         return await asyncio.to_thread(searched_round, view, pods, rules, options.planner), cluster.node_names
 

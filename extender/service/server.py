@@ -1,6 +1,7 @@
 """Running the app: uvicorn with one worker, and a stop that cuts no request off."""
 
 import asyncio
+import ctypes
 import gc
 import ipaddress
 import logging
@@ -21,6 +22,10 @@ from extender.service.tokens import Tokens
 logger = logging.getLogger(__name__)
 
 _GRACE_S = 30
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+"""Of glibc's mallopt."""
+_LARGE_BYTES = 2 * 2**20
+"""More than the arrays of a request on thousands of nodes, less than a page of a list."""
 _GC_THRESHOLDS = (50_000, 20, 50)
 
 
@@ -76,6 +81,7 @@ def run(app: FastAPI, settings: Settings) -> None:
 
     Raises CertificateError, TokenError, and what the app's lifespan raises, as CredentialsError.
     """
+    _return_memory()
     files = settings.server.certificate_files
     if settings.access.token_file is not None:
         Tokens(settings.access.token_file).load()
@@ -100,6 +106,16 @@ def run(app: FastAPI, settings: Settings) -> None:
     if files is not None:
         config.ssl = Certificates(files).listen()
     DrainingServer(config, app, settings.server.drain_s).run()
+
+
+def _return_memory() -> None:
+    """Have what is freed go back to the system: glibc keeps a heap for each thread, and what a large list once took."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return
+    for parameter, value in ((_M_ARENA_MAX, 2), (_M_MMAP_THRESHOLD, _LARGE_BYTES), (_M_TRIM_THRESHOLD, _LARGE_BYTES)):
+        mallopt(parameter, value)
 
 
 def _doors(settings: ServerSettings) -> Doors:

@@ -9,22 +9,24 @@ below, each time with a Kerf of its own. Objects that the API server refuses are
 import contextlib
 import itertools
 import json
+import multiprocessing
 import re
 import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 from tests.bench import reports, requests, servers
 from tests.bench.clients import Client
 from tests.bench.hostile_pods import KINDS, Object, plain
 from tests.bench.servers import BenchError
-from tests.controlplane import ApiError, ControlPlane, Process, processes
+from tests.controlplane import Api, ApiError, ControlPlane, Process, processes
 
 NAMESPACE = "hostile"
 _QUEUE_RIGHTS = servers.ROOT / "manifests" / "queue" / "rbac.yaml"
@@ -125,15 +127,15 @@ def _run(plane: ControlPlane, plan: Plan, names: list[str], pods: list[tuple[str
         for _ in range(_NUM_WARMING):
             asked.ordinary()
         asked.seconds.clear()
-        author = _Author(plane, pods, run)
-        for phase in _PHASES:
-            with author.at_work(phase) as done:
+        with _Author(plane, pods, run) as author:
+            for phase in _PHASES:
+                author.begin(phase)
                 began = time.monotonic()
                 for number in itertools.count(1):
                     asked.ordinary()
                     asked.hostile(author.stored())
                     run.rss_mb = max(run.rss_mb, _rss_mb(kerf))
-                    if done.is_set() and number >= len(pods) // len(_PHASES):
+                    if author.is_done() and number >= len(pods) // len(_PHASES):
                         break
                     time.sleep(max(0.0, began + number * plan.interval_s - time.monotonic()))
         run.seconds = asked.seconds
@@ -166,69 +168,110 @@ class _Asking:
 
 
 class _Author:
-    """Creates, changes and deletes pods of one namespace, in threads of its own."""
+    """Creates, changes and deletes pods of one namespace: a process of its own, so that no call waits for it."""
 
     def __init__(self, plane: ControlPlane, pods: list[tuple[str, list[Object]]], run: Run) -> None:
-        self._plane = plane
-        self._pods = pods
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(plane.api("admin"), pods, theirs), daemon=True)
+        self._theirs = theirs
         self._run = run
-        self._there: list[tuple[str, list[str], bytes | None]] = []
-        """Kind, paths, and the pod as it is stored, where kube-scheduler would ask about it."""
+        self._done = False
+        self._stored: list[bytes] = []
         self._next = itertools.count()
 
+    def __enter__(self) -> Self:
+        self._process.start()
+        self._theirs.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join()
+
     def stored(self) -> bytes | None:
-        """One of the pods there are, in turn."""
-        there = self._there
-        return there[next(self._next) % len(there)][2] if there else None
+        """One of the pods that kube-scheduler would ask about, in turn."""
+        return self._stored[next(self._next) % len(self._stored)] if self._stored else None
 
-    @contextlib.contextmanager
-    def at_work(self, phase: str) -> Iterator[threading.Event]:
-        """Do one thing to all pods meanwhile; the event says when that is done."""
-        done = threading.Event()
-        work: Callable[[Any], None] = getattr(self, f"_{phase}")
-        items: list[Any] = list(self._pods if phase == "created" else self._there)
+    def begin(self, phase: str) -> None:
+        """Do one thing to all pods."""
+        self._done = False
+        self._pipe.send(phase)
 
-        def all_of_it() -> None:
-            try:
-                with ThreadPoolExecutor(_NUM_WRITERS) as pool:
-                    list(pool.map(work, items))
-            finally:
-                done.set()
+    def is_done(self) -> bool:
+        """Whether it has done that. Raises EOFError when the author has ended."""
+        while self._pipe.poll():
+            match self._pipe.recv():
+                case bytes() as pod:
+                    self._stored.append(pod)
+                case _Made(kind, accepted=True):
+                    self._run.made[kind] += 1
+                case _Made(kind):
+                    self._run.refused[kind] += 1
+                case _:
+                    self._done = True
+        return self._done
 
-        thread = threading.Thread(target=all_of_it)
-        thread.start()
-        try:
-            yield done
-        finally:
-            thread.join()
 
-    def _created(self, item: tuple[str, list[Object]]) -> None:
+@dataclass(frozen=True)
+class _Made:
+    """What became of a pod that was to be created."""
+
+    kind: str
+    accepted: bool
+
+
+def _work(api: Api, pods: list[tuple[str, list[Object]]], pipe: Connection) -> None:
+    """The author's process: does a phase when it is told to, says what there is and when it is done."""
+    there: list[list[str]] = []
+
+    def create(item: tuple[str, list[Object]]) -> None:
         kind, manifests = item
         paths: list[str] = []
         stored: Object = {}
         try:
             for manifest in manifests:
                 path = _path(manifest)
-                stored = self._plane.request("POST", path, _body(manifest))
+                stored = api.request("POST", path, _body(manifest))
                 paths.append(f"{path}/{manifest['metadata']['name']}")
         except (ApiError, ValueError):
-            self._run.refused[kind] += 1
+            tell(_Made(kind, accepted=False))
             if not paths:
                 return
-        spec = stored.get("spec", {})
-        asks = stored.get("kind") == "Pod" and not spec.get("nodeName") and not spec.get("schedulingGates")
-        self._run.made[kind] += stored.get("kind") == "Pod"
-        self._there.append((kind, paths, json.dumps(stored).encode() if asks else None))
+        there.append(paths)
+        if stored.get("kind") != "Pod":
+            return
+        tell(_Made(kind, accepted=True))
+        if not stored["spec"].get("nodeName") and not stored["spec"].get("schedulingGates"):
+            tell(json.dumps(stored).encode())
 
-    def _changed(self, item: tuple[str, list[str], bytes | None]) -> None:
+    def change(paths: list[str]) -> None:
         with contextlib.suppress(ApiError):
-            change = {"metadata": {"labels": {"changed": str(time.monotonic_ns() % 1000)}}}
-            self._plane.request("PATCH", item[1][-1], change, "application/merge-patch+json")
+            labels = {"changed": str(time.monotonic_ns() % 1000)}
+            api.request("PATCH", paths[-1], {"metadata": {"labels": labels}}, "application/merge-patch+json")
 
-    def _deleted(self, item: tuple[str, list[str], bytes | None]) -> None:
-        for path in item[1]:
+    def delete(paths: list[str]) -> None:
+        for path in paths:
             with contextlib.suppress(ApiError):
-                self._plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+                api.request("DELETE", path, {"gracePeriodSeconds": 0})
+
+    lock = threading.Lock()
+
+    def tell(what: object) -> None:
+        with lock:
+            pipe.send(what)
+
+    with ThreadPoolExecutor(_NUM_WRITERS) as pool, contextlib.suppress(EOFError):
+        while True:
+            match pipe.recv():
+                case "created":
+                    list(pool.map(create, pods))
+                case "changed":
+                    list(pool.map(change, there))
+                case "deleted":
+                    list(pool.map(delete, there))
+            tell(None)
 
 
 def _path(manifest: Object) -> str:

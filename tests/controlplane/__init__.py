@@ -3,12 +3,13 @@
 See README.md. The names below are the whole interface, apart from `objects` (plain dicts) and `fixtures` (pytest).
 """
 
-from tests.controlplane.api import ApiError
+from tests.controlplane.api import Api, ApiError
 from tests.controlplane.binaries import Binaries, BuildError, find_binaries
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process, ProcessError, free_port, start_process, wait_until
 
 __all__ = [
+    "Api",
     "ApiError",
     "Binaries",
     "BuildError",

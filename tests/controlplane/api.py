@@ -25,14 +25,18 @@ class ApiError(Exception):
 
 
 class Api:
-    """REST calls under one token; safe for threads."""
+    """REST calls under one token; safe for threads, and can be pickled: another process has connections of its own."""
 
     def __init__(self, url: str, certificate: Path, token: str) -> None:
         context = ssl.create_default_context(cafile=str(certificate))
         self._url = url
+        self._access = url, certificate, token
         self._pool = urllib3.PoolManager(ssl_context=context, maxsize=16, retries=False, timeout=30.0)
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._resources: dict[tuple[str, str], Object] = {}
+
+    def __reduce__(self) -> tuple[type["Api"], tuple[str, Path, str]]:
+        return Api, self._access
 
     def request(
         self, method: str, path: str, body: object | None = None, content_type: str = "application/json"
