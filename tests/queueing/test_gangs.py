@@ -57,7 +57,7 @@ def test_many_gangs_are_asked_about_by_one_paged_list_of_their_namespace() -> No
         waiting = entries(*(pod(f"p-{number}", annotations=said) for number, said in enumerate(gangs)))
         units = await units_of(waiting, Gangs(api, lambda: 0.0))  # type: ignore[arg-type]
         assert (len(units), api.asked) == (300, [PODS])
-        assert api.queries == [{"fieldSelector": "status.phase!=Failed", "limit": "500"}]
+        assert api.queries == [{"fieldSelector": "status.phase!=Failed", "limit": "32"}]
 
     asyncio.run(run())
 
