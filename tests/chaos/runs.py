@@ -153,6 +153,7 @@ class Run:
             if self._clock() > deadline:
                 self._violations |= dict.fromkeys(found)
                 return
+            self._revive()
             self._sample()
             time.sleep(_LOOK_S)
 
@@ -167,7 +168,12 @@ class Run:
         return ""
 
     def _revive(self) -> None:
-        """What its supervisor does for a process that has ended, as long as there is one."""
+        """What their supervisor does for processes that have ended; Kerf has none while it is gone.
+
+        kube-scheduler ends itself when it has missed that a pod was deleted and made again while it assumed it placed
+        ("Scheduler cache is corrupted", up to 1.37).
+        """
+        self._cluster.plane.revive_ended()
         if self._steps.kerf_is_gone:
             return
         for ended in self._cluster.revive_kerf():

@@ -175,7 +175,7 @@ class Steps:
     def _recreate_pod(self, fault: Fault) -> bool:
         if fault.target not in self.expected:
             return False  # it has yet to come
-        if self.delete(f"{_PODS}/{fault.target}?gracePeriodSeconds=0"):
+        if self._delete_this(fault.target):
             self.counts[fault.kind] += 1
         self.at(fault.at_s, self.creation(self.pods[fault.target]))
         return True
@@ -194,6 +194,19 @@ class Steps:
             self._cluster.plane.request("DELETE", path)
         except ApiError as error:
             if error.status != 404:
+                raise
+            return False
+        return True
+
+    def _delete_this(self, name: str) -> bool:
+        """Delete the pod that has this name, and not the next one, should the request be carried out late."""
+        path = f"{_PODS}/{name}"
+        try:
+            uid = self._cluster.plane.request("GET", path)["metadata"]["uid"]
+            only = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+            self._cluster.plane.request("DELETE", path, only)
+        except ApiError as error:
+            if error.status not in (404, 409):
                 raise
             return False
         return True

@@ -34,7 +34,7 @@ class Planted:
         self.witness = SimpleNamespace(seen=Seen())
         nothing = lambda *_: None  # noqa: E731
         self.board = SimpleNamespace(begin=nothing, end=nothing, num_pending=0, num_waiting=0, counts=Counter())
-        self.plane = SimpleNamespace(request=nothing)
+        self.plane = SimpleNamespace(request=nothing, revive_ended=list)
         self.has_groups = False
         self.replicas: list[Any] = []
 

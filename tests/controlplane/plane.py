@@ -102,6 +102,14 @@ class ControlPlane:
         """Start what was killed as it was; return when it is ready."""
         return self._launch(name, *self._commands[name])
 
+    def revive_ended(self) -> list[str]:
+        """Start again what has ended by itself, as its kubelet would; returns the names."""
+        ended = [process for process in self._processes if not process.running]
+        for process in ended:
+            self._processes.remove(process)
+            self.revive(process.name)
+        return [process.name for process in ended]
+
     def request(
         self, method: str, path: str, body: object | None = None, content_type: str = "application/json"
     ) -> Any:

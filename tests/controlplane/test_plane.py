@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -137,6 +139,17 @@ def test_load_measures(tmp_path: Path) -> None:
         # Bound by hand past what is there: 20 more pods of four GPUs on nodes of four.
         run_load(plane, "pods", "-bound=20", "-pod-gpus=4", "-namespace=over")
         assert run_load(plane, "measure", "-count=0")["over_capacity_nodes"] == 20
+
+
+def test_what_ends_by_itself_is_started_again(tmp_path: Path) -> None:
+    with ControlPlane(tmp_path) as plane:
+        scheduler = plane.start_scheduler(SCHEDULER.replace("NAME", "default-scheduler"))
+        assert plane.revive_ended() == []
+        os.kill(scheduler.pid, signal.SIGKILL)
+        wait_until(lambda: not scheduler.running, 10.0, "it has ended")
+        assert plane.revive_ended() == ["scheduler"]
+        plane.apply(objects.cpu_node("n"), objects.pod("p", gpus=0))
+        assert bound_node(plane, "p") == "n"
 
 
 def test_stop_leaves_nothing(tmp_path: Path) -> None:
