@@ -7,6 +7,7 @@ fits, prioritize ranks them.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -226,6 +227,9 @@ class Verbs:
             placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
             return self._skip(asked, pod, request)
+        if not gpus.count and (excess := self.over_quota(pod, replace(gpus, count=placement.decision.units))):
+            self._placer.turned_away(pod)
+            return self._hold_to_quota(asked, excess)  # only now it is known how many GPUs hold so much memory
         return self._answer(asked, request, placement, one_is_enough=one_is_enough)
 
     def _answer(
