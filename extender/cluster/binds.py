@@ -95,10 +95,13 @@ class Binder:
         checked afresh on the ledger of this moment.
         `fault` says why no GPUs may be given away, "" when they may: only pods without GPUs are bound then.
         """
-        request = self._placer.remembered(pod.uid) or await self._ask_request(pod)
+        request = self._placer.remembered(pod.uid)
+        if request is None or request.gpus is None:  # what is asked by annotation may have come since
+            request = await self._ask_request(pod)
         if request.gpus is None:
-            await self._write(pod, node, {})
+            await self._write(pod, request, node, {}, None)
             self._placer.forget(pod.uid)
+            self._fence.forget(pod.uid)
             return
         if fault:
             self._ledger.release(pod.uid)
@@ -140,7 +143,7 @@ class Binder:
         annotations = dict.fromkeys(request.stale, "") | _annotations(assignment) | self._notes(pod.uid)
         plugin = self._ledger.plugin_on(node)
         if plugin is Plugin.NATIVE or not assignment.gpus:
-            await self._write_fenced(pod, request, node, annotations, attempt)
+            await self._write(pod, request, node, annotations, attempt)
             return
         gpus = assigned_gpus(self._ledger.offer_of(node), assignment.holding)
         try:
@@ -151,7 +154,7 @@ class Binder:
         except (ClusterError, msgspec.DecodeError, RequestError, LockError) as error:
             raise BindError(f"pod {pod.key}: {error}") from error
         try:
-            await self._write_fenced(pod, request, node, {**handed.annotations, **annotations}, attempt)
+            await self._write(pod, request, node, {**handed.annotations, **annotations}, attempt)
         except _UndecidedError:
             raise  # if it takes effect yet, the lock is needed; if not, the next one takes it over
         except BindError:
@@ -199,32 +202,27 @@ class Binder:
             raise BindError(f"pod {pod.key} was deleted and created again: UID {pod.uid} is gone")
         return found
 
-    async def _write(self, pod: PodIdentity, node: str, annotations: dict[str, str]) -> None:
-        """Bind a pod without GPUs: whoever else may do so at the same time, nothing is given twice."""
-        try:
-            await self._post(pod, node, annotations, "")
-        except ClusterError as error:
-            if await self._resolve(pod, node, annotations, error, fenced=False) is not None:
-                raise _refused(pod, node, error) from error
-
-    async def _write_fenced(
-        self, pod: PodIdentity, request: PodRequest, node: str, annotations: dict[str, str], attempt: _Attempt
+    async def _write(
+        self, pod: PodIdentity, request: PodRequest, node: str, annotations: dict[str, str], attempt: _Attempt | None
     ) -> None:
         """Write a Binding that fails if another leader, or anybody, has changed the pod since it was read.
 
         Whoever leads after the confirmation changes it, so what this rests on is not over when the Binding is written.
+        Without an attempt nothing is confirmed: a pod without GPUs may be bound by whoever is asked, as long as it
+        asks for none.
 
         A pod that was changed for a reason that does not matter, such as its status, is bound as it is now.
         Raises BindError, _UndecidedError.
         """
         version = self._fence.version_of(pod.uid) or await self._ask_version(pod, request)
         for repeatable in (True, False):
-            await self._check_fence(pod, version, attempt.epoch)
-            attempt.version = version
+            if attempt is not None:
+                await self._check_fence(pod, version, attempt.epoch)
+                attempt.version = version
             try:
                 return await self._post(pod, node, annotations, version)
             except ClusterError as error:
-                found = await self._resolve(pod, node, annotations, error, fenced=True)
+                found = await self._resolve(pod, node, annotations, error, fenced=attempt is not None)
                 if found is None:
                     return
                 if not repeatable or found.metadata.resource_version == version:
@@ -263,13 +261,16 @@ class Binder:
         raise BindError(f"pod {pod.key} asks for something else than what was decided on")
 
     async def _post(self, pod: PodIdentity, node: str, annotations: dict[str, str], version: str) -> None:
-        metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations}
-        if version:
-            metadata["resourceVersion"] = version
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": metadata,
+            "metadata": {
+                "name": pod.name,
+                "namespace": pod.namespace,
+                "uid": pod.uid,
+                "annotations": annotations,
+                "resourceVersion": version,
+            },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._transport.post(f"{pod.path}/binding", msgspec.json.encode(binding))

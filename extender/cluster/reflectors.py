@@ -3,6 +3,10 @@
 Pages the list, resumes the watch where it ended, keeps up by bookmarks, lists again on 410 (in the answer or in the
 stream), and backs off with jitter. What client-go's Reflector does, on asyncio.
 
+An etcd that was restored from a backup counts its versions from there again. The API server takes a watch from a
+version that is yet to come, says nothing until then, and ends it in order. So before a watch is resumed that broke off,
+or told nothing, the API server is asked for its version: where that is an older one, everything is listed again.
+
 An object that can't be read is set aside: it stays what it was known as, unless its sink knows better.
 """
 
@@ -81,12 +85,15 @@ class Reflector(Generic[ObjectT]):
         self._selection = {name: text for name, text in selectors.items() if text}
         self._times = times or ReflectorTimes()
         self._lister = Lister(transport, path, kind, self._selection, page_size, whole=whole)
+        self._glance = Lister(transport, path, kind, self._selection, 1, whole=whole)
         self._item_decoder = Decoder(kind, whole=whole)
         self._event_decoder = msgspec.json.Decoder(objects.WatchEvent)
         self._status_decoder = Decoder(objects.Status)
         self._set_aside = set_aside
         self._told: set[str] = set()
         self._resource_version = ""
+        self._went_on = True
+        """Whether the last watch told something and ended in order."""
         self._last_contact: float | None = None
         self.last_error = ""
         """What went wrong last, "" while all is well."""
@@ -114,9 +121,12 @@ class Reflector(Generic[ObjectT]):
         while True:
             began = self._clock()
             try:
+                if self._resource_version and not self._went_on:
+                    await self._check_version()
                 if not self._resource_version:
                     await self.relist()
-                await self._watch()
+                self._went_on = False
+                self._went_on = await self._watch()
                 if self._clock() - began > 1.0:
                     backoff_s = self._times.first_backoff_s
                     continue
@@ -160,7 +170,19 @@ class Reflector(Generic[ObjectT]):
         self.num_lists += 1
         self.last_error = ""
 
-    async def _watch(self) -> None:
+    async def _check_version(self) -> None:
+        """Forget where to resume from if the API server has not come that far: it began anew from an older state."""
+        async for page in self._glance.pages():
+            now, known = page.resource_version, self._resource_version
+            if now.isdecimal() and known.isdecimal() and int(now) < int(known):
+                logger.warning(
+                    "%s: versions went back from %s to %s, everything is listed again", self._path, known, now
+                )
+                self._resource_version = ""
+            return
+
+    async def _watch(self) -> bool:
+        """Take in what happens, until the API server ends that in order; whether it told of anything."""
         timeout_s = self._times.watch_timeout_s * random.uniform(1, 2)
         query = {
             **self._selection,
@@ -169,7 +191,7 @@ class Reflector(Generic[ObjectT]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(round(timeout_s)),
         }
-        last_good = self._last_contact
+        last_good, version = self._last_contact, self._resource_version
         try:
             async for lines in self._transport.watch(self._path, query):
                 self._last_contact = self._clock()
@@ -182,6 +204,7 @@ class Reflector(Generic[ObjectT]):
         except (ApiError, msgspec.DecodeError):
             self._last_contact = last_good  # something was missed: to open a watch again and again is not to be current
             raise
+        return self._resource_version != version
 
     def _apply(self, line: bytes) -> None:
         kind, content = self._event(line)

@@ -129,6 +129,10 @@ class Board:
         self._steps.append(step)
         return step.gpus
 
+    def num_gpus(self, num_steps: int) -> int:
+        """How many GPUs the pods have that were put on it since there were so many steps; shares count as one."""
+        return sum(len(step.gpus) + step.unknown for step in self._steps[num_steps:])
+
     def undo(self, num_steps: int) -> None:
         """Take pods off again, back to so many steps."""
         while len(self._steps) > num_steps:
@@ -177,7 +181,7 @@ class Board:
         return Quality(
             placed=len(self._steps),
             placed_priority=float(sum(weights[step.position] for step in self._steps)),
-            gpus=sum(len(step.gpus) + step.unknown for step in self._steps),
+            gpus=self.num_gpus(0),
             nodes=len({step.row for step in self._steps}),
             fragments=float(free[cut].sum() / max(capacity.sum(), 1)),
         )

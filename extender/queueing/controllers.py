@@ -285,13 +285,18 @@ class QueueController:
         for entry in self.backlog.on_their_way(self._clock()):
             if entry.planned is not None:
                 namespace = entry.pod.metadata.namespace
-                used[namespace] = used.get(namespace, 0.0) + entry.planned.num_gpus
+                used[namespace] = used.get(namespace, 0.0) + self._held(entry.uid, entry.planned.num_gpus)
         for uid, (namespace, gpus) in list(self._granted.items()):
             if uid in self._runs or self._ledger.claim(uid) is None:
                 del self._granted[uid]  # counted there, or has not got them
             else:
-                used[namespace] = used.get(namespace, 0.0) + gpus
+                used[namespace] = used.get(namespace, 0.0) + self._held(uid, gpus)
         return used
+
+    def _held(self, uid: str, asked: float) -> float:
+        """GPUs of a pod on its way: one that asks for memory in total may hold more than it names."""
+        claim = self._ledger.claim(uid)
+        return max(asked, float(claim.holding.units)) if claim is not None else asked
 
     async def _plan(
         self, pods: list[PlanPod], now: float, units: Sequence[Unit], window: int, most: Mapping[str, int]

@@ -97,7 +97,13 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
         alike = None if first.gang else (first.cpu_milli, first.memory_mib, first.gpus, first.kind, allowed is None)
         if alike is not None and alike in full:
             continue
+        begun = board.num_steps
         if place_unit(board, unit, allowed):
+            asked = max(asked, float(board.num_gpus(begun)))  # memory in total says no number of GPUs
+            if excess := rules.quotas.excess(namespace, used.get(namespace, 0.0), asked):
+                board.undo(begun)
+                why.update(dict.fromkeys(unit, excess))
+                continue
             placed[namespace] += len(unit)
             used[namespace] = used.get(namespace, 0.0) + asked
             continue

@@ -98,9 +98,10 @@ async def learn_finished(transport: Transport, durations: Durations) -> None:
 
 
 def _gpus_of(pod: Pod) -> float:
-    """GPUs that a pod holds, or has held; shares as parts of one."""
+    """GPUs that a pod holds, or has held; shares as parts of one, MIG devices as one each."""
     holding, _ = read_holding(pod)
-    return sum(part.milli / 1000 for part in holding.parts) if holding.parts else float(holding.units)
+    mig = sum(count for _, count in holding.mig)
+    return mig + (sum(part.milli / 1000 for part in holding.parts) if holding.parts else float(holding.units))
 
 
 def owners_of(pod: Pod, gpus: float) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ fits, prioritize ranks them.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -155,6 +156,8 @@ class Verbs:
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
                 self._policy(request)
+                if excess := self.over_quota(_identity(asked.pod), request.gpus):
+                    raise UnavailableError(excess)  # filter would refuse it the room that was made
                 if self._is_room_coming(asked.pod, request):
                     raise UnavailableError("room is being made for it already")
                 chosen = await self._preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)
@@ -168,9 +171,7 @@ class Verbs:
 
     def _is_room_coming(self, pod: objects.Pod, request: PodRequest) -> bool:
         """Whether a pod will fit without more evictions: then it is woken as soon as it does."""
-        metadata = pod.metadata
-        identity = PodIdentity(metadata.namespace, metadata.name, metadata.uid)
-        return self._placer.fits_meanwhile(identity, request) or (
+        return self._placer.fits_meanwhile(_identity(pod), request) or (
             request.gpus is not None and self._preemptor.is_under_way(pod, request.gpus)
         )
 
@@ -226,6 +227,9 @@ class Verbs:
             placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
             return self._skip(asked, pod, request)
+        if not gpus.count and (excess := self.over_quota(pod, replace(gpus, count=placement.decision.units))):
+            self._placer.turned_away(pod)
+            return self._hold_to_quota(asked, excess)  # only now it is known how many GPUs hold so much memory
         return self._answer(asked, request, placement, one_is_enough=one_is_enough)
 
     def _answer(
@@ -367,6 +371,10 @@ def _read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodReques
     created = metadata.creation_timestamp
     pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata), created, gang)
     return pod, placer.read_request(asked.pod)
+
+
+def _identity(pod: objects.Pod) -> PodIdentity:
+    return PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
 
 
 def _check_names(pod: objects.Pod) -> None:

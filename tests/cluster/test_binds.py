@@ -30,7 +30,7 @@ from extender.cluster.pods import (
 )
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
 from extender.core.nodes import SHARED_GPU_RESOURCE
-from extender.core.requests import MEMORY_EACH, MEMORY_TOTAL, POLICY, SHARE, UUID
+from extender.core.requests import COUNT, MEMORY_EACH, MEMORY_TOTAL, POLICY, SHARE, UUID
 from tests.cluster.builders import Clock, Fault, FaultyTransport, node_manifest, open_fence, pod_manifest
 
 TTL_S = 30.0
@@ -578,7 +578,33 @@ def test_a_pod_without_gpus_is_bound_without_a_fence() -> None:
     touch(rig)
     rig.fence.shut(lambda: "b leads")
     rig.bind(fault="b leads")
-    assert "resourceVersion" not in rig.bindings()[0]["metadata"]
+    assert rig.cluster.pod("default", "p")["spec"]["nodeName"] == "n"
+
+
+def test_a_pod_that_asks_by_annotation_only_after_it_was_offered_gets_its_gpus() -> None:
+    """kube-scheduler may take minutes between the two: it waits for volumes, and for other plugins."""
+    rig = Rig(pod_manifest("p", uid="u"))
+    rig.filter()
+    touch(rig, **{COUNT: "1"})
+    rig.bind()
+    assert rig.bindings()[0]["metadata"]["annotations"][ASSIGNED_GPUS] == "0"
+    assert (rig.state(), rig.free("n")) == (ClaimState.BOUND, {1})
+
+
+def test_a_pod_that_asks_by_annotation_as_it_is_bound_is_not_bound_without_gpus() -> None:
+    rig = Rig(pod_manifest("p", uid="u"))
+
+    class Edited(FaultyTransport):
+        async def post(self, path: str, body: bytes) -> bytes:
+            edit = {"metadata": {"annotations": {COUNT: "8"}}}
+            await rig.cluster.patch("/api/v1/namespaces/default/pods/p/status", msgspec.json.encode(edit))
+            return await super().post(path, body)
+
+    transport = Edited(rig.cluster)
+    rig.binder = Binder(transport, rig.ledger, rig.placer, EventRecorder(transport), rig.clock, rig.fence, rig.clock)
+    rig.filter()
+    assert rig.fail() == "pod default/p asks for something else than what was decided on"
+    assert "nodeName" not in rig.cluster.pod("default", "p")["spec"]
 
 
 def test_a_late_binding_cannot_take_effect_once_a_successor_has_marked_the_pod() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from extender.cluster.ledger import Ledger
+from extender.cluster.objects import Container, Resources
 from extender.cluster.transports import ApiError
 from extender.cluster.unbound import Condition
 from extender.core.durations import Durations
@@ -215,6 +216,15 @@ def test_pods_that_ended_before_the_start_are_learned_from() -> None:
     expected.finished(("ns/Pod/a/2 GPUs", "ns/2 GPUs", "ns"), 10.0)  # ended first
     expected.finished(("ns/Pod/b/1 GPUs", "ns/1 GPUs", "ns"), 60.0)
     assert durations == expected
+
+
+def test_mig_devices_that_run_count_as_they_did_when_they_were_asked_for() -> None:
+    runs = Runs(Durations(), lambda: 0.0)
+    item = running("a", 0)
+    limits: dict[str, str | int | float] = {"nvidia.com/mig-1g.10gb": 3}
+    item.spec.containers = [Container(resources=Resources(limits=limits))]
+    runs.upsert(item)
+    assert runs.gpus == {"ns": 3.0}
 
 
 def test_a_run_seen_from_its_start_is_timed_finer_than_the_api_server_tells() -> None:

@@ -50,6 +50,18 @@ def test_a_pod_group_says_the_size() -> None:
     asyncio.run(run())
 
 
+def test_a_size_of_thousands_of_digits_harms_no_other_gang() -> None:
+    """Of a pod that was never gated, so that nothing but the list of its namespace tells of it."""
+    endless = {"kerf.dev/gang": "h", "kerf.dev/gang-size": "000000001" + "0" * 5000}
+    found = {"metadata": {"name": "b", "namespace": "ns", "annotations": endless}, "spec": {"nodeName": "n"}}
+    waiting = entries(pod("a", annotations=GANG))
+    api = Answers({PODS: {"items": [found, member("c"), member("d")]}})
+    [unit] = asyncio.run(units_of(waiting, Gangs(api, lambda: 0.0)))  # type: ignore[arg-type]
+    assert unit.missing == ""
+    [entry] = entries(pod("a", annotations=endless))
+    assert "is no size of a gang" in entry.fault
+
+
 def test_many_gangs_are_asked_about_by_one_paged_list_of_their_namespace() -> None:
     async def run() -> None:
         api = Answers({PODS: {"items": []}})

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from extender.core.policies import POLICIES
+from extender.core.requests import GpuRequest
 from extender.queueing.plans import PlanPod, View
 from extender.queueing.quotas import Quotas
 from extender.queueing.rounds import Head, Round, Rules, greedy_round, searched_round
@@ -97,6 +98,15 @@ def test_quotas_are_kept_and_counted_within_the_round() -> None:
     made = greedy_round(view, pods, Rules(Quotas({"team": 6.0}), {"team": 2.0}))
     assert [row >= 0 for row in made.plan.rows] == [True, True, False, True, True]
     assert made.plan.unassigned[2] == "quota of namespace team: 6 GPUs, 6 in use, 2 more asked"
+
+
+def test_memory_in_total_counts_as_the_gpus_that_hold_it() -> None:
+    view = gpu_view(2)
+    total = [replace(gpu_pod(f"team/p{n}"), gpus=GpuRequest(0, memory_total_mib=4 * 40_960)) for n in range(2)]
+    pods = [*total, gpu_pod("team/one")]
+    made = greedy_round(view, pods, Rules(Quotas({"team": 6.0})))
+    assert [len(gpus) for gpus in made.plan.gpus] == [4, 0, 1]
+    assert made.plan.unassigned == {1: "quota of namespace team: 6 GPUs, 4 in use, 4 more asked"}
 
 
 def test_no_more_than_the_limit_and_gangs_whole() -> None:

@@ -363,6 +363,19 @@ def test_shares_lose_their_part_of_a_gpu() -> None:
         assert kerf.preempt(pod("urgent", 1, priority=9), proposals) == {"t4-0": uids("old")}
 
 
+def test_nobody_is_evicted_for_a_pod_whose_namespace_has_all_it_may_have() -> None:
+    """On a full node kube-scheduler's own plugins fail first: it asks whom to evict without having asked filter."""
+    asking, proposal = pod("urgent", 2, priority=1000), {"t4-0": uids("t0", "t1")}
+    settings: dict[str, Any] = {"queue__enabled": True, "queue__quotas": {"team-a": 1}}
+    with running([*bodies.CLUSTER, *HOLDERS], **settings) as kerf:
+        kerf.run(until(lambda: not kerf.service.fault()))
+        assert kerf.preempt(asking, proposal) == proposal
+        asking["metadata"]["namespace"] = "team-a"
+        assert kerf.preempt(asking, proposal) == {}
+        told = kerf.filter(asking, ["t4-0"])["FailedAndUnresolvableNodes"]["t4-0"]
+        assert told.startswith("quota of namespace team-a")
+
+
 @pytest.mark.parametrize("taken", [False, True])
 def test_nobody_is_evicted_for_a_process_that_leads_by_its_clock_alone(taken: bool) -> None:
     """It was paused with its clock while another replica took the lease."""

@@ -377,3 +377,14 @@ def test_version_says_how_kerf_decides() -> None:
         answer = kerf.get("/version").json()
     assert (answer["mode"], answer["policy"]) == ("scores", "spread")
     assert json.dumps(answer["version"]).count(".") == 2
+
+
+def test_memory_in_total_is_held_to_a_quota_by_the_gpus_that_it_takes() -> None:
+    """How many those are is known once a node is chosen."""
+    asking = pod(annotations={"kerf.dev/gpu-memory-total": "30Gi"})
+    with running() as kerf:
+        kerf.service.verbs.over_quota = lambda pod, request: "too many" if request.count > 1 else ""
+        assert kerf.filter(asking, ["t4-0"])["FailedAndUnresolvableNodes"] == {"t4-0": "too many"}
+        assert kerf.num_reservations == 0
+        asking["metadata"]["annotations"]["kerf.dev/gpu-memory-total"] = "15Gi"
+        assert kerf.filter(asking, ["t4-0"])["NodeNames"] == ["t4-0"]
