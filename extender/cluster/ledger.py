@@ -277,7 +277,7 @@ class Ledger:
         self._told[uid] = known.told or reading
         if MIRROR in (pod.metadata.annotations or ()):
             self._orphans.note(uid)
-            self._drop_orphan(node, pod.key)
+            self._drop_orphans(node, pod.key, reading)
         self.num_unreadable += bool(fault)
         return (fault,) if fault else ()
 
@@ -466,11 +466,12 @@ class Ledger:
         self._drop(uid)
         self._set_requested(uid, "", 0, 0)
 
-    def _drop_orphan(self, node: str, pod: str) -> None:
-        """A static pod's mirror is back: the one before it holds nothing beside it."""
-        uid = self._orphans.take(node, pod)
-        if uid is not None:
-            self._forget(uid)
+    def _drop_orphans(self, node: str, pod: str, reading: Reading) -> None:
+        """A static pod's mirror is back: the one before it holds nothing beside it, if this one says the same. What
+        says less may be anybody's, for whoever may create pods may write that one is a mirror."""
+        for uid in self._orphans.of(node, pod):
+            if self._told.get(uid) == reading:
+                self._forget(uid)
 
     def _given_to(self, claim: Claim) -> tuple[str, ...] | None:
         """What the kubelet says to have given a pod."""

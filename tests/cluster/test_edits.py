@@ -290,6 +290,17 @@ def test_a_deleted_mirror_keeps_what_its_containers_use_until_it_is_back() -> No
     assert units_free(ledger, 1000.0) == 0
 
 
+def test_who_forges_a_mirror_in_its_place_frees_nothing() -> None:
+    ledger = ledger_with(with_condition("True"))
+    ledger.upsert_pod(mirror("old"), 0.0)
+    ledger.remove_pod("old")
+    ledger.upsert_pod(pod_object("static-n", uid="forged", node="n", annotations={MIRROR: "hash"}), 1.0)
+    assert units_free(ledger, 2.0) == 1
+    ledger.remove_pod("forged")
+    ledger.upsert_pod(mirror("new"), 3.0)
+    assert (units_free(ledger, 4.0), ledger.claim("old")) == (1, None), "held once, not twice"
+
+
 def test_a_static_pod_that_is_gone_is_free_once_its_kubelet_would_have_told() -> None:
     ledger = ledger_with(with_condition("True"))
     ledger.upsert_pod(mirror("old"), 0.0)
