@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import NamedTuple
 
 from extender.cluster import objects
 from extender.cluster.arrays import ClusterArrays
@@ -83,6 +84,14 @@ class Claim:
     def holds(self, node: str, holding: Holding) -> bool:
         """Whether it is a claim to just this."""
         return self.node == node and self.holding == holding
+
+
+class NodeState(NamedTuple):
+    """What a Binding to a node rests on."""
+
+    offer: NodeOffer
+    crowded: bool
+    """Whether what is held there does not all have room, or GPUs of its own."""
 
 
 @dataclass(slots=True)
@@ -195,6 +204,10 @@ class Ledger:
         """What a node offers; nothing where it is not known."""
         row = self._arrays.row_of.get(node)
         return NO_GPUS if row is None else self._arrays.offer(row)
+
+    def state_of(self, node: str) -> NodeState:
+        """What a node offers, and whether that is enough for all that is held there."""
+        return NodeState(self.offer_of(node), node in self._crowded)
 
     def read_request(self, pod: objects.Pod) -> PodRequest:
         """What a pod asks for. Raises RequestError with a sentence for its author."""
