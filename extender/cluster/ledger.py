@@ -277,9 +277,9 @@ class Ledger:
             return ()
         self._set_requested(uid, node, *read_compute(pod.spec))
         reading, fault = read_holdings(pod)
-        known = self._claims.get(uid)
-        if uid in self._told and (known is None or known.node == node):  # elsewhere: etcd was restored from a backup
+        if uid in self._told:
             return self._warn_of_edit(uid, reading)
+        known = self._claims.get(uid)
         if known is None or known.node != node or known.state is ClaimState.RESERVED:
             self._drop(uid)
             known = Claim(uid, node, reading.on(self.plugin_on(node)), ClaimState.BOUND, now, pod.key, told=reading)

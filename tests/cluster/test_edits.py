@@ -252,14 +252,6 @@ def test_either_covers_both() -> None:
     assert either(Holding(0, mig=(("1g", 2),)), Holding(0, mig=(("1g", 1), ("2g", 1)))).mig == (("1g", 2), ("2g", 1))
 
 
-def test_a_pod_bound_elsewhere_since_a_backup_was_restored_holds_what_it_has_there() -> None:
-    ledger = ledger_with(decoded(node_manifest("n", 2)), decoded(node_manifest("m", 2)))
-    ledger.upsert_pod(bound(1, {ASSIGNED_GPUS: "0"}), 0.0)
-    ledger.upsert_pod(bound(1, {ASSIGNED_GPUS: "1"}, node="m"), 1.0)
-    assert [claim.gpus for claim in ledger.claims_on("m")] == [(1,)]
-    assert ledger.claims_on("n") == []
-
-
 # Mirrors of static pods.
 
 
