@@ -18,7 +18,7 @@ from extender.cluster.contracts.readers import Plugin, assigned_gpus, handover
 from extender.cluster.decoding import Decoder
 from extender.cluster.events import EventRecorder
 from extender.cluster.fences import Fence, FencedError
-from extender.cluster.ledger import ClaimState, Ledger
+from extender.cluster.ledger import ClaimState, Ledger, NodeState
 from extender.cluster.locks import LockError, NodeLocks
 from extender.cluster.placements import Assignment, Placer, PodIdentity
 from extender.cluster.pods import (
@@ -59,6 +59,8 @@ class _Attempt:
     epoch: str
     version: str = ""
     """The resourceVersion that the last Binding sent carries, "" before there is one."""
+    state: NodeState | None = None
+    """Of the node, when its GPUs were taken."""
 
 
 class Binder:
@@ -112,6 +114,7 @@ class Binder:
             return  # the watch tells that it is bound there already
         decided_at = self._decided_at(pod.uid)
         claim = self._ledger.begin_binding(pod.uid, node, assignment.holding, self._clock())
+        attempt.state = self._ledger.state_of(node)
         outcome: ClaimState | None = ClaimState.UNDECIDED  # while nobody knows: cancellation and surprises included
         try:
             await self._hand_over(pod, request, assignment, attempt, decided_at)
@@ -218,6 +221,8 @@ class Binder:
         for repeatable in (True, False):
             if attempt is not None:
                 await self._check_fence(pod, version, attempt.epoch)
+                if self._ledger.state_of(node) != attempt.state:
+                    raise BindError(f"node {node} has changed since pod {pod.key} was given its GPUs")
                 attempt.version = version
             try:
                 return await self._post(pod, node, annotations, version)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import NamedTuple
 
 from extender.cluster import objects
 from extender.cluster.arrays import ClusterArrays
@@ -83,6 +84,14 @@ class Claim:
     def holds(self, node: str, holding: Holding) -> bool:
         """Whether it is a claim to just this."""
         return self.node == node and self.holding == holding
+
+
+class NodeState(NamedTuple):
+    """What a Binding to a node rests on."""
+
+    offer: NodeOffer
+    crowded: bool
+    """Whether what is held there does not all have room, or GPUs of its own."""
 
 
 @dataclass(slots=True)
@@ -196,6 +205,10 @@ class Ledger:
         row = self._arrays.row_of.get(node)
         return NO_GPUS if row is None else self._arrays.offer(row)
 
+    def state_of(self, node: str) -> NodeState:
+        """What a node offers, and whether that is enough for all that is held there."""
+        return NodeState(self.offer_of(node), node in self._crowded)
+
     def read_request(self, pod: objects.Pod) -> PodRequest:
         """What a pod asks for. Raises RequestError with a sentence for its author."""
         request = read_pod_request(pod)
@@ -264,9 +277,9 @@ class Ledger:
             return ()
         self._set_requested(uid, node, *read_compute(pod.spec))
         reading, fault = read_holdings(pod)
-        known = self._claims.get(uid)
-        if uid in self._told and (known is None or known.node == node):  # elsewhere: etcd was restored from a backup
+        if uid in self._told:
             return self._warn_of_edit(uid, reading)
+        known = self._claims.get(uid)
         if known is None or known.node != node or known.state is ClaimState.RESERVED:
             self._drop(uid)
             known = Claim(uid, node, reading.on(self.plugin_on(node)), ClaimState.BOUND, now, pod.key, told=reading)
@@ -277,7 +290,7 @@ class Ledger:
         self._told[uid] = known.told or reading
         if MIRROR in (pod.metadata.annotations or ()):
             self._orphans.note(uid)
-            self._drop_orphan(node, pod.key)
+            self._drop_orphans(node, pod.key, reading)
         self.num_unreadable += bool(fault)
         return (fault,) if fault else ()
 
@@ -466,11 +479,12 @@ class Ledger:
         self._drop(uid)
         self._set_requested(uid, "", 0, 0)
 
-    def _drop_orphan(self, node: str, pod: str) -> None:
-        """A static pod's mirror is back: the one before it holds nothing beside it."""
-        uid = self._orphans.take(node, pod)
-        if uid is not None:
-            self._forget(uid)
+    def _drop_orphans(self, node: str, pod: str, reading: Reading) -> None:
+        """A static pod's mirror is back: the one before it holds nothing beside it, if this one says the same. What
+        says less may be anybody's, for whoever may create pods may write that one is a mirror."""
+        for uid in self._orphans.of(node, pod):
+            if self._told.get(uid) == reading:
+                self._forget(uid)
 
     def _given_to(self, claim: Claim) -> tuple[str, ...] | None:
         """What the kubelet says to have given a pod."""

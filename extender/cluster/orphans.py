@@ -43,9 +43,9 @@ class Orphans:
         self._orphans.setdefault(uid, _Orphan(node, pod))
         return True
 
-    def take(self, node: str, pod: str) -> str | None:
-        """The mirror that was deleted before this one of the same pod, None where none was."""
-        return next((uid for uid, item in self._orphans.items() if (item.node, item.pod) == (node, pod)), None)
+    def of(self, node: str, pod: str) -> list[str]:
+        """The mirrors of a pod that were deleted."""
+        return [uid for uid, item in self._orphans.items() if (item.node, item.pod) == (node, pod)]
 
     def set_ready(self, node: str, *, ready: bool) -> None:
         """Whether a node's kubelet is at work."""

@@ -646,6 +646,29 @@ def test_nothing_is_bound_that_is_not_confirmed_though_the_term_looks_good() -> 
     assert (rig.transport.calls, rig.state(), rig.free("n")) == ([], None, {0, 1})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(node_manifest("n", 0), id="the node has lost its GPUs"),
+        pytest.param(pod_manifest("rival", 1, node="n", assigned="0"), id="somebody else has placed a pod there"),
+    ],
+)
+def test_what_is_known_before_the_binding_is_sent_counts(change: Manifest) -> None:
+    """The lease is asked in between, and on HAMi's nodes a lock is waited for."""
+
+    class Asked(Unelected):
+        async def confirm(self, since: int) -> bool:
+            await asyncio.to_thread(lambda: (rig.cluster.apply(change), rig.sync()))
+            return True
+
+    rig = Rig()
+    rig.fence = open_fence(Asked())
+    rig.binder = Binder(rig.transport, rig.ledger, rig.placer, rig.events, rig.clock, rig.fence, rig.clock)
+    rig.filter("n")
+    assert rig.fail() == "node n has changed since pod default/p was given its GPUs"
+    assert (rig.bindings(), rig.state()) == ([], None)
+
+
 def test_a_pod_that_another_leader_has_marked_is_bound_by_who_leads() -> None:
     """The mark of a predecessor came late, after that of this one."""
     rig = Rig()

@@ -252,14 +252,6 @@ def test_either_covers_both() -> None:
     assert either(Holding(0, mig=(("1g", 2),)), Holding(0, mig=(("1g", 1), ("2g", 1)))).mig == (("1g", 2), ("2g", 1))
 
 
-def test_a_pod_bound_elsewhere_since_a_backup_was_restored_holds_what_it_has_there() -> None:
-    ledger = ledger_with(decoded(node_manifest("n", 2)), decoded(node_manifest("m", 2)))
-    ledger.upsert_pod(bound(1, {ASSIGNED_GPUS: "0"}), 0.0)
-    ledger.upsert_pod(bound(1, {ASSIGNED_GPUS: "1"}, node="m"), 1.0)
-    assert [claim.gpus for claim in ledger.claims_on("m")] == [(1,)]
-    assert ledger.claims_on("n") == []
-
-
 # Mirrors of static pods.
 
 
@@ -288,6 +280,17 @@ def test_a_deleted_mirror_keeps_what_its_containers_use_until_it_is_back() -> No
     assert (units_free(ledger, 102.0), ledger.claim("old")) == (1, None), "held once, not twice"
     ledger.upsert_pod(mirror("another", "other-n"), 103.0)
     assert units_free(ledger, 1000.0) == 0
+
+
+def test_who_forges_a_mirror_in_its_place_frees_nothing() -> None:
+    ledger = ledger_with(with_condition("True"))
+    ledger.upsert_pod(mirror("old"), 0.0)
+    ledger.remove_pod("old")
+    ledger.upsert_pod(pod_object("static-n", uid="forged", node="n", annotations={MIRROR: "hash"}), 1.0)
+    assert units_free(ledger, 2.0) == 1
+    ledger.remove_pod("forged")
+    ledger.upsert_pod(mirror("new"), 3.0)
+    assert (units_free(ledger, 4.0), ledger.claim("old")) == (1, None), "held once, not twice"
 
 
 def test_a_static_pod_that_is_gone_is_free_once_its_kubelet_would_have_told() -> None:
