@@ -3,6 +3,7 @@
 Fed by two reflectors, read by the ledger. The API may be missing: then there are none.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from extender.cluster import objects
@@ -28,6 +29,8 @@ class DevicePools:
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: dict[str, dict[str, tuple[str, ...]]] = {}  # by pool: devices by claim
         self._served: dict[str, set[str]] = {}  # allocated claims by the pod that uses them
+        self.num_allocated: Counter[str] = Counter()
+        """Devices that claims hold, by namespace."""
 
     # Reading
 
@@ -104,6 +107,7 @@ class DevicePools:
             of_pool = self._allocated.setdefault(pool, {})
             of_pool[uid] = (*of_pool.get(uid, ()), device)
             nodes |= {self._node_of.get(pool, "")}
+            self.num_allocated[claim.metadata.namespace] += 1
         if claim.status.allocation:
             for consumer in claim.status.reserved_for or ():
                 self._served.setdefault(consumer.uid, set()).add(uid)
@@ -120,6 +124,7 @@ class DevicePools:
         for pool, _ in dra.allocated_devices(claim):
             self._allocated.get(pool, {}).pop(uid, None)
             nodes.add(self._node_of.get(pool, ""))
+            self.num_allocated[claim.metadata.namespace] -= 1
         for consumer in claim.status.reserved_for or ():
             served = self._served.get(consumer.uid, set())
             served.discard(uid)

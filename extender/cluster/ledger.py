@@ -175,6 +175,10 @@ class Ledger:
             arrays.set_compute(row, *read_capacity(node))
         return arrays.snapshot()
 
+    def num_claimed(self) -> Mapping[str, int]:
+        """How many devices ResourceClaims hold, by their namespace."""
+        return self._pools.num_allocated
+
     def apart(self, now: float) -> "Ledger":
         """The nodes and what is held of them now, without who holds it: for `extended` in another process."""
         self._expire(now)

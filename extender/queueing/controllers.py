@@ -29,7 +29,7 @@ from extender.cluster.transports import ClusterError, Transport
 from extender.cluster.unbound import PENDING_PODS, Both, UnboundPods
 from extender.core.durations import Durations
 from extender.core.orders import Order, Waiting, hold_s, ordered
-from extender.core.requests import GpuRequest, PodRequest
+from extender.core.requests import AskedUnit, GpuRequest, PodRequest
 from extender.queueing.backlogs import Backlog, Entry
 from extender.queueing.gangs import Gangs, Unit, units_of
 from extender.queueing.manifests import Node, Pod
@@ -282,6 +282,8 @@ class QueueController:
     def _used(self) -> dict[str, float]:
         """GPUs in use by namespace, those of pods on their way included."""
         used = dict(self._runs.gpus)
+        for namespace, devices in self._ledger.num_claimed().items():
+            used[namespace] = used.get(namespace, 0.0) + devices
         for entry in self.backlog.on_their_way(self._clock()):
             if entry.planned is not None:
                 namespace = entry.pod.metadata.namespace
@@ -458,7 +460,8 @@ class QueueController:
         to opt out of its quotas. One text, whatever is in use."""
         limit = self._options.quotas.limit(pod.namespace)
         entry = self.backlog.entries.get(pod.uid)
-        if limit == float("inf") or (entry is not None and entry.by_kerf):
+        # What a pod asks by ResourceClaims the queue has not looked at as it let it go.
+        if limit == float("inf") or (entry is not None and entry.by_kerf and request.unit is not AskedUnit.CLAIM):
             return ""
         if not all(reflector.synced for reflector in self._reflectors.values()):
             return f"quota of namespace {pod.namespace}: what it uses is not known yet"

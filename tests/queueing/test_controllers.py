@@ -14,12 +14,13 @@ from extender.cluster.ledger import Ledger
 from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.transports import ApiError, ClusterError, UnreachableError
 from extender.core.orders import Order
-from extender.core.requests import GpuRequest
+from extender.core.requests import AskedUnit, GpuRequest
 from extender.queueing.boards import free_units
 from extender.queueing.controllers import QueueController
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
 from extender.queueing.options import Options
 from extender.queueing.quotas import Quotas
+from tests.cluster.contracts.test_dra import resource_claim
 
 Manifest = dict[str, Any]
 GATES = [{"name": "kerf.dev/queue"}]
@@ -705,6 +706,17 @@ def test_pods_that_nobody_binds_hold_up_no_other_namespace() -> None:
     rig.queue.backlog.upsert(decode_pod(rig.api.pods["good"]))
     rig.round()
     assert rig.node_of("good") == "n"
+
+
+def test_devices_of_resource_claims_count_against_quotas() -> None:
+    rig = Rig(quotas=Quotas({"default": 2.0}))
+    rig.ledger.upsert_resource_claim(resource_claim("a", devices=("gpu-0", "gpu-1")))
+    identity, asked = PodIdentity("default", "p", "p"), GpuRequest(1, AskedUnit.CLAIM)
+    assert rig.queue.over_quota(identity, asked) == "quota of namespace default: 2 GPUs"
+    rig.ledger.upsert_resource_claim(resource_claim("a", devices=("gpu-0",)))
+    assert rig.queue.over_quota(identity, asked) == ""
+    rig.ledger.keep_resource_claims(set())
+    assert rig.queue.over_quota(identity, GpuRequest(2, AskedUnit.CLAIM)) == ""
 
 
 def test_quotas_hold_for_those_who_opt_out_of_the_queue() -> None:
