@@ -1,4 +1,4 @@
-"""How many connections there may be, and for how long a request may take to come in.
+"""How many connections there may be, and for how long a request may take to come in and an answer to be taken.
 
 Nobody is locked out by others: where there are too many connections, one that waits for the rest of a request, or for
 a next one, makes room, of the address that has most. Those that have called kube-scheduler's verbs go last, and those
@@ -34,6 +34,8 @@ class Limits:
     """What a client may take."""
 
     request_s: float = 10.0
+    answer_s: float = 30.0
+    """Within which a client takes what is written, but for what sockets buffer."""
     connections: int = 1024
     connections_each: int = 256
 
@@ -47,6 +49,11 @@ class Doors:
     _num_of: Counter[str] = field(default_factory=Counter)
     num_turned_out: int = 0
     """Connections closed for others."""
+
+    @property
+    def num_open(self) -> int:
+        """How many there are."""
+        return len(self._open)
 
     def enter(self, connection: Connection) -> None:
         """A connection was made."""
