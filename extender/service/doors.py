@@ -6,6 +6,7 @@ with a certificate never do.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -60,9 +61,9 @@ class Doors:
         self._open.add(connection)
         self._num_of[connection.address] += 1
         if self._num_of[connection.address] > self.limits.connections_each:
-            self._make_room(connection, connection.address)
+            self._make_room(connection, [one for one in self._open if one.address == connection.address])
         elif len(self._open) > self.limits.connections:
-            self._make_room(connection, max(self._num_of, key=self._num_of.__getitem__))
+            self._make_room(connection, self._open)
 
     def leave(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -72,14 +73,10 @@ class Doors:
             if not self._num_of[connection.address]:
                 del self._num_of[connection.address]
 
-    def _make_room(self, new: Connection, address: str) -> None:
-        """Close the connection of an address that is missed least; the new one where all are at work."""
-        waiting = [
-            one
-            for one in self._open
-            if one is not new and one.address == address and not one.certified and not one.answering
-        ]
-        least = min(waiting, key=lambda one: (one.scheduling, one.since), default=new)
+    def _make_room(self, new: Connection, among: Iterable[Connection]) -> None:
+        """Close the one that is missed least; the new one where all are at work."""
+        waiting = [one for one in among if one is not new and not one.certified and not one.answering]
+        least = min(waiting, key=lambda one: (one.scheduling, -self._num_of[one.address], one.since), default=new)
         self.leave(least)
         self.num_turned_out += 1
         least.leave()
