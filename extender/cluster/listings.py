@@ -2,7 +2,7 @@
 
 An object that can't be decoded costs that object only: it is set aside, by its outline. Who writes objects settles
 their size as well: a page is asked for by number, so the first one asks for few, the next ones for as many as should
-come to a few megabytes, and for fewer where the API server is not done in time. Nothing waits while one is decoded.
+come to a few megabytes, and for fewer where the API server is not done in time. Nothing waits while a large one is decoded.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ PAGE_SIZE: Final = 500
 _FIRST_PAGE_SIZE: Final = 32
 _MAX_GROWTH: Final = 2
 _PAGE_BYTES: Final = 2 * 2**20
+_INLINE_BYTES: Final = 2**17
+"""A page of at most so many is decoded at once, another one in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,10 @@ class Lister(Generic[T]):
                 raise
             growth = min(_MAX_GROWTH, _PAGE_BYTES / max(1, len(content)))
             self._limit = max(1, min(self._page_size, int(self._limit * growth)))
-            page = await asyncio.to_thread(self._decoder.decode, content)
+            if len(content) <= _INLINE_BYTES:
+                page = self._decoder.decode(content)
+            else:
+                page = await asyncio.to_thread(self._decoder.decode, content)
             yield page
             if not page.more:
                 return

@@ -1,4 +1,4 @@
-"""How many connections there may be, and for how long a request may take to come in.
+"""How many connections there may be, and for how long a request may take to come in and an answer to be taken.
 
 Nobody is locked out by others: where there are too many connections, one that waits for the rest of a request, or for
 a next one, makes room, of the address that has most. Those that have called kube-scheduler's verbs go last, and those
@@ -6,6 +6,7 @@ with a certificate never do.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +35,8 @@ class Limits:
     """What a client may take."""
 
     request_s: float = 10.0
+    answer_s: float = 30.0
+    """Within which a client takes what is written, but for what sockets buffer."""
     connections: int = 1024
     connections_each: int = 256
 
@@ -48,14 +51,19 @@ class Doors:
     num_turned_out: int = 0
     """Connections closed for others."""
 
+    @property
+    def num_open(self) -> int:
+        """How many there are."""
+        return len(self._open)
+
     def enter(self, connection: Connection) -> None:
         """A connection was made."""
         self._open.add(connection)
         self._num_of[connection.address] += 1
         if self._num_of[connection.address] > self.limits.connections_each:
-            self._make_room(connection, connection.address)
+            self._make_room(connection, [one for one in self._open if one.address == connection.address])
         elif len(self._open) > self.limits.connections:
-            self._make_room(connection, max(self._num_of, key=self._num_of.__getitem__))
+            self._make_room(connection, self._open)
 
     def leave(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -65,14 +73,10 @@ class Doors:
             if not self._num_of[connection.address]:
                 del self._num_of[connection.address]
 
-    def _make_room(self, new: Connection, address: str) -> None:
-        """Close the connection of an address that is missed least; the new one where all are at work."""
-        waiting = [
-            one
-            for one in self._open
-            if one is not new and one.address == address and not one.certified and not one.answering
-        ]
-        least = min(waiting, key=lambda one: (one.scheduling, one.since), default=new)
+    def _make_room(self, new: Connection, among: Iterable[Connection]) -> None:
+        """Close the one that is missed least; the new one where all are at work."""
+        waiting = [one for one in among if one is not new and not one.certified and not one.answering]
+        least = min(waiting, key=lambda one: (one.scheduling, -self._num_of[one.address], one.since), default=new)
         self.leave(least)
         self.num_turned_out += 1
         least.leave()

@@ -57,6 +57,9 @@ CLIENT_CERTIFICATE = "client_certificate"
 
 VERBS = frozenset({b"/filter", b"/prioritize", b"/preempt", b"/bind"})
 _MAX_HEAD_BYTES = 1 << 16
+_MAX_AHEAD = 16
+"""Requests that a client may send before earlier ones are answered. No caller of Kerf's sends any, and uvicorn, which
+reads on whenever one is answered, would keep them all."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -67,6 +70,7 @@ class Protocol(HttpToolsProtocol):
         self._doors = doors or Doors()
         self.address, self.certified, self.scheduling, self.since = "", False, False, 0.0
         self._coming_in: asyncio.TimerHandle | None = None
+        self._not_taken: asyncio.TimerHandle | None = None
         self._head_bytes = 0
 
     @property
@@ -87,6 +91,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+        self._taken()
         self._doors.leave(self)
         super().connection_lost(exc)
 
@@ -106,6 +111,8 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = -(1 << 62)  # what follows is the body, whose endpoint knows how large it may be
         super().on_headers_complete()
+        if len(self.pipeline) > _MAX_AHEAD:
+            self.leave()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -113,10 +120,22 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes, self.since = 0, self.loop.time()
         self.scheduling = self.scheduling or self.scope["raw_path"] in VERBS
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._not_taken = self.loop.call_later(self._doors.limits.answer_s, self.leave)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._taken()
+
     def leave(self) -> None:
-        """Close the connection."""
-        if not self.transport.is_closing():
-            self.transport.close()
+        """End the connection at once: to close it would wait until the client has taken what is written."""
+        self.transport.abort()
+
+    def _taken(self) -> None:
+        if self._not_taken is not None:
+            self._not_taken.cancel()
+            self._not_taken = None
 
     def _begin(self) -> None:
         self._coming_in = self.loop.call_later(self._doors.limits.request_s, self.leave)

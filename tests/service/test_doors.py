@@ -46,6 +46,12 @@ def test_of_the_address_that_has_most() -> None:
     assert entered(limits, One("b", since=-1), One(), One(since=1), One("c")) == [1]
 
 
+def test_many_addresses_of_one_connection_each_push_out_nobody_who_called_verbs() -> None:
+    limits = Limits(connections=4, connections_each=3)
+    scheduler = [One(scheduling=True, since=-2), One(scheduling=True, since=-1)]
+    assert entered(limits, *scheduler, *(One(f"pod-{number}", since=number) for number in range(4))) == [2, 3]
+
+
 def test_who_called_verbs_goes_last_and_who_has_a_certificate_never() -> None:
     assert entered(FEW, One(scheduling=True), One(since=1), One(since=2)) == [1]
     assert entered(FEW, One(scheduling=True), One(scheduling=True, since=1), One(since=2)) == [0]

@@ -2,13 +2,15 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from functools import partial
 from typing import Any
 
 import pytest
 import uvicorn
 
+from extender.service.doors import Doors, Limits
 from extender.service.protocols import Protocol, WholeAnswers
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
@@ -129,3 +131,85 @@ def test_over_a_real_connection(sent: list[bytes], bodies: list[bytes]) -> None:
     received = asyncio.run(run())
     heads_and_bodies = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
     assert [part.partition(b"\r\n\r\n")[2] for part in heads_and_bodies] == bodies
+
+
+LARGE = b"x" * (16 << 20)
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+async def large(scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+    """An app whose answers are larger than what sockets buffer."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(LARGE))]})
+    await send({"type": "http.response.body", "body": LARGE})
+
+
+@asynccontextmanager
+async def client_of(limits: Limits) -> AsyncIterator[tuple[Doors, socket.socket]]:
+    """The doors of a server of large answers, and a client of it that reads nothing by itself."""
+    doors = Doors(limits)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener, closing(socket.socket()) as client:
+        config = uvicorn.Config(large, http=partial(Protocol, doors=doors), ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve([listener]))
+        client.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(client, listener.getsockname())
+            yield doors, client
+        finally:
+            server.should_exit = server.force_exit = True
+            await serving
+
+
+async def until_empty(doors: Doors) -> None:
+    async with asyncio.timeout(10.0):
+        while doors.num_open:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("sent", [GET, GET + GET], ids=["one answer", "two"])
+def test_who_does_not_take_an_answer_is_let_go(sent: bytes) -> None:
+    async def run() -> None:
+        async with client_of(Limits(answer_s=0.2)) as (doors, client):
+            await asyncio.get_running_loop().sock_sendall(client, sent)
+            async with asyncio.timeout(10.0):
+                while not doors.num_open:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await until_empty(doors)
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_is_taken_slowly_is_sent_to_its_end() -> None:
+    async def run() -> int:
+        async with client_of(Limits(answer_s=5.0)) as (_, client):
+            await asyncio.get_running_loop().sock_sendall(client, GET)
+            received = 0
+            while received < len(LARGE):
+                received += len(await asyncio.get_running_loop().sock_recv(client, 1 << 18))
+                await asyncio.sleep(0.001)
+            return received
+
+    assert asyncio.run(run()) >= len(LARGE)
+
+
+def test_who_makes_room_does_so_with_an_answer_that_it_did_not_take() -> None:
+    async def run() -> None:
+        async with client_of(Limits(answer_s=60.0, connections_each=1)) as (_, client):
+            await asyncio.get_running_loop().sock_sendall(client, GET)
+            await asyncio.sleep(0.2)
+            with socket.create_connection(client.getpeername()):
+                async with asyncio.timeout(10.0):
+                    while await asyncio.get_running_loop().sock_recv(client, 1 << 18):
+                        pass  # what was sent before, and then the end
+
+    asyncio.run(run())
+
+
+def test_who_sends_requests_without_end_before_their_answers_is_let_go() -> None:
+    async def run() -> None:
+        async with client_of(Limits(answer_s=60.0)) as (doors, client):
+            await asyncio.get_running_loop().sock_sendall(client, GET * 100)
+            await asyncio.sleep(0.2)
+            await until_empty(doors)
+
+    asyncio.run(run())

@@ -19,7 +19,7 @@ from extender.cluster.reflectors import Reflector
 from extender.cluster.tasks import Tasks
 from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.queueing.pipelines.jobs import JOBS_PATH, PIPELINE_LABEL, Job, Manifest, job_of, run_of
-from extender.queueing.pipelines.specs import ACCEPTED, PIPELINES_PATH, Pipeline, Status, fault
+from extender.queueing.pipelines.specs import ACCEPTED, PIPELINES_PATH, Metadata, Pipeline, Status, fault
 from extender.queueing.pipelines.states import Start, refused, verdict
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class PipelineController:
                 return
         elif accepted.status != "True":
             return
-        runs = [run for job in self._jobs.of(pipeline.metadata.uid) if (run := run_of(job)) is not None]
+        runs = [run for job in self._jobs.of(pipeline.metadata) if (run := run_of(job)) is not None]
         what = verdict(pipeline, runs, now)
         for run in what.stop:
             await self._suspend(pipeline, run.job)
@@ -227,9 +227,9 @@ class _Jobs:
         self._by_uid: dict[str, Job] = {}
         self._of: dict[str, dict[str, Job]] = {}
 
-    def of(self, owner: str) -> list[Job]:
-        """Those of a pipeline, by its UID."""
-        return list(self._of.get(owner, {}).values())
+    def of(self, owner: Metadata) -> list[Job]:
+        """Those of a pipeline; a Job of another namespace that names it as its owner is none of them."""
+        return [job for job in self._of.get(owner.uid, {}).values() if job.metadata.namespace == owner.namespace]
 
     def upsert(self, item: Job) -> None:
         self._by_uid[item.metadata.uid] = item

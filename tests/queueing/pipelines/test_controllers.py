@@ -172,3 +172,19 @@ def test_a_template_that_the_api_server_refuses_ends_the_pipeline_before_it_bega
     rig.api.errors = {}
     rig.rounds(3600.0)
     assert not rig.api.jobs
+
+
+def test_a_job_of_another_namespace_that_names_a_pipeline_as_its_owner_says_nothing_of_it() -> None:
+    from extender.queueing.pipelines.jobs import Job
+
+    rig = Rig()
+    rig.create("p", "a")
+    rig.rounds()
+    forged = msgspec.json.decode(msgspec.json.encode(rig.api.jobs["p-a-x-1"]), type=Manifest)
+    forged["metadata"] |= {"namespace": "another", "uid": "forged"}
+    forged["metadata"]["labels"]["kerf.dev/pipeline-attempt"] = "9"
+    forged["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    rig.controller._jobs.upsert(msgspec.convert(forged, Job))
+    rig.rounds()
+    assert rig.status("p")["phase"] == "Running"
+    assert "suspend" not in rig.api.jobs["p-a-x-1"]["spec"]
