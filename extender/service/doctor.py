@@ -63,7 +63,7 @@ async def _learn_nodes(transport: Transport, ledger: Ledger, observer: Observer)
 def _findings(observer: Observer, ledger: Ledger) -> list[str]:
     """What is not as it should be, one sentence each."""
     status = observer.status
-    found = [status.fault] if status.fault else []
+    found = [text for text in (status.fault, status.withheld) if text]
     if status.state is State.ABSENT:
         found.append(
             "no Prometheus: none is configured (telemetry.url), and no Service of the cluster looks like one; "

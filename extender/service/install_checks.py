@@ -43,6 +43,7 @@ _DCGM: Final = (
     f"{_HELM} dcgm-exporter dcgm-exporter --repo https://nvidia.github.io/dcgm-exporter/helm-charts "
     "--namespace monitoring --create-namespace"
 )
+_CREDENTIALS: Final = ("username", "password_file", "bearer_token_file", "cert_file", "key_file", "headers")
 _PROMETHEUS: Final = (
     f"{_HELM} prometheus kube-prometheus-stack --repo https://prometheus-community.github.io/helm-charts "
     "--namespace monitoring --create-namespace"
@@ -304,7 +305,10 @@ class Checks:
             yield Finding("Prometheus", Verdict.OK, f"configured: {address}; `kerf doctor` reads it")
             return
         addresses, fault = await find_prometheus(self._transport)
-        if addresses:
+        if addresses and any(settings.get(name) for name in _CREDENTIALS):
+            told = f"found: {addresses[0]}; telemetry's credentials and headers go only to an address that is set"
+            yield Finding("Prometheus", Verdict.NOTE, told, f"set config.telemetry.url={addresses[0]}, if it is yours")
+        elif addresses:
             yield Finding("Prometheus", Verdict.OK, f"found: {addresses[0]}; `kerf doctor` reads it")
         else:
             told = fault or "no Service looks like one"

@@ -34,6 +34,7 @@ _LOOK_EVERY_S: Final = 60.0
 _MAX_TOLD: Final = 50
 _TELL_AGAIN_S: Final = 600.0
 _MAX_SKEW_S: Final = 5.0
+_NO_SECRETS: Final = "none of telemetry's credentials and headers: set telemetry.url to it, if it is yours"
 
 
 class State(StrEnum):
@@ -79,6 +80,8 @@ class Status:
     """Hosts that are no node, the first few."""
     candidates: tuple[str, ...] = ()
     """Addresses that were found in the cluster."""
+    withheld: str = ""
+    """Said where they are asked without the credentials of the settings, "" where there are none."""
     fold_s: float = 0.0
     """Time that folding the last refresh took, pauses included."""
     num_refreshes: int = 0
@@ -223,6 +226,7 @@ class Observer:
                 self._looked_at = self._clock()
                 found, fault = await self._finders.prometheus()
                 self.status.candidates = tuple(found)
+                self._withhold()
                 if fault:
                     self._tell(f"telemetry: {fault}")
                     self.status.fault = fault
@@ -230,7 +234,17 @@ class Observer:
         if not urls and not wanted.exporters:
             self.status.state = State.ABSENT
             return None
-        return Command(urls, list(wanted.exporters), wanted.access)
+        # Anybody who may create Services can have one found: what is found is told no secrets.
+        is_set = bool(wanted.urls or wanted.exporters)
+        return Command(urls, list(wanted.exporters), wanted.access if is_set else wanted.access.anonymous())
+
+    def _withhold(self) -> None:
+        """Tell once that what is found is asked without credentials, where there are some."""
+        found, access, before = self.status.candidates, self.wanted.access, self.status.withheld
+        withheld = f"{found[0]} was found, not set, and gets {_NO_SECRETS}" if found else ""
+        self.status.withheld = withheld if access != access.anonymous() else ""
+        if self.status.withheld not in ("", before):
+            logger.warning("telemetry: %s", self.status.withheld)
 
     def _doubt(self, reading: Reading) -> str:
         """What makes a refresh that succeeded doubtful, "" for nothing."""

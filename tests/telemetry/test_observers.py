@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from extender.core.clusters import Cluster
 from extender.core.observations import Gauge, Observations, SampleState
 from extender.telemetry.errors import SourceError
 from extender.telemetry.observers import Finders, Observer, State, Wanted
+from extender.telemetry.prometheus import Access
 from tests.service.services import Clock
 from tests.telemetry.feeds import FakeFeed
 
@@ -207,6 +209,27 @@ def test_without_a_source_nothing_is_wrong() -> None:
     world.round(a=[0.5])
     assert world.feed.asked[0].urls == ["http://prometheus.monitoring.svc:9090"]
     assert world.loads("a") == [0.5]
+
+
+@pytest.mark.parametrize("source", ["urls", "exporters"])
+def test_an_address_that_was_found_gets_no_secrets(source: str, caplog: pytest.LogCaptureFixture) -> None:
+    secrets = Access(
+        *("kerf", "/password", "/token", "/ca", "/cert", "/key", True), headers={"X-Key": "secret"}, timeout_s=7
+    )
+    world = World({"a": 1}, Wanted(access=secrets, times=TIMES))
+    world.prometheus = ["http://prometheus.anybody.svc:9090"], ""
+    for _ in range(3):
+        world.round(a=[0.5])
+        world.clock.now += 61
+    assert world.feed.asked[-1].access == Access(ca_file="/ca", insecure_skip_verify=True, timeout_s=7)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "http://prometheus.anybody.svc:9090 was found, not set, and gets none of telemetry's credentials" in told
+    assert "set telemetry.url" in world.observer.status.withheld
+
+    world = World({"a": 1}, replace(Wanted(access=secrets, times=TIMES), **{source: ("http://set",)}))  # type: ignore[arg-type]
+    world.round(a=[0.5])
+    assert world.feed.asked[0].access == secrets
+    assert world.observer.status.withheld == ""
 
 
 def test_a_skewed_clock_is_told() -> None:
