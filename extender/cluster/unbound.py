@@ -2,7 +2,8 @@
 
 Kerf hears of a pod when kube-scheduler's own plugins have left it a node. Of the others only the API server knows, and
 so does whoever wants to see what is pending: one watch of pods without a node, the queue's own where that is on. Of
-each pod a few words are kept, of a bounded number of pods; nothing is decided by them.
+each pod a few words are kept, of a bounded number of pods: where there are more, the namespace that has most of them
+gives its own up. Nothing is decided by them.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Final
 import msgspec
 
 from extender.cluster import objects
+from extender.cluster.fair_caches import FairCache
 from extender.cluster.fences import Fence
 from extender.cluster.mirrors import PODS_PATH
 from extender.cluster.reflectors import Reflector, Sink
@@ -96,7 +98,7 @@ class UnboundPods:
         self._wall_clock = wall_clock
         self._left = left
         self._most = most
-        self._pods: dict[str, UnboundPod] = {}
+        self._pods: FairCache[UnboundPod] = FairCache(most)
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -123,9 +125,9 @@ class UnboundPods:
         known = self._pods.get(uid)
         words = self._words(item, known)
         if words is None:
-            self._pods.pop(uid, None)
-        elif known is not None or not self.full:
-            self._pods[uid] = words
+            self._pods.pop(uid)
+        else:
+            self._pods.put(item.metadata.namespace, uid, words, self._wall_clock())
 
     def remove(self, item: objects.Pod) -> None:
         """A pod is gone, or has its node."""
@@ -133,11 +135,12 @@ class UnboundPods:
 
     def keep(self, items: set[str], list_began: float) -> None:
         """Pods that a complete list does not name are gone, or have their nodes."""
-        for uid in self._pods.keys() - items:
-            self._drop(uid)
+        for pod in self.all():
+            if pod.uid not in items:
+                self._drop(pod.uid)
 
     def _drop(self, uid: str) -> None:
-        self._pods.pop(uid, None)
+        self._pods.pop(uid)
         self._left(uid)
 
     def _words(self, pod: Pod, known: UnboundPod | None) -> UnboundPod | None:

@@ -21,8 +21,17 @@ def pods_of(most: int = 100) -> tuple[UnboundPods, list[str]]:
     return UnboundPods(read_pod_request, lambda: WALL, left.append, most), left
 
 
-def waiting(name: str, gpus: int | str = 1, *, message: str = "", created: str = CREATED, **options: Any) -> Pod:
+def waiting(
+    name: str,
+    gpus: int | str = 1,
+    *,
+    message: str = "",
+    created: str = CREATED,
+    namespace: str = "default",
+    **options: Any,
+) -> Pod:
     manifest = pod_manifest(name, gpus, **options)
+    manifest["metadata"]["namespace"] = namespace
     if created:
         manifest["metadata"]["creationTimestamp"] = created
     if message:
@@ -103,6 +112,16 @@ def test_number_and_size_are_bounded_whoever_writes_the_pods() -> None:
     pods.upsert(waiting("p199"))
     assert len(pods) == 50
     assert "default/p199" in {pod.key for pod in pods.all()}
+
+
+def test_who_has_thousands_of_pods_waiting_hides_nobody_elses() -> None:
+    pods, _ = pods_of(most=50)
+    pods.upsert(waiting("early", namespace="good"))
+    for number in range(200):
+        pods.upsert(waiting(f"p{number}", namespace="hostile"))
+    pods.upsert(waiting("late", namespace="good"))
+    assert {pod.key for pod in pods.all() if pod.key.startswith("good/")} == {"good/early", "good/late"}
+    assert (len(pods), pods.full) == (50, True)
 
 
 def test_the_watch_begins_when_this_process_leads_and_outlives_what_fails() -> None:
