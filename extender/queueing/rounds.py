@@ -68,7 +68,8 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
     """Place units in the order of `pods` where a live decision would put them.
 
     Within quotas, beside the nodes kept for the head, and no more pods than `rules.limit`: those after that wait their
-    turn without a reason.
+    turn without a reason. So do those behind a gang that has room and is larger than what is left of the limit; one
+    that has none holds up nobody.
     """
     board = Board(view, pods, rules.policy)
     used = dict(rules.used)
@@ -78,7 +79,8 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
     head: Head | None = None
     others: Mask | None = None
     for unit in units_of(pods):
-        if board.num_steps and board.num_steps + len(unit) > rules.limit:
+        begun = board.num_steps
+        if begun and begun >= rules.limit:
             why.update(dict.fromkeys(range(unit[0], len(pods)), NOT_YET))
             break
         first = pods[unit[0]]
@@ -97,13 +99,16 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
         alike = None if first.gang else (first.cpu_milli, first.memory_mib, first.gpus, first.kind, allowed is None)
         if alike is not None and alike in full:
             continue
-        begun = board.num_steps
         if place_unit(board, unit, allowed):
             asked = max(asked, float(board.num_gpus(begun)))  # memory in total says no number of GPUs
             if excess := rules.quotas.excess(namespace, used.get(namespace, 0.0), asked):
                 board.undo(begun)
                 why.update(dict.fromkeys(unit, excess))
                 continue
+            if begun and board.num_steps > rules.limit:  # one that has room: its turn is next, and nobody's before
+                board.undo(begun)
+                why.update(dict.fromkeys(range(unit[0], len(pods)), NOT_YET))
+                break
             placed[namespace] += len(unit)
             used[namespace] = used.get(namespace, 0.0) + asked
             continue
@@ -114,7 +119,12 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
             if head is not None:
                 others = _others(view, head)
                 full.clear()
-    plan = board.plan("greedy", unasked={position for position in why if why[position] == NOT_YET})
+    return Round(_plan(board, why, head), head)
+
+
+def _plan(board: Board, why: dict[int, str], head: Head | None) -> Plan:
+    """What is on the board; `why` has the reasons that are not a matter of room, by position."""
+    plan, pods = board.plan("greedy", unasked={position for position in why if why[position] == NOT_YET}), board.pods
     if head is not None:
         why.update(
             {
@@ -126,7 +136,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
             }
         )
     unassigned = {position: why.get(position, reason) for position, reason in plan.unassigned.items()}
-    return Round(Plan(plan.planner, plan.version, plan.pods, plan.rows, plan.gpus, unassigned), head)
+    return replace(plan, unassigned=unassigned)
 
 
 def searched_round(view: View, pods: Sequence[PlanPod], rules: Rules, planner: str) -> Round:

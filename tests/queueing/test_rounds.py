@@ -122,6 +122,24 @@ def test_no_more_than_the_limit_and_gangs_whole() -> None:
     assert made.plan.num_placed == 1
 
 
+def test_a_gang_that_never_goes_holds_up_nobody_however_large() -> None:
+    view = gpu_view(2, gpus=4)
+    one, small = gpu_pod("ns/one", 1), [gpu_pod(f"ns/small{n}", 1) for n in range(3)]
+    never = [gpu_pod(f"bad/g{n}", 5, gang="bad/g") for n in range(9)]
+    made = greedy_round(view, [one, *never, *small], Rules(limit=3))
+    assert [row >= 0 for row in made.plan.rows] == [True, *[False] * 9, True, True, False]
+    assert made.plan.unassigned[1] == "needs 5 GPUs, best node: 4 installed"
+    assert made.plan.unassigned[12] == ""
+    fits = [replace(pod, gpus=GpuRequest(1)) for pod in never[:4]]
+    made = greedy_round(view, [one, *fits, *small], Rules(Quotas({"bad": 3.0}), limit=3))
+    assert made.plan.num_placed == 3  # nor one over its quota
+    made = greedy_round(view, [one, *fits, *small], Rules(limit=3, most={"bad": 0}))
+    assert made.plan.num_placed == 3  # nor one of a namespace that has had its part
+    made = greedy_round(view, [one, *fits, *small], Rules(limit=3))
+    assert made.plan.num_placed == 1  # that has room: its turn is next
+    assert made.plan.unassigned == dict.fromkeys(range(1, 8), "")
+
+
 def test_equal_pods_without_room_are_not_looked_at_one_by_one() -> None:
     view = plain_view(3)
     pods = [PlanPod(f"ns/p{n}", 8000, 1) for n in range(5000)]
