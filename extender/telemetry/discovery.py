@@ -39,9 +39,10 @@ class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
 
 
-class _Metadata(msgspec.Struct):
+class _Metadata(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = ""
+    creation_timestamp: str = ""
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -93,17 +94,24 @@ def _addresses(service: _Object) -> list[str]:
 
 
 async def find_exporters(transport: Transport) -> dict[str, str]:
-    """Nodes by name and by IP of the exporter's pods on them; empty when that can't be told."""
-    nodes: dict[str, str] = {}
+    """Nodes by name and by IP of the exporter's pods on them; empty when that can't be told.
+
+    Series tell a pod's name without its namespace. Of pods of one name the oldest is believed: whoever takes an
+    exporter's name for one of his own comes later. Of an address the newest is: it may have been another's before.
+    """
+    pods: list[_Object] = []
     for selector in (EXPORTER_SELECTOR, EXPORTER_APP_SELECTOR):
         try:
-            pods = (await Lister(transport, PODS_PATH, _Object, {"labelSelector": selector}).all()).items
+            pods += (await Lister(transport, PODS_PATH, _Object, {"labelSelector": selector}).all()).items
         except (ClusterError, msgspec.DecodeError) as error:
             logger.debug("pods of exporters can't be listed: %s", error)
-            return nodes
-        for pod in pods:
-            if pod.spec.node_name:
-                nodes[pod.metadata.name] = pod.spec.node_name
-                if pod.status.pod_ip:
-                    nodes[pod.status.pod_ip] = pod.spec.node_name
+            break
+    nodes: dict[str, str] = {}
+    for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp):
+        name, node = pod.metadata.name, pod.spec.node_name
+        if node:
+            if not name.replace(".", "").isdecimal():  # a name may look like an address, of a node as well
+                nodes.setdefault(name, node)
+            if pod.status.pod_ip:
+                nodes[pod.status.pod_ip] = node
     return nodes

@@ -72,3 +72,25 @@ def test_exporters_are_known_by_name_and_address() -> None:
     }
     server: Any = Server({"app.kubernetes.io/name in (dcgm-exporter,nvidia-dcgm-exporter)": [pod]})
     assert asyncio.run(find_exporters(server)) == {"dcgm-exporter-abc": "n1", "10.1.0.7": "n1"}
+
+
+def test_who_takes_an_exporters_name_or_address_for_his_pod_moves_no_samples() -> None:
+    def exporter(name: str, namespace: str, day: int, node: str, address: str) -> dict[str, Any]:
+        metadata = {"name": name, "namespace": namespace, "creationTimestamp": f"2026-01-0{day}T00:00:00Z"}
+        return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"podIP": address}}
+
+    pods = [
+        exporter("dcgm-exporter-abc", "gpu", 2, "n1", "10.1.0.7"),
+        exporter("dcgm-exporter-abc", "hostile", 3, "n2", "10.2.0.1"),
+        exporter("10.1.0.7", "hostile", 4, "n2", "10.2.0.2"),
+        exporter("10.0.0.1", "hostile", 1, "n2", "10.1.0.7"),  # an address of n1, and one that the exporter has by now
+    ]
+    selector = "app.kubernetes.io/name in (dcgm-exporter,nvidia-dcgm-exporter)"
+    for listed in (pods, pods[::-1]):
+        server: Any = Server({selector: listed})
+        assert asyncio.run(find_exporters(server)) == {
+            "dcgm-exporter-abc": "n1",
+            "10.1.0.7": "n1",
+            "10.2.0.1": "n2",
+            "10.2.0.2": "n2",
+        }
