@@ -90,6 +90,8 @@ class DevicePools:
         if not self._slices_of[pool]:
             del self._slices_of[pool], self._node_of[pool]
             self._pools_on[node].discard(pool)
+            if not self._pools_on[node]:
+                del self._pools_on[node]
         self._take_stock(node)
         return {node}
 
@@ -122,9 +124,14 @@ class DevicePools:
             del self._claim_at[_key(claim)]
         nodes = set()
         for pool, _ in dra.allocated_devices(claim):
-            self._allocated.get(pool, {}).pop(uid, None)
+            of_pool = self._allocated.get(pool, {})
+            of_pool.pop(uid, None)
+            if not of_pool:
+                self._allocated.pop(pool, None)
             nodes.add(self._node_of.get(pool, ""))
             self.num_allocated[claim.metadata.namespace] -= 1
+        if not self.num_allocated[claim.metadata.namespace]:
+            del self.num_allocated[claim.metadata.namespace]
         for consumer in claim.status.reserved_for or ():
             served = self._served.get(consumer.uid, set())
             served.discard(uid)

@@ -164,6 +164,17 @@ def test_what_claims_hold() -> None:
     assert not pools.is_served("pod-a")
 
 
+def test_nothing_is_kept_of_claims_and_slices_that_are_gone() -> None:
+    pools = DevicePools(READING)
+    before = {name: len(of) for name, of in vars(pools).items() if isinstance(of, dict)}
+    for number in range(3):
+        pools.upsert_slice(resource_slice(device("gpu-0"), name=f"s{number}", node=f"n{number}"))
+        pools.upsert_claim(resource_claim("a", devices=("gpu-0", "gpu-1"), pods=("pod-a",), pool=f"anything-{number}"))
+    pools.keep_claims(set())
+    pools.keep_slices(set())
+    assert {name: len(of) for name, of in vars(pools).items() if isinstance(of, dict)} == before
+
+
 def test_what_a_pod_asks_by_its_claims() -> None:
     pools = DevicePools(READING)
     pools.upsert_claim(resource_claim("mine", exactly(count=2)))
