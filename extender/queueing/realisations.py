@@ -66,8 +66,8 @@ class Realiser:
             if error.status != _INVALID:
                 raise
         # Somebody else's gate has gone meanwhile, and putting it back is forbidden.
-        found = _pod_decoder.decode(await self._transport.get(_path(pod)))
-        return await self._patch(found, "", _opened(found, annotations, domain)) if _same(found, pod) else False
+        found = await self._find(pod)
+        return found is not None and await self._patch(found, "", _opened(found, annotations, domain))
 
     async def note(self, pod: Pod, reason: str, count: int) -> bool:
         """Write on a waiting pod why it waits; whether it is still there. By its status, as all but opening."""
@@ -90,19 +90,20 @@ class Realiser:
         except ApiError as error:
             if error.status in (_GONE, _CONFLICT):
                 return False
-            if error.status == _INVALID and not await self._is_there(pod):
+            if error.status == _INVALID and await self._find(pod) is None:
                 return False
             raise
         return True
 
-    async def _is_there(self, pod: Pod) -> bool:
-        """Whether a pod was not deleted; one of its name that was created since makes a patch 422, for its UID."""
+    async def _find(self, pod: Pod) -> Pod | None:
+        """A pod as it is now, None once deleted; one of its name created since makes a patch 422, for its UID."""
         try:
-            return _same(_pod_decoder.decode(await self._transport.get(_path(pod))), pod)
+            found = _pod_decoder.decode(await self._transport.get(_path(pod)))
         except ApiError as error:
             if error.status != _GONE:
                 raise
-            return False
+            return None
+        return found if found.metadata.uid == pod.metadata.uid else None
 
 
 def _opened(pod: Pod, annotations: Mapping[str, str | None], domain: Mapping[str, str] | None) -> dict[str, Any]:
@@ -110,10 +111,6 @@ def _opened(pod: Pod, annotations: Mapping[str, str | None], domain: Mapping[str
     metadata = {"uid": pod.metadata.uid, "annotations": annotations}
     spec = {"schedulingGates": others or None} | ({"nodeSelector": domain} if domain else {})
     return {"metadata": metadata, "spec": spec}
-
-
-def _same(found: Pod, pod: Pod) -> bool:
-    return found.metadata.uid == pod.metadata.uid
 
 
 def _path(pod: Pod) -> str:

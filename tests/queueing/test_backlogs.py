@@ -9,7 +9,7 @@ import pytest
 
 from extender.cluster.ledger import Ledger
 from extender.cluster.objects import Container, Resources
-from extender.cluster.transports import ApiError
+from extender.cluster.transports import ApiError, Query
 from extender.cluster.unbound import Condition
 from extender.core.durations import Durations
 from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
@@ -265,6 +265,19 @@ def test_opening_keeps_the_gates_of_others_and_takes_a_refusal_for_what_it_is() 
             await Realiser(Answers(refuse=[ApiError(500, "", "")])).nominate(two, "n")  # type: ignore[arg-type]
 
     asyncio.run(run())
+
+
+def test_a_pod_that_is_deleted_while_a_refusal_is_looked_into_is_gone() -> None:
+    class Fleeting(Answers):
+        async def get(self, path: str, query: Query | None = None) -> bytes:
+            found = await super().get(path, query)
+            self._answers.clear()
+            return found
+
+    there = {"metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"}, "spec": GATES}
+    api = Fleeting({"/api/v1/namespaces/ns/pods/p": there}, [ApiError(422, "Invalid", "only deletion is allowed")])
+    assert not asyncio.run(Realiser(api).open(pod(), "n", "greedy"))  # type: ignore[arg-type]
+    assert len(api.asked) == 2
 
 
 def refused(manifest: Pod) -> Pod:
