@@ -52,6 +52,11 @@ class MemoryCluster:
             for queue in queues:
                 queue.put_nowait(b"")
 
+    @property
+    def num_untold(self) -> int:
+        """Lines that those who watch have yet to take."""
+        return sum(queue.qsize() for queues in self._watchers.values() for queue in queues)
+
     def delete(self, manifest: Manifest) -> None:
         """Delete the object of that name."""
         path, key = _place(manifest)

@@ -17,6 +17,7 @@ from extender.service.app import Service, create_app
 from extender.service.settings import load_settings
 from extender.service.streams import Streams
 from extender.telemetry.readings import Feed
+from tests.cluster.builders import until
 from tests.service import bodies
 
 Chunks = Sequence[bytes]
@@ -138,8 +139,12 @@ class Kerf:
         self._runner.run(self.service.mirror.stop())
 
     def settle(self) -> None:
-        """Let background work, such as the watch, catch up."""
+        """Let the first lists and the watch catch up, and what follows from them begin."""
+        self._runner.run(until(self._has_caught_up))
         self._runner.run(asyncio.sleep(0.002))
+
+    def _has_caught_up(self) -> bool:
+        return not self.service.fault().endswith("not synced yet") and not self.cluster.num_untold
 
     def _call(self, method: str, path: str, chunks: Chunks, headers: Mapping[str, str]) -> Answer:
         self._keep_current()
