@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
@@ -15,6 +16,7 @@ from fastapi import FastAPI
 
 from extender.service.certificates import Certificates
 from extender.service.doors import Doors, Limits
+from extender.service.handshakes import Accepted
 from extender.service.protocols import Protocol
 from extender.service.settings import ElectionMode, OpenTo, ServerSettings, Settings
 from extender.service.tokens import Tokens
@@ -82,7 +84,6 @@ def run(app: FastAPI, settings: Settings) -> None:
     Raises CertificateError, TokenError, and what the app's lifespan raises, as CredentialsError.
     """
     _return_memory()
-    files = settings.server.certificate_files
     if settings.access.token_file is not None:
         Tokens(settings.access.token_file).load()
     for risk in _risks(settings):
@@ -92,7 +93,7 @@ def run(app: FastAPI, settings: Settings) -> None:
         host=settings.server.host,
         port=settings.server.port,
         loop="uvloop",
-        http=partial(Protocol, doors=_doors(settings.server)),  # type: ignore[arg-type]
+        http=_protocols(settings.server),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         access_log=False,
@@ -102,9 +103,6 @@ def run(app: FastAPI, settings: Settings) -> None:
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
     )
-    config.load()
-    if files is not None:
-        config.ssl = Certificates(files).listen()
     DrainingServer(config, app, settings.server.drain_s).run()
 
 
@@ -118,8 +116,14 @@ def _return_memory() -> None:
         mallopt(parameter, value)
 
 
-def _doors(settings: ServerSettings) -> Doors:
-    return Doors(Limits(settings.request_s, settings.max_connections, settings.max_connections_each))
+def _protocols(settings: ServerSettings) -> Callable[..., asyncio.Protocol]:
+    """What makes the protocol of a new connection. Raises CertificateError."""
+    doors = Doors(Limits(settings.request_s, settings.max_connections, settings.max_connections_each))
+    files = settings.certificate_files
+    if files is None:
+        return partial(Protocol, doors=doors)
+    context = Certificates(files).listen()
+    return lambda **named: Accepted(Protocol(**named, doors=doors), context, doors)
 
 
 def _risks(settings: Settings) -> list[str]:

@@ -53,7 +53,7 @@ class ServerSettings(_Section):
     max_body_mib: int = Field(default=64, ge=1)
     """Larger request bodies are refused."""
     request_s: float = Field(default=10.0, gt=0)
-    """A connection is closed whose request has not come in whole for so long: its head, and its body."""
+    """A connection is closed whose TLS handshake, or whose request with its body, has not come in whole for so long."""
     max_connections: int = Field(default=1024, ge=2)
     """Connections open at the same time. Beyond them one that waits for a request makes room for the new one: of the
     address that has most, those on which kube-scheduler's verbs were called last, and none with a certificate."""

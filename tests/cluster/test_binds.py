@@ -658,8 +658,12 @@ def test_what_is_known_before_the_binding_is_sent_counts(change: Manifest) -> No
 
     class Asked(Unelected):
         async def confirm(self, since: int) -> bool:
-            await asyncio.to_thread(lambda: (rig.cluster.apply(change), rig.sync()))
+            await asyncio.to_thread(told)
             return True
+
+    def told() -> None:
+        rig.cluster.apply(change)
+        rig.sync()
 
     rig = Rig()
     rig.fence = open_fence(Asked())

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from extender.cluster.ledger import Ledger
-from extender.cluster.objects import Container, Resources
+from extender.cluster.objects import Resources
 from extender.cluster.transports import ApiError, Query
 from extender.cluster.unbound import Condition
 from extender.core.durations import Durations
-from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
+from extender.queueing.manifests import Container, Node, Pod, decode_node, decode_pod
 from extender.queueing.nodebooks import Booked, NodeBook
 from extender.queueing.optins import Namespaces, opted_out
 from extender.queueing.plans import PlanPod

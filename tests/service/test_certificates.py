@@ -1,9 +1,11 @@
 """HTTPS with certificates on both sides, and files that are replaced while it runs."""
 
 import shutil
+import socket
 import ssl
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 
@@ -151,3 +153,54 @@ def test_files_that_are_no_certificates_are_said_so(tmp_path: Path, files: Files
     log = (tmp_path / "log").read_text()
     assert "tls.crt" in log
     assert "Traceback" not in log
+
+
+@contextmanager
+def silent(server: Server) -> Iterator[list[socket.socket]]:
+    """Forty connections that say nothing."""
+    with ExitStack() as opened:
+        yield [
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20)) for _ in range(40)
+        ]
+
+
+def wait_for_end(connection: socket.socket) -> None:
+    """Wait until the server has closed it."""
+    with suppress(ConnectionError):
+        assert connection.recv(1) == b""
+
+
+def test_connections_without_a_handshake_are_counted_and_closed_in_time(
+    tmp_path: Path, authority: Authority, files: Files
+) -> None:
+    few = ["server.request_s=5", "server.max_connections=12", "server.max_connections_each=8"]
+    with demo(tmp_path / "log", [*files.mutual(), *(part for one in few for part in ("--set", one))]) as process:
+        server = Server(process, tmp_path / "log")
+        nobody, somebody = authority.client(), authority.client(authority.issue("kube-scheduler"))
+        server.wait_for(lambda: call(server, nobody, "GET", "/readyz").status == 200)
+        with connection(server, somebody) as kept:
+            assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+            first = kept.sock
+            with silent(server) as opened:
+                began = time.monotonic()
+                for one in opened[:32]:
+                    wait_for_end(one)
+                assert time.monotonic() - began < 4.0, "they made room before their time was over"
+                assert call(server, nobody, "GET", "/readyz").status == 200
+                assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+                for one in opened[32:]:
+                    wait_for_end(one)
+                assert time.monotonic() - began < 15.0, "asyncio's own limit is a minute"
+            assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+            assert kept.sock is first
+        assert "Traceback" not in server.log
+
+
+def test_connections_without_a_handshake_hold_up_no_end(tmp_path: Path, files: Files) -> None:
+    with demo(tmp_path / "log", [*files.mutual(), "--set", "server.request_s=60"]) as process:
+        server = Server(process, tmp_path / "log")
+        server.wait_for(lambda: "listening on" in server.log)
+        with silent(server):
+            process.terminate()
+            assert process.wait(timeout=20) == 0
+        assert "Traceback" not in server.log
