@@ -17,6 +17,7 @@ ON_ITS_WAY_S: Final = 30.0
 _TOLD_WITHIN_S: Final = 15.0
 _MAX_NODE_NAME: Final = 253
 _SPARE_KINDS: Final = 64
+_MAX_TEXT: Final = 2**16
 
 
 @dataclass(slots=True, eq=False)
@@ -140,6 +141,7 @@ class Backlog:
         """A pending pod was added or changed."""
         if not isinstance(item, Pod):
             raise TypeError("pods of the queue are decoded with what the queue reads")
+        _shorten(item.metadata)
         uid = item.metadata.uid
         known = self.entries.get(uid)
         if known is None:
@@ -195,6 +197,11 @@ class Backlog:
             entry.planned = plan_pod(entry.pod, self.kinds)
         except RequestError as error:
             entry.fault = str(error)
+
+
+def _shorten(metadata: objects.Metadata) -> None:
+    """Let go of what is longer than anything that is read: pods wait for long, and their authors choose how much."""
+    metadata.annotations = {key: text[:_MAX_TEXT] for key, text in (metadata.annotations or {}).items()}
 
 
 def _planned_node(pod: Pod) -> str:
