@@ -247,9 +247,12 @@ class Cluster:
 
     def metric(self, name: str) -> float:
         """The sum of a metric over the replicas that answer."""
-        texts = [_get(f"{process.url}/metrics")[1] for process in self.replicas]
-        found = [re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for text in texts]
+        found = [re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for text in self.kerf_answers("/metrics")]
         return sum(float(match[1]) for match in found if match)
+
+    def kerf_answers(self, path: str) -> list[str]:
+        """What each replica says to a GET."""
+        return [_get(f"{process.url}{path}")[1] for process in self.replicas]
 
     # Objects
 

@@ -1,5 +1,6 @@
 """One run: an empty cluster, a storm of pods and faults, calm, and the judgement of the checker."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from tests.chaos.checker import Manifest, Violation
 from tests.chaos.clusters import SCHEDULERS, TTL_S, Cluster, HarnessError, create_all
 from tests.chaos.plans import Kind, Plan
 from tests.chaos.steps import Steps, node_manifest
+from tests.chaos.witnesses import NAMESPACE
 from tests.controlplane import ApiError, ProcessError, wait_until
 
 _NODES = "/api/v1/nodes"
@@ -23,6 +25,7 @@ _STORM_WITHIN_S = 240.0
 _READY_WITHIN_S = 60.0
 _READY_AGAIN_S = 0.02
 _LOOK_S = 0.1
+_MAX_SUBJECTS = 8
 _CALM_WITHIN_S = 90.0
 """How long after the last fault pods may take to find their place: kube-scheduler's own watches come back slowly
 after a restart of the API server, and machines are busy. The wait ends as soon as all is well."""
@@ -152,10 +155,25 @@ class Run:
         while found := judge():
             if self._clock() > deadline:
                 self._violations |= dict.fromkeys(found)
+                self._keep_evidence(found)
                 return
             self._revive()
             self._sample()
             time.sleep(_LOOK_S)
+
+    def _keep_evidence(self, found: list[Violation]) -> None:
+        """What there is to see of violations while all that runs still runs, beside the logs."""
+        cluster, seen = self._cluster, self._cluster.witness.seen
+        path = cluster.plane.directory / f"seed-{self._plan.seed}.json"
+        subjects = sorted({violation.subject for violation in found})[:_MAX_SUBJECTS]
+        told = {
+            "violations": [str(violation) for violation in found],
+            "kerf": {name: cluster.kerf_answers(f"/explain/pod/{NAMESPACE}/{name}") for name in subjects},
+            "metrics": cluster.kerf_answers("/metrics"),
+            "overview": cluster.kerf_answers("/nodes"),
+            "objects": cluster.loop.call(lambda: {"nodes": list(seen.nodes.values()), "pods": list(seen.pods.values())}),
+        }
+        path.write_text(json.dumps(told, indent=1))
 
     def _unready(self) -> str:
         """Why no replica gets ready in time, "" when one does."""
@@ -207,9 +225,11 @@ class Run:
         there = {found["metadata"]["name"]: found for found in pods}
         for name in sorted(self._steps.expected):
             planned = self._steps.pods[name]
-            if planned.gang and name not in there:
+            if not planned.gang and not planned.group:
+                continue
+            if name not in there:
                 self._steps.creation(planned)()
-            elif planned.gang and there[name]["metadata"].get("deletionTimestamp"):
+            elif there[name]["metadata"].get("deletionTimestamp"):
                 self._steps.delete(f"{_PODS}/{name}?gracePeriodSeconds=0")
 
     def _unsettled(self) -> list[Violation]:

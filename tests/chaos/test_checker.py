@@ -37,6 +37,10 @@ def pending(name: str, count: int = 1, reason: str = "no room", **annotations: s
     return pod(name, count, annotations=written) | {"status": {"conditions": [condition] if reason else []}}
 
 
+def leaving(found: Manifest) -> Manifest:
+    return {**found, "metadata": {**found["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
 def promises(found: list[checker.Violation]) -> list[str]:
     return [violation.promise for violation in found]
 
@@ -67,9 +71,8 @@ def test_a_full_node_is_not_overbooked() -> None:
 
 
 def test_terminating_pods_still_hold() -> None:
-    leaving = bound("leaving", "0")
-    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert promises(checker.overbooked([NODE], [leaving, bound("a", "0")])) == ["one exclusive holder"]
+    pods = [leaving(bound("leaving", "0")), bound("a", "0")]
+    assert promises(checker.overbooked([NODE], pods)) == ["one exclusive holder"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,7 @@ def test_a_pod_that_came_to_a_shrunken_node_is_found() -> None:
 
 def test_a_lost_pod_is_found() -> None:
     assert promises(checker.lost(["a", "b"], [bound("a", "0")])) == ["no pod is lost"]
+    assert promises(checker.lost(["a"], [leaving(bound("a", "0"))])) == ["no pod is lost"]
     assert checker.lost(["a"], [bound("a", "0"), bound("unexpected", "1")]) == []
 
 
@@ -139,9 +143,7 @@ def test_a_pending_pod_that_fits_is_found(waiting: Manifest, holding: list[Mappi
 def test_deleted_and_cordoned_nodes_and_leaving_pods_offer_and_want_nothing() -> None:
     cordoned = gpu_node("n", gpus=2) | {"spec": {"unschedulable": True}}
     assert checker.stranded([cordoned], [pending("a")]) == []
-    leaving = pending("a")
-    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert checker.stranded([NODE], [leaving]) == []
+    assert checker.stranded([NODE], [leaving(pending("a"))]) == []
 
 
 def gated(name: str, count: int = 1, skipped: str = "no room", **annotations: str) -> Manifest:

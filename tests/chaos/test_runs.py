@@ -58,6 +58,9 @@ class Planted:
         ended, self._ends = self._ends, False
         return [SimpleNamespace(log=Path("kerf-0.log"), last_words=lambda: "Killed")] if ended else []
 
+    def kerf_answers(self, path: str) -> list[str]:
+        return [f"what {path} says"]
+
     def metric(self, name: str) -> float:
         return self._reservations if name == "kerf_reservations" else 0.0
 
@@ -71,7 +74,8 @@ class Planted:
         (Planted(ends=True), ["Kerf does not end by itself"]),
     ],
 )
-def test_what_is_wrong_with_kerf_itself_is_found(planted: Planted, promises: list[str]) -> None:
+def test_what_is_wrong_with_kerf_itself_is_found(planted: Planted, promises: list[str], tmp_path: Path) -> None:
+    planted.plane.directory = tmp_path
     plan = Plan(
         seed=1, replicas=1, elects=False, nodes=(NodePlan("n", 1, "A100", 1),), pods=(), late_pods=(), faults=()
     )
