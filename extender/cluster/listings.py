@@ -2,8 +2,8 @@
 
 An object that can't be decoded costs that object only: it is set aside, by its outline. Who writes objects settles
 their size as well: a page is asked for by number, so the first one asks for few, the next ones for as many as should
-come to a few megabytes, and for fewer where the API server is not done in time. A large
-one is decoded beside the event loop.
+come to a few megabytes, and for fewer where the API server is not done in time. A large one
+is decoded beside the event loop.
 """
 
 import asyncio

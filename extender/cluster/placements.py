@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 import numpy as np
 
@@ -46,6 +46,11 @@ class PodIdentity:
     """Time stamp of the API server, "" where nobody has told."""
     gang: str = ""
     """The PodGroup that kube-scheduler places it with, `namespace/name`; "" for none."""
+
+    @classmethod
+    def of(cls, pod: objects.Named) -> Self:
+        """Which pod it is, and no more of it."""
+        return cls(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
 
     @property
     def key(self) -> str:

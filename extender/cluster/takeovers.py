@@ -164,7 +164,7 @@ class Leadership:
         async def write() -> None:
             nonlocal num_marked
             for pod in pods:  # shared by all writers
-                identity = PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+                identity = PodIdentity.of(pod)
                 try:
                     num_marked += await change(self._transport, identity, self._key, epoch) is not None
                 except (ClusterError, msgspec.DecodeError) as error:

@@ -367,7 +367,7 @@ class QueueController:
             request = entry.planned.gpus if entry.planned is not None else None
             if request is None:
                 continue
-            identity = _identity(entry.pod)
+            identity = PodIdentity.of(entry.pod)
             planned = entry.planned
             policy = self._placer.policy_of(PodRequest(request, planned.policy if planned else ""))
             cpu, memory = (planned.cpu_milli, planned.memory_mib) if planned else (0, 0)
@@ -493,7 +493,7 @@ class QueueController:
         entry, claim = self.backlog.entries.get(uid), self._ledger.claim(uid)
         if entry is None or claim is None or not entry.node or claim.node == entry.node:
             return {}
-        refused = self.why_refused(_identity(entry.pod))
+        refused = self.why_refused(PodIdentity.of(entry.pod))
         why = refused or ("kube-scheduler did not take it" if entry.node in self._nodes else "the node is gone")
         number = entry.num_lost + (not entry.lost)
         return {NOMINATION_LOST: f"{number}. {entry.lost or f'{entry.node}: {why}'}"}
@@ -563,7 +563,3 @@ def _keep_back(entry: Entry, why: str, now: float) -> None:
     """Note since when a pod is passed over for the head: from then on its wait for that is bounded."""
     if why.startswith(KEPT) and entry.kept_back is None:
         entry.kept_back = now
-
-
-def _identity(pod: Pod) -> PodIdentity:
-    return PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)

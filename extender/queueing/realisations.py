@@ -114,4 +114,4 @@ def _opened(pod: Pod, annotations: Mapping[str, str | None], domain: Mapping[str
 
 
 def _path(pod: Pod) -> str:
-    return PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid).path
+    return PodIdentity.of(pod).path

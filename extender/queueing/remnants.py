@@ -108,7 +108,7 @@ class Remnants:
             "metadata": {"name": metadata.name, "namespace": metadata.namespace},
             "deleteOptions": {"preconditions": {"uid": metadata.uid}},
         }
-        path = PodIdentity(metadata.namespace, metadata.name, metadata.uid).path
+        path = PodIdentity.of(pod).path
         try:
             await self._transport.post(f"{path}/eviction", msgspec.json.encode(body))
         except ApiError as error:

@@ -156,7 +156,7 @@ class Verbs:
             request = read_pod_request(asked.pod)
             if request.gpus is not None:
                 self._policy(request)
-                if excess := self.over_quota(_identity(asked.pod), request.gpus):
+                if excess := self.over_quota(PodIdentity.of(asked.pod), request.gpus):
                     raise UnavailableError(excess)  # filter would refuse it the room that was made
                 if self._is_room_coming(asked.pod, request):
                     raise UnavailableError("room is being made for it already")
@@ -171,7 +171,7 @@ class Verbs:
 
     def _is_room_coming(self, pod: objects.Pod, request: PodRequest) -> bool:
         """Whether a pod will fit without more evictions: then it is woken as soon as it does."""
-        return self._placer.fits_meanwhile(_identity(pod), request) or (
+        return self._placer.fits_meanwhile(PodIdentity.of(pod), request) or (
             request.gpus is not None and self._preemptor.is_under_way(pod, request.gpus)
         )
 
@@ -371,10 +371,6 @@ def _read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodReques
     created = metadata.creation_timestamp
     pod = PodIdentity(metadata.namespace, metadata.name, metadata.uid, owner_of(metadata), created, gang)
     return pod, placer.read_request(asked.pod)
-
-
-def _identity(pod: objects.Pod) -> PodIdentity:
-    return PodIdentity(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
 
 
 def _check_names(pod: objects.Pod) -> None:
