@@ -94,7 +94,8 @@ class Remnants:
                 if sum(bool(pod.spec.node_name) for pod in pods) >= size:
                     continue
                 left = [pod for pod in pods if not pod.finished]
-                logger.warning("gang %s: %d of %d pods are left of it; they are evicted", gang, len(left), size)
+                if left:  # else all are going already
+                    logger.warning("gang %s: %d of %d pods are left of it; they are evicted", gang, len(left), size)
                 for pod in left:
                     await self._evict(pod)
         except (ClusterError, msgspec.DecodeError) as error:

@@ -171,7 +171,8 @@ class Run:
             "kerf": {name: cluster.kerf_answers(f"/explain/pod/{NAMESPACE}/{name}") for name in subjects},
             "metrics": cluster.kerf_answers("/metrics"),
             "overview": cluster.kerf_answers("/nodes"),
-            "objects": cluster.loop.call(lambda: {"nodes": list(seen.nodes.values()), "pods": list(seen.pods.values())}),
+            "nodes": cluster.loop.call(lambda: list(seen.nodes.values())),
+            "pods": cluster.loop.call(lambda: list(seen.pods.values())),
         }
         path.write_text(json.dumps(told, indent=1))
 

@@ -2,6 +2,10 @@
 
 import asyncio
 import dataclasses
+import os
+import select
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -37,6 +41,21 @@ def test_the_process_prices_as_the_function_does(demand: Demand) -> None:
 def test_a_process_that_takes_too_long_is_ended(demand: Demand) -> None:
     with pytest.raises(PricingError, match=r"within 0\.01 s"):
         asyncio.run(pricing.priced(demand, 1.0, 0.01))
+
+
+def test_the_process_ends_with_the_one_that_asked() -> None:
+    """Killed, that closes nothing and waits for nobody; the question is still coming in."""
+    ask = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-m', 'extender.models.pricing']).pid)"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", f"{ask}; input()"], stdin=pipe, stdout=pipe) as asking:
+        assert asking.stdout is not None
+        process = os.pidfd_open(int(asking.stdout.readline()))
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        assert not ended.poll(2_000)
+        asking.kill()
+        assert ended.poll(20_000)
+        os.close(process)
 
 
 def test_without_scipy_it_says_so(demand: Demand, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

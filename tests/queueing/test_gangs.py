@@ -191,6 +191,14 @@ def test_what_is_left_of_a_gang_is_evicted_after_the_time_out_and_not_before() -
     assert body["deleteOptions"] == {"preconditions": {"uid": "uid-a"}}
 
 
+def test_nothing_is_said_of_a_gang_whose_pods_are_all_going(caplog: pytest.LogCaptureFixture) -> None:
+    going = member("a")
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    lost = Lost(going)
+    assert lost.look(0.0) == lost.look(60.0) == []
+    assert caplog.messages == []
+
+
 def test_a_gang_that_is_whole_again_in_time_stays() -> None:
     lost = Lost(member("a"), member("b"))
     lost.look(0.0)
