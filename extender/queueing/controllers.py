@@ -25,7 +25,7 @@ from extender.cluster.mirrors import HOLDING_PODS, NODES_PATH, PODS_PATH
 from extender.cluster.placements import Placer, PodIdentity
 from extender.cluster.reflectors import Reflector
 from extender.cluster.tasks import Tasks
-from extender.cluster.transports import ClusterError, Transport
+from extender.cluster.transports import ApiError, ClusterError, Transport
 from extender.cluster.unbound import PENDING_PODS, Both, UnboundPods
 from extender.core.durations import Durations
 from extender.core.orders import Order, Waiting, hold_s, ordered
@@ -532,12 +532,20 @@ class QueueController:
         try:
             for entry in entries:
                 if entry.waits:
-                    entry.noted, entry.noted_at = entry.reason, now
-                    await self._realiser.note(entry.pod, entry.reason, entry.num_skips)
+                    entry.noted_at = now  # if it fails it is tried again after as long as any other change
+                    await self._tell_one(entry, entry.reason)
         except ClusterError as error:
             logger.warning("pods could not be told why they wait: %s", error)
         finally:
             self._noting = False
+
+    async def _tell_one(self, entry: Entry, reason: str) -> None:
+        """Raises ClusterError, but not where it is this pod's own, which may have no room for an annotation."""
+        try:
+            if await self._realiser.note(entry.pod, reason, entry.num_skips):
+                entry.noted = reason
+        except ApiError as error:
+            logger.warning("pod %s could not be told why it waits: %s", entry.pod.key, error)
 
 
 def _namespaces(entries: Iterable[Entry]) -> Iterator[str]:

@@ -40,6 +40,8 @@ class Api:
     async def get(self, path: str, query: object = None) -> bytes:
         if path.endswith("/pods"):
             return msgspec.json.encode({"items": list(self.pods.values())})
+        if (pod := self.pods.get(path.rpartition("/pods/")[2])) is not None:
+            return msgspec.json.encode(pod)
         raise ApiError(404, "NotFound", path)
 
     async def patch(self, path: str, body: bytes) -> bytes:
@@ -180,6 +182,30 @@ def test_writes_that_fail_are_done_again(part: str, error: ClusterError) -> None
     rig.round()
     assert rig.node_of("a") == "n"
     assert not rig.queue.backlog.waiting()
+
+
+@pytest.mark.parametrize(
+    "error", [ApiError(500, "", "broken"), UnreachableError("cut"), ApiError(409, "Conflict", "too much at once")]
+)
+def test_why_a_pod_waits_is_told_again_when_that_failed(error: ClusterError) -> None:
+    rig = Rig()
+    rig.node("n", 1)
+    rig.pod("a", 2)
+    rig.api.fail = lambda name, where: error
+    rig.round(2.0)
+    rig.api.fail = lambda name, where: None
+    rig.round(31.0)
+    assert rig.note("a") == "needs 2 GPUs, best node: 1 installed"
+
+
+def test_a_pod_that_can_not_be_told_why_it_waits_keeps_it_from_nobody() -> None:
+    rig = Rig()
+    full = ApiError(422, "Invalid", "annotations: must have at most 262144 bytes")
+    for name in "abc":
+        rig.pod(name, 1)
+    rig.api.fail = lambda name, where: full if name == "a" else None
+    rig.round(2.0)
+    assert [bool(rig.note(name)) for name in "abc"] == [False, True, True]
 
 
 def test_a_gate_of_which_nobody_tells_that_it_is_open_is_opened_again() -> None:
