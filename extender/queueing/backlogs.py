@@ -16,6 +16,7 @@ from extender.queueing.restrictions import Kinds
 ON_ITS_WAY_S: Final = 30.0
 _TOLD_WITHIN_S: Final = 15.0
 _MAX_NODE_NAME: Final = 253
+_MAX_FAULT: Final = 500
 _SPARE_KINDS: Final = 64
 _MAX_TEXT: Final = 2**16
 
@@ -26,9 +27,9 @@ class Entry:
 
     pod: Pod
     planned: PlanPod | None
-    """As planners take it; None when its request can't be understood."""
+    """As planners take it; None when it can't be planned."""
     fault: str
-    """Why it can't be understood."""
+    """Why it can't be planned: its request can't be understood, or another gate is shut."""
     created: float
     """Unix time."""
     seen: float
@@ -193,6 +194,9 @@ class Backlog:
     def _read(self, entry: Entry) -> None:
         """What its pod asks for now."""
         entry.planned, entry.fault = None, ""
+        if others := entry.pod.other_gates:  # let go, it would hold a node for as long as they stay shut
+            entry.fault = f"another gate is shut: {', '.join(others)}"[:_MAX_FAULT]
+            return
         try:
             entry.planned = plan_pod(entry.pod, self.kinds)
         except RequestError as error:

@@ -197,6 +197,7 @@ class QueueController:
         for entry in self.backlog.waiting():
             if entry.fault:
                 _skip(entry, entry.fault)
+        self._take_back_nominations()
         self._note(now)
 
     def _windows(self, waiting: Sequence[Entry], now: float) -> tuple[int, dict[str, int]]:
@@ -415,6 +416,26 @@ class QueueController:
                     entry.node = ""
                     self._placer.release(entry.uid)  # else it would be in its own way
                     self._dirty.set()
+
+    def _take_back_nominations(self) -> None:
+        """Those of pods that stay behind the gate, because it could not be opened or whoever nominated them is gone:
+        kube-scheduler counts their GPUs as if they ran there."""
+        for entry in self.backlog.waiting():
+            if entry.pod.status.nominated_node_name:
+                entry.going = True
+                self._write(self._take_back(entry))
+
+    async def _take_back(self, entry: Entry) -> None:
+        try:
+            async with self._limit:
+                await self._realiser.nominate(entry.pod, "")
+            status = msgspec.structs.replace(entry.pod.status, nominated_node_name="")
+            entry.pod = msgspec.structs.replace(entry.pod, status=status)  # the watch will tell
+        except ClusterError as error:
+            self.counts.errors += 1
+            logger.warning("the nomination of pod %s was not taken back: %s", entry.pod.key, error)
+        finally:
+            entry.going = False
 
     async def _nominate_anew(self, members: Sequence[tuple[Entry, str]]) -> None:
         """Nominate pods that were let go and have lost their nodes."""

@@ -80,6 +80,11 @@ class Pod(unbound.Pod):
         return any(gate.name == GATE for gate in self.spec.scheduling_gates or ())
 
     @property
+    def other_gates(self) -> list[str]:
+        """Names of the gates that others keep shut."""
+        return [gate.name for gate in self.spec.scheduling_gates or () if gate.name != GATE]
+
+    @property
     def finished_at(self) -> str:
         """When its last container ended, "" where that is not told."""
         ends = [status.state.terminated for status in self.status.container_statuses or ()]

@@ -107,7 +107,7 @@ class Realiser:
 
 
 def _opened(pod: Pod, annotations: Mapping[str, str | None], domain: Mapping[str, str] | None) -> dict[str, Any]:
-    others = [{"name": gate.name} for gate in pod.spec.scheduling_gates or () if gate.name != GATE]
+    others = [{"name": name} for name in pod.other_gates]
     metadata = {"uid": pod.metadata.uid, "annotations": annotations}
     spec = {"schedulingGates": others or None} | ({"nodeSelector": domain} if domain else {})
     return {"metadata": metadata, "spec": spec}

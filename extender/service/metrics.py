@@ -23,7 +23,7 @@ from extender.queueing.pipelines.controllers import PipelineController
 from extender.service.families import counter, gauge
 from extender.service.overviews import Figures
 
-_WHYS: Final = ("gang", "quota", "reservation", "room", "request")
+_WHYS: Final = ("gang", "gate", "quota", "reservation", "room", "request")
 """What keeps pods of the queue."""
 _LATENCIES_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -209,7 +209,14 @@ class PipelineCollector(Collector):
 
 def _why(reason: str) -> str:
     """The kind of a reason: its first words, without names and numbers."""
-    for start, kind in (("gang ", "gang"), ("its gang", "gang"), ("quota", "quota"), ("room is kept", "reservation")):
+    kinds = {
+        "gang ": "gang",
+        "its gang": "gang",
+        "another gate": "gate",
+        "quota": "quota",
+        "room is kept": "reservation",
+    }
+    for start, kind in kinds.items():
         if reason.startswith(start):
             return kind
     return "room" if reason.startswith(("needs", "no node")) else "request"

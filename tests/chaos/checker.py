@@ -255,6 +255,15 @@ def _stranded_gangs(used: Mapping[str, NodeUse], pods: Iterable[Manifest]) -> li
     return found
 
 
+def kept_by_words(pods: Iterable[Manifest]) -> list[Violation]:
+    """Pods behind the gate that are nominated all the same: kube-scheduler counts them as if they ran there."""
+    return [
+        Violation("no node is kept by a nomination alone", _key(pod), f"nominated to {node} behind the gate")
+        for pod in pods
+        if _gated(pod) and (node := pod["status"].get("nominatedNodeName"))
+    ]
+
+
 def in_part(pods: Iterable[Manifest]) -> list[Violation]:
     """Gangs of which some have a node and fewer than there have to be."""
     found = []

@@ -236,6 +236,7 @@ class Run:
     def _unsettled(self) -> list[Violation]:
         nodes, pods = self._seen()
         found = checker.unexplained(pods) + checker.stranded(nodes, pods) + checker.in_part(pods)
+        found += checker.kept_by_words(pods)
         return found + checker.lost(self._steps.expected, pods)  # members of gangs are made anew
 
     def _leaked(self) -> list[Violation]:

@@ -182,6 +182,13 @@ def test_a_gang_is_stranded_when_all_that_wait_fit(pods: list[Manifest], found: 
     assert bool(checker.stranded([NODE], pods)) == found
 
 
+def test_a_nomination_left_behind_the_gate_is_found() -> None:
+    nominated = gated("a") | {"status": {"phase": "Pending", "nominatedNodeName": "n"}}
+    assert promises(checker.kept_by_words([nominated, gated("b")])) == ["no node is kept by a nomination alone"]
+    opened = pending("c") | {"status": {"phase": "Pending", "nominatedNodeName": "n"}}
+    assert checker.kept_by_words([opened]) == []
+
+
 def test_a_gang_that_runs_in_part_is_found() -> None:
     assert promises(checker.in_part([paired(bound("a", "0")), paired(gated("b"))])) == ["gangs run whole"]
     assert promises(checker.in_part([paired(bound("a", "0"))])) == ["gangs run whole"]

@@ -366,15 +366,32 @@ def test_gates_fail_open_after_a_time_when_so_configured(clusters: Clusters) -> 
     assert queue.node_of("stuck") == "late"
 
 
-def test_other_gates_stay_closed(queue: KerfCluster) -> None:
+def test_a_pod_that_another_gate_holds_is_planned_once_that_is_open(queue: KerfCluster) -> None:
+    """Nominated before, it would keep its node from all others for as long as its author likes."""
     queue.add_nodes(gpu_node("a", gpus=1))
     gates = [{"name": "kerf.dev/queue"}, {"name": "example.com/other"}]
     queue.submit("two-gates", gpus=1, schedulingGates=gates)
-    wait_until(
-        lambda: queue.pod("two-gates")["spec"].get("schedulingGates") == [{"name": "example.com/other"}],
-        WITHIN_S,
-        "Kerf's gate alone is open",
+    assert skipped(queue, "two-gates", "another gate") == "another gate is shut: example.com/other"
+    assert "nominatedNodeName" not in queue.pod("two-gates")["status"]
+    queue.submit("other", gpus=1)
+    queue.bound("other")
+    queue.set_phase("other", "Succeeded")
+    open_other = {"spec": {"schedulingGates": GATED["schedulingGates"]}}
+    queue.plane.request(
+        "PATCH", "/api/v1/namespaces/default/pods/two-gates", open_other, "application/merge-patch+json"
     )
+    queue.bound("two-gates")
+
+
+def test_a_nomination_left_behind_the_gate_keeps_its_node_from_nobody(queue: KerfCluster) -> None:
+    """kube-scheduler counts what is nominated as if it ran there, gated or not."""
+    queue.add_nodes(gpu_node("a", gpus=1))
+    queue.submit("left", gpus=2, **GATED)
+    skipped(queue, "left", "needs 2 GPUs")
+    status = {"status": {"nominatedNodeName": "a"}}
+    queue.plane.request("PATCH", "/api/v1/namespaces/default/pods/left/status", status, "application/merge-patch+json")
+    queue.submit("small", gpus=1)
+    assert queue.node_of("small") == "a"
 
 
 def test_killed_between_nominate_and_open_the_pod_is_planned_anew(clusters: Clusters) -> None:

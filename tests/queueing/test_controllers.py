@@ -55,7 +55,8 @@ class Api:
             if value is None:
                 del pod["metadata"]["annotations"][key]
         if part == "status":
-            pod["status"] |= asked.get("status", {})
+            changed = pod["status"] | asked.get("status", {})
+            pod["status"] = {key: value for key, value in changed.items() if value is not None}
         elif "spec" in asked:
             pod["spec"] |= asked["spec"]
             self.order.append(name)
@@ -206,6 +207,57 @@ def test_a_pod_that_can_not_be_told_why_it_waits_keeps_it_from_nobody() -> None:
     rig.api.fail = lambda name, where: full if name == "a" else None
     rig.round(2.0)
     assert [bool(rig.note(name)) for name in "abc"] == [False, True, True]
+
+
+@pytest.mark.parametrize("error", [ApiError(500, "", "broken"), UnreachableError("cut")])
+def test_a_nomination_of_a_pod_that_stays_behind_the_gate_is_taken_back(error: ClusterError) -> None:
+    """Else kube-scheduler keeps its node from all others."""
+    rig = Rig()
+    rig.node("n", 2)
+    rig.pod("a", 2)
+    rig.api.fail = lambda name, where: None if where == "status" else error
+    rig.round()
+    assert (rig.node_of("a"), rig.api.pods["a"]["status"]["nominatedNodeName"]) == ("", "n")
+    rig.pod("other", 1)
+    rig.queue.backlog.remove(decode_pod(rig.api.pods["other"]))  # it goes past the queue, and takes what a needs
+    rig.api.pods["other"]["status"]["nominatedNodeName"] = "n"
+    rig.bind("other")
+    rig.api.fail = lambda name, where: error
+    rig.round()
+    rig.api.fail = lambda name, where: None
+    rig.round()
+    assert "nominatedNodeName" not in rig.api.pods["a"]["status"]
+    rig.ledger.remove_pod("other")
+    rig.round()
+    assert rig.node_of("a") == "n"
+
+
+def test_a_nomination_from_before_the_start_is_taken_back() -> None:
+    rig = Rig()
+    rig.node("n", 1)
+    rig.pod("a", 2)
+    rig.api.pods["a"]["status"]["nominatedNodeName"] = "n"
+    rig.queue.backlog.upsert(decode_pod(rig.api.pods["a"]))
+    rig.api.deaf = True
+    rig.round()
+    rig.api.pods["a"]["status"]["nominatedNodeName"] = "written since"
+    rig.round()
+    assert rig.api.pods["a"]["status"]["nominatedNodeName"] == "written since", "once is enough"
+
+
+def test_a_pod_that_another_gate_holds_is_not_let_go_before_that_is_open() -> None:
+    rig = Rig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.pods["a"]["spec"]["schedulingGates"] = [*GATES, {"name": "example.com/quota"}]
+    rig.queue.backlog.upsert(decode_pod(rig.api.pods["a"]))
+    rig.round(2.0)
+    assert not rig.api.pods["a"]["status"].get("nominatedNodeName")
+    assert rig.note("a") == "another gate is shut: example.com/quota"
+    rig.api.pods["a"]["spec"]["schedulingGates"] = GATES
+    rig.queue.backlog.upsert(decode_pod(rig.api.pods["a"]))
+    rig.round()
+    assert rig.node_of("a") == "n"
 
 
 def test_a_gate_of_which_nobody_tells_that_it_is_open_is_opened_again() -> None:
