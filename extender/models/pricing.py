@@ -36,7 +36,7 @@ async def priced(demand: Demand, load: float, max_s: float) -> Floats:
     asked |= {"count": demand.count, "load": np.array([load])}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "extender.models.pricing"),
+        *("-m", "extender.models.pricing", str(os.getpid())),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -70,9 +70,9 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """The process."""
+    """The process; its argument is the number of the one that asks."""
     os.nice(_NICE)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     try:
         from extender.models import prices  # noqa: PLC0415 - SciPy may be missing
     except ImportError:

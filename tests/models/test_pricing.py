@@ -43,16 +43,24 @@ def test_a_process_that_takes_too_long_is_ended(demand: Demand) -> None:
         asyncio.run(pricing.priced(demand, 1.0, 0.01))
 
 
-def test_the_process_ends_with_the_one_that_asked() -> None:
+ASK = """
+import os, subprocess, sys
+price = [sys.executable, "-m", "extender.models.pricing", str(os.getpid())]
+print(subprocess.Popen(price).pid, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("killed_after_s", [0.0, 2.0])
+def test_the_process_ends_with_the_one_that_asked(killed_after_s: float) -> None:
     """Killed, that closes nothing and waits for nobody; the question is still coming in."""
-    ask = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-m', 'extender.models.pricing']).pid)"
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", f"{ask}; input()"], stdin=pipe, stdout=pipe) as asking:
+    with subprocess.Popen([sys.executable, "-c", ASK], stdin=pipe, stdout=pipe) as asking:
         assert asking.stdout is not None
         process = os.pidfd_open(int(asking.stdout.readline()))
         ended = select.poll()
         ended.register(process, select.POLLIN)
-        assert not ended.poll(2_000)
+        assert not ended.poll(killed_after_s * 1000)
         asking.kill()
         assert ended.poll(20_000)
         os.close(process)
