@@ -54,7 +54,9 @@ class ReflectorTimes:
     """How long the server is asked to keep a watch open; jittered up to twice that. Where nothing happens it tells of
     that shortly before the end, by a bookmark: a live watch is never silent for longer."""
     first_backoff_s: float = 0.2
-    max_backoff_s: float = 15.0
+    max_backoff_s: float = 3.0
+    """How long what the API server told meanwhile may be missed, once it can be reached again, and half as long again:
+    until then pods are still bound to what a node had."""
 
 
 class Reflector(Generic[ObjectT]):

@@ -72,8 +72,8 @@ class UnboundPod:
     """A pod that waits for GPUs, in words."""
 
     uid: str
-    key: str
-    """`namespace/name`."""
+    namespace: str
+    name: str
     request: str
     """What it asks for, "" where that can't be understood."""
     why: str
@@ -81,6 +81,15 @@ class UnboundPod:
     priority: int
     created: float
     """Unix time; that of the first sight where nobody has told."""
+    version: str = ""
+    """Its resourceVersion."""
+    owed: bool = False
+    """Whether kube-scheduler is to try it although nothing changes: nobody has refused it, and nothing holds it."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
 
 
 class UnboundPods:
@@ -156,8 +165,18 @@ class UnboundPods:
         created = unix_time(pod.metadata.creation_timestamp) or (known.created if known else self._wall_clock())
         # The first sentence has the reasons; what follows is of preemption, on every such pod alike.
         refused = pod.refusal.partition(". ")[0].removesuffix(".")
-        why = fault or _gated(pod) or refused or _unseen(pod)
-        return UnboundPod(pod.metadata.uid, pod.key, request[:_MAX_WORDS], why[:_MAX_WORDS], priority, created)
+        held = fault or _gated(pod) or refused
+        return UnboundPod(
+            uid=pod.metadata.uid,
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            request=request[:_MAX_WORDS],
+            why=(held or _unseen(pod))[:_MAX_WORDS],
+            priority=priority,
+            created=created,
+            version=pod.metadata.resource_version,
+            owed=not held,
+        )
 
 
 class Both:

@@ -6,7 +6,8 @@ same way. So while Kerf itself knows a node that fits, a rejected pod is woken, 
 metadata makes kube-scheduler ask again at once. The patch goes to `pods/status`, so that no right to change a pod's
 spec is needed.
 
-A pod that waits on is told why by an annotation, now and then: that makes kube-scheduler ask once more, too.
+A pod that waits on is told why by an annotation, now and then: that makes kube-scheduler ask once more, too. And those
+that kube-scheduler seems to have forgotten (`overlooked`) are woken without a rejection.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ import msgspec
 from extender.cluster.fair_caches import FairCache
 from extender.cluster.fences import Fence
 from extender.cluster.ledger import ClaimState, Ledger
+from extender.cluster.overlooked import Overlooked
 from extender.cluster.placements import Placer, PodIdentity, weight_of
 from extender.cluster.pods import EXPLANATION
 from extender.cluster.skips import SKIPPED, Skips, WaitingPod
@@ -32,7 +34,7 @@ from extender.core.requests import PodRequest
 logger = logging.getLogger(__name__)
 
 WOKEN: Final = "kerf.dev/woken"
-"""How often a pod was woken; the number only has to change."""
+"""How often a pod was woken; the text only has to change."""
 
 _INTERVAL_S: Final = 0.25
 _FIRST_WAIT_S: Final = 0.2
@@ -110,6 +112,8 @@ class Waker:
         self._first: tuple[WaitingPod, ...] = ()
         self.skips = Skips(placer, lambda: self._first, clock, max_wait_s=max_skip_s, max_count=max_skips)
         """Who is left pending although there is room."""
+        self.overlooked = Overlooked()
+        """Pods that were not rejected either, and wait."""
         self._explain_after_s = explain_after_s
         self.why: Callable[[PodIdentity], str] = lambda pod: ""
         """Why a pod was rejected last, "" when nobody knows."""
@@ -162,6 +166,7 @@ class Waker:
         if now - self._cleaned_up >= _CLEAN_UP_S:
             self._cleaned_up = now
             self._placer.forget_old()
+            await self._wake_overlooked(now)
         self._first = self._in_turn() if self.skips.enabled else ()
         fits: dict[PodRequest, bool] = {}  # most waiting pods are of few kinds
         woken = 0
@@ -205,6 +210,16 @@ class Waker:
             turn[kind] = num_of[kind[0]]
             num_of[kind[0]] += 1
         return sorted(due, key=lambda waiting: turn[waiting.pod.namespace, waiting.request])
+
+    async def _wake_overlooked(self, now: float) -> None:
+        """Wake those that nobody has asked about."""
+
+        def asked(uid: str) -> bool:
+            return uid in self._waiting or self._ledger.claim(uid) is not None
+
+        for pod, number in self.overlooked.due(now, asked):
+            logger.info("pod %s: kube-scheduler does not ask about it, and is made to", pod.key)
+            self.num_woken += await self._annotate(pod, {WOKEN: f"overlooked {number}"})
 
     async def _explain_one(self, now: float) -> None:
         """Tell one of those that wait why, where that has not been said yet; one in a round, so few ask anew for it."""

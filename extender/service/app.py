@@ -175,6 +175,7 @@ def create_app(
         explain_after_s=settings.decisions.explain_after_s,
     )
     unbound = UnboundPods(placer.read_request, time.time, waker.placed)
+    waker.overlooked.pods = unbound.all
     queue = (
         _queue(settings, transport, ledger, placer, fence, mirror, clock, unbound) if settings.queue.enabled else None
     )

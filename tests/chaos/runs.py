@@ -15,6 +15,7 @@ from tests.chaos.plans import Kind, Plan
 from tests.chaos.steps import Steps, node_manifest
 from tests.chaos.witnesses import NAMESPACE
 from tests.controlplane import ApiError, ProcessError, wait_until
+from tests.controlplane.objects import cpu_node
 
 _NODES = "/api/v1/nodes"
 _PODS = "/api/v1/namespaces/default/pods"
@@ -26,6 +27,8 @@ _READY_WITHIN_S = 60.0
 _READY_AGAIN_S = 0.02
 _LOOK_S = 0.1
 _MAX_SUBJECTS = 8
+_HEARD_WITHIN_S = 30.0
+_LAST_NODE = cpu_node("last") | {"spec": {"unschedulable": True}}
 _CALM_WITHIN_S = 90.0
 """How long after the last fault pods may take to find their place: kube-scheduler's own watches come back slowly
 after a restart of the API server, and machines are busy. The wait ends as soon as all is well."""
@@ -137,6 +140,9 @@ class Run:
         if fault := self._unready():
             self._violations[Violation("Kerf is ready again", "readyz", fault[:500])] = None
             return
+        # A node's events come in order: whoever knows of this one knows what all nodes offer.
+        create_all(cluster.plane, _NODES, [_LAST_NODE])
+        self._wait_for_none(self._unheard, _HEARD_WITHIN_S)
         before = cluster.items("pods")
         for planned in plan.late_pods:
             self._steps.creation(planned)()
@@ -175,6 +181,13 @@ class Run:
             "pods": cluster.loop.call(lambda: list(seen.pods.values())),
         }
         path.write_text(json.dumps(told, indent=1))
+
+    def _unheard(self) -> list[Violation]:
+        """That Kerf, each of its processes, does not know of the last node."""
+        name = _LAST_NODE["metadata"]["name"]
+        answers = self._cluster.kerf_answers(f"/nodes/{name}")
+        ignorant = [text for text in answers if f'"node":"{name}"' not in text]
+        return [Violation("Kerf hears of nodes", name, text[:500]) for text in ignorant]
 
     def _unready(self) -> str:
         """Why no replica gets ready in time, "" when one does."""
