@@ -9,7 +9,7 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -40,6 +40,17 @@ _RBAC = ROOT / "manifests" / "rbac.yaml"
 _QUEUE_RBAC = ROOT / "manifests" / "queue" / "rbac.yaml"
 _POLICY = ROOT / "manifests" / "admission-policy.yaml"
 """What keeps authors' hands off assignments."""
+_PODS_AUDITED = {"resources": [{"group": "", "resources": ["pods"]}], "namespaces": ["default"]}
+_AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "verbs": ["create", "delete", "deletecollection"], **_PODS_AUDITED},
+        {"level": "None"},
+    ],
+}
+"""Who has created and deleted which pods: for the case that one is gone."""
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _CONFIG = ROOT / "scheduler-config" / "decisive.yaml"
 # Everything that waits is shortened alike: kube-scheduler gives up first, then Kerf, then the reservation ends.
@@ -119,7 +130,14 @@ class Cluster:
         self._queue = queue
         self.has_groups = groups and binaries.minor() >= "1.36"
         """Whether pods may be members of a PodGroup."""
-        flags = podgroups.SERVER_FLAGS if self.has_groups else ()
+        directory.mkdir(parents=True, exist_ok=True)
+        self._audit = directory / "audit.log"
+        policy = directory / "audit.yaml"
+        policy.write_text(yaml.safe_dump(_AUDIT))
+        flags = (
+            *(podgroups.SERVER_FLAGS if self.has_groups else ()),
+            *(f"--audit-policy-file={policy}", f"--audit-log-path={self._audit}", "--audit-log-maxsize=100"),
+        )
         users = {"kerf": SERVICE_ACCOUNT, "author": "mallory"}
         self.plane = ControlPlane(directory, users=users, flags=flags)
         self._policies = read_documents(_POLICY) if _POLICY.exists() else []
@@ -255,6 +273,14 @@ class Cluster:
         return [_get(f"{process.url}{path}")[1] for process in self.replicas]
 
     # Objects
+
+    def audited(self, names: Collection[str]) -> list[str]:
+        """The lines of the API server's audit log about pods of these names, and about many at once."""
+        with contextlib.suppress(OSError):
+            lines = self._audit.read_text(errors="replace").splitlines()
+            wanted = (*(f'"name":"{name}"' for name in names), '"deletecollection"')
+            return [line for line in lines if any(text in line for text in wanted)]
+        return []
 
     def items(self, plural: str) -> list[dict[str, Any]]:
         """All nodes or pods."""

@@ -175,6 +175,7 @@ class Run:
         told = {
             "violations": [str(violation) for violation in found],
             "kerf": {name: cluster.kerf_answers(f"/explain/pod/{NAMESPACE}/{name}") for name in subjects},
+            "audit": cluster.audited(subjects),
             "metrics": cluster.kerf_answers("/metrics"),
             "overview": cluster.kerf_answers("/nodes"),
             "nodes": cluster.loop.call(lambda: list(seen.nodes.values())),
