@@ -25,10 +25,13 @@ class Loop:
 class Planted:
     """A cluster without pods, whose Kerf does what was planted."""
 
-    def __init__(self, *, reservations: float = 0.0, unready_after: float = float("inf"), ends: bool = False) -> None:
+    def __init__(
+        self, *, reservations: float = 0.0, unready_after: float = float("inf"), ends: bool = False, deaf: bool = False
+    ) -> None:
         self._reservations = reservations
         self._unready_after = unready_after
         self._ends = ends
+        self._deaf = deaf
         self._num_looks = 0
         self.loop = Loop()
         self.witness = SimpleNamespace(seen=Seen())
@@ -50,6 +53,9 @@ class Planted:
     def items(self, kind: str) -> list[Any]:
         return []
 
+    def audited(self, names: object) -> list[str]:
+        return []
+
     def kerf_fault(self) -> str:
         self._num_looks += 1
         return "dead tasks" if self._num_looks > self._unready_after else ""
@@ -59,6 +65,8 @@ class Planted:
         return [SimpleNamespace(log=Path("kerf-0.log"), last_words=lambda: "Killed")] if ended else []
 
     def kerf_answers(self, path: str) -> list[str]:
+        if path == "/nodes/last" and not self._deaf:
+            return ['{"node":"last"}']
         return [f"what {path} says"]
 
     def metric(self, name: str) -> float:
@@ -72,6 +80,7 @@ class Planted:
         (Planted(reservations=2.0), ["no reservation left after its TTL"]),
         (Planted(unready_after=1), ["Kerf is ready again"]),
         (Planted(ends=True), ["Kerf does not end by itself"]),
+        (Planted(deaf=True), ["Kerf hears of nodes"]),
     ],
 )
 def test_what_is_wrong_with_kerf_itself_is_found(planted: Planted, promises: list[str], tmp_path: Path) -> None:
