@@ -4,6 +4,7 @@ The latter is a file of one line of JSON for each run, in the order in which the
 run and put in the old one's place, so that whatever is killed when, a whole account is there.
 """
 
+import fcntl
 import json
 import os
 import statistics
@@ -92,6 +93,16 @@ class Account:
         """The account of a file, empty where there is none."""
         lines = path.read_text().splitlines() if path.exists() else []
         return cls([read_entry(line) for line in lines if line.strip()], path)
+
+    def claim(self) -> None:
+        """Keep it from all other processes until this one ends: two would write each other's runs away.
+
+        Raises BlockingIOError where another one has it.
+        """
+        if self.path is not None:
+            # Never closed: the lock ends with the process, however that ends.
+            lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def enter(self, entry: Entry) -> None:
         """Add a run; after that it is on the disk."""

@@ -58,7 +58,12 @@ def chaos(
     told = Account([*counted])
     first = max([seed, *(entry.seed + 1 for entry in alike)])
     try:
+        if runs:
+            grown.claim()
         _carry_out(max(runs - len(counted), 0), first, jobs, version, queue=queue, grown=grown, told=told)
+    except BlockingIOError:
+        _errors.print(f"{resume} is being written by another kerf chaos: wait for it, or stop it", style="red")
+        raise typer.Exit(2) from None
     except BuildError as error:
         _errors.print(str(error), style="red", markup=False, highlight=False)
         raise typer.Exit(2) from None

@@ -67,3 +67,10 @@ def test_the_report_tells_what_was_found_and_what_failed() -> None:
     assert report["violations_found"] == [
         {"seed": 8, "promise": "one exclusive holder", "subject": "n GPU 0", "detail": "held by a, b"}
     ]
+
+
+def test_two_do_not_write_one_account(tmp_path: Path) -> None:
+    first, second = (Account.at(tmp_path / "account.jsonl") for _ in range(2))
+    first.claim()
+    with pytest.raises(BlockingIOError):
+        second.claim()
