@@ -15,6 +15,8 @@ UV := $(BIN)/uv
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 unexport PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV PIP_PYTHON PIP_CONSTRAINT PIP_REQUIREMENT
 unexport PIP_NO_DEPS PIP_DRY_RUN PIP_NO_BINARY PIP_BUILD_CONSTRAINT
+# Without compiled modules on disk each of the tests' hundreds of Kerf processes would compile what it imports: seconds.
+unexport PYTHONDONTWRITEBYTECODE
 unexport UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET UV_PREFIX UV_CONSTRAINT UV_OVERRIDE UV_NO_BINARY UV_PROJECT_ENVIRONMENT
 # uv does not read pip's variables: a mirror or certificate that pip was told of holds for both.
 ifdef PIP_INDEX_URL
@@ -25,7 +27,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train demo test test-nightly lint format bench manifests licences lock clean
+.PHONY: help setup setup-train demo test test-unit test-nightly mutants lint format bench manifests licences lock clean
 
 help: ## list the verbs (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,14 +39,27 @@ setup-train: $(TRAIN_STAMP) ## add torch and Ray, for kerf train --mode ppo and 
 demo: $(STAMP) ## run Kerf on an embedded sample cluster, in the foreground (KERF_PORT, 8888)
 	@exec $(BIN)/kerf demo $(ARGS)
 
+# One file's tests run one after another, on control planes of their own. These tests wait for others' clocks: three
+# files at a time keep two cores busy.
+PYTEST := $(BIN)/pytest --dist loadfile --numprocesses $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
+
 test: $(STAMP) ## run all tests, the ones against a real control plane included
-	@exec $(BIN)/pytest $(ARGS)
+	@exec $(PYTEST) $(ARGS)
+
+UNIT := $(addprefix tests/,api core explain kube ledger metrics model pipelines planning plugins queueing ranking \
+	scheduling settings telemetry)
+
+test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)
+	@exec $(PYTEST) --numprocesses auto --hypothesis-profile quick -m "not controlplane and not e2e and not slow" $(UNIT) $(ARGS)
 
 OLDER_KUBERNETES := 1.34 1.36
 
 test-nightly: $(STAMP) ## run the control plane tests against older Kubernetes minors
 	@status=0; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \
-	  KERF_TEST_KUBERNETES=$$minor $(BIN)/pytest -m "controlplane or e2e" $(ARGS) || status=1; done; exit $$status
+	  KERF_TEST_KUBERNETES=$$minor $(PYTEST) -m "controlplane or e2e" $(ARGS) || status=1; done; exit $$status
+
+mutants: $(STAMP) ## break the rules in thousands of ways: a test has to fail each time (hours)
+	@exec $(BIN)/python -m tests.tools.mutants $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check
@@ -62,7 +77,7 @@ bench: $(STAMP) ## run all benchmarks and print their tables
 manifests: $(STAMP) ## write manifests/*.yaml from the chart
 	@$(BIN)/python -m tests.install.manifests
 
-licences: $(STAMP) ## write docs/licences.md from what is locked and installed
+licences: $(STAMP) ## write docs/reference/licences.md from what is locked and installed
 	@$(BIN)/python -m tests.install.licences
 
 # No header and no index address: the lock files name no registry host. `make lock ARGS=--upgrade` takes newer versions.
@@ -78,7 +93,7 @@ lock: $(UV) ## lock the dependencies of pyproject.toml in requirements/*.txt
 	@if grep -n '://' requirements/*.txt; then echo "a lock file names a host (above)" >&2; exit 1; fi
 
 clean: ## remove .venv, caches and build outputs
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis build dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis build dist mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define SETUP_CHECKS

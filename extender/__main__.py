@@ -1,5 +1,5 @@
 """`python -m extender` is the command `kerf`."""
 
-from extender.service.cli import main
+from extender.cli.main import main
 
 main()

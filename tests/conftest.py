@@ -1,9 +1,26 @@
 """Fixtures that every test may ask for, and how long examples may take."""
 
-from hypothesis import settings
+import pytest
+import re2
+from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.controlplane.fixtures", "tests.e2e.fixtures"]
+pytest_plugins = ["tests.api.fixtures", "tests.controlplane.fixtures", "tests.e2e.fixtures"]
 
 # A busy machine is no fault: without this an example that takes 0.2 s is one.
-settings.register_profile("kerf", parent=settings(), deadline=None)
+settings.register_profile("kerf", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("kerf"), max_examples=10)  # make test-unit
 settings.load_profile("kerf")
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that re2 compiles, as it does."""
+    texts: list[str] = []
+    compile_text = re2.compile
+
+    def count(text: str, options: re2.Options) -> object:
+        texts.append(text)
+        return compile_text(text, options)
+
+    monkeypatch.setattr(re2, "compile", count)
+    return texts

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.models import GpuModel
 from extender.core.observations import Observations
+from extender.core.resources.gpu_models import GpuModel
 
 Rows = npt.NDArray[np.intp]
 """R row numbers of a cluster's nodes."""
@@ -122,3 +122,18 @@ def is_every_row(rows: Rows) -> bool:
     if len(rows) < 2:
         return not rows.any()
     return bool(rows[0] == 0 and rows[-1] == len(rows) - 1 and (np.diff(rows) == 1).all())
+
+
+def num_true(mask: Mask) -> Longs:
+    """(...) how many of the (..., G) last axis are True; G is 127 at most.
+
+    On rows as short as these `einsum` is three to five times as fast as `sum`.
+    """
+    counted: Longs = np.einsum("...g->...", mask.view(np.int8)).astype(np.int64)
+    return counted
+
+
+def totals(values: npt.NDArray[np.integer]) -> Longs:
+    """(...) sums of integers over the (..., G) last axis. Floats are not for it: the order of their sum matters."""
+    summed: Longs = np.einsum("...g->...", values, dtype=np.int64, casting="safe")
+    return summed

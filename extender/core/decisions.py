@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from extender.core.bookings import booked_each
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among, crossed_groups
-from extender.core.fits import Fit, fit, share_mib
-from extender.core.nodes import GpuUnit
+from extender.core.fit.fits import Fit, fit
+from extender.core.fit.reasons import Reason, resolvable
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
-from extender.core.policies import Policy, Terms
-from extender.core.reasons import Reason, resolvable
-from extender.core.requests import GpuRequest
+from extender.core.policies.policy import Policy, Terms
+from extender.core.resources.requests import GpuRequest
 
 MAX_LEVEL: Final = 10
 """kube-scheduler's MaxExtenderPriority: scores on the wire are whole numbers from 0 to this."""
@@ -259,16 +259,6 @@ def choice(
     if shares and policy.share is not None and request.count == 1 and not cluster.untracked_units[row]:
         return (policy.share(cluster, request, row, room),)
     return choose_among(cluster, row, request, room, shares=shares, spreads=policy.spreads)
-
-
-def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """Milli of compute that a request books on each of its GPUs, and MiB of memory on each; WHOLE_MILLI and (): all.
-
-    The one rule for placements and for plans.
-    """
-    if request.milli or (request.shares_by_memory and cluster.unit[row] == GpuUnit.PART):
-        return request.milli, tuple(share_mib(request, cluster.gpu_memory_mib[row, list(gpus)]).tolist())
-    return WHOLE_MILLI, ()
 
 
 def levels(evaluation: Evaluation) -> npt.NDArray[np.int64]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
-from extender.core.fits import fit, share_mib
-from extender.core.nodes import GpuUnit
-from extender.core.requests import GpuRequest
+from extender.core.fit.fits import share_mib
+from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.requests import GpuRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +24,17 @@ class _Slot:
     numa: int
 
 
-def choose_gpus(cluster: Cluster, row: int, request: GpuRequest, *, spreads: bool = False) -> tuple[int, ...] | None:
-    """Indices of the GPUs for a request on one node; None when it does not fit.
+def choose_among(
+    cluster: Cluster, row: int, request: GpuRequest, room: Mask, *, shares: bool, spreads: bool
+) -> tuple[int, ...] | None:
+    """Indices of the GPUs for a request on one node, of those with `room` (G,) for it; None when it does not fit.
 
     Whole GPUs: from one link group if that is possible, else from one NUMA node, else from anywhere; of those the
     smallest that satisfy the request, so that larger ones stay for those who need them, then from the group that has
     the fewest others to give, then the lowest index. A share goes on the GPU that it fills best, where somebody has a
-    share already, or with `spreads` on the emptiest. Time slices and MIG devices are picked by the device plugin
-    alone: for them the choice is empty.
+    share already, or with `spreads` on the emptiest; `shares` is whether it gets shares. Time slices and MIG devices
+    are picked by the device plugin alone: for them the choice is empty.
     """
-    checked = fit(cluster, request, np.array([row]))
-    return choose_among(cluster, row, request, checked.room[0], shares=bool(checked.shares[0]), spreads=spreads)
-
-
-def choose_among(
-    cluster: Cluster, row: int, request: GpuRequest, room: Mask, *, shares: bool, spreads: bool
-) -> tuple[int, ...] | None:
-    """The same where fit is known: `room` (G,) are the GPUs with room for it, `shares` whether it gets shares."""
     if request.mig or cluster.unit[row] not in (GpuUnit.WHOLE, GpuUnit.PART):
         return ()
     slots = _slots(cluster, row, room.tolist())

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Cluster, Ints, Mask, Rows
-from extender.core.nodes import GpuUnit
 from extender.core.observations import Gauge
 from extender.core.refreshes import PerRefresh
+from extender.core.resources.nodes import GpuUnit
 
 # NVIDIA's "XID errors" lists what each code means. Codes of applications (13, 31, 43, 45, 68, 94) say nothing of the
 # GPU; these do: uncorrectable memory errors (48, 95), row remapping (64), NVLink (74), fallen off the bus (79), and
@@ -64,7 +64,7 @@ def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
 
 
 def unaccounted_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
-    """(R, G) memory in use by processes of no known pod: not where pods on GPUs of unknown index can explain it."""
+    """(R, G) memory in use by unknown processes: not where pods on GPUs of unknown index can explain it."""
     beyond = unmanaged_mib(cluster, rows, rules)
     explained = (beyond > 0).sum(axis=1) <= cluster.taken(cluster.untracked_units, rows)
     result: Ints = np.where(explained[:, None], 0, beyond)

@@ -1,9 +1,12 @@
 """What a policy works out of the samples of all nodes: once for each refresh, however many pods come between two."""
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from extender.core.clusters import Cluster
+from extender.core.clusters import Cluster, Floats, Rows
+from extender.core.fit.fits import Fit
+from extender.core.resources.requests import GpuRequest
 
 WorkedT = TypeVar("WorkedT")
 
@@ -30,3 +33,23 @@ class PerRefresh(Generic[WorkedT]):
         """Another number whenever the value may be another."""
         self(cluster)
         return self._version
+
+
+class RefreshedScore(ABC):
+    """A policy's score that pods do not change: of all nodes, worked out once for each refresh of the samples."""
+
+    def __init__(self) -> None:
+        self._scores = PerRefresh(self.all_scores)
+
+    def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
+        """(R,) scores of some rows."""
+        scores: Floats = self._scores(cluster)[rows]
+        return scores
+
+    def context(self, cluster: Cluster) -> Hashable:
+        """Another value whenever any node's score may be another."""
+        return self._scores.version(cluster)
+
+    @abstractmethod
+    def all_scores(self, cluster: Cluster) -> Floats:
+        """(N,) scores."""

@@ -8,21 +8,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from extender.cluster import objects
-from extender.cluster.decoding import Decoder
-from extender.cluster.listings import PAGE_SIZE, Lister
-from extender.cluster.transports import ApiError, ClusterError, Transport
-from extender.core.requests import RequestError
-from extender.queueing.backlogs import Entry
-from extender.queueing.batches import POD_GROUP_LABEL, gang_of
-from extender.queueing.manifests import Pod
-from extender.queueing.pipelines.jobs import PIPELINE_LABEL
-from extender.queueing.plans import PlanPod
+from extender.core.resources.requests import RequestError
+from extender.kube import objects
+from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.decoding import Decoder
+from extender.kube.objects import Pod
+from extender.kube.watches.lists import PAGE_SIZE, Lister
+from extender.planning.plans import PlanPod
+from extender.planning.wait_reasons import Code, WaitReason
+from extender.queueing.pods.batches import POD_GROUP_LABEL, gang_of
+from extender.queueing.pods.entries import Entry
+from extender.queueing.pods.objects import PIPELINE_LABEL, is_gated
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +87,8 @@ class Unit:
     key: str
     """Of the gang, or of the pod."""
     entries: tuple[Entry, ...]
-    missing: str = ""
-    """Why it can't go yet, "" when it can."""
+    missing: WaitReason | None = None
+    """Why it can't go yet, None when it can."""
 
     @property
     def name(self) -> str:
@@ -102,7 +103,7 @@ class Unit:
     @property
     def namespace(self) -> str:
         """All members are of one."""
-        return self.entries[0].pod.metadata.namespace
+        return self.entries[0].namespace
 
     @property
     def gpus(self) -> float:
@@ -139,7 +140,7 @@ class _Answers(Generic[ValueT]):
         try:
             value = await self._ask(key)
         except (ClusterError, msgspec.DecodeError) as error:
-            logger.warning("gangs: %s can't be asked about: %s", key, error)
+            logger.warning("gangs: %s can't be read: %s", key, error)
             value = self._nothing
         self._known[key] = self._clock(), value
 
@@ -228,53 +229,52 @@ async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
     singles: list[Unit] = []
     members: dict[str, list[Entry]] = {}
     for entry in entries:
-        if entry.planned is None:
-            continue
-        if entry.planned.gang:
+        if entry.planned is not None and entry.planned.gang:
             members.setdefault(entry.planned.gang, []).append(entry)
-        else:
+        elif entry.planned is not None:
             singles.append(Unit(entry.pod.key, (entry,)))
     pods_of = {gang: [entry.pod for entry in found] for gang, found in members.items()}
     await gangs.learn_groups(pods_of)
     groups = {gang: gangs.group(gang, pods) for gang, pods in pods_of.items()}
     await gangs.learn_members(gang for gang, group in groups.items() if group and len(members[gang]) < group.size)
     for gang, found in members.items():
-        group = groups[gang]
-        if group is not None and not group.together:
-            for entry in found:
-                if entry.planned is not None:
-                    entry.planned = replace(entry.planned, gang="")  # of what waits: the pod is not written to
-                singles.append(Unit(entry.pod.key, (entry,)))
-            continue
-        started = gangs.members(gang) if group is not None and len(found) < group.size else []
-        if group is None or started is None:
-            singles.append(Unit(gang, tuple(found), f"gang {gang} waits for the API server to be asked about it"))
-            continue
-        known = {entry.uid for entry in found}  # those that have lost their node are let go, too
-        started = [pod for pod in started if pod.metadata.uid not in known]
-        beside = tuple(
-            node
-            for pod in started
-            if not pod.finished and (node := pod.spec.node_name or pod.status.nominated_node_name)
-        )
-        for entry in found:
-            if (planned := entry.planned) is None:
-                continue
-            topology = planned.topology or group.topology
-            if (topology, beside) != (planned.topology, planned.beside):
-                entry.planned = replace(planned, topology=topology, beside=beside)
-        singles.append(Unit(gang, tuple(found), _missing(gang, found, group.size, started)))
+        singles += _units_of_gang(gang, found, groups[gang], gangs)
     return singles
 
 
-def _missing(gang: str, found: list[Entry], size: int, started: list[Pod]) -> str:
+def _units_of_gang(gang: str, found: list[Entry], group: Group | None, gangs: Gangs) -> list[Unit]:
+    """One for the waiting pods of a gang, or one for each where they don't start together."""
+    if group is not None and not group.together:
+        for entry in found:
+            _replan(entry, gang="")  # of what waits: the pod is not written to
+        return [Unit(entry.pod.key, (entry,)) for entry in found]
+    started = gangs.members(gang) if group is not None and len(found) < group.size else []
+    if group is None or started is None:
+        return [Unit(gang, tuple(found), Code.GANG_UNKNOWN.reason(gang=gang))]
+    known = {entry.uid for entry in found}  # those that have lost their node are let go, too
+    started = [pod for pod in started if pod.metadata.uid not in known]
+    running = [pod for pod in started if not pod.finished]
+    beside = tuple(node for pod in running if (node := pod.spec.node_name or pod.status.nominated_node_name))
+    for entry in found:
+        topology = (entry.planned and entry.planned.topology) or group.topology
+        _replan(entry, topology=topology, beside=beside)
+    return [Unit(gang, tuple(found), _missing(gang, found, group.size, started))]
+
+
+def _replan(entry: Entry, **what: Any) -> None:
+    """Take a waiting pod as planners are to see it from now on."""
+    if entry.planned is not None:
+        entry.planned = replace(entry.planned, **what)
+
+
+def _missing(gang: str, found: list[Entry], size: int, started: list[Pod]) -> WaitReason | None:
     if not size:
-        return f"gang {gang}: its PodGroup is not there, or says no minMember or minCount"
+        return Code.GANG_WITHOUT_GROUP.reason(gang=gang)
     if len(found) >= size:
-        return ""
+        return None
     owners = {owner for entry in found if (owner := _controller(entry.pod))}
     here = len(found) + sum(not pod.finished or _succeeded_with(pod, owners) for pod in started)
-    return "" if here >= size else f"gang {gang} waits for its pods: {here} of {size} are here"
+    return None if here >= size else Code.GANG_INCOMPLETE.reason(gang=gang, here=here, size=size)
 
 
 def _succeeded_with(pod: Pod, owners: set[str]) -> bool:
@@ -290,6 +290,6 @@ def _controller(pod: Pod) -> str:
 def _gang_let_go(pod: Pod) -> str:
     """The gang of a pod that has been let go, "" for other pods."""
     try:
-        return "" if pod.gated or pod.metadata.deletion_timestamp else gang_of(pod)[0]
+        return "" if is_gated(pod) or pod.metadata.deletion_timestamp else gang_of(pod)[0]
     except RequestError:
         return ""

@@ -1,10 +1,12 @@
 """How the queue works, and what it has done."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Self
 
 from extender.core.orders import HELD_MOST_S, Order
-from extender.queueing.boards import DEFAULT_POLICY
-from extender.queueing.quotas import Quotas
+from extender.planning.plan_state import DEFAULT_POLICY
+from extender.planning.quotas import Quotas
+from extender.settings.queue import QueueSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,12 @@ class Options:
     fair_share: bool = False
     quotas: Quotas = field(default_factory=Quotas)
 
+    @classmethod
+    def of(cls, settings: QueueSettings, policy: str) -> Self:
+        """As the settings want it."""
+        given = {name: getattr(settings, name) for item in fields(cls) if hasattr(settings, name := item.name)}
+        return cls(**given | {"policy": policy, "quotas": Quotas(settings.quotas, settings.weights)})
+
 
 @dataclass
 class Counts:
@@ -44,7 +52,7 @@ class Counts:
     """Nominations of pods let go whose node was not to be had."""
     failed_open: int = 0
     outdated: int = 0
-    """Pods whose node no longer fitted when its turn came."""
+    """Pods that no longer fitted their node at release."""
     errors: int = 0
     round_s: float = 0.0
     """How long the last round took to plan."""

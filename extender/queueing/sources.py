@@ -10,18 +10,20 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from extender.cluster.decoding import stand_in
-from extender.cluster.ledger import Ledger
-from extender.cluster.listings import Lister
-from extender.cluster.mirrors import NODES_PATH, PODS_PATH
-from extender.cluster.transports import Query, Transport
-from extender.core.requests import RequestError
-from extender.queueing.batches import asked_of, gang_of, plan_pod, view_of
-from extender.queueing.manifests import Node, Pod, decode_node, decode_pod
-from extender.queueing.plans import Plan, PlanPod, View
-from extender.queueing.restrictions import Kinds, domain_of
+from extender.core.resources.requests import RequestError
+from extender.kube.client import Query, Transport
+from extender.kube.decoding import stand_in
+from extender.kube.objects import Named, Node, Pod
+from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.watches.lists import Lister
+from extender.ledger.ledger import Ledger
+from extender.planning.plans import Plan, PlanPod, View
+from extender.queueing.node_view import view_of
+from extender.queueing.pods.batches import asked_of, gang_of, plan_pod
+from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.queueing.pods.restrictions import Kinds, domain_of
 
-ObjectT = TypeVar("ObjectT", Node, Pod)
+ObjectT = TypeVar("ObjectT", bound=Named)
 
 
 class SourceError(ValueError):
@@ -93,15 +95,9 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
             faults[pod.key] = str(error)
     pods.sort(key=lambda pair: (-pair[1].priority, pair[0].metadata.creation_timestamp, pair[1].key))
     batch = [planned for _, planned in pods]
-    topologies = {pod.topology for pod in batch if pod.topology}
-    view = view_of(
-        ledger.snapshot(0.0),
-        source.nodes,
-        kinds,
-        num_pods=Counter(pod.spec.node_name for pod in source.bound if pod.spec.node_name and not pod.finished),
-        reserve_frac=reserve_frac,
-        topologies=topologies,
-    )
+    running = Counter(pod.spec.node_name for pod in source.bound if pod.spec.node_name and not pod.finished)
+    cluster = ledger.snapshot(0.0)
+    view = view_of(cluster, source.nodes, kinds, batch, num_pods=running, reserve_frac=reserve_frac)
     return view, batch, faults
 
 
@@ -133,7 +129,7 @@ def _take(source: Source, manifest: Any) -> list[str]:
     if manifest is None:
         return []
     if not isinstance(manifest, dict):
-        return [f"a Kubernetes object is expected, not {type(manifest).__name__}"]
+        return [f"expected a Kubernetes object, not {type(manifest).__name__}"]
     kind = manifest.get("kind")
     if isinstance(kind, str) and kind.endswith("List"):
         items = manifest.get("items") or []

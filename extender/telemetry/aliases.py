@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.nodes import MAX_MEMORY_MIB
 from extender.core.observations import Gauge
+from extender.core.resources.nodes import MAX_MEMORY_MIB
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from extender.telemetry.prometheus import Access
-from extender.telemetry.sources import Report
+from extender.telemetry.sources.source import Report
 
 DEVICES_PER_FRAME: Final = 500
 MAX_HEADER_BYTES: Final = 2**22
@@ -20,16 +19,6 @@ MAX_PAYLOAD_BYTES: Final = 2**24
 
 _LENGTH: Final = struct.Struct("<II")
 LENGTH_BYTES: Final = _LENGTH.size
-
-
-class Command(msgspec.Struct):
-    """Read once more, from the first of these that has something to tell."""
-
-    urls: list[str] = []
-    """Prometheus' addresses."""
-    exporters: list[str] = []
-    """Pages of exporters, read where no address of a Prometheus is given."""
-    access: Access = msgspec.field(default_factory=Access)
 
 
 class NewDevices(msgspec.Struct, tag="devices"):

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from extender.telemetry.readings import Inventory
 from extender.telemetry.series import Host
 
-_CHUNK: Final = 200
 NO_ROW: Final = -1
 
 

@@ -1,7 +1,7 @@
 """Utilisation of pods, kept per owner: what an owner's pods did tells what its next pod will do.
 
 Samples of a pod come from the exporter's pod labels. An owner is the controller whose pods are alike; see
-`extender.cluster.pods.owner_of`.
+`extender.plugins.pods.owner_of`.
 """
 
 import math
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from extender.cluster import objects
-from extender.cluster.placements import DEFAULT_LOAD
-from extender.cluster.pods import owner_of
+from extender.kube import objects
+from extender.plugins.pods import owner_of
+from extender.scheduling.placer import DEFAULT_LOAD
 
 _MAX_OWNERS: Final = 2000
 _MAX_PODS: Final = 50_000

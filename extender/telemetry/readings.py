@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.observations import Gauge
-from extender.telemetry.frames import Command
 from extender.telemetry.series import Host
-from extender.telemetry.sources import Report
+from extender.telemetry.sources.source import Command, Report
 
 Float32s = npt.NDArray[np.float32]
 

@@ -7,19 +7,19 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.features import Outlook
-from extender.core.packing import GPU_MILLI
-from extender.models import files
-from model import learned
-from model.baselines import Baseline
-from model.delays import Run
-from model.departures import Churn, churn, simulate_churn
-from model.learned import Foresight, Learned
-from model.online import Follower, Seen, Watch
-from model.reports import Interval, interval
-from model.shapes import WHOLE, shaped
-from model.traces import pods_path, read_nodes, read_pods
+from extender.core.clusters import WHOLE_MILLI
+from extender.core.valuenet.features import Outlook
+from extender.ranking import files
+from model.evaluation.reports import Interval, interval
+from model.simulations import learned
+from model.simulations.baselines import Baseline
+from model.simulations.delays import Run
+from model.simulations.departures import Churn, churn, simulate_churn
+from model.simulations.learned import Foresight, Learned
+from model.simulations.online import Follower, Seen, Watch
 from model.training.evaluations import ONLINE, SELECTIVE
+from model.workloads.shapes import WHOLE, shaped
+from model.workloads.traces import pods_path, read_nodes, read_pods
 
 Figures = dict[str, list[float]]
 """By measure, one per seed: see `measures`."""
@@ -83,7 +83,7 @@ def measures(offered: Churn, run: Run) -> dict[str, float]:
     """
     span_s = float(run.submitted_s[-1] - run.submitted_s[0])
     delay_s = run.delay_s
-    large = offered.tasks.asked_milli[offered.num_before :] > GPU_MILLI
+    large = offered.tasks.asked_milli[offered.num_before :] > WHOLE_MILLI
     figures = {
         "allocated_gpus": run.outcome.allocated_gpu_s / span_s,
         "blocked_gpus": run.outcome.blocked_gpu_s / span_s,

@@ -6,19 +6,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from extender.core.features import Outlook
-from extender.models import files
-from model import learned, online, replays
-from model.baselines import Baseline, baseline
-from model.learned import LEARNED, Foresight
-from model.measures import LOADS, num_refused
-from model.online import Watch
-from model.replays import Replay
-from model.reports import Interval, interval
-from model.shapes import WHOLE, shaped
-from model.traces import read_nodes, read_pods
+from extender.core.valuenet.features import Outlook
+from extender.ranking import files
+from model.evaluation.reports import Interval, interval
+from model.simulations import learned, online, replays
+from model.simulations.baselines import Baseline, baseline
+from model.simulations.learned import LEARNED, Foresight
+from model.simulations.measures import LOADS, num_refused
+from model.simulations.online import Watch
+from model.simulations.replays import Replay
 from model.training import ppo_episodes
-from model.workloads import Workload, workload
+from model.workloads.shapes import WHOLE, shaped
+from model.workloads.traces import read_nodes, read_pods
+from model.workloads.workloads import Workload, workload
 
 ONLINE: Final = "kerf-online"
 """The same model, told nothing: it expects what it has seen."""
@@ -33,7 +33,7 @@ _Placing = Callable[[Workload, int], Replay]
 
 
 def contenders(policies: Sequence[str], model: Path) -> dict[str, Baseline | Path]:
-    """What is named: one of `model.baselines`, or the folder of a model, which NAME=FOLDER gives.
+    """What is named: one of `model.simulations.baselines`, or the folder of a model, which NAME=FOLDER gives.
 
     `model` is that of `kerf` and `kerf-online`. Raises ValueError when a name is unknown or there twice.
     """
@@ -55,7 +55,7 @@ def evaluate(
     tell: Callable[[str], None],
     shape: str = WHOLE,
 ) -> dict[str, Figures]:
-    """Figures by policy, as `contenders` gives them, on nodes in one of `model.shapes`.
+    """Figures by policy, as `contenders` gives them, on nodes in one of `model.workloads.shapes`.
 
     Models are told the mix of the trace's pods, as FGD is; only `kerf-online` is told nothing.
     """

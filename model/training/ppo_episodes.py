@@ -1,9 +1,9 @@
 """Packing as episodes of few steps, in pure functions: each step looks at the cluster and sets the potential.
 
-The action is a point: the weights of the potential that ranks nodes until the next look (`extender.core.attention`).
-Choosing nodes at random instead would undo what is learned: that equals go to the first of them in a fixed order is
-worth points, and no exploration by nodes can keep to it. The reward is the GPU held beyond what FGD holds after
-the same arrivals: most of the luck of an order is in both.
+The action is a point: the weights of the potential that ranks nodes until the next look
+(`extender.core.valuenet.attention`). Choosing nodes at random instead would undo what is learned: that equals go to
+the first of them in a fixed order is worth points, and no exploration by nodes can keep to it. The reward is the GPU
+held beyond what FGD holds after the same arrivals: most of the luck of an order is in both.
 """
 
 from dataclasses import replace
@@ -12,17 +12,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from extender.core import attention, kernels, packing, potential_kernels
-from extender.core.attention import Attention, Sight
-from extender.core.clusters import Floats, Longs
-from extender.core.features import FEATURES, Outlook
-from extender.core.packing import Nodes
-from model import learned, replays
-from model.baselines import BASELINES
-from model.learned import Foresight
-from model.replays import Replay
-from model.traces import GPU_MILLI, TraceError, read_nodes, read_pods
-from model.workloads import ARRIVED_FRAC, Workload, bits_of, classes_of, workload
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs
+from extender.core.valuenet import attention
+from extender.core.valuenet.attention import Attention, Sight
+from extender.core.valuenet.features import FEATURES, Outlook
+from model.engine import node_values
+from model.engine.engines import Compiled
+from model.simulations import learned, replays
+from model.simulations.baselines import BASELINES
+from model.simulations.learned import Foresight
+from model.simulations.replays import Replay
+from model.workloads.traces import TraceError, read_nodes, read_pods
+from model.workloads.workloads import ARRIVED_FRAC, Workload, bits_of, classes_of, workload
 
 LOOK_FRAC: Final = 0.1
 """Of the capacity: arrivals between two looks at the cluster when a trained actor is replayed."""
@@ -80,8 +81,8 @@ def scene(drawn_from: Source, num_nodes: int, num_steps: int, rng: np.random.Gen
     """
     whole = drawn_from.offered
     rows = rng.permutation(len(whole.node_names))[:num_nodes]
-    nodes = packing.copy_of(Nodes(*(column[rows] for column in whole.nodes)))  # type: ignore[arg-type]
-    capacity = float(nodes.num_gpus.sum()) * GPU_MILLI
+    nodes = whole.nodes.at(rows)
+    capacity = float(nodes.num_gpus.sum()) * WHOLE_MILLI
     if capacity == 0:
         raise TraceError(
             f"none of {len(rows)} nodes drawn from trace {drawn_from.trace} has a GPU: train on more nodes"
@@ -141,35 +142,25 @@ class Board:
     """A cluster as it fills."""
 
     def __init__(self, offered: Workload, outlook: Outlook) -> None:
-        self.nodes = packing.copy_of(offered.nodes)
+        self.nodes = offered.nodes.copy()
         num_pods = len(offered.classes)
         self.placed, self.gpus = np.full(num_pods, -1, np.int64), np.zeros(num_pods, np.int64)
         self.fragment_milli = np.zeros(num_pods)
         self._offered, self._outlook, self._begin = offered, outlook, 0
-        self._memo = kernels.memo_of(len(offered.asks.cpu_milli), self.nodes, outlook.mix)
+        self._engine = Compiled(self.nodes, offered.asks, outlook.mix)
 
     def sight(self) -> Sight:
         """What the actor sees now."""
         rows = np.empty((len(self.nodes.cpu_milli), len(FEATURES)))
-        _fill_features(self.nodes, self._outlook, rows)
+        node_values.fill_features(self.nodes, self._outlook, rows)
         return attention.sight_of(rows, self.nodes, self._outlook)
 
     def place(self, end: int, actor: Attention, point: Floats) -> None:
         """Offer the arrivals up to `end` under the potential of a point."""
-        self._memo.seen[:] = -1  # other weights: nothing remembered is worth anything
         part = slice(self._begin, end)
-        potential_kernels.place_all(
-            self.nodes, self._offered.asks, self._offered.classes[part], self._outlook,
-            attention.potential_at(point, actor), self._memo,
-            self.placed[part], self.gpus[part], self.fragment_milli[part],
-        )  # fmt: skip
+        self._engine.follow(self._outlook, attention.potential_at(point, actor))
+        classes = self._offered.classes[part]
+        self._engine.place_all(
+            classes, np.zeros(len(classes)), self.placed[part], self.gpus[part], self.fragment_milli[part]
+        )
         self._begin = end
-
-
-@kernels.compiled
-def _fill_features(nodes: Nodes, outlook: Outlook, rows: Floats) -> None:
-    """`features.features` of all nodes, (N, F)."""
-    scratch = np.zeros(nodes.gpu_free_milli.shape[1], np.int64)
-    for node in range(len(rows)):
-        cpu, memory, free = nodes.cpu_free_milli[node], nodes.memory_free_mib[node], nodes.gpu_free_milli[node]
-        potential_kernels.node_features(nodes, node, cpu, memory, free, (-1, 0), outlook, scratch, rows[node])

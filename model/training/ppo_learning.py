@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from extender.core.clusters import Floats
-from model import nets
-from model.nets import Batch, Tensors
+from model.training import nets
+from model.training.nets import Batch, Tensors
 from model.training.peers import Peers
 from model.training.ppo_episodes import Episode
 
@@ -136,7 +136,7 @@ def update(
     for _ in range(config.epochs):
         for rows in np.array_split(rng.permutation(num_samples), min(config.minibatches, num_samples)):
             own = torch.from_numpy(rows[peers.rank :: peers.number])
-            loss, value_loss, ratio = _loss(
+            loss, value_loss, ratio = clipped_loss(
                 of.tensors, played, own, len(rows), config, config.entropy_weight * faded, peers
             )
             of.adam.zero_grad()
@@ -155,7 +155,7 @@ def update(
     }  # fmt: skip
 
 
-def _loss(
+def clipped_loss(
     tensors: Tensors,
     played: Samples,
     rows: torch.Tensor,

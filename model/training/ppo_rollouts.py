@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from extender.core.attention import Attention
 from extender.core.clusters import Floats
+from extender.core.valuenet.attention import Attention
 from model.training import ppo_episodes
 from model.training.ppo_episodes import Episode, Source
 

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 import yaml
 
-from extender.core import attention
-from extender.core.attention import Attention
 from extender.core.clusters import Floats
-from extender.core.features import FEATURES
-from extender.models import files
-from model import learned, nets
-from model.learned import Foresight
-from model.training import ppo_episodes, ppo_learning, ppo_plots, ppo_rollouts, ppo_starts
+from extender.core.valuenet import attention
+from extender.core.valuenet.attention import Attention
+from extender.core.valuenet.features import FEATURES
+from extender.ranking import files
+from model.simulations import learned
+from model.simulations.learned import Foresight
+from model.training import nets, ppo_episodes, ppo_learning, ppo_plots, ppo_rollouts, ppo_starts
 from model.training.peers import ALONE, Peers
 from model.training.ppo_episodes import Source
 from model.training.ppo_learning import Learner, LearningConfig
@@ -43,7 +43,7 @@ class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Traces of the evaluation in the manifest, whole; default: those of `train`."""
     validation_seeds: tuple[int, ...]
     seed: int = 0
-    """Of everything random."""
+    """Seed of everything random."""
     num_nodes: int = 100
     """Of a scene; all of the trace's where it has fewer."""
     steps: int = 4
@@ -149,7 +149,7 @@ class Run:
 
     def _fresh(self, sources: Sequence[Source]) -> Learner:
         if (self.out / CHECKPOINT).exists():
-            raise TrainingError(f"{self.out}: there is a checkpoint; go on with --resume, or name another folder")
+            raise TrainingError(f"{self.out}: there is a checkpoint; continue with --resume, or choose another folder")
         config = self.config
         rng = np.random.default_rng([config.seed, 0])
         arrays = nets.initial(beginning(config, sources, rng), rng)

@@ -5,7 +5,7 @@ from typing import Final, Literal
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.features import FEATURES
+from extender.core.valuenet.features import FEATURES
 
 Start = Literal["fgd", "prices"]
 

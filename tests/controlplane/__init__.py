@@ -1,6 +1,7 @@
 """A real control plane for tests and benchmarks: etcd, kube-apiserver and kube-scheduler on loopback.
 
-See README.md. The names below are the whole interface, apart from `objects` (plain dicts) and `fixtures` (pytest).
+See README.md. The names below are the whole interface, apart from `objects` (plain dicts), `kerf` (its process) and
+`fixtures` (pytest).
 """
 
 from tests.controlplane.api import Api, ApiError

@@ -9,7 +9,7 @@ from typing import Any
 import urllib3
 import yaml
 
-from extender.cluster.decoding import shallow
+from extender.kube.decoding import shallow
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON gives it."""
@@ -27,15 +27,15 @@ class ApiError(Exception):
 class Api:
     """REST calls under one token; safe for threads, and can be pickled: another process has connections of its own."""
 
-    def __init__(self, url: str, certificate: Path, token: str) -> None:
+    def __init__(self, url: str, certificate: Path, token: str, headers: Mapping[str, str] | None = None) -> None:
         context = ssl.create_default_context(cafile=str(certificate))
         self._url = url
-        self._access = url, certificate, token
+        self._access = url, certificate, token, headers
         self._pool = urllib3.PoolManager(ssl_context=context, maxsize=16, retries=False, timeout=30.0)
-        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", **(headers or {})}
         self._resources: dict[tuple[str, str], Object] = {}
 
-    def __reduce__(self) -> tuple[type["Api"], tuple[str, Path, str]]:
+    def __reduce__(self) -> tuple[type["Api"], tuple[object, ...]]:
         return Api, self._access
 
     def request(

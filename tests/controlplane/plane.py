@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tests.controlplane import processes
+from tests.controlplane import commands, processes
 from tests.controlplane.api import Api, ApiError, Object, read_documents
 from tests.controlplane.binaries import Binaries, find_binaries, find_controller_manager
 from tests.controlplane.processes import Process, wait_until
@@ -120,6 +120,15 @@ class ControlPlane:
         """A REST client with that user's token; the caller closes it."""
         return Api(self.url, self.certificate, self._tokens[user])
 
+    def kubelet(self, node: str) -> Api:
+        """A REST client that speaks as the kubelet of a node; the caller closes it."""
+        headers = {"Impersonate-User": f"system:node:{node}", "Impersonate-Group": "system:masters"}
+        return Api(self.url, self.certificate, self.token("admin"), headers)
+
+    def token(self, user: str) -> str:
+        """A user's."""
+        return self._tokens[user]
+
     def apply(self, *sources: Mapping[str, Any] | Path | str) -> list[Object]:
         """Create or change objects (dicts, YAML files, YAML text) as admin by server-side apply.
 
@@ -200,12 +209,9 @@ class ControlPlane:
         def start() -> Process:
             port = processes.free_port()
             certificates = self.directory / "certificates" / "controller-manager"
-            command: list[str | Path] = [
-                *(find_controller_manager(), f"--kubeconfig={self.kubeconfig()}", f"--cert-dir={certificates}"),
-                *("--bind-address=127.0.0.1", f"--secure-port={port}", "--authentication-skip-lookup"),
-                *("--authorization-always-allow-paths=/healthz,/readyz", "--leader-elect=false"),
-                *("--kube-api-qps=500", "--kube-api-burst=1000", f"--controllers={','.join(controllers)}"),
-            ]
+            command = commands.controller_manager(
+                find_controller_manager(), self.kubeconfig(), certificates, port, controllers
+            )
             certificate = certificates / "kube-controller-manager.crt"
             return self._launch(
                 "controller-manager", command, f"https://127.0.0.1:{port}", certificate, ready_path="/healthz"
@@ -216,49 +222,24 @@ class ControlPlane:
     def _start_scheduler(self, name: str, config: Path, hostname: str, gates: Sequence[str]) -> Process:
         port = processes.free_port()
         certificates = self.directory / "certificates" / name
-        command: list[str | Path] = [
-            *(processes.own_hostname(hostname) if hostname else ()),
-            *(self.binaries.kube_scheduler, f"--config={config}", f"--cert-dir={certificates}"),
-            *("--bind-address=127.0.0.1", f"--secure-port={port}", "--authentication-skip-lookup"),
-            "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics",
-            f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}",
-        ]
+        prefix = processes.own_hostname(hostname) if hostname else ()
+        command = [*prefix, *commands.scheduler(self.binaries.kube_scheduler, config, certificates, port, gates)]
         return self._launch(name, command, f"https://127.0.0.1:{port}", certificates / "kube-scheduler.crt")
 
     def _start_servers(self) -> None:
         self.stop()  # nothing of an attempt before this one
         etcd_url, peer_url = (f"http://127.0.0.1:{processes.free_port()}" for _ in range(2))
-        self._launch("etcd", self._etcd_command(etcd_url, peer_url), etcd_url)
+        command = commands.etcd(self.binaries.etcd, self.directory / "etcd", etcd_url, peer_url)
+        self._launch("etcd", command, etcd_url)
         port = processes.free_port()
         self.url = f"https://127.0.0.1:{port}"
-        self._launch("kube-apiserver", self._apiserver_command(etcd_url, port), self.url, self.certificate)
-        self._api = self.api("admin")
-
-    def _etcd_command(self, url: str, peer_url: str) -> list[str | Path]:
-        return [
-            *(self.binaries.etcd, "--name=default", f"--data-dir={self.directory / 'etcd'}", "--unsafe-no-fsync"),
-            *(f"--listen-client-urls={url}", f"--advertise-client-urls={url}"),
-            *(f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}"),
-            f"--initial-cluster=default={peer_url}",
-        ]
-
-    def _apiserver_command(self, etcd_url: str, port: int) -> list[str | Path]:
         tokens = self.directory / "tokens.csv"
         tokens.write_text("".join(map(self._token_line, self._users)))
-        # The server makes its certificate at start-up, before it reads the keys of service accounts: one key does both.
-        key = self.directory / "certificates" / "apiserver.key"
-        return [
-            *(self.binaries.kube_apiserver, f"--etcd-servers={etcd_url}", f"--cert-dir={key.parent}"),
-            # Loopback is not allowed as an endpoint of the service "kubernetes", which nothing here uses.
-            *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
-            *(f"--secure-port={port}", "--service-cluster-ip-range=10.0.0.0/24"),
-            *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
-            *("--service-account-issuer=https://kerf.test", f"--token-auth-file={tokens}", "--authorization-mode=RBAC"),
-            # Pods need no service account, and nodes no controller that takes the not-ready taint off again.
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-            *("--max-requests-inflight=3000", "--max-mutating-requests-inflight=1500"),
-            *self._flags,
-        ]
+        command = commands.apiserver(
+            self.binaries.kube_apiserver, etcd_url, self.certificate.with_suffix(".key"), port, tokens, self._flags
+        )
+        self._launch("kube-apiserver", command, self.url, self.certificate)
+        self._api = self.api("admin")
 
     def _token_line(self, user: str) -> str:
         name = self._users[user]

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +28,11 @@ if sys.platform == "linux":
         sys.exit("the parent is gone")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
+
+
+_CONFIGURES = re.compile(r"KUBE|KERF_|(GNU)?MAKE|MFLAGS$|ARGS$", re.IGNORECASE)
+"""Names of variables that tell where Kubernetes is, are settings of Kerf, or are make's: `make test ARGS=...` exports
+its own to every `make` below it."""
 
 
 class ProcessError(Exception):
@@ -71,6 +78,14 @@ class Process:
         self._popen.kill()
         self._popen.wait()
 
+    def ended_within(self, limit_s: float) -> bool:
+        """Wait for its end; whether it came in time."""
+        try:
+            self._popen.wait(max(0.0, limit_s))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def stop(self, grace_s: float = 1.0) -> None:
         """End it: SIGTERM, then SIGKILL after the grace."""
         stop_processes([self], grace_s)
@@ -88,6 +103,11 @@ def start_process(
     return Process(name, popen, log, url)
 
 
+def clean_environment(**settings: str) -> dict[str, str]:
+    """The caller's variables without those that would configure what is started, and with these settings."""
+    return {name: value for name, value in os.environ.items() if not _CONFIGURES.match(name)} | settings
+
+
 def own_hostname(hostname: str) -> tuple[str, ...]:
     """A command that runs the command after it under another host's name; none where namespaces are not allowed."""
     unshare = ("unshare", "--uts", *(() if os.geteuid() == 0 else ("--map-root-user",)))
@@ -102,14 +122,11 @@ def own_hostname(hostname: str) -> tuple[str, ...]:
 def stop_processes(processes: Sequence[Process], grace_s: float = 1.0) -> None:
     """End them together, so that they share one grace."""
     for process in processes:
-        process._popen.terminate()
+        process.signal(signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     for process in processes:
-        try:
-            process._popen.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process._popen.kill()
-            process._popen.wait()
+        if not process.ended_within(deadline - time.monotonic()):
+            process.kill()
 
 
 def retry_taken_port(start: Callable[[], Value]) -> Value:

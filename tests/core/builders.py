@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from extender.cluster.arrays import ClusterArrays
-from extender.cluster.patterns import compile_pattern
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
-from extender.core.models import ModelPattern, describe_model
-from extender.core.nodes import Gpu, GpuUnit, NodeOffer
+from extender.core.devices import choose_among
+from extender.core.fit.fits import fit
+from extender.core.resources.gpu_models import ModelPattern, describe_model
+from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
+from extender.core.resources.requests import GpuRequest
+from extender.kube.patterns import compile_pattern
+from extender.ledger.arrays import ClusterArrays
 
 ALIASES: Mapping[str, Iterable[str]] = {}
 
@@ -91,3 +94,9 @@ def all_rows(cluster: Cluster) -> Rows:
 def pattern(text: str) -> ModelPattern:
     """A model pattern as `read_request` makes it."""
     return ModelPattern(text, compile_pattern(f"(?i){text}"))
+
+
+def choose_gpus(cluster: Cluster, row: int, request: GpuRequest, *, spreads: bool = False) -> tuple[int, ...] | None:
+    """Indices of the GPUs for a request on one node, of those that fit it; None when it does not."""
+    checked = fit(cluster, request, np.array([row]))
+    return choose_among(cluster, row, request, checked.room[0], shares=bool(checked.shares[0]), spreads=spreads)

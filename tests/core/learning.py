@@ -3,13 +3,14 @@
 import numpy as np
 
 from extender.core.clusters import Cluster
-from extender.core.features import FEATURES, Outlook, outlook_of, plain_worth
-from extender.core.fragments import TypicalPod, mix_of
-from extender.core.learned import KerfWeights, LearnedScore, live_term, prospect
-from extender.core.packing import ANY_MODEL, Asks
-from extender.core.policies import Policy, kerf
-from extender.core.potentials import Potential, linear
-from extender.core.states import node_states
+from extender.core.fragmentation.arrays import ANY_MODEL, Asks
+from extender.core.fragmentation.fragments import TypicalPod, mix_of
+from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
+from extender.core.policies.policy import Policy
+from extender.core.valuenet.features import FEATURES, Outlook, outlook_of, plain_worth
+from extender.core.valuenet.learned_values import prospect
+from extender.core.valuenet.potentials import Potential, linear
+from extender.core.valuenet.states import node_states
 
 
 def only(quantum: float = 0.1, **weights: float) -> Potential:
@@ -30,4 +31,4 @@ def kerf_on(
 ) -> Policy:
     """Policy `kerf` with a potential and a plain outlook."""
     served = prospect(potential, plain_outlook(cluster))
-    return kerf(LearnedScore(served, weights, live_term() if live else None, serial=1))
+    return serving(LearnedScore(served, weights, live_term() if live else None, serial=1))

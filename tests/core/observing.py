@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from extender.cluster.arrays import ClusterArrays
-from extender.cluster.observed import SampleTimes
 from extender.core.clusters import Cluster
 from extender.core.observations import Gauge
+from extender.ledger.arrays import ClusterArrays
+from extender.ledger.observed import SampleTimes
 from tests.core.builders import NodeState, arrays_of
 
 Samples = Mapping[str, Mapping[Gauge, Sequence[float]]]

@@ -18,11 +18,11 @@ from extender.core.decisions import (
     near_best,
     ranked,
 )
-from extender.core.fits import fit
-from extender.core.nodes import NO_GPUS, GpuUnit
-from extender.core.policies import POLICIES
-from extender.core.reasons import Reason
-from extender.core.requests import AskedUnit, GpuRequest
+from extender.core.fit.fits import fit
+from extender.core.fit.reasons import Reason
+from extender.core.policies.registry import POLICIES
+from extender.core.resources.nodes import NO_GPUS, GpuUnit
+from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of, node, pattern, wholly
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.devices import choose_gpus, crossed_groups
-from extender.core.nodes import GpuUnit
-from extender.core.requests import AskedUnit, GpuRequest
-from tests.core.builders import NodeState, cluster_of, node, pattern
+from extender.core.devices import crossed_groups
+from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.requests import AskedUnit, GpuRequest
+from tests.core.builders import NodeState, choose_gpus, cluster_of, node, pattern
 
 A100, A100_40, T4 = ("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 40960), ("Tesla-T4", 15360)
 

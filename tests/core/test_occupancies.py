@@ -8,12 +8,12 @@ import pytest
 
 from extender.core.clusters import Cluster
 from extender.core.decisions import Evaluation, Memo, decide, evaluate
-from extender.core.nodes import GpuUnit
+from extender.core.fit.reasons import RESOLVABLE, Reason, sentence
 from extender.core.observations import Gauge
 from extender.core.occupancies import Counting, ObservedRules, counting_observed, unmanaged_mib
-from extender.core.policies import POLICIES
-from extender.core.reasons import RESOLVABLE, Reason, sentence
-from extender.core.requests import GpuRequest
+from extender.core.policies.registry import POLICIES
+from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.requests import GpuRequest
 from tests.core.builders import NodeState, all_rows, arrays_of, node, wholly
 from tests.core.observing import observe, observed_cluster
 
@@ -40,7 +40,7 @@ def test_a_gpu_that_somebody_uses_is_not_given() -> None:
     decision = decide(cluster, ONE, POLICIES["live"], all_rows(cluster), Memo())
     assert decision.gpus == (1,)
     assert Reason.OCCUPIED not in RESOLVABLE  # no eviction of pods gives it back
-    assert "processes of no known pod" in sentence(Reason.OCCUPIED, TWO, 0)
+    assert "unknown processes" in sentence(Reason.OCCUPIED, TWO, 0)
 
 
 def test_what_is_booked_may_be_used() -> None:
@@ -88,7 +88,7 @@ def test_a_gpu_given_back_is_free_before_its_next_sample() -> None:
     observe(arrays, {"a": used(39000)}, now=1000)
     arrays.set_held(0, {}, 0)
     assert evaluated(arrays.snapshot(), ONE).reason.tolist() == [Reason.FITS]
-    # What a newer sample tells is somebody else's.
+    # What a newer sample tells belongs to someone else.
     cluster = observe(arrays, {"a": used(39000)}, now=1030)
     assert evaluated(cluster, ONE).reason.tolist() == [Reason.OCCUPIED]
 

@@ -1,4 +1,4 @@
-"""docs/annotations.md has every key of the code, and the pages name no key that is not there."""
+"""docs/reference/annotations.md has every key of the code, and the pages name no key that is not there."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.pages import DOCS, ROOT, pages, tracked
 
-PAGE = (DOCS / "annotations.md").read_text()
+PAGE = (DOCS / "reference" / "annotations.md").read_text()
 
 _KEY = re.compile(
     r"(?:kerf\.dev|genius|hami\.io|scheduling\.x-k8s\.io)/[a-z][\w.-]*|(?:nvidia|aliyun)\.com/[a-z][\w.-]*"

@@ -1,4 +1,4 @@
-"""Every command of the README and of docs/getting-started.md, run as it stands there, against the real thing.
+"""Every command of the README and of docs/guides/getting-started.md, run as it stands there, against the real thing.
 
 What is said of a sample cluster is asked of the one that `make demo` starts. What is said of a cluster goes to a real
 API server through real helm and kubectl; what a kubelet would do (start what the chart has installed, end pods) is
@@ -17,21 +17,22 @@ from pathlib import Path
 
 import pytest
 
-from extender.service.settings import describe_settings
+from extender.settings.load import describe_settings
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.processes import answers, free_port, start_process, wait_until
+from tests.controlplane.processes import answers, clean_environment, free_port, start_process, wait_until
 from tests.docs.kubectl import find_kubectl
 from tests.docs.kubelets import Kubelet
 from tests.docs.pages import DOCS, README, ROOT, Command, commands, outputs, sections
 from tests.install.helm import find_helm
 
-GETTING_STARTED = (DOCS / "getting-started.md").read_text()
+GETTING_STARTED = (DOCS / "guides" / "getting-started.md").read_text()
 ADDRESS = "http://localhost:8888"
 NAMESPACE = "kerf-system"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:kerf"
 BIN = Path(sys.executable).parent
 WITHIN_S = 30.0
+MAKE_DEMO = ["make", "-C", str(ROOT), "demo"]
 
 ELSEWHERE = {
     "make demo": "started by the fixture `demo`",
@@ -54,8 +55,8 @@ class Shell:
     def run(self, command: Command, expected: str = "") -> str:
         """What a command prints; tried again until that is what is expected. Fails as the command does."""
         text = command.text.replace(ADDRESS, self.url)
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
-        environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", "KERF_SERVER_URL": self.url, **self.environment}
+        own = {"PATH": f"{BIN}:{os.environ['PATH']}", "KERF_SERVER_URL": self.url}
+        environment = clean_environment(**{**own, **self.environment})
 
         def attempt() -> subprocess.CompletedProcess[str] | None:
             result = subprocess.run(
@@ -79,6 +80,21 @@ def runs_here(command: Command) -> bool:
     return not any(command.text.startswith(start) for start in ELSEWHERE)
 
 
+def test_what_make_test_is_given_does_not_reach_make_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test ARGS="-k words"` exports its own variables to every `make` below it."""
+    monkeypatch.setenv("ARGS", "--words")
+    monkeypatch.setenv("MAKEFLAGS", " -- ARGS=--words")
+
+    def words(environment: Mapping[str, str]) -> str:
+        """What `make demo` would run."""
+        command = [*MAKE_DEMO, "--dry-run"]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=dict(environment)).stdout
+
+    assert "--words" in words(os.environ)
+    assert "kerf demo" in words(clean_environment())
+    assert "--words" not in words(clean_environment())
+
+
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Shell]:
     """A shell beside a running `make demo`."""
@@ -86,8 +102,7 @@ def demo(tmp_path: Path) -> Iterator[Shell]:
         pytest.skip("`make demo` would set up a .venv here: run the tests by `make test`")
     port = free_port()
     url = f"http://localhost:{port}"
-    environment = os.environ | {"KERF_PORT": str(port)}
-    process = start_process("demo", ["make", "-C", ROOT, "demo"], tmp_path / "demo.log", url, environment)
+    process = start_process("demo", MAKE_DEMO, tmp_path / "demo.log", url, clean_environment(KERF_PORT=str(port)))
     try:
         process.wait_ready(lambda: answers(f"{url}/readyz"))
         yield Shell(url)
@@ -111,11 +126,6 @@ def test_the_readme_on_a_sample_cluster(demo: Shell) -> None:
         demo.run(command)
     check_output(demo, text)
     assert json.loads(demo.said(f"curl -s {ADDRESS}/filter"))["NodeNames"] == ["a100-0"]
-    assert json.loads(demo.said(f"curl -s {ADDRESS}/bind")) == {"Error": ""}
-    assert json.loads(demo.said(f"curl -s {ADDRESS}/explain"))["node"] == "a100-0"
-    scores = {line["Host"]: line["Score"] for line in json.loads(demo.said(f"curl -s {ADDRESS}/prioritize"))}
-    assert max(scores.values()) == 10
-    assert "default/train-0" in demo.said("kerf explain")
 
 
 def test_getting_started_on_a_sample_cluster(demo: Shell) -> None:
@@ -123,8 +133,9 @@ def test_getting_started_on_a_sample_cluster(demo: Shell) -> None:
     for command in filter(runs_here, commands(text)):
         demo.run(command)
     check_output(demo, text)
+    assert json.loads(demo.said(f"curl -s {ADDRESS}/bind")) == {"Error": ""}
     assert "a100-0" in demo.said("kerf explain default/train-0")
-    assert "used by no known pod" in demo.said("kerf explain default/train-1")
+    assert "used by unknown processes" in demo.said("kerf explain default/train-1")
     assert "would find a node" in demo.said("kerf what-if")
 
 
@@ -186,11 +197,11 @@ def test_every_command_is_run_here_or_elsewhere() -> None:
 
 
 def test_configuration_page_is_what_the_command_prints() -> None:
-    assert (DOCS / "configuration.md").read_text().endswith(describe_settings().rstrip() + "\n")
+    assert (DOCS / "reference" / "configuration.md").read_text().endswith(describe_settings().rstrip() + "\n")
 
 
 def test_the_commands_that_open_all_gates_without_kerf(tmp_path: Path) -> None:
-    page = (DOCS / "queueing.md").read_text()
+    page = (DOCS / "guides" / "queueing.md").read_text()
     (opening,) = (block for block in re.findall(r"^```sh\n(.*?)^```$", page, re.S | re.M) if "kubectl patch" in block)
     gate, other = {"name": "kerf.dev/queue"}, {"name": "example.com/other"}
     with ControlPlane(tmp_path) as plane:
@@ -212,3 +223,10 @@ def test_the_commands_that_open_all_gates_without_kerf(tmp_path: Path) -> None:
     assert result.stdout.count("patched") == 2
     gates_left = {name: spec.get("schedulingGates", []) for name, spec in left.items()}
     assert gates_left == {"one": [], "two": [other], "none": []}
+
+
+def test_every_command_is_on_its_page() -> None:
+    page = (DOCS / "reference" / "cli.md").read_text()
+    shown = subprocess.run([BIN / "kerf", "--help"], check=True, capture_output=True, text=True).stdout
+    commands_of_kerf = set(re.findall(r"^│ ([a-z][a-z-]*) ", shown.partition("Commands")[2], re.MULTILINE))
+    assert commands_of_kerf == set(re.findall(r"`kerf ([a-z][a-z-]*)", page))

@@ -1,4 +1,4 @@
-"""docs/http-api.md has every route, with its statuses and the keys of its answers."""
+"""docs/reference/http-api.md has every route, with its statuses and the keys of its answers."""
 
 import json
 import re
@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.memory import MemoryCluster
-from extender.service.app import create_app
-from extender.service.sample_metrics import SampleFeed
-from extender.service.samples import sample_cluster
-from extender.service.settings import Settings
+from extender.api.app import create_app
+from extender.demo.cluster import sample_cluster
+from extender.demo.metrics import SampleFeed
+from extender.kube.memory import MemoryCluster
+from extender.settings.tree import Settings
+from tests.api.bodies import pod
+from tests.api.services import running
 from tests.docs.pages import DOCS
-from tests.service.bodies import pod
-from tests.service.services import running
 
-PAGE = (DOCS / "http-api.md").read_text()
-EXPLAIN = (DOCS / "explain.md").read_text()
+PAGE = (DOCS / "reference" / "http-api.md").read_text()
+EXPLAIN = (DOCS / "reference" / "explain.md").read_text()
 HEADINGS = re.findall(r"^### ((?:GET|POST) \S+)$", PAGE, re.MULTILINE)
 ROUTES: dict[str, Any] = {
     f"{method.upper()} {path}": operation
@@ -28,7 +28,7 @@ ROUTES: dict[str, Any] = {
 def section(route: str) -> str:
     """What the page says of a route."""
     _, found, rest = PAGE.partition(f"\n### {route}\n")
-    assert found, f"docs/http-api.md has no section of {route}"
+    assert found, f"docs/reference/http-api.md has no section of {route}"
     return re.split(r"^###? ", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 

@@ -1,10 +1,8 @@
 """A real control plane with Kerf behind its kube-scheduler, in the words that end-to-end tests think in."""
 
 import json
-import os
 import re
 import ssl
-import sys
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,15 +10,10 @@ from typing import Any
 
 import yaml
 
+from tests.controlplane.kerf import start_kerf
 from tests.controlplane.objects import pod
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.processes import Process, answers, free_port, start_process, wait_until
-
-ROOT = Path(__file__).parents[2]
-SCHEDULER_CONFIG = ROOT / "scheduler-config"
-RBAC = ROOT / "manifests" / "rbac.yaml"
-SERVICE_ACCOUNT = "system:serviceaccount:kube-system:kerf"
-"""The user whom manifests/rbac.yaml gives its rights: all of Kerf's tests run with those and no others."""
+from tests.controlplane.processes import answers, free_port, wait_until
 
 WITHIN_S = 20.0
 """How long a test waits for what should take well under a second."""
@@ -49,21 +42,11 @@ class KerfProcess:
         self.port = port or free_port()
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
         self._tls = ssl.create_default_context(cafile=str(certificate)) if certificate else None
-        credentials = [] if env else ["--kubeconfig", str(plane.kubeconfig("kerf"))]
-        command = [
-            sys.executable,
-            "-m",
-            module,
-            "serve",
-            "--port",
-            str(self.port),
-            *credentials,
-            *arguments,
-        ]
-        environment = {} if "--config" in arguments else {"KERF_MODEL__MODE": "off"}
-        environment |= {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "KERF_"))}
-        self.log = plane.directory / f"{name}.log"
-        self.process: Process = start_process(name, command, self.log, self.url, environment | dict(env or {}))
+        environment = ({} if "--config" in arguments else {"KERF_MODEL__MODE": "off"}) | dict(env or {})
+        self.process = start_kerf(
+            plane, name, self.url, *arguments, env=environment, credentials=not env, module=module
+        )
+        self.log = self.process.log
         self.process.wait_ready(lambda: answers(self.url + ready_path, certificate))
 
     def get(self, path: str) -> Any:

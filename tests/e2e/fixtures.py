@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import checker
+from tests.controlplane.kerf import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process
-from tests.e2e.clusters import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, KerfProcess
+from tests.e2e.clusters import KerfCluster, KerfProcess
 from tests.install.policies import HAMI_PLUGIN, policy_for_tests
+from tests.tools.chaos import checker
 
 
 class Clusters:

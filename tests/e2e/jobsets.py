@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
+from tests.api.certificates import Authority
 from tests.controlplane.binaries import cached, go_build, module_folder
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import answers, free_port, start_process, wait_until
-from tests.service.certificates import Authority
 
 PATH = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 

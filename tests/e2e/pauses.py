@@ -33,7 +33,7 @@ class PausingClock:
         """Look at it all the time."""
         while True:
             self()
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_LOOK_EVERY_S)  # the pace of the clock itself
 
 
 def main() -> None:
@@ -41,10 +41,10 @@ def main() -> None:
     clock = PausingClock()
     threading.Thread(target=clock.run, daemon=True).start()
     time.monotonic = clock  # before Kerf is imported: whatever it takes, it takes this one
-    from extender.service import cli
+    from extender.cli import main
 
     sys.argv[0] = "kerf"
-    cli.main()
+    main.main()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import http.client
 import ssl
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -138,7 +137,7 @@ class LeaderProxy(_Proxy):
         while not self._ended.is_set():
             ready = [replica for replica in self._replicas if answers(f"{replica.url}/readyz")]
             self.leader = ready[0] if ready else None
-            time.sleep(0.05)
+            self._ended.wait(0.05)
 
 
 class HoldingProxy(_Proxy):

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from tests.controlplane.api import Api, ApiError
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, Manifest, assigned_gpus
+from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
 from tests.install.policies import policy_for_tests
 
@@ -141,7 +142,7 @@ def test_without_it_edits_change_nothing_while_kerf_runs_and_no_resource_after_a
     cluster.kerf.stop()
     clusters.restart_kerf()
     cluster.submit("wants-two", gpus=2)
-    assert cluster.node_of("wants-two") == cluster.node_of("annotated"), "docs/guarantees.md: what is dropped is free"
+    assert cluster.node_of("wants-two") == cluster.node_of("annotated"), "docs/reference/guarantees.md"
     cluster.submit("wants-one", gpus=1)
     assert cluster.node_of("wants-one") == cluster.node_of("half"), "and where a share was moved from"
     cluster.submit("wants-more", gpus=1)

@@ -3,8 +3,9 @@
 import pytest
 import yaml
 
+from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, gpu_node
-from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, KerfCluster, KerfProcess, assigned_gpus, scheduler_name
+from tests.e2e.clusters import KerfCluster, KerfProcess, assigned_gpus, scheduler_name
 from tests.e2e.fixtures import Clusters
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]

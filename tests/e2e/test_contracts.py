@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.contracts.plugins import (
+from tests.controlplane.api import ApiError
+from tests.controlplane.kerf import SCHEDULER_CONFIG
+from tests.controlplane.objects import cpu_node, pod
+from tests.controlplane.processes import wait_until
+from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest, assigned_gpus
+from tests.e2e.fixtures import Clusters
+from tests.plugins.plugins import (
     LOCK,
     AllocationError,
     PluginNode,
@@ -18,10 +24,6 @@ from tests.cluster.contracts.plugins import (
     hami_allocate,
     hami_decode,
 )
-from tests.controlplane.objects import cpu_node, pod
-from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, Manifest, assigned_gpus
-from tests.e2e.fixtures import Clusters
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
@@ -82,19 +84,29 @@ class Kubelet:
         self._plugin = cluster.plane.api("plugin")
         self.served: dict[str, dict[str, str]] = {}
         """What containers were given, by pod."""
+        self._starting: set[str] = set()
         self.faults: list[str] = []
 
     def admit(self) -> None:
-        """Admit all pods that are there and not admitted yet."""
-        for found in self._cluster.pods():
-            name = found["metadata"]["name"]
+        """Admit all pods that are there and not admitted yet; those of the last time run now.
+
+        A container takes longer to start than two Bindings of one moment lie apart: were a pod Running at once, the
+        plugin would not find it among the pending ones when the pod comes whose GPU it was given.
+        """
+        pods = {found["metadata"]["name"]: found for found in self._cluster.pods()}
+        started = self._starting & pods.keys()
+        self._starting = set()
+        for name, found in pods.items():
             ours = found["spec"].get("nodeName") == self._node and found["status"]["phase"] == "Pending"
             if ours and name not in self.served:
                 self._allocate(name, found["spec"]["containers"][0]["resources"].get("limits", {}))
+        for name in started:
+            self._cluster.set_phase(name, "Running")
 
     def _allocate(self, name: str, limits: Mapping[str, str]) -> None:
         view = self._view()
-        before = json.dumps([view.annotations, [seen["annotations"] for seen in view.pods]])
+        lock = view.annotations.get(LOCK)
+        before = json.dumps([seen["annotations"] for seen in view.pods])
         try:
             if "aliyun.com/gpu-mem" in limits:
                 given = gpushare_allocate(view, int(limits["aliyun.com/gpu-mem"]), 64)
@@ -103,15 +115,15 @@ class Kubelet:
         except AllocationError as error:
             self.faults.append(f"{name}: {error}")
             return
-        old_node, old_pods = json.loads(before)
+        for seen, old in zip(view.pods, json.loads(before), strict=True):
+            self._patch(seen["name"], old, seen["annotations"])
+        if lock is not None and LOCK not in view.annotations:
+            self._let_go(lock)
+        self._starting.add(name)
         self.served[name] = given
-        for seen, old in zip(view.pods, old_pods, strict=True):
-            self._patch(f"namespaces/default/pods/{seen['name']}", old, seen["annotations"])
-        self._patch(f"nodes/{self._node}", old_node, view.annotations)
-        self._cluster.set_phase(name, "Running")
 
     def _view(self) -> PluginNode:
-        node = self._cluster.plane.request("GET", f"/api/v1/nodes/{self._node}")
+        node = self._read_node()
         view = PluginNode(self._node, node["metadata"].get("annotations", {}))
         for found in self._cluster.pods():
             if found["spec"].get("nodeName") == self._node:
@@ -131,12 +143,30 @@ class Kubelet:
                 )
         return view
 
-    def _patch(self, path: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    def _read_node(self) -> Manifest:
+        found: Manifest = self._cluster.plane.request("GET", f"/api/v1/nodes/{self._node}")
+        return found
+
+    def _patch(self, pod: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
         changes = {key: new.get(key) for key in {*old, *new} if old.get(key) != new.get(key)}
-        if changes:
+        if changes:  # the admission policy knows the plugin's account
             body = {"metadata": {"annotations": changes}}
-            writer = self._plugin if "/pods/" in path else self._cluster.plane  # the admission policy knows its account
-            writer.request("PATCH", f"/api/v1/{path}", body, MERGE_PATCH)
+            self._plugin.request("PATCH", f"/api/v1/namespaces/default/pods/{pod}", body, MERGE_PATCH)
+
+    def _let_go(self, lock: str) -> None:
+        """HAMi's `ReleaseNodeLock`: whose the lock is, it looks at only once."""
+        if self._read_node()["metadata"]["annotations"].get(LOCK) != lock:
+            return
+        while True:
+            version = self._read_node()["metadata"]["resourceVersion"]
+            body = {"metadata": {"annotations": {LOCK: None}, "resourceVersion": version}}
+            try:
+                self._cluster.plane.request("PATCH", f"/api/v1/nodes/{self._node}", body, MERGE_PATCH)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            else:
+                return
 
     def close(self) -> None:
         """Close its connections."""
@@ -216,7 +246,7 @@ def test_hami_pods_are_bound_one_by_one_and_served_as_decided(cluster: KerfClust
 
 
 def test_gpushare_pods_are_served_as_decided(clusters: Clusters, tmp_path: Path) -> None:
-    """With the file of gpushare's guide, its extender replaced as docs/migrating.md says."""
+    """With the file of gpushare's guide, its extender replaced as docs/guides/migrating.md says."""
     decisive = yaml.safe_load((SCHEDULER_CONFIG / "decisive.yaml").read_text())
     config = tmp_path / "scheduler-policy-config.yaml"
     config.write_text(yaml.safe_dump({**GPUSHARE_CONFIG, "extenders": decisive["extenders"]}))

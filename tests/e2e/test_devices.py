@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.inventories import GPUS
+from extender.plugins.kerf import GPUS
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
+from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tests.controlplane import podgroups
+from tests.controlplane.kerf import QUEUE_RBAC, RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import RBAC, ROOT, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, Manifest
+from tests.e2e.clusters import KerfCluster, Manifest
 from tests.e2e.fixtures import Clusters
 from tests.e2e.kubelets import Kubelet
 
@@ -24,7 +25,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane that serves PodGroups, with the Job controller."""
     directory = tmp_path_factory.mktemp("gangs")
     with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}, flags=podgroups.SERVER_FLAGS) as running:
-        running.apply(RBAC, ROOT / "manifests" / "queue" / "rbac.yaml")
+        running.apply(RBAC, QUEUE_RBAC)
         running.start_controller_manager("job-controller")
         yield running
 
@@ -49,9 +50,9 @@ def test_a5_pods_of_kubernetes_own_pod_groups_start_together(cluster: KerfCluste
     cluster.add_nodes(gpu_node("a", gpus=4))
     group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "pair"}, **GATED}
     cluster.submit("p0", gpus=1, **group)
-    wait_until(lambda: "its PodGroup is not there" in why(cluster, "p0"), WITHIN_S, "the group is missing")
+    wait_until(lambda: "its PodGroup does not exist" in why(cluster, "p0"), WITHIN_S, "the group is missing")
     pod_group(cluster, "pair", {"gang": {"minCount": 2}})
-    wait_until(lambda: "1 of 2 are here" in why(cluster, "p0"), WITHIN_S, "the second pod is missing")
+    wait_until(lambda: "1 of 2 exist" in why(cluster, "p0"), WITHIN_S, "the second pod is missing")
     cluster.submit("p1", gpus=1, **group)
     assert cluster.node_of("p0") == cluster.node_of("p1") == "a"
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, gpu_node
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, assigned_gpus
+from tests.e2e.clusters import WITHIN_S, KerfCluster, assigned_gpus
 from tests.e2e.fixtures import Clusters
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]

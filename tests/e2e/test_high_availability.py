@@ -12,10 +12,11 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tests.controlplane.api import ApiError
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process, answers, own_hostname, wait_until
-from tests.e2e.clusters import SCHEDULER_CONFIG, KerfCluster, KerfProcess, assigned_gpus
+from tests.e2e.clusters import KerfCluster, KerfProcess, assigned_gpus
 from tests.e2e.fixtures import Clusters
 from tests.e2e.proxies import HoldingProxy, LeaderProxy
 
@@ -115,7 +116,9 @@ def test_only_the_leader_answers(clusters: Clusters) -> None:
         assert status(standby).startswith("standby: lease kube-system/kerf is held by ")
         asked = {"metadata": {"name": "p", "namespace": "default", "uid": "u", "labels": ONE_GPU}}
         answer = standby.post("filter", {"Pod": asked, "NodeNames": ["node"]})
-        assert answer["Error"].startswith("this Kerf does not decide now: standby: lease kube-system/kerf is held by ")
+        assert answer["Error"].startswith(
+            "this replica of Kerf does not decide now: standby: lease kube-system/kerf is held by "
+        )
         binding = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "node"}
         assert "standby" in standby.post("bind", binding)["Error"]
         assert (leader.metric("kerf_leader"), standby.metric("kerf_leader")) == (1, 0)

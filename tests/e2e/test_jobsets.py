@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from tests.controlplane.kerf import QUEUE_RBAC, RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.e2e import jobsets
-from tests.e2e.clusters import RBAC, ROOT, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, Manifest, assigned_gpus
+from tests.e2e.clusters import KerfCluster, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
 from tests.e2e.kubelets import Kubelet
 from tests.e2e.webhooks import gates_of, gating
@@ -25,7 +26,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane with JobSets and all that makes pods of them."""
     directory = tmp_path_factory.mktemp("jobsets")
     with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}) as running:
-        running.apply(RBAC, ROOT / "manifests" / "queue" / "rbac.yaml")
+        running.apply(RBAC, QUEUE_RBAC)
         running.start_controller_manager("job-controller", "garbage-collector-controller")
         with jobsets.controller(running, tmp_path_factory.mktemp("controller")):
             yield running

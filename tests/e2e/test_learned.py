@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from extender.core.features import Outlook
-from extender.models import files
-from extender.models.demands import demand_of, kind_expected, outlook_on
-from model import learned
+from extender.core.valuenet.features import Outlook
+from extender.ranking import files
+from extender.ranking.demands import demand_of, kind_expected, outlook_on
+from model.simulations import learned
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.processes import wait_until
 from tests.core.builders import arrays_of, node
 from tests.core.learning import only
-from tests.e2e.clusters import SCHEDULER_CONFIG
 from tests.e2e.fixtures import Clusters
 from tests.e2e.traces import Offered, expected, gpus_of, mix_setting, nodes_of, offer, offered
 

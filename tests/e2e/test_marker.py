@@ -5,14 +5,15 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from extender.cluster.managed import is_managed
-from extender.cluster.objects import Pod
-from extender.core.requests import asks_by_word
+from extender.core.annotations import asks_by_word
+from extender.kube.objects import Pod
+from extender.plugins.managed_resources import is_managed
 from tests.controlplane.api import ApiError
+from tests.controlplane.kerf import ROOT
 from tests.controlplane.objects import pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import ROOT, WITHIN_S, Manifest
+from tests.e2e.clusters import WITHIN_S, Manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.certificates import Authority
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node
-from tests.e2e.clusters import SCHEDULER_CONFIG, KerfCluster, KerfProcess, assigned_gpus
+from tests.e2e.clusters import KerfCluster, KerfProcess, assigned_gpus
 from tests.e2e.fixtures import Clusters
-from tests.service.certificates import Authority
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 

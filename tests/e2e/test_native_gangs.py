@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import checker
 from tests.controlplane import podgroups
+from tests.controlplane.kerf import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, KerfProcess
+from tests.e2e.clusters import KerfCluster, KerfProcess
+from tests.tools.chaos import checker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cluster.managed import MANAGED_RESOURCES
+from extender.plugins.managed_resources import managed_resources
+from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfProcess, Manifest, scheduler_name
+from tests.e2e.clusters import WITHIN_S, KerfProcess, Manifest, scheduler_name
 from tests.e2e.fixtures import Clusters
 from tests.e2e.test_contracts import asking, gpushare_node, hami_node, sharing
 
@@ -140,7 +141,7 @@ def test_while_kerf_does_not_decide(clusters: Clusters, why: str) -> None:
         idle.process.kill()
     clusters.restart_kerf()
     outage.all_are_placed()
-    assert "docs/requests.md" in outage.cluster.pending("unmarked", "kerf.dev/gpu")
+    assert "docs/guides/requests.md" in outage.cluster.pending("unmarked", "kerf.dev/gpu")
 
 
 def test_without_kerf_pods_without_gpus_evict(clusters: Clusters) -> None:
@@ -198,7 +199,7 @@ def test_every_configuration_has_both_entries(path: Path) -> None:
     names = [item["name"] for item in first["managedResources"]]
     assert names[0] == "kerf.dev/gpu"
     assert first["managedResources"][0]["ignoredByScheduler"]
-    assert set(names) - {"nvidia.com/priority"} == set(MANAGED_RESOURCES)
+    assert set(names) - {"nvidia.com/priority"} == set(managed_resources())
     assert second["urlPrefix"] == first["urlPrefix"] + "/others"
     assert {key for key in second if key.endswith("Verb")} == {"filterVerb", "prioritizeVerb"}
     assert "managedResources" not in second

@@ -1,6 +1,6 @@
 """What users of other GPU schedulers complain about, one test for each: issue numbers are of the project named.
 
-docs/guarantees.md has the table. Pods ask by label where kube-scheduler's own count of GPUs would help otherwise.
+docs/reference/guarantees.md has the table. Pods ask by label where kube-scheduler's own count would help otherwise.
 """
 
 import json
@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
+from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
 from tests.e2e.fixtures import Clusters
 from tests.e2e.proxies import HoldingProxy
 
@@ -151,13 +152,13 @@ def test_a_pod_says_on_itself_why_it_waits_and_what_it_got(clusters: Clusters) -
 
     cluster.submit("runs", labels=asks(2))
     cluster.bound("runs")
-    assert note("runs").startswith("placed: 2 GPUs; there was room on 1 of 2 nodes, this one is the best by policy")
+    assert note("runs").startswith("placed: 2 GPUs; 1 of 2 nodes had room, this one ranks best by policy")
     cluster.submit("waits", labels=asks(2))
     wait_until(lambda: note("waits"), WITHIN_S, "it says why")
     assert note("waits").startswith("pending: 1 x needs 2 GPUs, best here: ")
     cluster.set_phase("runs", "Succeeded")
     cluster.bound("waits")
-    assert note("waits").startswith("placed: 2 GPUs; there was room on 1 of 2 nodes")
+    assert note("waits").startswith("placed: 2 GPUs; 1 of 2 nodes had room")
 
 
 def test_pending_pods_are_woken_when_capacity_returns(cluster: KerfCluster) -> None:
@@ -326,7 +327,7 @@ def test_garbage_in_annotations_harms_nobody(cluster: KerfCluster) -> None:
 
 def test_scores_stay_in_range_whatever_the_number_of_nodes(clusters: Clusters) -> None:
     """TAS: scores go below 0 from the 12th node on."""
-    cluster = clusters.open(SCHEDULER_CONFIG / "scores.yaml", "--mode", "scores", "--set", "decisions.policy=bestfit")
+    cluster = clusters.open(SCHEDULER_CONFIG / "scores.yaml", "--mode", "scores", "--set", "decisions.policy=tightest")
     names = [f"node-{number:02d}" for number in range(30)]
     cluster.add_nodes(*(gpu_node(name, gpus=1 + number % 15) for number, name in enumerate(names)))
     asking = pod("asking", labels=asks(1))

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from tests.controlplane.api import ApiError
+from tests.controlplane.kerf import RBAC, ROOT, SCHEDULER_CONFIG, SERVICE_ACCOUNT
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import RBAC, ROOT, SCHEDULER_CONFIG, SERVICE_ACCOUNT, KerfCluster, Manifest
+from tests.e2e.clusters import KerfCluster, Manifest
 from tests.e2e.fixtures import Clusters
 from tests.e2e.kubelets import Kubelet
 
@@ -245,7 +246,7 @@ def test_malformed_ones_are_refused_by_the_api_server_with_the_place(
 
 
 def test_the_documented_example_is_taken(plane: ControlPlane) -> None:
-    text = (ROOT / "docs" / "pipelines.md").read_text()
+    text = (ROOT / "docs" / "guides" / "pipelines.md").read_text()
     example = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
     example["metadata"]["namespace"] = "default"
     plane.request("POST", f"{PATH}?dryRun=All&fieldValidation=Strict", example)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, gpu_node
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, Manifest
+from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest
 from tests.e2e.fixtures import Clusters
 from tests.e2e.test_queueing import GATED, annotation, gated, open_queue, skipped
 

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cluster.skips import QUEUED_REASON
+from extender.scheduling.waking.skips import QUEUED_REASON
+from tests.controlplane.kerf import QUEUE_RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import POD_GROUPS, cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
+from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
 from tests.e2e.webhooks import gates_of, gating
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, pytest.mark.usefixtures("judged")]
 
 GATED: dict[str, Any] = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
-QUEUE_RBAC = ROOT / "manifests" / "queue" / "rbac.yaml"
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a5_a_gang_starts_whole_or_not_at_all(queue: KerfCluster) -> None:
     queue.add_nodes(gpu_node("a", gpus=4), gpu_node("b", gpus=4))
     for number in range(2):
         queue.submit(f"g{number}", gpus=4, annotations=gang("train", 3), **GATED)
-    assert "2 of 3 are here" in skipped(queue, "g0", "gang default/train waits")
+    assert "2 of 3 exist" in skipped(queue, "g0", "gang default/train waits")
     queue.submit("g2", gpus=4, annotations=gang("train", 3), **GATED)
     skipped(queue, "g2", "its gang default/train does not fit as a whole")
     queue.submit("other", gpus=4, **GATED)
@@ -175,7 +175,7 @@ def test_a_gang_by_the_label_of_scheduler_plugins(queue: KerfCluster) -> None:
     queue.add_nodes(gpu_node("a", gpus=4))
     labels = {"scheduling.x-k8s.io/pod-group": "pair"}
     queue.submit("p0", gpus=1, labels=labels, **GATED)
-    assert "its PodGroup is not there" in skipped(queue, "p0", "gang default/pair")
+    assert "its PodGroup does not exist" in skipped(queue, "p0", "gang default/pair")
     queue.plane.apply(POD_GROUPS)
     groups = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
     wait_until(lambda: queue.plane.exists(groups), WITHIN_S, "PodGroups are served")
@@ -343,7 +343,7 @@ def test_quotas_hold_pods_back_and_say_so(clusters: Clusters) -> None:
     queue.submit("one", gpus=2, **GATED)
     queue.bound("one")
     queue.submit("two", gpus=1, **GATED)
-    assert skipped(queue, "two", "quota") == "quota of namespace default: 2 GPUs, 2 in use, 1 more asked"
+    assert skipped(queue, "two", "quota") == "quota of namespace default: 2 GPUs, 2 in use, 1 more requested"
     queue.set_phase("one", "Succeeded")
     queue.bound("two")
 
@@ -371,7 +371,9 @@ def test_a_pod_that_another_gate_holds_is_planned_once_that_is_open(queue: KerfC
     queue.add_nodes(gpu_node("a", gpus=1))
     gates = [{"name": "kerf.dev/queue"}, {"name": "example.com/other"}]
     queue.submit("two-gates", gpus=1, schedulingGates=gates)
-    assert skipped(queue, "two-gates", "another gate") == "another gate is shut: example.com/other"
+    assert (
+        skipped(queue, "two-gates", "another scheduling gate") == "held by another scheduling gate: example.com/other"
+    )
     assert "nominatedNodeName" not in queue.pod("two-gates")["status"]
     queue.submit("other", gpus=1)
     queue.bound("other")

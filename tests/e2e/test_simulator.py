@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import yaml
 
-from model.baselines import baseline
-from model.replays import replay
+from model.simulations.baselines import baseline
+from model.simulations.replays import replay
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.plane import ControlPlane
-from tests.e2e.clusters import SCHEDULER_CONFIG
 from tests.e2e.fixtures import Clusters
 from tests.e2e.traces import NODES, Offered, gpus_of, mix_setting, nodes_of, offer, offered
 

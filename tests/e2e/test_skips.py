@@ -2,10 +2,11 @@
 
 import pytest
 
-from extender.cluster.skips import REASON
+from extender.scheduling.waking.skips import REASON
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster
+from tests.e2e.clusters import WITHIN_S, KerfCluster
 from tests.e2e.fixtures import Clusters
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]

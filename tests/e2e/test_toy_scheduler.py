@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, KerfCluster, Manifest, assigned_gpus
+from tests.e2e.clusters import KerfCluster, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
@@ -32,12 +33,12 @@ def test_t2_policies_are_chosen_per_deployment_and_per_pod(clusters: Clusters) -
     cluster.add_nodes(gpu_node("large", gpus=8), gpu_node("small", gpus=2))
     cluster.submit("first", gpus=1)
     assert cluster.node_of("first") == "large"  # 7/8 free afterwards, against 1/2
-    cluster.submit("second", gpus=1, annotations={"kerf.dev/policy": "bestfit"})
+    cluster.submit("second", gpus=1, annotations={"kerf.dev/policy": "tightest"})
     assert cluster.node_of("second") == "small"  # leaves 1, against 6
     cluster.submit("third", gpus=1, annotations={"kerf.dev/policy": "binpack"})
     assert cluster.node_of("third") == "small"  # full, against 2/8
     cluster.submit("fourth", gpus=1, annotations={"kerf.dev/policy": "tarot"})
-    assert "write one of bestfit, binpack, spread" in cluster.pending("fourth", "tarot")
+    assert "use one of tightest, binpack, spread" in cluster.pending("fourth", "tarot")
 
 
 def test_t3_pods_of_every_scheduler_count_and_finished_ones_release(cluster: KerfCluster) -> None:
@@ -72,7 +73,7 @@ def test_t3_terminating_pods_hold_their_gpus(cluster: KerfCluster) -> None:
 
 
 def test_t4_best_fit_looks_at_the_whole_node(clusters: Clusters) -> None:
-    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml", "--policy", "bestfit")
+    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml", "--policy", "tightest")
     cluster.add_nodes(gpu_node("eight", gpus=8), gpu_node("two", gpus=2))
     cluster.submit("four", gpus=4, nodeSelector={"kubernetes.io/hostname": "eight"})
     cluster.submit("one", gpus=1, nodeSelector={"kubernetes.io/hostname": "two"})
@@ -112,10 +113,10 @@ def test_t6_the_binding_and_its_event_name_the_gpus(cluster: KerfCluster) -> Non
     assert annotations["kept"] == "as it was"
     assert annotations["kerf.dev/assigned-gpus"] == "2"
     assert annotations["kerf.dev/assigned-model"] == "a100-sxm4-80gb"
-    assert annotations["kerf.dev/assigned-by"].endswith(" bestfit")
+    assert annotations["kerf.dev/assigned-by"].endswith(" tightest")
     assert assigned_gpus(cluster.bound("first")) == [0, 1]
     message = cluster.event("first", "GPUsAssigned")
-    assert message == "Assigned GPUs 0,1 (a100-sxm4-80gb) of node node by policy bestfit"
+    assert message == "Assigned GPUs 0,1 (a100-sxm4-80gb) on node node by policy tightest"
     assert "Successfully assigned default/first to node" in cluster.event("first", "Scheduled")
 
 

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.api.certificates import Authority
+from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, Manifest
+from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, Manifest
 from tests.e2e.fixtures import Clusters
 from tests.e2e.webhooks import served
-from tests.service.certificates import Authority
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from extender.core.fragments import Mix, TypicalPod, mix_of
-from extender.core.packing import ANY_MODEL, Asks, Nodes
-from extender.core.typical import Expected
-from model.workloads import Workload
+from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation.fragments import Mix, TypicalPod, mix_of
+from extender.core.policies.policy import Expected
+from model.workloads.workloads import Workload
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import yaml
 
+from tests.api.certificates import Authority
+from tests.controlplane.kerf import ROOT
 from tests.controlplane.objects import pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import ROOT, WITHIN_S, KerfProcess, Manifest
-from tests.service.certificates import Authority
+from tests.e2e.clusters import WITHIN_S, KerfProcess, Manifest
 
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/"
 

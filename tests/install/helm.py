@@ -68,3 +68,19 @@ def only(objects: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, 
     """The one object of a kind, or the one of that name."""
     (found,) = (item for item in objects if item["kind"] == kind and name in ("", item["metadata"]["name"]))
     return found
+
+
+MATRIX = [
+    (),
+    ("mode=service",),
+    ("replicas=2",),
+    ("mode=service", "replicas=3", "networkPolicy.enabled=true", "networkPolicy.from[0].podSelector.matchLabels.a=b"),
+    ("mode=service", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "service.port=80"),
+    ("mode=service", "replicas=2", "tls.secretName=kerf-tls", "serviceMonitor.enabled=true"),
+    ("mode=service", "tls.selfSigned=true", "tls.addresses[0]=10.0.0.7", "serviceMonitor.enabled=true"),
+    ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
+    ("access.tokensSecret=readers", "dashboard.enabled=true"),
+    ("model.volume.configMap.name=rank", "config.model.mode=canary"),
+    ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),
+    ("config.decisions.policy=spread", "config.server.port=8888", "env[0].name=KERF_LOG__FORMAT", "env[0].value=json"),
+]

@@ -1,4 +1,4 @@
-"""Writes docs/licences.md: what the service is installed with, and under which licences: `make licences`."""
+"""Writes docs/reference/licences.md: what the service is installed with, and under which licences: `make licences`."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "licences.md"
+PAGE = ROOT / "docs" / "reference" / "licences.md"
 
 ALLOWED = frozenset(
     {
@@ -91,7 +91,7 @@ def allowed(expression: str) -> bool:
 
 
 def page() -> str:
-    """docs/licences.md as it should be."""
+    """docs/reference/licences.md as it should be."""
     rows = {(item.name, licence_of(item.name)) for item in locked(ROOT / "requirements" / "serve.txt")}
     lines = [f"| {name} | {licence} |\n" for name, licence in sorted(rows, key=str) if licence is not None]
     return _HEAD + "".join(lines)

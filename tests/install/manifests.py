@@ -34,7 +34,7 @@ _POLICY = """\
 """
 _WEBHOOK = """\
 # The webhook that tells containers which GPUs they got, and the Kerf that answers it and manifests/queue/webhook.yaml.
-# docs/webhook.md says how to install them, what they do, and what nobody enforces. Written from the chart in
+# docs/guides/webhook.md says how to install them, what they do, and what nobody enforces. Written from the chart in
 # manifests/helm/kerf by `make manifests`; with Helm, use the chart (inject.enabled), which makes the certificate too.
 #
 #   kubectl apply -f manifests/webhook.yaml
@@ -62,7 +62,7 @@ _QUEUE_WEBHOOK = """\
 # from the chart in manifests/helm/kerf by `make manifests`.
 """
 _PIPELINES = """\
-# Pipelines, and what a Kerf may do besides that runs them (setting queue.pipelines): docs/pipelines.md.
+# Pipelines, and what a Kerf may do besides that runs them (setting queue.pipelines): docs/guides/pipelines.md.
 # For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
 # `make manifests`.
 """

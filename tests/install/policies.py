@@ -1,10 +1,10 @@
 """The admission policy as it is shipped, in force on a control plane of the tests."""
 
 from tests.controlplane.api import ApiError
+from tests.controlplane.kerf import ROOT
 from tests.controlplane.objects import pod
 from tests.controlplane.plane import USERS, ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import ROOT
 
 POLICY = ROOT / "manifests" / "admission-policy.yaml"
 HAMI_PLUGIN = "system:serviceaccount:kube-system:hami-device-plugin"

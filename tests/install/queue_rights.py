@@ -5,7 +5,8 @@ from typing import Any
 
 from tests.controlplane import podgroups
 from tests.controlplane.objects import gpu_node, pod
-from tests.install.rights import MERGE_PATCH, Flow, Rule, Stage
+from tests.install.rights import Flow
+from tests.install.stages import MERGE_PATCH, Rule, Stage
 
 GATED: dict[str, Any] = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
 DEFAULT = "/api/v1/namespaces/default"
@@ -118,7 +119,7 @@ async def finds_its_jobs_again(stage: Stage) -> bool:
 
 
 async def looks_whose_a_job_is(stage: Stage) -> bool:
-    """A Job that has the name of a step's already is somebody else's, and is left alone."""
+    """A Job that has the name of a step's already belongs to someone else, and is left alone."""
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example/other"}]}}
     taken = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "taken-only-step-1"}}
     stage.plane.request("POST", JOBS, {**taken, "spec": {"template": template}})
@@ -127,7 +128,7 @@ async def looks_whose_a_job_is(stage: Stage) -> bool:
         async with _pipelines(stage):
 
             async def told() -> bool:
-                return "somebody else's" in stage.said
+                return "belongs to someone else" in stage.said
 
             return await stage.until(told)
     finally:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.controlplane.api import Api, ApiError
+from tests.controlplane.kerf import RBAC, SERVICE_ACCOUNT
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import RBAC, SERVICE_ACCOUNT
 from tests.install.policies import HAMI_PLUGIN, enforce
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]

@@ -10,12 +10,14 @@ import pytest
 import yaml
 from cryptography import x509
 
-from extender.service.settings import load_settings
-from tests.install.helm import CHART, Helm, HelmError, only
+from extender.settings.load import load_settings
+from tests.install.helm import CHART, MATRIX, Helm, HelmError, only
 from tests.install.manifests import render_manifests
 
 ROOT = CHART.parents[2]
-MIGRATING = (ROOT / "docs" / "migrating.md").read_text()
+
+
+MIGRATING = (ROOT / "docs" / "guides" / "migrating.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +56,6 @@ def test_lint(helm: Helm) -> None:
 def test_bad_values_are_refused_by_name(helm: Helm, value: str, fault: str) -> None:
     with pytest.raises(HelmError, match=fault.replace(".", r"[./]")):
         helm.render(value)
-
-
-MATRIX = [
-    (),
-    ("mode=service",),
-    ("replicas=2",),
-    ("mode=service", "replicas=3", "networkPolicy.enabled=true", "networkPolicy.from[0].podSelector.matchLabels.a=b"),
-    ("mode=service", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "service.port=80"),
-    ("mode=service", "replicas=2", "tls.secretName=kerf-tls", "serviceMonitor.enabled=true"),
-    ("mode=service", "tls.selfSigned=true", "tls.addresses[0]=10.0.0.7", "serviceMonitor.enabled=true"),
-    ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
-    ("access.tokensSecret=readers", "dashboard.enabled=true"),
-    ("model.volume.configMap.name=rank", "config.model.mode=canary"),
-    ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),
-    ("config.decisions.policy=spread", "config.server.port=8888", "env[0].name=KERF_LOG__FORMAT", "env[0].value=json"),
-]
 
 
 def mounts_of(deployment: dict[str, Any]) -> set[str]:
@@ -127,6 +113,8 @@ def hooks(objects: list[dict[str, Any]]) -> dict[str, str]:
 
 
 GATES = {f"{who}.queue.kerf.dev": "/gate" for who in ("namespaces", "pods", "genius")}
+
+
 INJECTS = {f"{who}.webhook.kerf.dev": "/mutate" for who in ("namespaces", "pods")}
 
 
@@ -225,7 +213,7 @@ def test_pods_are_restricted(helm: Helm, name: str) -> None:
 
 
 def test_in_hamis_place_the_scheduler_is_configured_as_the_file_for_it(helm: Helm) -> None:
-    """With the values that docs/migrating.md names."""
+    """With the values that docs/guides/migrating.md names."""
     (profiles,) = re.findall(
         r"`(scheduler\.name=hami-scheduler)`.*?`(scheduler\.ignoredResources=\{[^`]*\})`", MIGRATING, re.S
     )
@@ -276,11 +264,15 @@ def test_other_settings_make_other_pods(helm: Helm) -> None:
 def test_alerts_are_the_file_s_and_each_has_its_page(helm: Helm) -> None:
     alerts = yaml.safe_load((CHART / "alerts.yaml").read_text())
     assert only(helm.render("prometheusRule.enabled=true"), "PrometheusRule")["spec"] == alerts
-    headings = [line[3:] for line in (ROOT / "docs" / "alerts.md").read_text().splitlines() if line.startswith("## ")]
+    headings = [
+        line[3:]
+        for line in (ROOT / "docs" / "reference" / "alerts.md").read_text().splitlines()
+        if line.startswith("## ")
+    ]
     rules = [rule for group in alerts["groups"] for rule in group["rules"]]
     assert [rule["alert"] for rule in rules] == headings
     for rule in rules:
-        assert rule["annotations"]["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == f"docs/reference/alerts.md#{rule['alert'].lower()}"
 
 
 def test_manifests_are_rendered_from_the_chart(helm: Helm) -> None:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from extender.service.cli import app
-from extender.service.rights import SERVING, electing
+from extender.cli.install.rights import SERVING, electing
+from extender.cli.main import app
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
@@ -89,7 +89,7 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     plane.apply(bare, cpu_node("cpu"))
     _, found = check(plane)
     assert (found["Kerf"]["verdict"], found["device plugin"]["verdict"]) == ("ok", "broken")
-    assert "cards of NVIDIA, but no GPUs are offered: bare" in found["device plugin"]["told"]
+    assert "nodes with NVIDIA cards offer no GPUs: bare" in found["device plugin"]["told"]
 
     plane.request("DELETE", "/api/v1/nodes/bare")
     plane.apply(cpu_node("unlabelled", allocatable={"nvidia.com/gpu": "2"}))
@@ -167,7 +167,10 @@ def test_a_policy_that_is_missing_or_stops_kerf_is_told(plane: ControlPlane, hel
     upgrade = ("upgrade", "--install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
     helm(*upgrade, "--set", "admissionPolicy.enabled=false")
     _, found = check(plane)
-    assert (found["admission policy"]["verdict"], "is not there" in found["admission policy"]["told"]) == ("note", True)
+    assert (found["admission policy"]["verdict"], "is not installed" in found["admission policy"]["told"]) == (
+        "note",
+        True,
+    )
     assert "--set admissionPolicy.enabled=true" in found["admission policy"]["fix"]
     helm(*upgrade, "--set", "admissionPolicy.enabled=true")
     _, found = check(plane)
@@ -176,7 +179,7 @@ def test_a_policy_that_is_missing_or_stops_kerf_is_told(plane: ControlPlane, hel
     try:
         _, found = check(plane)
         assert found["admission policy"]["verdict"] == "broken"
-        assert "kerf-assignments does not except system:serviceaccount:" in found["admission policy"]["told"]
+        assert "kerf-assignments does not exempt system:serviceaccount:" in found["admission policy"]["told"]
     finally:
         helm("uninstall", "another", "--namespace", "elsewhere")
 
@@ -186,7 +189,7 @@ def test_a_policy_that_is_missing_or_stops_kerf_is_told(plane: ControlPlane, hel
 def test_who_may_not_look_is_told_so(plane: ControlPlane) -> None:
     status, found = check(plane, "--service-account", f"{NAMESPACE}/kerf", user="kerf")
     assert (status, set(verdicts(found).values())) == (0, {"ok", "note"})
-    assert "can't be looked at" in found["rights"]["told"]
+    assert "can't be read" in found["rights"]["told"]
 
 
 def test_no_cluster_is_said_so(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.clusters import ROOT
+from tests.controlplane.kerf import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 

@@ -13,10 +13,11 @@ import pytest
 import urllib3
 import yaml
 
+from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import free_port, start_process, wait_until
-from tests.e2e.clusters import SCHEDULER_CONFIG, WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
+from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
 from tests.install.helm import CHART, Helm
 from tests.install.operators import install_definitions
 from tests.install.running import start_installed
@@ -74,7 +75,7 @@ def test_install_upgrade_rollback_uninstall(plane: ControlPlane, helm: Helm, ins
 
     service = ["--set", "mode=service", "--set", "replicas=2"]
     notes = helm("upgrade", "kerf", str(CHART), "--namespace", NAMESPACE, *service)
-    told = notes[notes.index("     extenders:") :].partition("   kube-scheduler in the host")[0]
+    told = notes[notes.index("     extenders:") :].partition("   A kube-scheduler in the host")[0]
     shipped = (SCHEDULER_CONFIG / "decisive.yaml").read_text()
     expected = yaml.safe_load(shipped.replace("127.0.0.1", "kerf.kerf-system.svc"))["extenders"]
     assert yaml.safe_load(told)["extenders"] == expected

@@ -1,4 +1,4 @@
-"""The switch from HAMi, as docs/migrating.md says; the side of HAMi's device plugin is played after its sources."""
+"""The switch from HAMi, as in docs/guides/migrating.md; HAMi's device plugin is played after its sources."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 NAMESPACE = "kerf-system"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:kerf"
-PAGE = sections((DOCS / "migrating.md").read_text())["From HAMi"]
+PAGE = sections((DOCS / "guides" / "migrating.md").read_text())["From HAMi"]
 HAMI: dict[str, Any] = {"scheduler_name": "hami-scheduler"}
 """What HAMi's webhook writes into pods; it stays."""
 

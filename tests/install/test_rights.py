@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import selectors
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,12 +11,14 @@ import pytest
 import yaml
 
 from tests.controlplane import podgroups
+from tests.controlplane.kerf import RBAC, ROOT, SERVICE_ACCOUNT
 from tests.controlplane.objects import POD_GROUPS
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import RBAC, ROOT, SERVICE_ACCOUNT
 from tests.install import queue_rights, rights
-from tests.install.rights import Flow, Rule, Stage
+from tests.install.rights import Flow
+from tests.install.stages import Rule, Stage
+from tests.ledger.builders import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 
@@ -70,10 +73,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[asyncio.Runner]:
-    """One event loop for all: connections by TLS close some time after their session."""
-    with asyncio.Runner() as found:
+    """One event loop for all: connections by TLS close some time after their session, and it ends when all have."""
+    selector = selectors.DefaultSelector()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as found:
+        found.get_loop()
+        idle = len(selector.get_map())
         yield found
-        found.run(asyncio.sleep(1))
+        found.run(until(lambda: len(selector.get_map()) <= idle))
 
 
 @pytest.fixture

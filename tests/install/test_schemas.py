@@ -7,9 +7,8 @@ import pytest
 
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import ControlPlane
-from tests.install.helm import Helm, only
+from tests.install.helm import MATRIX, Helm, only
 from tests.install.operators import install_definitions
-from tests.install.test_chart import MATRIX
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
-from tests.e2e.clusters import ROOT, SCHEDULER_CONFIG, KerfCluster, KerfProcess, assigned_gpus
+from tests.e2e.clusters import KerfCluster, KerfProcess, assigned_gpus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 

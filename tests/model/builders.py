@@ -6,8 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extender.core.fragments import Mix, TypicalPod, mix_of
-from extender.core.packing import ANY_MODEL, GPU_MILLI, Asks, Nodes
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs
+from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation.fragments import Mix, TypicalPod, mix_of
+from model.engine import kernels
+from model.engine.node_scores import Learned
+from model.engine.ranks import Rank
 
 PUBLISHED = Path(os.environ.get("KERF_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 """Public traces, where they are at hand."""
@@ -15,7 +19,7 @@ needs_traces = pytest.mark.skipif(
     not (PUBLISHED / "openb" / "published_allocation.csv").exists(), reason="no public traces at KERF_TRACES"
 )
 
-SIZES = (GPU_MILLI, GPU_MILLI, 0, 100, 250, 500, 810)
+SIZES = (WHOLE_MILLI, WHOLE_MILLI, 0, 100, 250, 500, 810)
 """GPU milli that random pods ask for."""
 
 
@@ -23,7 +27,7 @@ def random_nodes(rng: np.random.Generator, num_nodes: int, num_slots: int = 4) -
     """Partly used nodes of up to three models; some have no GPUs."""
     num_gpus = rng.integers(0, num_slots + 1, num_nodes)
     cpu, memory = rng.integers(1, 9, num_nodes) * 8000, rng.integers(1, 9, num_nodes) * 16384
-    free = rng.choice([GPU_MILLI, GPU_MILLI, 750, 500, 190, 0], (num_nodes, num_slots))
+    free = rng.choice([WHOLE_MILLI, WHOLE_MILLI, 750, 500, 190, 0], (num_nodes, num_slots))
     return Nodes(
         cpu_milli=cpu,
         memory_mib=memory,
@@ -38,7 +42,7 @@ def random_nodes(rng: np.random.Generator, num_nodes: int, num_slots: int = 4) -
 def random_asks(rng: np.random.Generator, num_classes: int) -> Asks:
     """Classes with and without GPUs, shares and whole ones, some for certain models only."""
     milli = rng.choice(SIZES, num_classes)
-    num = np.where(milli == GPU_MILLI, rng.choice([1, 1, 2, 4], num_classes), np.minimum(milli, 1))
+    num = np.where(milli == WHOLE_MILLI, rng.choice([1, 1, 2, 4], num_classes), np.minimum(milli, 1))
     return Asks(
         cpu_milli=rng.choice([0, 500, 4000, 11908, 24000], num_classes),
         memory_mib=rng.choice([0, 1024, 16384, 65536], num_classes),
@@ -59,6 +63,15 @@ def random_mix(rng: np.random.Generator, num_classes: int) -> Mix:
         for k in range(num_classes)
     ]
     return mix_of(pods, sum(counts) + int(rng.integers(10)))
+
+
+def twin_scores(
+    nodes: Nodes, asks: Asks, c: int, rank: Rank, mix: Mix, learned: Learned | None = None
+) -> tuple[Floats, Longs]:
+    """(N,) score of a class by a compiled twin, and (N,) the GPU of a share."""
+    memo = kernels.memo_of(len(asks.cpu_milli), nodes, mix)
+    kernels.refresh(nodes, asks, c, int(rank), mix, learned, memo)
+    return memo.score[c], memo.gpu[c].astype(np.int64)
 
 
 def write_openb(

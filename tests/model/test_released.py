@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from extender.core.features import FEATURES, FEATURES_VERSION
-from extender.models import files
-from model.commands import simulate_app
-from model.learning_commands import evaluate_app
+from extender.core.valuenet.features import FEATURES, FEATURES_VERSION
+from extender.ranking import files
+from model.cli.commands import simulate_app
+from model.cli.learning_commands import evaluate_app
 from model.training.tasks import PUBLISHED_SEEDS, potential_at
 from tests.model.builders import PUBLISHED, needs_traces, write_openb
 
@@ -45,6 +45,7 @@ def test_it_beats_fgd_on_every_trace_of_its_validation() -> None:
             assert np.mean(row.kerf[load]) > np.mean(row.fgd[load]), (row.trace, load)
 
 
+@pytest.mark.slow
 def test_it_packs_pods_that_it_never_saw_better_than_fgd_and_equally_each_time(traces: Path, tmp_path: Path) -> None:
     call = ["--trace", "small", "--seeds", SEEDS]
     text = figures(traces, tmp_path / "one.json", *call)
@@ -56,6 +57,7 @@ def test_it_packs_pods_that_it_never_saw_better_than_fgd_and_equally_each_time(t
     assert not sum(found["kerf"]["refused"]) + sum(found["kerf-online"]["refused"])
 
 
+@pytest.mark.slow
 def test_the_simulator_knows_it_with_and_without_departures(traces: Path, tmp_path: Path) -> None:
     for more in ([], ["--departures", "--load", "1.0"]):
         by_policy = {}

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.api.processes import Server, ready_demo
 from tests.controlplane.binaries import BuildError
 from tests.page.browsers import find_chromium
-from tests.service.processes import Server, demo
 
 Opener = Callable[..., Page]
 
@@ -42,12 +42,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A demo."""
-    log = tmp_path_factory.mktemp("page") / "log"
-    with demo(log) as process:
-        server = Server(process, log)
-        server.wait_for(lambda: server.get("/readyz").status == 200)
-        yield server
-        assert "Traceback" not in server.log
+    with ready_demo(tmp_path_factory.mktemp("page") / "log") as found:
+        yield found
 
 
 @pytest.fixture

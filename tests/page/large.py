@@ -3,14 +3,14 @@
 import sys
 from collections.abc import Iterator
 
-from extender.cluster.memory import Manifest, MemoryCluster
-from extender.cluster.pods import ASSIGNED_GPUS
-from extender.core.nodes import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL
-from extender.service.app import create_app
-from extender.service.logs import configure_logs
-from extender.service.sample_metrics import SampleFeed
-from extender.service.server import run
-from extender.service.settings import load_settings
+from extender.api.app import create_app
+from extender.cli.logs import configure_logs
+from extender.core.resources.nodes import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL
+from extender.demo.metrics import SampleFeed
+from extender.kube.memory import Manifest, MemoryCluster
+from extender.plugins.kerf import ASSIGNED_GPUS
+from extender.server.run import run
+from extender.settings.load import load_settings
 
 NUM_NODES = 5_000
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from extender.core.clusters import Ints, Mask
-from extender.core.requests import GpuRequest
-from extender.queueing.plans import Plan, PlanPod, View
+from extender.core.resources.requests import GpuRequest
+from extender.planning.plans import Plan, PlanPod, View
 from tests.core.builders import NodeState, cluster_of, node
 
 A100 = "NVIDIA-A100-SXM4-40GB"
@@ -57,6 +57,11 @@ def gpu_pod(key: str, gpus: int = 1, *, priority: int = 0, gang: str = "", topol
 def demo_pods() -> list[PlanPod]:
     """M3: 20 pods of 1 CPU and 1 GiB, the last of 9 CPU, which no node of 8 has."""
     return [PlanPod(f"p{number}", 1000, 1024) for number in range(19)] + [PlanPod("huge", 9000, 1024)]
+
+
+def reasons(plan: Plan) -> dict[int, str]:
+    """In words, why pods get no node."""
+    return {position: str(why) for position, why in plan.unassigned.items()}
 
 
 def check(view: View, pods: Sequence[PlanPod], plan: Plan) -> None:

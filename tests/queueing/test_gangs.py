@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.transports import ApiError
+from extender.kube.client import ApiError
+from extender.kube.objects import Pod
+from extender.planning.wait_reasons import Code
+from extender.queueing.gang_eviction import GangEviction
 from extender.queueing.gangs import Gangs, units_of
-from extender.queueing.manifests import Pod
-from extender.queueing.remnants import Remnants
 from tests.queueing.watches import Answers, entries, pod
 
 GROUP = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/ns/podgroups/g"
@@ -24,16 +25,16 @@ def test_an_incomplete_gang_waits_and_members_that_run_count() -> None:
         gangs = Gangs(api, lambda: now[0])  # type: ignore[arg-type]
         waiting = entries(pod("a", annotations=GANG), pod("b", annotations=GANG), pod("single"))
         units = await units_of(waiting, gangs)
-        assert [(unit.key, len(unit.entries), unit.missing) for unit in units] == [
+        assert [(unit.key, len(unit.entries), str(unit.missing or "")) for unit in units] == [
             ("ns/single", 1, ""),
-            ("ns/g", 2, "gang ns/g waits for its pods: 2 of 3 are here"),
+            ("ns/g", 2, "gang ns/g waits for its pods: 2 of 3 exist"),
         ]
         runs = {"metadata": {"namespace": "ns", "annotations": GANG}, "spec": {"nodeName": "n"}}
-        api._answers[PODS] = {"items": [runs, {"metadata": {"namespace": "ns"}}]}
+        api.answers[PODS] = {"items": [runs, {"metadata": {"namespace": "ns"}}]}
         await units_of(waiting, gangs)
         assert len(api.asked) == 1  # remembered for a while
         now[0] = 6.0
-        assert [unit.missing for unit in await units_of(waiting, gangs)] == ["", ""]
+        assert [unit.missing for unit in await units_of(waiting, gangs)] == [None, None]
 
     asyncio.run(run())
 
@@ -43,9 +44,9 @@ def test_a_pod_group_says_the_size() -> None:
         label = {"scheduling.x-k8s.io/pod-group": "g"}
         waiting = entries(pod("a", labels=label), pod("b", labels=label))
         [unit] = await units_of(waiting, Gangs(Answers(), lambda: 0.0))  # type: ignore[arg-type]
-        assert unit.missing == "gang ns/g: its PodGroup is not there, or says no minMember or minCount"
+        assert str(unit.missing) == "gang ns/g: its PodGroup does not exist, or has no minMember or minCount"
         [unit] = await units_of(waiting, Gangs(Answers({GROUP: {"spec": {"minMember": 2}}}), lambda: 0.0))  # type: ignore[arg-type]
-        assert unit.missing == ""
+        assert unit.missing is None
 
     asyncio.run(run())
 
@@ -57,9 +58,9 @@ def test_a_size_of_thousands_of_digits_harms_no_other_gang() -> None:
     waiting = entries(pod("a", annotations=GANG))
     api = Answers({PODS: {"items": [found, member("c"), member("d")]}})
     [unit] = asyncio.run(units_of(waiting, Gangs(api, lambda: 0.0)))  # type: ignore[arg-type]
-    assert unit.missing == ""
+    assert unit.missing is None
     [entry] = entries(pod("a", annotations=endless))
-    assert "is no size of a gang" in entry.fault
+    assert "is not a gang size" in str(entry.fault)
 
 
 def test_many_gangs_are_asked_about_by_one_paged_list_of_their_namespace() -> None:
@@ -84,7 +85,7 @@ def test_a_round_asks_a_few_questions_and_everybody_has_a_turn() -> None:
         for _ in range(3):
             asked = len(api.asked)
             units = await units_of(waiting, gangs)
-            unknown.append(sum("waits for the API server to be asked" in unit.missing for unit in units))
+            unknown.append(sum(unit.missing is not None and unit.missing.code is Code.GANG_UNKNOWN for unit in units))
             assert len(api.asked) - asked <= 16
         assert unknown == [24, 8, 0]
         now[0] = 6.0  # what was learned is due again: first what was learned longest ago
@@ -120,7 +121,7 @@ def test_a_member_that_is_made_again_joins_those_that_were_let_go(started: list[
     job = [{"uid": "job", "kind": "Job", "name": "job", "controller": True}]
     waiting = entries(pod("c", annotations=GANG, ownerReferences=job))
     [unit] = asyncio.run(units_of(waiting, Gangs(Answers({PODS: {"items": started}}), lambda: 0.0)))  # type: ignore[arg-type]
-    assert (unit.missing == "") == complete
+    assert (unit.missing is None) == complete
 
 
 def test_a_member_made_again_knows_where_the_others_are() -> None:
@@ -141,14 +142,17 @@ def native(spec: dict[str, Any], *names: str) -> Any:
 def test_a_pod_group_of_kubernetes_own() -> None:
     policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
     [unit] = native(policy, "a", "b")
-    assert unit.missing == "gang ns/g waits for its pods: 2 of 3 are here"
+    assert str(unit.missing) == "gang ns/g waits for its pods: 2 of 3 exist"
     [unit] = native(policy | {"schedulingConstraints": {"topology": [{"key": "rack"}]}}, "a", "b", "c")
-    assert (unit.missing, {planned.topology for planned in unit.pods}) == ("", {"rack"})
+    assert (unit.missing, {planned.topology for planned in unit.pods}) == (None, {"rack"})
 
 
 def test_pods_of_a_group_whose_policy_is_no_gang_go_one_by_one() -> None:
     units = native({"schedulingPolicy": {"basic": {}}}, "a", "b")
-    assert [(unit.key, unit.missing, unit.pods[0].gang) for unit in units] == [("ns/a", "", ""), ("ns/b", "", "")]
+    assert [(unit.key, unit.missing, unit.pods[0].gang) for unit in units] == [
+        ("ns/a", None, ""),
+        ("ns/b", None, ""),
+    ]
 
 
 class Lost:
@@ -159,7 +163,7 @@ class Lost:
         self.api = Answers({PODS: {"items": list(there)}}, refuse)
         gangs = Gangs(self.api, lambda: self.now)  # type: ignore[arg-type]
         self.standby = ""
-        self.remnants = Remnants(
+        self.eviction = GangEviction(
             self.api,  # type: ignore[arg-type]
             gangs,
             self._running,
@@ -169,23 +173,23 @@ class Lost:
         )
 
     def _running(self) -> dict[str, list[Pod]]:
-        items = [item for item in self.api._answers[PODS]["items"] if item["status"]["phase"] == "Running"]
+        items = [item for item in self.api.answers[PODS]["items"] if item["status"]["phase"] == "Running"]
         found = [pod(item["metadata"]["name"], annotations=GANG) for item in items if item["spec"].get("nodeName")]
         return {"ns/g": found} if found else {}
 
-    def look(self, now: float) -> list[str]:
+    def check(self, now: float) -> list[str]:
         """Names of the pods evicted."""
         self.now = now
         before = len(self.api.written)
-        asyncio.run(self.remnants.look())
+        asyncio.run(self.eviction.check())
         return [path.split("/")[-2] for path, body in self.api.written[before:] if body["kind"] == "Eviction"]
 
 
 def test_what_is_left_of_a_gang_is_evicted_after_the_time_out_and_not_before() -> None:
     lost = Lost(member("a"), member("b"), member("pending", node="", phase="Pending"))
-    assert lost.look(0.0) == lost.look(59.0) == []
-    assert lost.look(60.0) == ["a", "b", "pending"]
-    assert lost.remnants.num_evicted == 3
+    assert lost.check(0.0) == lost.check(59.0) == []
+    assert lost.check(60.0) == ["a", "b", "pending"]
+    assert lost.eviction.num_evicted == 3
     [(path, body), *_] = lost.api.written
     assert path == "/api/v1/namespaces/ns/pods/a/eviction"
     assert body["deleteOptions"] == {"preconditions": {"uid": "uid-a"}}
@@ -195,33 +199,33 @@ def test_nothing_is_said_of_a_gang_whose_pods_are_all_going(caplog: pytest.LogCa
     going = member("a")
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     lost = Lost(going)
-    assert lost.look(0.0) == lost.look(60.0) == []
+    assert lost.check(0.0) == lost.check(60.0) == []
     assert caplog.messages == []
 
 
 def test_a_gang_that_is_whole_again_in_time_stays() -> None:
     lost = Lost(member("a"), member("b"))
-    lost.look(0.0)
-    lost.api._answers[PODS]["items"].append(member("c"))
-    assert lost.look(59.0) == []
-    lost.api._answers[PODS]["items"].pop()
-    assert lost.look(61.0) == lost.look(120.0) == []  # the time begins anew
-    assert lost.look(121.0) == ["a", "b"]
+    lost.check(0.0)
+    lost.api.answers[PODS]["items"].append(member("c"))
+    assert lost.check(59.0) == []
+    lost.api.answers[PODS]["items"].pop()
+    assert lost.check(61.0) == lost.check(120.0) == []  # the time begins anew
+    assert lost.check(121.0) == ["a", "b"]
 
 
 def test_members_that_have_succeeded_are_not_lost() -> None:
     lost = Lost(member("a"), member("b", phase="Succeeded"), member("c", phase="Succeeded"))
-    assert lost.look(0.0) == lost.look(60.0) == []
+    assert lost.check(0.0) == lost.check(60.0) == []
 
 
 def test_a_standby_evicts_nobody_and_a_refused_eviction_is_tried_again() -> None:
     lost = Lost(member("a"), refuse=[ApiError(429, "TooManyRequests", "disruption budget")])
     lost.standby = "another one leads"
-    assert lost.look(0.0) == lost.look(60.0) == []
+    assert lost.check(0.0) == lost.check(60.0) == []
     lost.standby = ""
-    assert lost.look(61.0) == []
-    lost.look(121.0)
-    assert lost.remnants.num_evicted == 0
-    lost.look(122.0)
-    lost.look(182.0)
-    assert lost.remnants.num_evicted == 1
+    assert lost.check(61.0) == []
+    lost.check(121.0)
+    assert lost.eviction.num_evicted == 0
+    lost.check(122.0)
+    lost.check(182.0)
+    assert lost.eviction.num_evicted == 1

@@ -4,9 +4,11 @@ from typing import Any
 
 import msgspec
 
-from extender.cluster.transports import ApiError, Query
-from extender.queueing.backlogs import Backlog, Entry
-from extender.queueing.manifests import Pod, decode_pod
+from extender.kube.client import ApiError, Query
+from extender.kube.objects import Condition, Node, Pod
+from extender.queueing.pods.backlog import Backlog
+from extender.queueing.pods.entries import Entry
+from extender.queueing.pods.objects import decode_node, decode_pod
 
 GATES = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
 
@@ -36,7 +38,7 @@ class Answers:
     """An API server of a few paths; what was written to it, and what it refuses."""
 
     def __init__(self, answers: dict[str, Any] | None = None, refuse: list[ApiError] | None = None) -> None:
-        self._answers = answers or {}
+        self.answers = answers or {}
         self._refuse = refuse or []
         self.asked: list[str] = []
         self.queries: list[Query] = []
@@ -45,9 +47,9 @@ class Answers:
     async def get(self, path: str, query: Query | None = None) -> bytes:
         self.asked.append(path)
         self.queries.append(query or {})
-        if path not in self._answers:
+        if path not in self.answers:
             raise ApiError(404, "NotFound", path)
-        return msgspec.json.encode(self._answers[path])
+        return msgspec.json.encode(self.answers[path])
 
     async def post(self, path: str, body: bytes) -> bytes:
         return await self.patch(path, body)
@@ -64,3 +66,21 @@ def entries(*pods: Pod) -> list[Entry]:
     for item in pods:
         watched.backlog.upsert(item)
     return watched.backlog.waiting()
+
+
+def node(name: str, cpu: str = "8", **metadata: Any) -> Node:
+    return decode_node(
+        {
+            "metadata": {"name": name, "uid": f"uid-{name}", **metadata},
+            "status": {"allocatable": {"cpu": cpu, "memory": "16Gi"}},
+        }
+    )
+
+
+def refused(manifest: Pod) -> Pod:
+    condition = Condition(type="PodScheduled", reason="Unschedulable", message="no room")
+    return msgspec.structs.replace(manifest, status=msgspec.structs.replace(manifest.status, conditions=[condition]))
+
+
+def nominated(manifest: Pod, node: str) -> Pod:
+    return msgspec.structs.replace(manifest, status=msgspec.structs.replace(manifest.status, nominated_node_name=node))

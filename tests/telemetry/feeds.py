@@ -7,11 +7,10 @@ import numpy as np
 
 from extender.core.observations import Gauge
 from extender.telemetry.errors import TelemetryError
-from extender.telemetry.frames import Command
 from extender.telemetry.readings import Inventory, Reading
 from extender.telemetry.series import Host
-from extender.telemetry.sources import Report
-from tests.service.services import Clock
+from extender.telemetry.sources.source import Command, Report
+from tests.api.services import Clock
 
 
 @dataclass
@@ -25,6 +24,8 @@ class FakeFeed:
     fault: TelemetryError | None = None
     report: Report = field(default_factory=lambda: Report(source="a test"))
     asked: list[Command] = field(default_factory=list)
+    instances: dict[str, str] = field(default_factory=dict)
+    """Addresses, by name."""
     uuids: dict[tuple[str, int], str] = field(default_factory=dict)
 
     async def read(self, command: Command) -> Reading:
@@ -43,7 +44,7 @@ class FakeFeed:
                 for gauge, column in values.items():
                     row = told.get(gauge, ())
                     column.append(row[number] if number < len(row) else float("nan"))
-            inventory.hosts.append(Host((name,), ""))
+            inventory.hosts.append(Host((name,), self.instances.get(name, "")))
         return Reading(
             inventory,
             {gauge: np.array(column, np.float32) for gauge, column in values.items()},

@@ -7,9 +7,8 @@ import pytest
 
 from extender.core.observations import Gauge
 from extender.telemetry.errors import SourceError
-from extender.telemetry.prometheus import Access
-from extender.telemetry.scrapes import ExporterSource
-from extender.telemetry.sources import Samples
+from extender.telemetry.sources.exporters import ExporterSource
+from extender.telemetry.sources.source import Access, Samples
 from tests.telemetry.exporters import V4_8, V4_9, Gpu, Node, dcgm_page, observerward_page
 from tests.telemetry.servers import serving
 

@@ -8,26 +8,21 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from extender.core.features import FEATURES
-from extender.models import files
-from model.baselines import BASELINES
-from model.learned import Foresight, allocations
-from model.learning_commands import evaluate_app, seed_range, train_app
-from model.measures import num_refused
-from model.replays import replay
-from model.traces import read_nodes, read_pods
+from extender.core.valuenet.features import FEATURES
+from extender.ranking import files
+from model.cli.console import seed_range
+from model.cli.learning_commands import evaluate_app, train_app
+from model.simulations.baselines import BASELINES
+from model.simulations.learned import Foresight, allocations
+from model.simulations.measures import num_refused
+from model.simulations.replays import replay
 from model.training import runs
 from model.training.runs import TrainConfig, TrainingError
 from model.training.tasks import SeedError, Tasks
-from model.workloads import workload
-from tests.model.builders import write_openb
+from model.workloads.traces import read_nodes, read_pods
+from model.workloads.workloads import workload
 
 CONFIG = "{train: [small], train_seeds: [1, 2], validation_seeds: [3, 4], population: 4}"
-
-
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_openb(tmp_path_factory.mktemp("openb"), num_nodes=6, num_pods=60)
 
 
 def config(tmp_path: Path, text: str = CONFIG) -> Path:
@@ -43,6 +38,7 @@ def trained(traces: Path, tmp_path: Path, name: str, generations: int, *, resume
     return out
 
 
+@pytest.mark.slow
 def test_equal_configurations_give_equal_models_interrupted_or_not(traces: Path, tmp_path: Path) -> None:
     whole = trained(traces, tmp_path, "whole", 4)
     trained(traces, tmp_path, "parts", 2)
@@ -131,7 +127,7 @@ def test_a_run_is_neither_overwritten_nor_resumed_with_another_configuration(tra
     with pytest.raises(TrainingError, match="nothing to resume"):
         trained(traces, tmp_path, "out", 1, resume=True)
     out = trained(traces, tmp_path, "out", 1)
-    with pytest.raises(TrainingError, match="go on with --resume"):
+    with pytest.raises(TrainingError, match="continue with --resume"):
         trained(traces, tmp_path, "out", 1)
     other = TrainConfig(train=("small",), train_seeds=(1,), validation_seeds=(3,), population=4)
     with pytest.raises(TrainingError, match="of another configuration"):

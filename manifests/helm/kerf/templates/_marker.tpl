@@ -1,4 +1,4 @@
-{{/* CEL: whether a pod asks for GPUs by annotation or label; as `asks_by_word` of extender/core/requests.py. */}}
+{{/* CEL: whether a pod asks for GPUs by annotation or label; as `asks_by_word` of extender/core/resources/requests.py. */}}
 {{- define "kerf.marker.asks" -}}
 (has({{ . }}.metadata.annotations) && (
   ['kerf.dev/gpu-count', 'kerf.dev/gpu-memory-each', 'kerf.dev/gpu-memory-total'].exists(key,

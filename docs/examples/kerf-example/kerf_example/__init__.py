@@ -1,0 +1,1 @@
+"""What a package can add to Kerf."""

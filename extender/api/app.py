@@ -1,0 +1,86 @@
+"""The application: the service's routes and page, started and stopped with the app's lifespan."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from fastapi import FastAPI
+
+from extender import __version__
+from extender.api.build import Part, Parts, build_parts, build_service
+from extender.api.routes import KerfApp, install_routes
+from extender.api.service import Service
+from extender.kube.client import Transport
+from extender.ledger.mirror import Mirror
+from extender.metrics.usage import usage_metrics
+from extender.page.routes import install_page
+from extender.page.stream import Streams
+from extender.page.view import PageView
+from extender.settings.tree import Settings
+from extender.telemetry.readings import Feed
+from extender.telemetry.service import rules_of
+
+_MAX_WAITING_SHOWN: Final = 100
+
+
+def create_app(
+    settings: Settings,
+    transport: Transport,
+    clock: Callable[[], float] = time.monotonic,
+    feed: Feed | None = None,
+) -> KerfApp:
+    """The service on an API server, or on what stands in for one. Nothing runs before the app's lifespan begins.
+
+    `feed` is where telemetry comes from, a reading process when none is given.
+    """
+    parts = build_parts(settings, transport, clock, feed)
+    service = build_service(settings, parts)
+    app = KerfApp(
+        title="Kerf",
+        summary="A kube-scheduler extender that puts GPU pods on the right GPUs.",
+        version=__version__,
+        docs_url=None,  # FastAPI's pages load their scripts from a CDN; ours is in pages.py
+        redoc_url=None,
+        lifespan=_lifespan(transport, parts.base.mirror, parts.in_background),
+    )
+    app.state.parts, app.state.service = parts, service
+    install_routes(app, service)
+    app.verbs = parts.traces.around(app.verbs)
+    app.state.streams = _install_page(app, service, parts)
+    return app
+
+
+def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
+    """The page, and the stream that fills it."""
+    base, rules = parts.base, rules_of(service.settings.telemetry)
+    waitlist = service.waitlist
+    panels = {
+        "totals": lambda: service.overviews.totals(base.ledger.snapshot(base.clock())),
+        "status": service.status,
+        "waiting": lambda: waitlist.listing(_MAX_WAITING_SHOWN),
+    }
+    view = PageView(base.ledger, parts.placer, parts.rejections, rules, panels, base.clock)
+    streams = Streams(view, lambda: service.draining)
+    install_page(app, streams)
+    service.metrics.add(lambda: usage_metrics(service.placer.snapshot(), service.status(), streams.num_open))
+    return streams
+
+
+def _lifespan(
+    transport: Transport, mirror: Mirror, parts: Sequence[Part]
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Starts the parts in order, and stops them in reverse: leadership ends before events and the mirror do."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            await transport.start()
+            stack.push_async_callback(transport.close)
+            stack.push_async_callback(mirror.stop)  # whoever leads has started it
+            for part in parts:
+                part.start()
+                stack.push_async_callback(part.stop)
+            yield
+
+    return lifespan

@@ -1,0 +1,248 @@
+"""The opt-in webhook: containers of pods that ask for GPUs by annotation or label alone are told which they got.
+
+No device plugin knows of such a request, so nobody gives the container its GPUs. The NVIDIA container runtime reads
+`NVIDIA_VISIBLE_DEVICES`; the webhook sets it from the assignment annotation by the downward API, which the kubelet
+resolves when the container starts, after the Binding has written the annotation.
+
+And pods that ask so are marked, whatever else they are told: kube-scheduler asks Kerf, or waits for it, by a resource.
+
+Never in the way: whatever comes is answered with `allowed: true`, with a warning where something was not understood.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from extender.core.annotations import MARKER, asks_by_word
+from extender.core.clusters import Cluster
+from extender.core.resources.requests import AskedUnit, RequestError
+from extender.kube import objects
+from extender.kube.decoding import Decoder
+from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS
+from extender.plugins.managed_resources import is_managed
+from extender.plugins.pods import read_pod_request
+from extender.settings.webhook import Devices
+
+VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+INJECT_LABEL: Final = "kerf.dev/inject"
+"""On a namespace or a pod: "enabled" opts in (the API server looks at it), "disabled" on a pod opts out."""
+CONTAINERS: Final = "kerf.dev/gpu-containers"
+"""Names of the containers that get the GPUs, separated by commas; all but init containers unless said."""
+
+_VOID: Final = "void"
+_NOTHING: Final = frozenset((_VOID, "none", ""))
+_FIELDS: Final = {name: f"metadata.annotations['{name}']" for name in (ASSIGNED_GPUS, ASSIGNED_UUIDS)}
+_PLUGINS: Final = ("nvidia.com/", "aliyun.com/gpu-")
+_API_VERSION: Final = "admission.k8s.io/v1"
+_MAX_WARNING_CHARS: Final = 250  # the API server cuts longer ones off
+_MAX_WARNINGS: Final = 8
+
+
+class _FieldRef(objects.Object, rename="camel"):
+    field_path: str = ""
+
+
+class _ValueFrom(objects.Object, rename="camel"):
+    field_ref: _FieldRef | None = None
+
+
+class _Variable(objects.Object, rename="camel"):
+    name: str = ""
+    value: str | None = None
+    value_from: _ValueFrom | None = None
+
+
+class _Container(objects.Object):
+    name: str = ""
+    env: list[_Variable] | None = None
+    resources: objects.Resources | None = None
+
+
+class _Spec(objects.Object, rename="camel"):
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+    resource_claims: list[Any] | None = None
+
+
+class _Pod(objects.Object):
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class GroupKind(objects.Object):
+    """What kind of object, in which API group; "" is the core's."""
+
+    group: str = ""
+    kind: str = ""
+
+
+class AdmissionRequest(objects.Object, rename="camel"):
+    """What the API server is about to store."""
+
+    uid: str = ""
+    kind: GroupKind = msgspec.field(default_factory=GroupKind)
+    sub_resource: str = ""
+    operation: str = ""
+    object: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+
+
+class AdmissionReview(objects.Object, rename="camel"):
+    """The body, `k8s.io/api/admission/v1`."""
+
+    api_version: str = ""
+    kind: str = ""
+    request: AdmissionRequest | None = None
+
+
+class AdmissionResponse(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
+    """The verdict, which is always yes."""
+
+    uid: str
+    allowed: bool
+    patch_type: str = ""
+    patch: bytes = b""
+    """JSON Patch, as base64."""
+    warnings: tuple[str, ...] = ()
+
+
+class AdmissionAnswer(msgspec.Struct, gc=False, rename="camel"):
+    """The answer, an AdmissionReview as well."""
+
+    response: AdmissionResponse
+    api_version: str = _API_VERSION
+    kind: str = "AdmissionReview"
+
+
+Operation = dict[str, Any]
+"""One operation of a JSON Patch (RFC 6902)."""
+
+_review_decoder: Final = Decoder(AdmissionReview)
+_pod_decoder: Final = Decoder(objects.Pod)
+_containers_decoder: Final = Decoder(_Pod)
+
+
+def settled(devices: Devices, cluster: Cluster) -> Devices:
+    """UUIDS or INDICES, for AUTO by what the cluster tells: an index is always known, a UUID not on every node."""
+    if devices is not Devices.AUTO:
+        return devices
+    known = [all(uuids) for uuids in cluster.gpu_uuids if uuids]
+    return Devices.UUIDS if known and all(known) else Devices.INDICES
+
+
+def mutate(body: bytes, devices: Callable[[], Devices]) -> bytes:
+    """Answer an AdmissionReview; `devices` says what to inject, and is asked only where something is injected."""
+    request = read_creation(body)
+    if isinstance(request, bytes):
+        return request
+    try:
+        pod, containers = _pod_decoder.decode(request.object), _containers_decoder.decode(request.object)
+    except msgspec.DecodeError as error:
+        return allow(request.uid, f"the pod can't be read: {error}")
+    marks = mark(pod.metadata, pod.spec)
+    try:
+        asks = read_pod_request(pod).gpus
+    except RequestError as error:
+        return allow(request.uid, str(error), patch=marks)
+    labels = pod.metadata.labels or {}
+    if asks is None or asks.unit is not AskedUnit.WHOLE or _served_by_plugin(containers.spec):
+        return allow(request.uid, patch=marks)
+    if labels.get(INJECT_LABEL) == "disabled":
+        return allow(request.uid, patch=marks)
+    field = _FIELDS[ASSIGNED_UUIDS if devices() is Devices.UUIDS else ASSIGNED_GPUS]
+    warnings: list[str] = []
+    patch = list(_patch(containers.spec, pod.metadata.annotations or {}, field, warnings))
+    return allow(request.uid, *warnings, patch=[*patch, *marks])
+
+
+def mark(metadata: objects.Metadata, spec: objects.PodSpec) -> list[Operation]:
+    """What adds the marker to a pod that asks for GPUs by annotation or label alone; none for all others."""
+    if spec.node_name or is_managed(spec) or not spec.containers:
+        return []
+    if not asks_by_word(metadata.annotations or {}, metadata.labels or {}):
+        return []
+    path, marked = "/spec/containers/0/resources", {MARKER: "1"}
+    resources = spec.containers[0].resources
+    if resources is None:
+        return [{"op": "add", "path": path, "value": {"limits": marked}}]
+    if resources.limits is None:
+        return [{"op": "add", "path": f"{path}/limits", "value": marked}]
+    return [{"op": "add", "path": f"{path}/limits/{MARKER.replace('/', '~1')}", "value": "1"}]
+
+
+def read_creation(body: bytes) -> AdmissionRequest | bytes:
+    """The pod that is about to be created; else the answer to give at once."""
+    try:
+        review = _review_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        return allow("", f"the AdmissionReview can't be read: {error}")
+    request = review.request
+    if request is None or not request.uid or review.api_version != _API_VERSION or review.kind != "AdmissionReview":
+        return allow("" if request is None else request.uid, f"the body is not an AdmissionReview of {_API_VERSION}")
+    if (request.kind.group, request.kind.kind) != ("", "Pod") or request.operation != "CREATE" or request.sub_resource:
+        return allow(request.uid)
+    return request
+
+
+def allow(uid: str, *warnings: str, patch: list[Operation] | None = None) -> bytes:
+    """The answer that lets a pod pass, changed by a patch."""
+    response = AdmissionResponse(
+        uid,
+        True,
+        "JSONPatch" if patch else "",
+        msgspec.json.encode(patch) if patch else b"",
+        tuple(_printable(f"kerf: {warning}") for warning in warnings[:_MAX_WARNINGS]),
+    )
+    return msgspec.json.encode(AdmissionAnswer(response))
+
+
+def _served_by_plugin(spec: _Spec) -> bool:
+    """Whether some device plugin or driver gives the pod its GPUs: then it also says so to the container."""
+    names = {
+        name
+        for container in (*(spec.containers or ()), *(spec.init_containers or ()))
+        if container.resources is not None
+        for name in (*(container.resources.limits or ()), *(container.resources.requests or ()))
+    }
+    return bool(spec.resource_claims) or any(name.startswith(_PLUGINS) for name in names)
+
+
+def _patch(spec: _Spec, annotations: Mapping[str, str], field: str, warnings: list[str]) -> Iterator[Operation]:
+    """The operations; none where the pod is as it should be already."""
+    text = annotations.get(CONTAINERS, "").strip()
+    chosen = {name.strip() for name in text.split(",")} if text else {item.name for item in spec.containers or ()}
+    lists = (("containers", spec.containers or []), ("initContainers", spec.init_containers or []))
+    missing = chosen - {container.name for _, containers in lists for container in containers}
+    if missing:
+        warnings.append(f'{CONTAINERS}: the pod has no container "{min(missing)}"')
+    for key, containers in lists:
+        for index, container in enumerate(containers):
+            path = f"/spec/{key}/{index}/env"
+            wanted = {"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
+            if container.name not in chosen:
+                wanted = {"name": VISIBLE_DEVICES, "value": _VOID}
+            own = [at for at, variable in enumerate(container.env or ()) if variable.name == VISIBLE_DEVICES]
+            if container.env is None:
+                yield {"op": "add", "path": path, "value": [wanted]}
+            elif not own:
+                # Before all others, which may refer to it.
+                yield {"op": "add", "path": f"{path}/0", "value": wanted}
+            elif not _is_as_wanted(container.env[own[-1]], chosen=container.name in chosen):
+                # Of several the last one counts.
+                warnings.append(
+                    f"{VISIBLE_DEVICES} of container {container.name} is replaced by the GPUs that Kerf assigns"
+                )
+                yield {"op": "replace", "path": f"{path}/{own[-1]}", "value": wanted}
+
+
+def _is_as_wanted(variable: _Variable, *, chosen: bool) -> bool:
+    """Whether a container's own setting shows it no GPU, or those that are assigned."""
+    source = variable.value_from
+    if source is None:
+        return (variable.value or "") in _NOTHING
+    return chosen and source.field_ref is not None and source.field_ref.field_path in _FIELDS.values()
+
+
+def _printable(text: str) -> str:
+    """A warning as an HTTP header takes it."""
+    plain = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
+    return plain if len(plain) <= _MAX_WARNING_CHARS else plain[: _MAX_WARNING_CHARS - 3] + "..."

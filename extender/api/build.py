@@ -1,0 +1,203 @@
+"""All parts of a service, wired together as the settings want them."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from extender.api.evictions import Evictions
+from extender.api.readiness import Readiness
+from extender.api.service import Service
+from extender.api.verbs import Verbs
+from extender.core.policies.policy import Policy
+from extender.explain.explanations import RejectionLog
+from extender.explain.fixes import Fixes
+from extender.explain.overview import Overviews
+from extender.explain.undecided_pods import UndecidedPods
+from extender.explain.waiting_pods import Waitlist
+from extender.explain.what_if import WhatIfAnswers
+from extender.kube.background import Tasks
+from extender.kube.client import Transport
+from extender.metrics.queueing import pipeline_metrics, queue_metrics
+from extender.metrics.ranking import rank_metrics
+from extender.metrics.registry import Metrics
+from extender.metrics.scheduling import cluster_metrics, leadership_metrics, task_metrics
+from extender.metrics.telemetry import telemetry_metrics
+from extender.metrics.traces import Traces
+from extender.pipelines.build import build_pipelines
+from extender.pipelines.controller import PipelineController
+from extender.queueing.build import build_queue
+from extender.queueing.controller import QueueController
+from extender.ranking.service import LearnedRank
+from extender.ranking.shadow import Shadow
+from extender.scheduling.build import Foundation, build_binder, build_foundation, build_waker
+from extender.scheduling.placer import Placer
+from extender.scheduling.preemption import Preemptor
+from extender.scheduling.queue_rules import QueueRules
+from extender.scheduling.waking.unbound_pods import UnboundPods, UnboundWatch
+from extender.scheduling.waking.waker import Waker
+from extender.settings.ranking import ModelMode
+from extender.settings.tree import Settings
+from extender.telemetry.owners import OwnerUsage
+from extender.telemetry.readings import Feed
+from extender.telemetry.service import Telemetry, build_telemetry, policies_of, rules_of
+
+
+class Part(Protocol):
+    """What works in the background."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@runtime_checkable
+class _Busy(Protocol):
+    """What has tasks of its own."""
+
+    tasks: Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the verbs are answered by, and what works in the background; None where it is not wanted."""
+
+    base: Foundation
+    owners: OwnerUsage
+    telemetry: Telemetry | None
+    rank: LearnedRank
+    shadow: Shadow | None
+    placer: Placer
+    unbound: UnboundPods
+    queue: QueueController | None
+    rules: QueueRules
+    """The queue's, those of no queue where there is none."""
+    pipelines: PipelineController | None
+    rejections: RejectionLog
+    waker: Waker
+    metrics: Metrics
+    traces: Traces
+    verbs: Verbs
+    in_background: Sequence[Part]
+    """In the order in which they start."""
+
+
+def build_parts(
+    settings: Settings, transport: Transport, clock: Callable[[], float], feed: Feed | None = None
+) -> Parts:
+    """As the settings want them; `feed` as of `observe`."""
+    base = build_foundation(settings, transport, clock)
+    ledger, mirror = base.ledger, base.mirror
+    owners, metrics, rejections = OwnerUsage(), Metrics(), RejectionLog()
+    telemetry = build_telemetry(settings.telemetry, base, owners, feed)
+    policies = policies_of(settings)
+    rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
+    placer = _placer(settings, base, policies, rank, owners)
+    unbound = UnboundPods(placer.read_request, time.time)
+    queue = build_queue(settings, base, placer, unbound, rank.takes_more, rejections.last)
+    rules = queue or QueueRules()
+    waker = build_waker(settings, base, placer, unbound, rules, rejections.last)
+    binder = build_binder(base, placer, waker, rules)
+    shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
+    readiness = Readiness(placer, mirror, base.fence)
+    preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
+    verbs = Verbs(
+        *(placer, binder, waker, base.fence, readiness),
+        *(Evictions(preemptor, placer, readiness, metrics, rules), metrics, rejections),
+        queue=rules,
+        mode=settings.decisions.mode,
+        near_best_nodes=settings.decisions.near_best_nodes,
+        on_decision=shadow.offer if shadow else None,
+    )
+    watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
+    pipelines = build_pipelines(settings, base)
+    traces = Traces(settings.traces)
+    wanted: tuple[Part | None, ...] = (
+        *(traces, base.events, base.leadership, waker, binder.settler),
+        *(queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow),
+    )
+    in_background = [part for part in wanted if part is not None]
+    return Parts(
+        base=base,
+        owners=owners,
+        telemetry=telemetry,
+        rank=rank,
+        shadow=shadow,
+        placer=placer,
+        unbound=unbound,
+        queue=queue,
+        rules=rules,
+        pipelines=pipelines,
+        rejections=rejections,
+        waker=waker,
+        metrics=metrics,
+        traces=traces,
+        verbs=verbs,
+        in_background=in_background,
+    )
+
+
+def _placer(
+    settings: Settings, base: Foundation, policies: Mapping[str, Policy], rank: LearnedRank, owners: OwnerUsage
+) -> Placer:
+    placer = Placer(
+        base.ledger,
+        default_policy=settings.decisions.policy,
+        clock=base.clock,
+        wall_clock=time.time,
+        policies=policies,
+        load_of=owners.expected_load,
+        canary=rank.canary,
+        on_request=rank.mix.asked,
+    )
+    base.mirror.listeners += [placer, rank.mix]
+    return placer
+
+
+def build_service(settings: Settings, parts: Parts) -> Service:
+    """What routes speak to."""
+    base, placer, queue = parts.base, parts.placer, parts.queue
+    ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
+    what_if = WhatIfAnswers(
+        *(base.transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
+        max_s=settings.access.what_if_s,
+    )
+    backlog = queue.backlog if queue else None
+    waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
+    service = Service(
+        settings=settings,
+        mirror=mirror,
+        fence=base.fence,
+        placer=placer,
+        verbs=parts.verbs,
+        metrics=parts.metrics,
+        owners=parts.owners,
+        fixes=Fixes(placer, ledger, rules, time.time),
+        what_if=what_if,
+        waitlist=waitlist,
+        overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules),
+        undecided=UndecidedPods(base.transport, placer),
+        rank=parts.rank,
+        observer=parts.telemetry.observer if parts.telemetry else None,
+        shadow=parts.shadow,
+        tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
+    )
+    _add_metrics(parts, service)
+    return service
+
+
+def _add_metrics(parts: Parts, service: Service) -> None:
+    """What Prometheus reads of each part."""
+    base, add = parts.base, parts.metrics.add
+    readers = [reader for reader in (base.mirror, parts.queue, parts.pipelines) if reader is not None]
+    add(lambda: cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
+    add(lambda: leadership_metrics(base.fence, base.leadership))
+    add(lambda: rank_metrics(parts.rank, parts.shadow))
+    add(lambda: task_metrics(service.tasks))
+    if parts.queue is not None:
+        add(partial(queue_metrics, parts.queue))
+    if parts.pipelines is not None:
+        add(partial(pipeline_metrics, parts.pipelines))
+    if parts.telemetry is not None:
+        add(partial(telemetry_metrics, parts.telemetry.observer, parts.telemetry.unmanaged))

@@ -1,0 +1,134 @@
+"""The paths that take a JSON body: what kube-scheduler, the API server and people ask, each one line of a table."""
+
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from extender.api import assigned_gpus_webhook, gate_webhook, preemption_wire, wire
+from extender.api.readiness import UnavailableError
+from extender.api.verbs import Verbs
+from extender.explain.what_if_process import WhatIf
+from extender.settings.webhook import Devices
+
+if TYPE_CHECKING:
+    from extender.api.service import Service
+
+_FAULTS = BAD_REQUEST, TOO_LARGE, UNAVAILABLE = 400, 413, 503
+
+
+class Caller(Enum):
+    """Who calls, which settles what a call has to bring."""
+
+    SCHEDULER = "kube-scheduler"
+    """A certificate, where there is a CA for them."""
+    API_SERVER = "the API server"
+    """Nothing: it has no certificate by default, and there is nothing to be had."""
+    READER = "explanation"
+    """Nothing more than the guard has asked."""
+
+
+class Call(NamedTuple):
+    """One path."""
+
+    path: str
+    verb: str
+    """In metrics."""
+    asks: type
+    answers: type | str
+    """A type, or the name of its schema."""
+    answer: Callable[[bytes], bytes | Awaitable[bytes]]
+    """Body to body; raises what has a status of its own (endpoints.STATUSES)."""
+    summary: str
+    fault: Callable[[str], bytes] | None = None
+    """How a fault is told with status 200; None where the status tells it."""
+    faults: tuple[int, ...] = ()
+    """The statuses otherwise."""
+    caller: Caller = Caller.SCHEDULER
+
+
+def calls_of(service: "Service") -> list[Call]:
+    """All of them."""
+
+    async def what_if(body: bytes) -> bytes:
+        if fault := service.mirror.fault():
+            raise UnavailableError(fault)
+        return await service.what_if.answer(body)
+
+    return [
+        *_verbs(service.verbs),
+        *_hooks(service),
+        Call(
+            *("/what-if", "what-if", WhatIf, "WhatIfResult", what_if),
+            "Where a batch of pods would go and what would stay pending, on a copy of the cluster. Changes nothing.",
+            faults=_FAULTS,
+            caller=Caller.READER,
+        ),
+    ]
+
+
+def _verbs(verbs: Verbs) -> list[Call]:
+    """What kube-scheduler asks: by the entries `others` too, which it may skip (extender.plugins.managed_resources)."""
+    filtering = wire.ExtenderArgs, wire.FilterResult
+    prioritizing = wire.ExtenderArgs, "HostPriorityList"
+    return [
+        Call(
+            *("/filter", "filter", *filtering, verbs.filter),
+            "Which candidate nodes fit a pod. Errors are reported in `Error`, always with status 200.",
+            _filter_fault,
+        ),
+        Call(
+            *("/prioritize", "prioritize", *prioritizing, verbs.prioritize),
+            "Scores of candidate nodes, 0 to 10. The protocol has no field for errors, so they get another status.",
+            faults=_FAULTS,
+        ),
+        Call(
+            *("/others/filter", "others-filter", *filtering, partial(verbs.filter, others=True)),
+            "Like /filter, for the second extender entry. GPU pods of the first pass; those of neither are rejected.",
+            _filter_fault,
+        ),
+        Call(
+            *("/others/prioritize", "others-prioritize", *prioritizing, partial(verbs.prioritize, others=True)),
+            "Like /prioritize, for the second extender entry. Pods of the first get no scores.",
+            faults=_FAULTS,
+        ),
+        Call(
+            *("/preempt", "preempt", preemption_wire.ExtenderPreemptionArgs, preemption_wire.PreemptionResult),
+            verbs.evictions.preempt,
+            "Which of the proposed evictions would make room for a pod; none if in doubt.",
+            faults=(BAD_REQUEST, TOO_LARGE),
+        ),
+        Call(
+            *("/bind", "bind", wire.ExtenderBindingArgs, wire.BindResult, verbs.bind),
+            "Binds a pod to a node with its GPUs. Errors are reported in `Error`, always with status 200.",
+            lambda text: wire.encode(wire.BindResult(text)),
+        ),
+    ]
+
+
+def _hooks(service: "Service") -> list[Call]:
+    """What the API server asks."""
+    types: tuple[Any, Any] = assigned_gpus_webhook.AdmissionReview, assigned_gpus_webhook.AdmissionAnswer
+    allow = partial(assigned_gpus_webhook.allow, "")
+
+    def devices() -> Devices:
+        return assigned_gpus_webhook.settled(service.settings.webhook.devices, service.placer.snapshot())
+
+    return [
+        Call(
+            *("/mutate", "mutate", *types, lambda body: assigned_gpus_webhook.mutate(body, devices)),
+            "Tells a pod's containers which GPUs they have. Always allows the pod; errors become warnings.",
+            allow,
+            caller=Caller.API_SERVER,
+        ),
+        Call(
+            *("/gate", "gate", *types, gate_webhook.gate),
+            "Adds the queue's scheduling gate to pods that opt in. Always allows the pod; errors become warnings.",
+            allow,
+            caller=Caller.API_SERVER,
+        ),
+    ]
+
+
+def _filter_fault(text: str) -> bytes:
+    return wire.encode(wire.FilterResult(error=text))

@@ -1,0 +1,161 @@
+"""HTTP routes: the calls, ahead of everything else; and what people and probes read, by FastAPI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Query, Response
+from fastapi.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from extender import __version__
+from extender.api import wire
+from extender.api.calls import Caller, calls_of
+from extender.api.endpoints import Endpoint
+from extender.api.openapi import describe_calls
+from extender.core.resources.requests import NO_REQUEST
+from extender.explain.explanations import explain
+from extender.explain.fixes import Question, now, running, suggestions
+from extender.explain.undecided_pods import UndecidedError
+from extender.server import access
+from extender.telemetry.service import describe, interference_of
+
+if TYPE_CHECKING:
+    from extender.api.service import Service
+
+
+class KerfApp(FastAPI):
+    """A FastAPI application that answers the verbs ahead of routing and middleware: those cost more than a decision."""
+
+    verbs: Mapping[str, ASGIApp] = {}
+    """By path; what is not a POST to one of them is FastAPI's, behind the guard."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        verb = self.verbs.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        await (verb or super().__call__)(scope, receive, send)
+
+
+def install_routes(app: KerfApp, service: Service) -> None:
+    """Give the app its routes."""
+    calls = calls_of(service)
+    endpoints = {call: Endpoint(call, service) for call in calls}
+    app.verbs = {call.path: endpoint for call, endpoint in endpoints.items() if call.caller is not Caller.READER}
+    for call, endpoint in endpoints.items():
+        app.router.routes.append(Route(call.path, endpoint, methods=["POST"]))  # answers other methods with 405
+    app.add_middleware(access.Guard, settings=service.settings.access)
+    _install_operation(app, service)
+    _install_explanations(app, service)
+    describe_calls(app, calls)
+
+
+def _install_operation(app: FastAPI, service: Service) -> None:
+    """What probes, Prometheus and administrators call."""
+
+    @app.get("/healthz", tags=["operation"], responses={503: {"description": "Needs a restart; gives the reason."}})
+    async def healthz() -> JSONResponse:
+        """Alive: no essential task has died repeatedly. If one has, Kerf needs a restart."""
+        return _status(service.hopeless())
+
+    @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready; gives the reason."}})
+    async def readyz() -> JSONResponse:
+        """Ready: this replica leads, and nodes and pods are synced and current."""
+        return _status(service.fault(), service.degraded())
+
+    @app.get("/syncz", tags=["operation"], responses={503: {"description": "Not synced; gives the reason."}})
+    async def syncz() -> JSONResponse:
+        """Synced: ready to decide, or to take over. The kube-scheduler beside a sidecar waits for this."""
+        return _status(service.mirror.fault())
+
+    @app.get("/telemetry", tags=["operation"])
+    async def telemetry() -> JSONResponse:
+        """Where GPU samples come from, how old they are, and which nodes they match."""
+        return JSONResponse(describe(service.observer, service.owners))
+
+    @app.get("/model", tags=["operation"])
+    async def model() -> JSONResponse:
+        """The learned rank: its model, the expected mix of pods, and whether it is in use."""
+        return JSONResponse(service.rank.describe())
+
+    @app.get("/version", tags=["operation"])
+    async def version() -> dict[str, str]:
+        """Version, mode and policy."""
+        policy = service.placer.policy_of(NO_REQUEST)
+        return {"version": __version__, "mode": service.settings.decisions.mode.value, "policy": policy.name}
+
+    @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """Prometheus metrics."""
+        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _install_explanations(app: FastAPI, service: Service) -> None:
+    """What people call who want to know why."""
+
+    @app.get(
+        "/explain/pod/{namespace}/{name}",
+        tags=["explanation"],
+        responses={404: {"description": "No recent decision about this pod, and it is not waiting for GPUs."}},
+    )
+    async def explain_pod(namespace: str, name: str) -> Response:
+        """Why a pod is where it is, or pending: the newest recorded decision, and what has changed since.
+
+        For a pending pod without one: what Kerf would decide now among all nodes, with `offered` false.
+        """
+        kept = service.placer.decided.last(namespace, name)
+        try:
+            placement = kept or await service.undecided.consider(namespace, name)
+        except UndecidedError as error:
+            return JSONResponse({"detail": str(error)}, status_code=404)
+        question = service.fixes.ask(placement)
+        # In a thread: what is asked by people must not keep kube-scheduler waiting.
+        told = await asyncio.to_thread(_explained, question)
+        told["offered"] = kept is not None
+        if kept is None:
+            told = {"wouldFit": []} | told | {"verdict": "unasked"}
+        for suggestion in told.get("wouldFit", []):
+            if suggestion["change"] == "room":
+                suggestion.update(service.fixes.occupied(question, suggestion["nodes"][0]))
+        if (cost := interference_of(placement, service.owners)) is not None:
+            told["interference"] = cost
+        content = await asyncio.to_thread(wire.encode, told)  # megabytes where there are thousands of candidates
+        return Response(content, media_type="application/json")
+
+    @app.get("/nodes", tags=["explanation"])
+    async def nodes(
+        limit: Annotated[int, Query(ge=1, le=1000, description="Most nodes on the page.")] = 100,
+        after: Annotated[str, Query(max_length=253, description="`next` of the previous page.")] = "",
+        gpus: Annotated[bool, Query(description="Only nodes with GPUs.")] = False,
+    ) -> JSONResponse:
+        """What is booked and used: totals of the cluster, and its nodes in pages."""
+        return JSONResponse(service.overviews.page(limit, after, gpus_only=gpus))
+
+    @app.get(
+        "/nodes/{node}",
+        tags=["explanation"],
+        responses={404: {"description": "No node has that name."}},
+    )
+    async def one_node(node: str) -> JSONResponse:
+        """A node's GPUs: what is booked and used of each, and which pods hold them."""
+        told = service.overviews.node(node)
+        if told is None:
+            return JSONResponse({"detail": f"no node is named {node}"}, status_code=404)
+        return JSONResponse(told | {"holders": service.fixes.held_on(node)})
+
+
+def _explained(question: Question) -> dict[str, Any]:
+    told = explain(question.placement, question.rules, question.policy.rules)
+    told["now"] = now(question)
+    told |= running(question)
+    if told["verdict"] != "placed":
+        told["wouldFit"] = suggestions(question)
+    return told
+
+
+def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:
+    body: dict[str, Any] = {"status": fault or "ok"}
+    if degraded:
+        body["degraded"] = degraded
+    return JSONResponse(body, status_code=503 if fault else 200)

@@ -1,0 +1,86 @@
+"""The parts of a running service, and how it is."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from extender import __version__
+from extender.api.verbs import Verbs
+from extender.core.resources.requests import NO_REQUEST
+from extender.explain.fixes import Fixes
+from extender.explain.overview import Overviews
+from extender.explain.undecided_pods import UndecidedPods
+from extender.explain.waiting_pods import Waitlist
+from extender.explain.what_if import WhatIfAnswers
+from extender.kube.background import Tasks
+from extender.ledger.mirror import Mirror
+from extender.metrics.registry import Metrics
+from extender.ranking.service import LearnedRank
+from extender.ranking.shadow import Shadow
+from extender.scheduling.fence import Fence
+from extender.scheduling.placer import Placer
+from extender.settings.tree import Settings
+from extender.telemetry.observer import Observer
+from extender.telemetry.owners import OwnerUsage
+from extender.telemetry.status import State
+
+
+@dataclass
+class Service:
+    """The parts of a running service that routes speak to."""
+
+    settings: Settings
+    mirror: Mirror
+    fence: Fence
+    placer: Placer
+    verbs: Verbs
+    metrics: Metrics
+    owners: OwnerUsage
+    fixes: Fixes
+    what_if: WhatIfAnswers
+    waitlist: Waitlist
+    overviews: Overviews
+    undecided: UndecidedPods
+    rank: LearnedRank
+    observer: Observer | None = None
+    """None when telemetry is off."""
+    shadow: Shadow | None = None
+    """None but in shadow mode."""
+    tasks: Sequence[Tasks] = ()
+    """What works in the background."""
+    draining: bool = field(default=False)
+    """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
+
+    def fault(self) -> str:
+        """Why the service is not ready, "" when it is."""
+        return "shutting down" if self.draining else self.fence.fault() or self.mirror.fault()
+
+    def degraded(self) -> list[str]:
+        """What works less well than it should, while the service is ready all the same."""
+        faults = {"telemetry": self.observer.fault() if self.observer else "", "model": self.rank.fault()}
+        lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
+        return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking
+
+    def hopeless(self) -> str:
+        """Why the process had better end and begin anew, "" for nothing."""
+        return next((fault for tasks in self.tasks if (fault := tasks.hopeless())), "")
+
+    def status(self) -> dict[str, Any]:
+        """What the service says of itself to people; ages in whole seconds."""
+        policy, observer = self.placer.policy_of(NO_REQUEST), self.observer
+        age_s = observer.age_s() if observer else math.inf
+        return {
+            "version": __version__,
+            "mode": self.settings.decisions.mode.value,
+            "policy": policy.name,
+            "ranking": policy.description,
+            "model": self.rank.summary(),
+            "fault": self.fault(),
+            "degraded": self.degraded(),
+            "queue": self.settings.queue.enabled,
+            "telemetry": {
+                "state": observer.status.state if observer else State.OFF,
+                "ageSeconds": int(age_s) if math.isfinite(age_s) else None,
+            },
+        }

@@ -1,0 +1,1 @@
+"""A running Kerf, as commands ask it."""

@@ -1,0 +1,235 @@
+"""What commands share that ask a running Kerf: where it is, one HTTP request, and its answer as table, JSON or YAML."""
+
+import inspect
+import json
+import os
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from enum import StrEnum
+from functools import wraps
+from http.client import HTTPException
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPSHandler as Https
+from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+
+import typer
+from rich.console import Console
+
+from extender.cli.client.port_forwards import Cluster, ClusterError, KerfPod
+
+_TIMEOUT_S = 30.0
+_PLAIN_WIDTH = 160
+"""Columns of a table that goes to a file or a pipe."""
+
+
+class Output(StrEnum):
+    """Form of an answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
+_OK = 200
+DEFAULT_SERVER = "http://127.0.0.1:8888"
+TOKEN_FILE, CERT_FILE, KEY_FILE = "KERF_SERVER_TOKEN_FILE", "KERF_SERVER_CERT_FILE", "KERF_SERVER_KEY_FILE"
+"""Variables that name files with what a Kerf beyond loopback asks for: a token, or a certificate with its key."""
+
+FAILED, USAGE, PENDING, UNKNOWN = 1, 2, 3, 4
+"""Exit statuses: no Kerf answers or it can't; wrong usage; a pod stays pending; Kerf does not know it."""
+
+
+class AnswerError(Exception):
+    """Kerf has answered with a status that means no."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class Kerf:
+    """A running Kerf: that at an address, or that of a cluster, by a port-forward for as long as the command runs."""
+
+    def __init__(
+        self,
+        context: typer.Context,
+        *,
+        server: Annotated[
+            str | None,
+            typer.Option(
+                "--server",
+                "-s",
+                envvar="KERF_SERVER_URL",
+                help="Address of a running Kerf; default: http://127.0.0.1:8888.",
+            ),
+        ] = None,
+        ca_file: Annotated[
+            Path | None,
+            typer.Option("--ca-file", envvar="KERF_SERVER_CA_FILE", help="File with the CA of its certificate."),
+        ] = None,
+        kubeconfig: Annotated[
+            str | None, typer.Option(help="Ask Kerf in this kubeconfig's cluster, through a port-forward.")
+        ] = None,
+        kube_context: Annotated[
+            str | None, typer.Option("--context", help="Ask Kerf in this context's cluster, through a port-forward.")
+        ] = None,
+        kerf_namespace: Annotated[
+            str | None, typer.Option(envvar="KERF_NAMESPACE", help="Namespace of Kerf; default: found by its labels.")
+        ] = None,
+    ) -> None:
+        self._cluster = Cluster(kubeconfig, kube_context, kerf_namespace)
+        as_kubectl = bool(context.obj or kubeconfig or kube_context or kerf_namespace)
+        self._as_kubectl = as_kubectl
+        self._forwards = as_kubectl and not server
+        self._address = server or ("" if as_kubectl else DEFAULT_SERVER)
+        """"" until it has been found in the cluster."""
+        self._trusted = bool(server or kerf_namespace)
+        """Whether a token may go there: not to whatever calls itself Kerf in some namespace."""
+        self._ca_file = ca_file
+        self._opened = ExitStack()
+
+    def __enter__(self) -> "Kerf":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @property
+    def namespace(self) -> str:
+        """Of pods that are named without one: as kubectl where its cluster is asked."""
+        return self._cluster.namespace() if self._as_kubectl else "default"
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError.
+
+        Ends the command with a sentence where no Kerf answers.
+        """
+        address = self._base()
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            headers = {"content-type": "application/json", **self._credentials()}
+            request = Request(address + path, data, headers)  # noqa: S310 - checked by _base
+            with self._opener().open(request, timeout=_TIMEOUT_S) as response:
+                return json.load(response)
+        except HTTPError as error:
+            raise AnswerError(error.code, _detail(error)) from None
+        except (URLError, OSError) as error:
+            fail(
+                f"can't reach Kerf at {address}: {getattr(error, 'reason', error)}\n"
+                "Is it running? Try one of\n"
+                "  kerf demo  # a sample cluster on this machine\n"
+                f"  {self._cluster.command()}  # Kerf in a cluster\n"
+                "or give its address with --server or KERF_SERVER_URL.",
+                FAILED,
+            )
+        except ValueError as error:
+            fail(f"the server at {address} is not Kerf: {error}", FAILED)
+
+    def _base(self) -> str:
+        """The address, looked for once."""
+        if not self._address:
+            try:
+                self._address = self._leader(self._cluster.find())
+            except ClusterError as error:
+                fail(f"{error}\nOr give an address with --server or KERF_SERVER_URL.", FAILED)
+        parts = urlsplit(self._address)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            fail(f"--server {self._address}: write an address such as {DEFAULT_SERVER}", USAGE)
+        return self._address.rstrip("/")
+
+    def _leader(self, pods: Sequence[KerfPod]) -> str:
+        """The forwarded address of the pod that leads, which alone knows the cluster. Raises ClusterError."""
+        for pod in pods:
+            forward = ExitStack()
+            host = forward.enter_context(self._cluster.forwarded(pod))
+            for address in (f"http://{host}", f"https://{host}"):
+                with suppress(OSError, HTTPException):
+                    if self._opener().open(f"{address}/readyz", timeout=_TIMEOUT_S).status == _OK:
+                        self._opened.push(forward)
+                        return address
+            forward.close()
+        raise ClusterError(f"none of the {len(pods)} Kerf pods is ready to decide: see /readyz of {pods[0].name}")
+
+    def _opener(self) -> OpenerDirector:
+        """Without the proxies of the environment: Kerf is on loopback, or behind a Service. Raises OSError."""
+        return build_opener(ProxyHandler({}), Https(context=self._tls()))
+
+    def _tls(self) -> ssl.SSLContext:
+        """What is trusted, and the certificate to show where the environment names one. Raises OSError."""
+        context = ssl.create_default_context(cafile=str(self._ca_file) if self._ca_file else None)
+        if self._forwards:  # its certificate names no loopback; and the tunnel ends in the very pod
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_REQUIRED if self._ca_file else ssl.CERT_NONE
+        if certificate := os.environ.get(CERT_FILE):
+            context.load_cert_chain(certificate, os.environ.get(KEY_FILE) or None)
+        return context
+
+    def _credentials(self) -> dict[str, str]:
+        """The header with the first token of the file that the environment names; ends the command if it has none."""
+        path = os.environ.get(TOKEN_FILE)
+        if not path or not self._trusted:
+            return {}
+        try:
+            lines = Path(path).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"{TOKEN_FILE}={path}: {error}", USAGE)
+        tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not tokens or not tokens[0].isascii():
+            fail(f"{TOKEN_FILE}={path}: there is no token in that file", USAGE)
+        return {"authorization": f"Bearer {tokens[0]}"}
+
+
+def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of Kerf in place of its first parameter, which is one."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    shared = list(inspect.signature(Kerf, eval_str=True).parameters.values())
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        with Kerf(given.pop("context"), **{option.name: given.pop(option.name) for option in shared[1:]}) as kerf:
+            command(kerf, **given)
+
+    options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in (*own, *shared)]
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return run
+
+
+def show(answer: Any, output: Output, table: Callable[[Console], None]) -> None:
+    """Print an answer; `table` does it for people."""
+    match output:
+        case Output.JSON:
+            import msgspec
+
+            typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        case Output.YAML:
+            import yaml
+
+            typer.echo(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True).rstrip())
+        case Output.TABLE:
+            table(console())
+
+
+def console() -> Console:
+    """Standard output: in colour on a terminal only, and never with NO_COLOR."""
+    found = Console(highlight=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
+    return found if found.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+def fail(text: str, status: int) -> NoReturn:
+    """End the command with a sentence on standard error."""
+    typer.echo(text, err=True)
+    raise typer.Exit(status)
+
+
+def _detail(error: HTTPError) -> str:
+    try:
+        told = json.loads(error.read())
+    except ValueError:
+        return f"status {error.code}"
+    detail = told.get("detail") or told.get("Error") if isinstance(told, dict) else None
+    return str(detail or f"status {error.code}")

@@ -1,0 +1,147 @@
+"""`kerf doctor`: one refresh of telemetry, and everything that it met in words."""
+
+import asyncio
+import math
+import time
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from extender.cli.client.kerf import FAILED, Output, OutputOption, fail, show
+from extender.cli.settings import ConfigOption, ContextOption, KubeconfigOption, SetOption, api_server, load
+from extender.kube import objects
+from extender.kube.client import ClusterError, CredentialsError, Transport
+from extender.kube.paths import NODES_PATH
+from extender.kube.watches.lists import Lister
+from extender.ledger.ledger import Ledger
+from extender.settings.tree import Settings
+from extender.telemetry.aliases import ALIAS_OF, FRACTIONS
+from extender.telemetry.observer import Observer
+from extender.telemetry.owners import OwnerUsage
+from extender.telemetry.service import describe, observe
+from extender.telemetry.status import State, unmatched_reason
+
+_UNITS = {0.01: "percent", 1 / 2**20: "bytes"}
+
+Finding = dict[str, Any]
+
+
+def doctor(
+    config: ConfigOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+    as_json: Annotated[bool, typer.Option("--json", hidden=True, help="As -o json.")] = False,
+    settings: SetOption = None,
+) -> None:
+    """Find Prometheus, read it once, and report what was found; exit status 1 if something is wrong."""
+    loaded = load(config, settings, {"cluster.kubeconfig": kubeconfig, "cluster.context": context})
+    try:
+        told = msgspec.to_builtins(asyncio.run(examine(loaded, api_server(loaded.cluster))))
+    except CredentialsError as error:
+        fail(str(error), FAILED)
+    show(told, Output.JSON if as_json else output, lambda console: print_finding(told, console))
+    if told["findings"]:
+        raise typer.Exit(FAILED)
+
+
+async def examine(settings: Settings, transport: Transport) -> Finding:
+    """What a refresh meets. Raises CredentialsError when there is no API server to ask."""
+    await transport.start()
+    ledger = Ledger(
+        reservation_ttl_s=settings.decisions.reservation_ttl_s,
+        memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
+        model_aliases=settings.models.aliases,
+    )
+    observer = observe(settings.telemetry, transport, ledger, time.monotonic)
+    try:
+        if observer is None:
+            return {"state": State.OFF, "nodes": {}, "findings": ["telemetry is off (setting telemetry.source)"]}
+        ledger.arrays.observe(observer.wanted.times)
+        faults = await _learn_nodes(transport, ledger, observer)
+        await observer.round()
+        told = describe(observer, OwnerUsage())
+        told["findings"] = faults + _findings(observer, ledger)
+        return told
+    finally:
+        if observer is not None:
+            await observer.stop()
+        await transport.close()
+
+
+async def _learn_nodes(transport: Transport, ledger: Ledger, observer: Observer) -> list[str]:
+    try:
+        found = await Lister(transport, NODES_PATH, objects.Node).all()
+        for node in found.items:
+            ledger.upsert_node(node)
+            observer.node_changed(node)
+        return [f"node {node.name} can't be read" for node in found.unread]
+    except (ClusterError, msgspec.DecodeError) as error:
+        return [f"nodes can't be listed: {error}"]
+
+
+def _findings(observer: Observer, ledger: Ledger) -> list[str]:
+    """What is not as it should be, one sentence each."""
+    status = observer.status
+    found = [text for text in (status.fault, status.withheld) if text]
+    if status.state is State.ABSENT:
+        found.append(
+            "no Prometheus: none is configured (telemetry.url), and no Service of the cluster looks like one; "
+            "exporters can be read directly (telemetry.exporters)"
+        )
+    found += unmatched_reason(status)
+    if status.num_gpus > status.num_gpus_matched and not status.unmatched:
+        found.append(f"{status.num_gpus - status.num_gpus_matched} GPUs have neither a known UUID nor an index")
+    cluster = ledger.snapshot(time.monotonic())
+    if cluster.observed is not None and status.num_refreshes:
+        silent = (cluster.gpu_model >= 0).any(axis=1) & ~np.isfinite(cluster.observed.sampled_at)
+        found += [f"node {cluster.node_names[row]}: no series" for row in np.flatnonzero(silent)[:20].tolist()]
+        if silent.sum() > 20:
+            found.append(f"and {int(silent.sum()) - 20} more nodes without series")
+    found += [f"{name}: {count} invalid samples" for name, count in status.report.refused.items()]
+    return found
+
+
+def print_finding(told: Finding, console: Console) -> None:
+    """Say it for people."""
+    console.print(f"telemetry: [bold]{told['state']}[/bold]", highlight=False)
+    if "source" not in told:
+        _print_list(told, console)
+        return
+    version = f", version {told['version']}" if told["version"] else ""
+    if told["source"]:
+        console.print(
+            f"source: {told['source']}{version}, read in {told['read_s']:.2f} s", highlight=False, markup=False
+        )
+    if told["candidates"]:
+        console.print(f"found in the cluster: {', '.join(told['candidates'])}", highlight=False, markup=False)
+    if told["series"]:
+        table = Table("metric", "exporter", "unit", "series", box=None)
+        for name, count in told["series"].items():
+            table.add_row(name, *_exporter_and_unit(name), str(count))
+        console.print(table)
+    nodes = ", ".join(f"{count} {state}" for state, count in told["nodes"].items())
+    console.print(f"nodes with GPUs: {nodes}", highlight=False)
+    console.print(f"GPUs in series: {told['gpus']}, matched: {told['gpusMatched']}", highlight=False)
+    skew = told["skew_s"]
+    if math.isfinite(skew):
+        console.print(
+            f"clock: {skew:+.2f} s from this machine's (within {told['skew_uncertainty_s']:.2f} s)", highlight=False
+        )
+    _print_list(told, console)
+
+
+def _exporter_and_unit(name: str) -> tuple[str, str]:
+    alias = ALIAS_OF.get(name)
+    if alias is None:  # a telemetry source may have names of its own
+        return "", ""
+    return alias.exporter, _UNITS.get(alias.scale, "fraction" if alias.gauge in FRACTIONS else "as is")
+
+
+def _print_list(told: Finding, console: Console) -> None:
+    for finding in told["findings"]:
+        console.print(f"- {finding}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,160 @@
+"""`kerf explain`: why a pod is where it is, or why it is pending and what would make it fit."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from extender.cli.client.kerf import (
+    FAILED,
+    PENDING,
+    UNKNOWN,
+    USAGE,
+    AnswerError,
+    Kerf,
+    Output,
+    OutputOption,
+    asks_kerf,
+    fail,
+    show,
+)
+
+_NOT_FOUND = 404
+_NOT_OFFERED = (
+    "kube-scheduler has not offered it to Kerf recently: its own plugins rule out every node (nvidia.com/gpu, CPU, "
+    "taints, affinity: see the pod's events), the pod is gated, or its scheduler does not call Kerf. Of all nodes now:"
+)
+_MAX_NODES = 15
+
+
+@asks_kerf
+def explain(
+    kerf: Kerf,
+    pod: Annotated[str, typer.Argument(help="NAMESPACE/NAME, or NAME with -n.", metavar="POD")],
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Of the pod; default: default.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.
+
+    Exit status 0 for a pod that was given a node, 3 for a pending one, 4 for one without a recent decision,
+    2 for wrong usage, 1 if Kerf can't be reached.
+    """
+    before, slash, name = pod.rpartition("/")
+    if not name or "/" in before or (slash and not before) or (slash and namespace not in (None, before)):
+        fail(f"{pod}: write NAMESPACE/NAME, or NAME with -n NAMESPACE", USAGE)
+    path = f"/explain/pod/{quote(before or namespace or kerf.namespace, safe='')}/{quote(name, safe='')}"
+    try:
+        answer = kerf.ask(path)
+    except AnswerError as error:
+        if error.status != _NOT_FOUND:
+            fail(str(error), FAILED)
+        fail(
+            f"{error}\nKerf decides when kube-scheduler offers it a pod that asks for GPUs: "
+            "does the pod's schedulerName name a scheduler that calls Kerf, and is it held by a scheduling gate?",
+            UNKNOWN,
+        )
+    show(answer, output, lambda console: _print(answer, console))
+    if answer["verdict"] != "placed":
+        raise typer.Exit(PENDING)
+
+
+def _print(answer: Any, console: Console) -> None:
+    placed = answer["verdict"] == "placed"
+    verdict = f"[green]placed[/green] on {escape(answer['node'])}" if placed else "[red]pending[/red]"
+    gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if placed and answer["gpus"] else ""
+    console.print(f"[bold]{escape(answer['pod'])}[/bold]: {verdict}{gpus}")
+    if again := answer.get("askedAgain"):
+        would = f"would go to {escape(again['node'])}" if again["node"] else "would fit nowhere"
+        console.print(f"asked again, it {would}; it stays where it is bound", soft_wrap=True)
+    asks = f"asks for {answer['request']}; policy {answer['policy']}; decided {answer['decidedAt']}"
+    console.print(escape(asks), soft_wrap=True)
+    if not answer["offered"]:
+        console.print(_NOT_OFFERED, soft_wrap=True)
+    fit = sum(node["reason"] == "FITS" for node in answer["nodes"])
+    had = (
+        f"{len(answer['nodes'])} candidates had room"
+        if answer["offered"]
+        else f"{len(answer['nodes'])} nodes have room"
+    )
+    console.print(f"{fit} of {had}" + (":" if answer["nodes"] else ""))
+    for reason, count in answer["reasons"].items():
+        console.print(f"  {count:>5} x {escape(reason)}", soft_wrap=True)
+    if answer["nodes"]:
+        console.print(_candidates(answer["nodes"]))
+    if len(answer["nodes"]) > _MAX_NODES:
+        console.print(f"and {len(answer['nodes']) - _MAX_NODES} more nodes (-o json has all)")
+    _print_suggestions(answer, console)
+    _print_now(answer, console)
+
+
+def _candidates(nodes: list[Any]) -> Table:
+    """The winner and its rivals, then those that are nearest to fitting."""
+    table = Table(box=None, pad_edge=False)
+    for name, justify in (("NODE", "left"), ("RANK", "right"), ("SCORE", "right"), ("FREE", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("GPUS", overflow="fold")
+    for node in sorted(nodes, key=lambda node: (node.get("rank") or len(nodes) + 1, -node["available"]))[:_MAX_NODES]:
+        score = node.get("score")
+        gpus = node.get("gpus", [])
+        table.add_row(
+            escape(node["node"]),
+            str(node.get("rank") or "-"),
+            "-" if score is None else f"{score:.4g}",
+            f"{sum(gpu['free'] for gpu in gpus)}/{len(gpus)}",
+            escape(_gpus(gpus) or node["text"]),
+        )
+    return table
+
+
+def _gpus(gpus: list[Any]) -> str:
+    """Alike GPUs together: "3 x a100-sxm4-80gb in use, 5 x a100-sxm4-80gb ok"."""
+    alike: dict[str, int] = {}
+    for gpu in gpus:
+        words = f"{gpu['model'] or 'unknown model'} {gpu['obstacle'] or 'ok'}"
+        if gpu.get("unmanagedMiB"):
+            words += ", used by unknown processes"
+        alike[words] = alike.get(words, 0) + 1
+    return ", ".join(f"{count} x {words}" for words, count in alike.items())
+
+
+def _print_suggestions(answer: Any, console: Console) -> None:
+    suggestions = answer.get("wouldFit")
+    if suggestions is None:
+        return
+    if suggestions:
+        console.print("[bold]It would fit with[/bold]")
+    elif answer["now"]["nodesThatFit"]:
+        waits = (
+            "it waits to be offered to Kerf again" if answer["offered"] else "kube-scheduler has to offer it to Kerf"
+        )
+        console.print(f"It fits now, on {escape(answer['now']['bestNode'])}: {waits}")
+    else:
+        console.print("No smaller request would fit on any of its candidates")
+    for suggestion in suggestions:
+        more = ""
+        if suggestion["change"] != "room":
+            shown = ", ".join(suggestion["nodes"][:3])
+            others = suggestion["numNodes"] - len(suggestion["nodes"][:3])
+            more = f": {shown}" + (f" and {others} more nodes" if others > 0 else "")
+        elif suggestion["who"]:
+            more = f": {suggestion['who']}"
+        console.print(f"  - {escape(suggestion['text'] + more)}", soft_wrap=True)
+
+
+def _print_now(answer: Any, console: Console) -> None:
+    now = answer["now"]
+    held = now["held"]
+    if held:
+        gpus = f", GPU {', '.join(map(str, held['gpus']))}" if held["gpus"] else ""
+        console.print(f"now: {held['state'].lower()} on {escape(held['node'])}{gpus}")
+    elif answer["verdict"] == "placed":
+        console.print("now: nothing is held for it: its reservation has ended, or the pod is gone")
+    changed = [f"{entry['node']} {entry['freeGPUsThen']}->{entry['freeGPUsNow']}" for entry in now["changed"][:5]]
+    if now["numChanged"] or now["gone"]:
+        gone = f", {len(now['gone'])} gone" if now["gone"] else ""
+        details = f" (free GPUs: {', '.join(changed)})" if changed else ""
+        candidates = "1 candidate" if now["numChanged"] == 1 else f"{now['numChanged']} candidates"
+        console.print(escape(f"since then {candidates} changed{details}{gone}"), soft_wrap=True)

@@ -1,0 +1,93 @@
+"""What Kerf may do in a cluster, and what authors of pods may not."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from extender.cli.install.findings import ANY, KERF, Finding, Verdict, listed, names
+from extender.cli.install.kerf import Installed
+from extender.cli.install.rights import SERVING, Right, electing
+from extender.kube.client import ClusterError, Transport
+
+_POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_POLICY: Final = "manifests/admission-policy.yaml"
+_POLICY_CHECK: Final = "admission policy"
+_ASSIGNMENTS: Final = "-assignments"
+"""How the name of that policy ends."""
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+async def rights(transport: Transport, installed: Installed | None, account: str) -> AsyncIterator[Finding]:
+    """Every right of Kerf's account."""
+    if account:
+        namespace, _, name = account.rpartition("/")
+    elif installed is not None:
+        namespace, name = installed.namespace, installed.account
+    else:
+        return
+    election = (installed.settings if installed else {}).get("leader_election") or {}
+    own = electing(str(election.get("mode", "off")), namespace, str(election.get("lease") or "kerf"))
+    user = f"system:serviceaccount:{namespace}:{name}"
+    fix = f"{installed.upgrade} --set rbac.create=true" if installed else "kubectl apply -f manifests/rbac.yaml"
+    lacking = 0
+    for right in (*SERVING, *own):
+        for verb in right.verbs:
+            try:
+                allowed = await _allowed(transport, user, right, verb)
+            except ClusterError as error:
+                yield Finding("rights", Verdict.NOTE, f"can't be read: {error}", "run this as an administrator")
+                return
+            if not allowed:
+                lacking += 1
+                of = f"{right.resource} {right.name}".rstrip()
+                told = f"{user} may not {verb} {of}: {right.without}"
+                yield Finding("rights", Verdict.BROKEN, told, fix)
+    if not lacking:
+        yield Finding("rights", Verdict.OK, f"{user} has all the rights it needs")
+
+
+async def _allowed(transport: Transport, user: str, right: Right, verb: str) -> bool:
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "verb": verb,
+        "name": right.name,
+        "namespace": right.namespace,
+    }
+    groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{user.split(':')[2]}"]
+    spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = ANY.decode(await transport.post(_REVIEWS, msgspec.json.encode(review)))
+    return bool(answer["status"]["allowed"])
+
+
+async def admission_policy(transport: Transport, installed: Installed | None) -> AsyncIterator[Finding]:
+    """The admission policy that keeps authors of pods from writing what Kerf does, and whether Kerf still may."""
+    fix = f"{installed.upgrade} --set admissionPolicy.enabled=true" if installed else f"kubectl apply -f {_POLICY}"
+    try:
+        found = {item["metadata"]["name"]: item["spec"] for item in await listed(transport, _POLICIES, KERF)}
+        policies = {name: spec for name, spec in found.items() if name.endswith(_ASSIGNMENTS)}  # and not the marker's
+        bindings = [item["spec"] for item in await listed(transport, f"{_POLICIES.removesuffix('ies')}ybindings", KERF)]
+    except (ClusterError, msgspec.DecodeError) as error:
+        yield Finding(_POLICY_CHECK, Verdict.NOTE, f"can't be read: {error}", "run this as an administrator")
+        return
+    in_force = [
+        (name, spec)
+        for name, spec in policies.items()
+        if any(item.get("policyName") == name and "Deny" in item["validationActions"] for item in bindings)
+    ]
+    if not in_force:
+        told = "is not installed: authors of pods can write what Kerf reads after a restart (SECURITY.md)"
+        yield Finding(_POLICY_CHECK, Verdict.NOTE, told, fix)
+        return
+    user = f"system:serviceaccount:{installed.namespace}:{installed.account}" if installed else ""
+    for name, spec in in_force:
+        conditions = " ".join(item["expression"] for item in spec.get("matchConditions") or ())
+        if user and f"'{user}'" not in conditions:
+            told = f"{name} does not exempt {user}: no pod is bound"
+            yield Finding(_POLICY_CHECK, Verdict.BROKEN, told, f"add it to admissionPolicy.users of {name}")
+            return
+    yield Finding(_POLICY_CHECK, Verdict.OK, f"in force: {names([name for name, _ in in_force])}")

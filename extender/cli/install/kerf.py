@@ -1,0 +1,117 @@
+"""The Kerf that the chart or install.yaml has put into a cluster, and the kube-scheduler beside it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from extender.cli.install.findings import ANY, KERF, Finding, Verdict, listed
+from extender.kube.client import Transport
+
+_CHART: Final = "manifests/helm/kerf"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A Kerf that the chart or install.yaml has put into the cluster."""
+
+    name: str
+    namespace: str
+    account: str
+    scheduler_image: str
+    """"" where no kube-scheduler runs beside it."""
+    ready: int
+    settings: Mapping[str, Any]
+    scheduler: Mapping[str, Any] | None
+
+    @property
+    def upgrade(self) -> str:
+        """The command that installs the chart's objects again, with a change to be added."""
+        return f"helm upgrade {self.name} {_CHART} --namespace {self.namespace} --reuse-values"
+
+
+async def find_kerf(transport: Transport) -> tuple[Installed | None, Finding]:
+    """The Kerf that is installed, and what is to be said of it. Raises ClusterError, msgspec.DecodeError."""
+    deployments = await listed(transport, "/apis/apps/v1/deployments", KERF)
+    if not deployments:
+        command = f"helm install kerf {_CHART} --namespace kerf-system --create-namespace"
+        return None, Finding("Kerf", Verdict.BROKEN, "no Deployment was found (a static pod needs none)", command)
+    found = await _read(transport, deployments[0])
+    more = f", and {len(deployments) - 1} more" if len(deployments) > 1 else ""
+    name = f"Deployment {found.namespace}/{found.name}{more}"
+    if found.ready:
+        return found, Finding("Kerf", Verdict.OK, f"{name}: {found.ready} ready")
+    logs = f"kubectl -n {found.namespace} describe deployment {found.name}"
+    return found, Finding("Kerf", Verdict.BROKEN, f"{name}: no replica is ready", logs)
+
+
+async def _read(transport: Transport, deployment: Mapping[str, Any]) -> Installed:
+    metadata, spec = deployment["metadata"], deployment["spec"]["template"]["spec"]
+    images = [item["image"] for item in spec["containers"] if item["name"] == "kube-scheduler"]
+    files: Mapping[str, str] = {}
+    for volume in spec.get("volumes", ()):
+        if "configMap" in volume:
+            path = f"/api/v1/namespaces/{metadata['namespace']}/configmaps/{volume['configMap']['name']}"
+            files = {**files, **(ANY.decode(await transport.get(path)).get("data") or {})}
+    return Installed(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        account=spec.get("serviceAccountName", "default"),
+        scheduler_image=images[0] if images else "",
+        ready=deployment.get("status", {}).get("readyReplicas", 0),
+        settings=_mapping(files.get("kerf.yaml", "")),
+        scheduler=_mapping(files["scheduler.yaml"]) if "scheduler.yaml" in files else None,
+    )
+
+
+def scheduling(installed: Installed, minor: int) -> list[Finding]:
+    """The kube-scheduler beside Kerf: its version and its configuration."""
+    if installed.scheduler is None:
+        told = "mode service: your kube-scheduler's own configuration decides whether it calls Kerf (scheduler-config/)"
+        return [Finding("scheduler configuration", Verdict.NOTE, told)]
+    found = [_configured(installed)]
+    tag = re.search(r":v?1\.(\d+)", installed.scheduler_image)
+    if tag is None:
+        told = f"kube-scheduler's version is not in the tag of its image, {installed.scheduler_image}"
+        return [*found, Finding("version skew", Verdict.NOTE, told)]
+    skew = int(tag[1]) - minor
+    if skew > 0 or skew < -1:
+        told = f"kube-scheduler 1.{tag[1]} on Kubernetes 1.{minor}: it must be the same minor version or one older"
+        fix = f"{installed.upgrade} --set scheduler.tag=v1.{minor}.0"
+        return [*found, Finding("version skew", Verdict.BROKEN, told, fix)]
+    return [*found, Finding("version skew", Verdict.OK, f"kube-scheduler 1.{tag[1]} on Kubernetes 1.{minor}")]
+
+
+def _configured(installed: Installed) -> Finding:
+    """Whether the kube-scheduler beside Kerf calls it as it has to."""
+    extenders = (installed.scheduler or {}).get("extenders") or [{}]
+    extender = extenders[0]
+    faults = [f"{verb} is missing" for verb in ("filterVerb", "bindVerb") if not extender.get(verb)]
+    if not extender.get("nodeCacheCapable"):
+        faults.append("nodeCacheCapable is not true: every request carries whole nodes")
+    if extender.get("ignorable"):
+        faults.append("ignorable is true: while Kerf is down, GPUs are given out twice")
+    if faults:
+        return Finding("scheduler configuration", Verdict.BROKEN, "; ".join(faults), installed.upgrade)
+    if not (extender.get("managedResources") and any(entry.get("ignorable") for entry in extenders[1:])):
+        told = "one entry for all pods: while Kerf is down, pods without GPUs are not scheduled either"
+        return Finding("scheduler configuration", Verdict.NOTE, told, installed.upgrade)
+    if (installed.scheduler or {}).get("percentageOfNodesToScore") != 100:
+        fix = f"{installed.upgrade} --set scheduler.percentageOfNodesToScore=100"
+        told = "percentageOfNodesToScore is not 100: the best nodes may not be offered to Kerf"
+        return Finding("scheduler configuration", Verdict.NOTE, told, fix)
+    names = [profile.get("schedulerName") for profile in (installed.scheduler or {}).get("profiles") or ()]
+    return Finding(
+        "scheduler configuration", Verdict.OK, f"pods choose it with schedulerName: {', '.join(map(str, names))}"
+    )
+
+
+def _mapping(text: str) -> Mapping[str, Any]:
+    """A YAML file's mapping, empty where it is none."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    return found if isinstance(found, dict) else {}

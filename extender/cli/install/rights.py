@@ -1,0 +1,45 @@
+"""What Kerf has to be allowed by an API server, and what does not work without: manifests/rbac.yaml, as data."""
+
+from typing import Final, NamedTuple
+
+
+class Right(NamedTuple):
+    """Verbs on a resource; of the one object where a name is given."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    without: str
+    """What does not work without it."""
+    name: str = ""
+    namespace: str = ""
+
+
+SERVING: Final = (
+    Right("", "nodes", ("list", "watch"), "no pod is placed"),
+    Right("", "nodes", ("get",), "pods of HAMi are not bound"),
+    Right("", "nodes/status", ("patch",), "pods of HAMi are not bound"),
+    Right("", "pods", ("list", "watch"), "no pod is placed"),
+    Right("", "pods", ("get",), "a pod that changes while it is placed is not bound"),
+    Right("", "pods/binding", ("create",), "no pod is bound"),
+    Right("", "pods/status", ("patch",), "Kerf never becomes ready, and rejected pods are not woken"),
+    Right("", "events", ("create",), "pods have no events that name their GPUs"),
+    Right("", "services", ("list",), "Prometheus is not discovered (telemetry.url)"),
+    Right("resource.k8s.io", "resourceslices", ("list", "watch"), "GPUs of DRA drivers are not known"),
+    Right("resource.k8s.io", "resourceclaims", ("list", "watch"), "GPUs that ResourceClaims hold count as free"),
+)
+"""Whatever the mode."""
+
+
+def electing(mode: str, namespace: str, lease: str) -> tuple[Right, ...]:
+    """What `leader_election.mode` takes."""
+    group, resource, without = "coordination.k8s.io", "leases", "Kerf never becomes leader"
+    match mode:
+        case "own":
+            return (
+                Right(group, resource, ("create",), without, namespace=namespace),
+                Right(group, resource, ("get", "patch"), without, lease, namespace),
+            )
+        case "scheduler":
+            return (Right(group, resource, ("get",), without, lease, namespace),)
+    return ()

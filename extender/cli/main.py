@@ -1,0 +1,106 @@
+"""The command line, `kerf`: a file for each command, imported when that command runs."""
+
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Annotated, Any, ClassVar, Final, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from extender import __version__
+
+OTHER_COMMANDS: Final = "kerf.commands"
+"""Entry points: commands of other packages, each a `typer.Typer`."""
+COMMANDS: Final = {
+    "serve": "Serve kube-scheduler from a cluster's API server.",
+    "demo": "Serve an embedded sample cluster: no Kubernetes needed, try it with curl.",
+    "explain": "Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.",
+    "top": "The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.",
+    "what-if": "Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.",
+    "plan": "Plan pods jointly; --apply carries out the plan.",
+    "pipeline": "Pipelines of Jobs: see docs/guides/pipelines.md.",
+    "install": "Check what a cluster has, and lacks, for Kerf.",
+    "doctor": "Find Prometheus, read it once, and report what was found.",
+    "config": "Show or check settings.",
+    "version": "Print the version.",
+}
+"""What help says of each; the command `what-if` is `what_if` in `extender.cli.what_if`, a group `app` in its module."""
+
+
+class LazyGroup(TyperGroup):
+    """Commands that are imported when they run: not to be listed or completed."""
+
+    own: ClassVar[Mapping[str, str]] = COMMANDS
+    others: str = OTHER_COMMANDS
+    """The group of entry points, "" for none."""
+
+    # Typer's own names and, since it may or may not bring its own copy of click, no types of that.
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*self.own, *sorted(entry_points(group=self.others).names)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.own:
+            return TyperCommand(cmd_name, help=self.own[cmd_name])
+        if cmd_name in entry_points(group=self.others).names:
+            return TyperCommand(cmd_name, help="") if ctx.resilient_parsing else _loaded(cmd_name, self.own)
+        return None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and _loaded(str(name), self.own), rest
+
+
+def _loaded(name: str, own: Mapping[str, str]) -> Any:
+    """The command itself; one that can't be imported says so when it runs."""
+    try:
+        app = _own(name.replace("-", "_")) if name in own else entry_points(group=OTHER_COMMANDS)[name].load()
+    except ModuleNotFoundError as error:
+        if name in own:
+            raise
+        return _not_installed(name, str(error))
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
+def _own(name: str) -> typer.Typer:
+    """A command of this package, or a group of them."""
+    module = importlib.import_module(f"extender.cli.{name}")
+    if hasattr(module, "app"):
+        return cast(typer.Typer, module.app)
+    alone = typer.Typer(add_completion=False)
+    alone.command()(getattr(module, name))
+    return alone
+
+
+def _not_installed(name: str, why: str) -> Any:
+    def complain() -> None:
+        typer.echo(f"kerf {name} needs a source checkout ({why}): run it there, as .venv/bin/kerf {name}", err=True)
+        raise typer.Exit(2)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return TyperCommand(name, help="Needs a source checkout.", callback=complain, context_settings=anything)
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _kerf(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Kerf: a kube-scheduler extender that puts GPU pods on the right GPUs."""
+
+
+def main() -> None:
+    """The entry point."""
+    app()

@@ -1,0 +1,55 @@
+"""`kerf serve`, and how a server is run."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from extender.cli.client.kerf import FAILED, fail
+from extender.cli.settings import ConfigOption, ContextOption, KubeconfigOption, SetOption, api_server, load
+
+if TYPE_CHECKING:
+    from extender.settings.tree import Settings
+
+
+def serve(  # noqa: PLR0913, PLR0917 - options of a command
+    config: ConfigOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    mode: Annotated[str | None, typer.Option(help="decisive or scores.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Ranking policy: tightest, binpack, spread, live, fgd, ...")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
+    settings: SetOption = None,
+) -> None:
+    """Serve kube-scheduler from a cluster's API server."""
+    flags = {
+        "cluster.kubeconfig": kubeconfig,
+        "cluster.context": context,
+        "server.host": host,
+        "server.port": port,
+        "decisions.mode": mode,
+        "decisions.policy": policy,
+        "log.level": log_level,
+    }
+    loaded = load(config, settings, flags)
+    run(loaded, api_server(loaded.cluster))
+
+
+def run(settings: "Settings", transport: Any, feed: Any = None) -> None:
+    """Serve until told to stop; ends the command with a sentence where that can't begin."""
+    from extender.api.app import create_app
+    from extender.cli.logs import configure_logs
+    from extender.kube.client import CredentialsError
+    from extender.metrics.traces import TraceError
+    from extender.server.certificates import CertificateError
+    from extender.server.run import run as run_server
+    from extender.server.tokens import TokenError
+
+    configure_logs(settings.log)
+    try:
+        run_server(create_app(settings, transport, feed=feed), settings)
+    except (CredentialsError, CertificateError, TokenError, TraceError) as error:
+        fail(str(error), FAILED)

@@ -1,0 +1,108 @@
+"""`kerf top`: nodes, GPUs, what is booked and used, fragments, reservations and waiting pods, live."""
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from extender.cli.client.kerf import FAILED, AnswerError, Kerf, Output, OutputOption, asks_kerf, console, fail, show
+
+_PAGE = 500
+
+
+@asks_kerf
+def top(
+    kerf: Kerf,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between refreshes.")] = 2.0,
+    all_nodes: Annotated[bool, typer.Option("--all", "-A", help="Include nodes without GPUs.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """The cluster as a running Kerf sees it. Prints once if the output is not a terminal, or is JSON or YAML."""
+
+    def look() -> Any:
+        try:
+            return _read(kerf, gpus_only=not all_nodes)
+        except AnswerError as error:
+            fail(str(error), FAILED)
+
+    out = console()
+    if once or output is not Output.TABLE or not out.is_terminal:
+        told = look()
+        show(told, output, lambda console: console.print(_picture(told)))
+    else:
+        _watch(look, interval, out)
+
+
+def _watch(look: Callable[[], Any], interval_s: float, out: Console) -> None:
+    with Live(_cropped(look(), out), console=out, auto_refresh=False, screen=True) as live:
+        try:
+            while True:
+                time.sleep(interval_s)
+                live.update(_cropped(look(), out), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def _read(kerf: Kerf, *, gpus_only: bool) -> Any:
+    """All pages as one. Raises AnswerError."""
+    told: Any = None
+    after = ""
+    while True:
+        query = urlencode({"limit": _PAGE, "after": after, "gpus": str(gpus_only).lower()})
+        page = kerf.ask(f"/nodes?{query}")
+        told = page if told is None else told | {"items": [*told["items"], *page["items"]]}
+        after = page["next"]
+        if not after:
+            return told | {"next": None}
+
+
+def _cropped(told: Any, out: Console) -> Group:
+    """As much as the screen holds."""
+    return _picture(told, max(out.size.height - 6, 1))
+
+
+def _picture(told: Any, most: int | None = None) -> Group:
+    totals = told["totals"]
+    load = "" if totals["load"] is None else f", load {100 * totals['load']:.0f} %"
+    head = Text(
+        f"{totals['nodes']} nodes, {totals['gpuNodes']} with GPUs; "
+        f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{load}\n"
+        f"{totals['fragments']} units in fragments, {totals['unhealthy']} GPUs unhealthy; "
+        f"reservations: {totals['reservations']}, bindings under way: {totals['bindings']}\n"
+        f"pods without a node: {totals['pendingPods']}, of which Kerf rejected {totals['waitingPods']}"
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("NODE", no_wrap=True)
+    table.add_column("MODEL", no_wrap=True)
+    for name in ("GPUS", "BOOKED", "FREE", "FRAGMENT", "MEMORY", "LOAD", "PODS", "RESERVED"):
+        table.add_column(name, justify="right", no_wrap=True)
+    items = told["items"]
+    for node in items[:most]:
+        table.add_row(*_line(node))
+    hidden = len(items) - len(items[:most])
+    return Group(head, table, *([Text(f"and {hidden} more nodes (--once prints all)")] if hidden else []))
+
+
+def _line(node: Any) -> list[str]:
+    booked = 1 - node["memoryFreeMiB"] / node["memoryMiB"] if node["memoryMiB"] else None
+    gpus = str(node["gpus"]) if node["units"] == node["gpus"] else f"{node['gpus']} ({node['units']} units)"
+    return [
+        escape(node["node"]) + (f" [red]({node['unhealthy']} unhealthy)[/red]" if node["unhealthy"] else ""),
+        escape(", ".join(node["models"]) or "-"),
+        gpus,
+        f"{node['gpusBooked']:g}",
+        str(node["unitsFree"]),
+        str(node["fragments"]) if node["fragments"] else "-",
+        "-" if booked is None else f"{100 * booked:.0f} %",
+        "-" if node["load"] is None else f"{100 * node['load']:.0f} %",
+        str(node["pods"]),
+        str(node["reservations"]) if node["reservations"] else "-",
+    ]

@@ -1,1 +1,0 @@
-"""Kubernetes: objects, the watch that feeds one writer, the ledger of who holds which GPU, and bindings."""

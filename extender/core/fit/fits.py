@@ -1,0 +1,298 @@
+"""Which nodes a request fits, as reason codes with the numbers behind them.
+
+The same GPUs must satisfy model, memory and what is free, and a GPU that somebody of unknown index may hold is never
+promised: `untracked_units` count against every selection of idle GPUs. A whole GPU is given only where nobody holds
+anything of it, a share only where nobody holds the whole.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Ints, Longs, Mask, Rows, num_true
+from extender.core.fit.reasons import Reason
+from extender.core.resources.gpu_models import models_allowed
+from extender.core.resources.nodes import MAX_MEMORY_MIB, GpuUnit
+from extender.core.resources.requests import AskedUnit, GpuRequest
+
+
+def _accepts(*units: GpuUnit) -> Mask:
+    """One boolean per GpuUnit."""
+    return np.isin(np.arange(len(GpuUnit)), units)
+
+
+_ACCEPTED_UNITS: Final = {
+    AskedUnit.GPU: _accepts(GpuUnit.WHOLE, GpuUnit.REPLICA_AS_GPU, GpuUnit.PART, GpuUnit.CLAIM),
+    AskedUnit.WHOLE: _accepts(GpuUnit.WHOLE, GpuUnit.PART),
+    AskedUnit.SHARED: _accepts(GpuUnit.REPLICA),
+    AskedUnit.PART: _accepts(GpuUnit.PART),
+    AskedUnit.CLAIM: _accepts(GpuUnit.CLAIM),
+}
+"""For each way of asking for GPUs, where it can be had."""
+_INDEXED_UNITS: Final = _accepts(GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM)
+"""Where it is known which GPU a pod gets, as a choice of UUIDs needs."""
+_PARTS: Final = _accepts(GpuUnit.PART)
+"""Where a share under the name `nvidia.com/gpu` can be had: other plugins hand out a whole GPU for it."""
+
+LARGEST_MIB: Final = float(MAX_MEMORY_MIB)
+
+_Failure = tuple[Mask, Reason, Longs]
+"""Where a check fails, as what, and the number to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The fit of one request on R rows."""
+
+    reason: npt.NDArray[np.uint8]
+    """(R,) Reason."""
+    available: Longs
+    """(R,) units (MiB or milli where the reason says so) that meet the first failed condition; where it fits, the
+    usable ones."""
+    room: Mask
+    """(R, G) GPUs that have room for the request, each by itself."""
+    idle: Mask
+    """(R, G) GPUs that nobody is known to hold anything of."""
+    free_units: Longs
+    """(R,) units free on the node, whatever their model and memory."""
+    taken_units: Longs
+    """(R,) units that the request would take here; meaningful where it fits."""
+    shares: Mask
+    """(R,) where the request would get shares and not whole units."""
+
+    @property
+    def fits(self) -> Mask:
+        """(R,) where the request fits."""
+        fits: Mask = self.reason == Reason.FITS
+        return fits
+
+
+def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
+    """Check a request on R rows of a cluster."""
+    if request.mig:
+        return _fit_mig(cluster, request, rows)
+    unit = cluster.taken(cluster.unit, rows)
+    per_gpu = cluster.taken(cluster.units_per_gpu, rows)  # (R,)
+    untracked = cluster.taken(cluster.untracked_units, rows)  # (R,)
+    memory = cluster.taken(cluster.gpu_memory_mib, rows)  # (R, G)
+    free_milli = cluster.taken(cluster.gpu_free_milli, rows)  # (R, G)
+    free_mib = cluster.taken(cluster.gpu_free_mib, rows)  # (R, G)
+    installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
+    healthy = installed & cluster.taken(cluster.gpu_healthy, rows)
+    idle = (free_milli == WHOLE_MILLI) & (free_mib == memory)
+    shares = _shares(request, unit)
+    needed = max(request.count, 1)
+
+    num_installed = num_true(installed) * per_gpu
+    num_healthy = num_true(healthy) * per_gpu
+    free_units = np.maximum(num_true(idle) * per_gpu - untracked, 0)
+    failures: list[_Failure] = [
+        (unit == GpuUnit.NONE, Reason.NO_GPUS, num_installed),
+        (~accepted(request)[unit], Reason.NOT_THIS_KIND, num_installed),
+        (num_installed < needed, Reason.TOO_FEW_INSTALLED, num_installed),
+        (num_healthy < needed, Reason.UNHEALTHY, num_healthy),
+    ]
+    of_size = _of_size(cluster, request, rows, healthy, failures)
+
+    room = idle & of_size
+    available = np.maximum(num_true(room) * per_gpu - untracked, 0)
+    taken = np.full(len(rows), needed, dtype=np.int64)
+    if request.memory_total_mib:
+        total_mib, _ = _most_memory_mib(memory, per_gpu, of_size, np.zeros_like(untracked), request)
+        free_total_mib, taken = _most_memory_mib(memory, per_gpu, room, untracked, request)
+        failures += [
+            (total_mib < request.memory_total_mib, Reason.TOTAL_TOO_SMALL, total_mib),
+            (available < needed, Reason.BUSY, available),
+            (free_total_mib < request.memory_total_mib, Reason.TOTAL_BUSY, free_total_mib),
+        ]
+    else:
+        if shares.any():
+            shared_room, busy = _share_room(request, shares, of_size, memory, free_milli, free_mib)
+            failures += busy
+            room = np.where(shares[:, None], shared_room, room)
+            idle_with_room = np.maximum(num_true(shared_room & idle) - untracked, 0)
+            available = np.where(shares, num_true(shared_room & ~idle) + idle_with_room, available)
+        failures.append((available < needed, Reason.BUSY, available))
+
+    return Fit(*_first_failed(failures, available), room, idle, free_units, taken, shares)
+
+
+def _first_failed(failures: list[_Failure], available: Longs) -> tuple[npt.NDArray[np.uint8], Longs]:
+    """(R,) the reason of the first check that fails, and the number to tell: `available` where none does."""
+    reason = np.full(len(available), Reason.FITS, dtype=np.uint8)
+    for failed, code, number in reversed(failures):  # so that the first failed check has the last word
+        if failed.any():
+            reason[failed] = code
+            available = np.where(failed, number, available)
+    return reason, available
+
+
+def _of_size(cluster: Cluster, request: GpuRequest, rows: Rows, healthy: Mask, failures: list[_Failure]) -> Mask:
+    """(R, G) healthy GPUs of the UUIDs, models and size asked; adds where there are too few to the failures."""
+    per_gpu = cluster.taken(cluster.units_per_gpu, rows)  # (R,)
+    needed = max(request.count, 1)
+    of_size = healthy
+    if request.uuids or request.uuids_exclude:
+        of_size = of_size & cluster.taken(uuid_mask(cluster, request), rows)
+        num_of_uuid = num_true(of_size) * per_gpu
+        failures.append((num_of_uuid < needed, Reason.WRONG_UUID, num_of_uuid))
+    if request.include or request.exclude:
+        of_size = of_size & model_mask(cluster, request)[cluster.taken(cluster.gpu_model, rows)]
+        num_of_model = num_true(of_size) * per_gpu
+        failures.append((num_of_model < needed, Reason.WRONG_MODEL, num_of_model))
+    if request.memory_each_mib:
+        of_size = of_size & (cluster.taken(cluster.gpu_memory_mib, rows) // per_gpu[:, None] >= request.memory_each_mib)
+        num_of_size = num_true(of_size) * per_gpu
+        failures.append((num_of_size < needed, Reason.TOO_SMALL, num_of_size))
+    return of_size
+
+
+def enough_compute(cluster: Cluster, cpu_milli: int, memory_mib: int, rows: Rows) -> Mask:
+    """(R,) where there is so much CPU and main memory, which `fit` leaves to kube-scheduler's own filter."""
+    enough: Mask = cluster.taken(cluster.cpu_free_milli, rows) >= cpu_milli
+    return enough & (cluster.taken(cluster.memory_free_mib, rows) >= memory_mib)
+
+
+def accepted(request: GpuRequest) -> Mask:
+    """For each GpuUnit, whether nodes that offer it can serve the request at all."""
+    units = _ACCEPTED_UNITS[request.unit]
+    if request.uuids or request.uuids_exclude:
+        units = units & _INDEXED_UNITS
+    if request.milli and request.unit is AskedUnit.GPU:
+        units = units & _PARTS
+    return units
+
+
+def model_mask(cluster: Cluster, request: GpuRequest) -> Mask:
+    """(M + 1,) which models of the vocabulary the request accepts; the last entry, for "no GPU" (-1), is False."""
+    return np.append(models_allowed(cluster.models, request.include, request.exclude), False)
+
+
+def uuid_mask(cluster: Cluster, request: GpuRequest) -> Mask:
+    """(N, G) which GPUs the request's UUIDs allow. A GPU of unknown UUID is in no list."""
+    allowed = np.full(cluster.gpu_model.shape, not request.uuids)
+    for uuids, verdict in ((request.uuids, True), (request.uuids_exclude, False)):
+        for uuid in uuids:
+            if uuid in cluster.gpu_at:
+                allowed[cluster.gpu_at[uuid]] = verdict
+    return allowed
+
+
+def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:
+    """(R,) where the request asks for shares."""
+    if request.milli:
+        return np.ones(len(unit), np.bool_)
+    if request.shares_by_memory:
+        return _PARTS[unit]
+    return np.zeros(len(unit), np.bool_)
+
+
+def _share_room(
+    request: GpuRequest, shares: Mask, of_size: Mask, memory: Ints, free_milli: Ints, free_mib: Ints
+) -> tuple[Mask, list[_Failure]]:
+    """(R, G) GPUs that have room for a share, and where there are too few for want of compute or of memory."""
+    milli, needed = max(request.milli, 1), max(request.count, 1)  # a GPU without any compute left serves nobody
+    enough = of_size & (free_milli >= milli)
+    roomy = enough & (free_mib >= share_mib(request, memory))
+    too_few = shares & (num_true(roomy) < needed)
+    if not too_few.any():
+        return roomy, []
+    most_milli = _nth_largest(np.where(of_size, free_milli, 0), needed)
+    most_mib = _nth_largest(np.where(enough, free_mib, 0), needed)
+    return roomy, [
+        (shares & (most_milli < milli), Reason.COMPUTE_BUSY, most_milli),
+        (too_few, Reason.MEMORY_BUSY, most_mib),
+    ]
+
+
+def share_mib(request: GpuRequest, memory_mib: Ints) -> Ints:
+    """Memory that a share takes of GPUs of so much memory, in the same shape."""
+    mib: Ints = np.maximum(request.memory_each_mib, memory_mib * request.memory_each_percent // 100)
+    return mib
+
+
+def smallest_mib(cluster: Cluster, rows: Rows, fit: Fit) -> Floats:
+    """(R,) memory of the smallest GPU with room on each row, the largest there is where none has."""
+    memory = np.where(fit.room, cluster.taken(cluster.gpu_memory_mib, rows), LARGEST_MIB)  # (R, G)
+    smallest: Floats = memory.min(axis=1, initial=LARGEST_MIB)
+    return smallest
+
+
+def free_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
+    """(R, G) how much of each GPU is free, 0..1: of its compute, or of its memory where only memory is asked."""
+    if request.milli:
+        return cluster.taken(cluster.gpu_free_milli, rows) / WHOLE_MILLI
+    memory = cluster.taken(cluster.gpu_memory_mib, rows)
+    free: Floats = cluster.taken(cluster.gpu_free_mib, rows) / np.maximum(memory, 1)
+    return free
+
+
+def asked_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
+    """(R, G) how much of each GPU the request would take, in the same terms."""
+    memory = cluster.taken(cluster.gpu_memory_mib, rows)
+    if request.milli:
+        return np.full(memory.shape, request.milli / WHOLE_MILLI)
+    asked: Floats = share_mib(request, memory) / np.maximum(memory, 1)
+    return asked
+
+
+def _nth_largest(values: Ints, nth: int) -> Longs:
+    """(R,) the nth largest of each row, counted from 1; 0 where there are fewer."""
+    if nth > values.shape[1]:
+        return np.zeros(len(values), np.int64)
+    if nth == 1:
+        most: Longs = values.max(axis=1, initial=0).astype(np.int64)
+        return most
+    ordered: Longs = np.partition(values, values.shape[1] - nth, axis=1).astype(np.int64)
+    return ordered[:, values.shape[1] - nth]
+
+
+def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
+    """The same for MIG devices, which nodes have by number alone."""
+    installed, free = cluster.taken(cluster.mig_installed, rows), cluster.taken(cluster.mig_free, rows)  # (R, K)
+    nothing = np.zeros(len(rows), np.int64)
+    failures: list[_Failure] = []
+    free_units = nothing
+    for profile, count in request.mig:
+        column = cluster.mig_profiles.index(profile) if profile in cluster.mig_profiles else None
+        num_installed = nothing if column is None else installed[:, column].astype(np.int64)
+        num_free = nothing if column is None else free[:, column].astype(np.int64)
+        free_units = free_units + num_free
+        failures.insert(0, (num_installed < count, Reason.TOO_FEW_INSTALLED, num_installed))
+        failures.append((num_free < count, Reason.BUSY, num_free))
+    none = np.zeros((len(rows), cluster.gpu_model.shape[1]), np.bool_)
+    taken = np.full(len(rows), request.count, dtype=np.int64)
+    no_shares = np.zeros(len(rows), np.bool_)
+    return Fit(*_first_failed(failures, free_units), none, none, free_units, taken, no_shares)
+
+
+def _most_memory_mib(
+    memory_mib: Ints, units_per_gpu: Ints, selection: Mask, untracked: Ints, request: GpuRequest
+) -> tuple[Longs, Longs]:
+    """(R,) the most memory that the request's number of selected units have, and (R,) how many units that takes.
+
+    A request without a number takes the fewest that hold its total. The `untracked` units may be the largest ones,
+    so those are left out. A time slice's memory is its part of the GPU's.
+    """
+    memory = np.where(selection, memory_mib // units_per_gpu[:, None], 0).astype(np.int64)
+    memory = -np.sort(-memory, axis=1)  # (R, G) of each GPU's unit, largest first
+    per_gpu = units_per_gpu.astype(np.int64)[:, None]  # (R, 1)
+    num_units = memory.shape[1] * per_gpu[:, 0]  # (R,)
+    before = np.arange(memory.shape[1]) * per_gpu  # (R, G) units on larger GPUs
+
+    def largest(units: Longs) -> Longs:
+        """(R,) memory of the so many largest units."""
+        summed: Longs = (np.clip(units[:, None] - before, 0, per_gpu) * memory).sum(axis=1)
+        return summed
+
+    first = np.minimum(untracked, num_units)
+    skipped = largest(first)
+    most = largest(np.minimum(first + (request.count or num_units), num_units)) - skipped
+    if request.count:
+        return most, np.full(len(memory), request.count, dtype=np.int64)
+    # Every GPU gives units until the total is reached: rounded up, and no more than it has.
+    missing = skipped[:, None] + request.memory_total_mib - (np.cumsum(memory, axis=1) - memory) * per_gpu  # (R, G)
+    given = np.clip(-(-missing // np.maximum(memory, 1)), 0, per_gpu)
+    return most, given.sum(axis=1) - first

@@ -1,0 +1,96 @@
+"""Why a node does not fit: codes for the arrays, sentences for people.
+
+A sentence names what is required and what is here, in few stable buckets: kube-scheduler groups equal texts into one
+line of its event, and a text that changes from try to try keeps the pod spinning through its queue.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.resources.nodes import GPU_RESOURCE
+from extender.core.resources.quantities import format_mib
+from extender.core.resources.requests import AskedUnit, GpuRequest
+
+
+class Reason(IntEnum):
+    """What a node fails first. The order is that of the checks: what can never fit comes before what is busy."""
+
+    FITS = 0
+    UNKNOWN_NODE = 1
+    NO_GPUS = 2
+    NOT_THIS_KIND = 3
+    TOO_FEW_INSTALLED = 4
+    UNHEALTHY = 5
+    WRONG_UUID = 6
+    WRONG_MODEL = 7
+    TOO_SMALL = 8
+    TOTAL_TOO_SMALL = 9
+    COMPUTE_BUSY = 10
+    MEMORY_BUSY = 11
+    BUSY = 12
+    TOTAL_BUSY = 13
+    OCCUPIED = 14
+
+
+RESOLVABLE: Final = frozenset({Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY})
+"""Reasons that go away when other pods do: only these make a node a candidate for preemption."""
+_IS_RESOLVABLE: Final = np.isin(np.arange(len(Reason)), list(RESOLVABLE))
+
+_HERE: Final = {
+    Reason.TOO_FEW_INSTALLED: "installed",
+    Reason.UNHEALTHY: "healthy",
+    Reason.WRONG_UUID: "of that UUID",
+    Reason.WRONG_MODEL: "of that model",
+    Reason.TOO_SMALL: "of that size",
+    Reason.BUSY: "free",
+}
+
+
+def resolvable(reason: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Which of some reasons are among RESOLVABLE, in the same shape."""
+    mask: npt.NDArray[np.bool_] = _IS_RESOLVABLE[reason]
+    return mask
+
+
+def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
+    """The reason in words.
+
+    `available` is the number of units here that meet the failed condition; for MEMORY_BUSY and the two TOTAL reasons
+    it is memory in MiB, for COMPUTE_BUSY milli of one GPU.
+    """
+    match reason:
+        case Reason.FITS:
+            return "fits"
+        case Reason.UNKNOWN_NODE:
+            return "node not known to Kerf yet"
+        case Reason.NO_GPUS:
+            return f"needs {request}, no GPUs here"
+        case Reason.NOT_THIS_KIND:
+            return f"needs {request}, {_other_kind(request)}"
+        case Reason.COMPUTE_BUSY:
+            return f"needs {request}, best here: {available} milli of one GPU free"
+        case Reason.MEMORY_BUSY:
+            return f"needs {request}, best here: {format_mib(available)} of one GPU free"
+        case Reason.OCCUPIED:
+            return f"needs {request}, free by bookings but in use by unknown processes, or faulty"
+        case Reason.TOTAL_TOO_SMALL:
+            return f"needs {request}, best here: {format_mib(available)} installed"
+        case Reason.TOTAL_BUSY:
+            return f"needs {request}, best here: {format_mib(available)} free"
+        case _:
+            return f"needs {request}, best here: {available} {_HERE[reason]}"
+
+
+def _other_kind(request: GpuRequest) -> str:
+    if request.unit is AskedUnit.SHARED:
+        return "only whole GPUs here"
+    if request.milli and request.unit is AskedUnit.GPU:
+        return f"{GPU_RESOURCE} means whole GPUs or time slices here"
+    if request.unit is AskedUnit.CLAIM:
+        return "no GPUs for ResourceClaims here"
+    if request.unit is AskedUnit.PART:
+        return "no device plugin here that shares GPUs"
+    return "only time-sliced GPUs here"

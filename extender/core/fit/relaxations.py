@@ -1,0 +1,253 @@
+"""What would make a request fit that fits nowhere: the smallest changes of it, and the nodes that lack least.
+
+Computed by asking `fit` about relaxed requests. Room only grows as a request shrinks, so the largest value that fits is
+found by halving: some dozens of fits in all, each over all R rows, made when somebody asks and never to decide.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import Cluster, Ints, Longs, Rows
+from extender.core.fit.fits import Fit, fit, share_mib
+from extender.core.fit.reasons import Reason
+from extender.core.resources.quantities import format_mib
+from extender.core.resources.requests import GpuRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """A smaller request that fits."""
+
+    change: str
+    """What of the request changes: count, memoryEach, memoryTotal, share, model, uuid; several are joined by "+"."""
+    text: str
+    request: GpuRequest
+    size: float
+    """How much of the request it gives up: 0 nothing, 1 a whole condition."""
+    rows: Rows
+    """Where it fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A node on which others hold what is missing."""
+
+    row: int
+    missing: int
+    unit: str
+    """What `missing` counts: GPUs, milli or MiB."""
+
+    @property
+    def text(self) -> str:
+        """What would have to become free."""
+        match self.unit:
+            case "milli":
+                return f"{self.missing} milli more free on one GPU"
+            case "MiB":
+                return f"{format_mib(self.missing)} more free"
+            case _:
+                return f"{self.missing} more GPU{'s' if self.missing > 1 else ''} free"
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number in a request that may be smaller."""
+
+    change: str
+    asked: int
+    smaller: Callable[[int], GpuRequest]
+    words: Callable[[int], str]
+    limits: Sequence[int]
+    """Values worth trying, ascending, all below what is asked."""
+
+
+_MAX_SIZES: Final = 8
+
+_UNIT_OF = {Reason.BUSY: "GPUs", Reason.COMPUTE_BUSY: "milli", Reason.MEMORY_BUSY: "MiB", Reason.TOTAL_BUSY: "MiB"}
+
+
+def relaxations(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relaxation]:
+    """Changes of a request each of which would make it fit on some of R rows, the smallest first.
+
+    Two conditions are given up only where no single one helps.
+    """
+    if request.mig or not len(rows):
+        return []
+    dropped = list(_dropped(request))
+    found = [*_reduced(cluster, request, rows), *_fitting(cluster, dropped, rows)]
+    if not found:
+        found = [
+            _joined(first, further)
+            for first in dropped
+            for further in (
+                *_reduced(cluster, first.request, rows),
+                *_fitting(cluster, [one for one in _dropped(first.request) if one.change > first.change], rows),
+            )
+        ]
+        found += _smaller_and_fewer(cluster, request, rows)
+    return sorted(found, key=lambda relaxation: relaxation.size)
+
+
+def shortfalls(cluster: Cluster, request: GpuRequest, rows: Rows, most: int = 3) -> list[Shortfall]:
+    """The nodes among R rows where the request would fit if others let go of something, those that lack least first."""
+    checked = fit(cluster, request, rows)
+    found: list[tuple[float, int, Shortfall]] = []
+    for reason, unit in _UNIT_OF.items():
+        if request.mig and reason is not Reason.BUSY:
+            continue
+        asked = _asked(request, reason, cluster, rows)
+        at = np.flatnonzero(checked.reason == reason)
+        missing = asked[at] - checked.available[at]
+        order = np.lexsort((cluster.tie_rank[rows[at]], missing))[:most]
+        for index in order.tolist():
+            row, lacks = int(rows[at[index]]), int(missing[index])
+            part = lacks / max(int(asked[at[index]]), 1)
+            found.append((part, int(cluster.tie_rank[row]), Shortfall(row, lacks, unit)))
+    return [shortfall for _, _, shortfall in sorted(found, key=lambda entry: entry[:2])[:most] if shortfall.missing > 0]
+
+
+def _joined(first: Relaxation, further: Relaxation) -> Relaxation:
+    return replace(
+        further,
+        change=f"{first.change}+{further.change}",
+        text=f"{first.text}, and {further.text}",
+        size=first.size + further.size,
+    )
+
+
+def _smaller_and_fewer(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relaxation]:
+    """The largest memory of each GPU, of a few sizes below what is asked, with which fewer of them fit."""
+    for number in _numbers(cluster, request, rows):
+        if number.change != "memoryEach":
+            continue
+        for mib in list(number.limits)[: -_MAX_SIZES - 1 : -1]:
+            size = (number.asked - mib) / number.asked
+            first = Relaxation(number.change, number.words(mib), number.smaller(mib), size, rows)
+            fewer = [one for one in _reduced(cluster, first.request, rows) if one.change == "count"]
+            if fewer:
+                return [_joined(first, fewer[0])]
+    return []
+
+
+def _asked(request: GpuRequest, reason: Reason, cluster: Cluster, rows: Rows) -> Longs:
+    """(R,) what a reason measures a node's `available` by."""
+    if reason is Reason.MEMORY_BUSY:
+        largest = cluster.taken(cluster.gpu_memory_mib, rows).max(axis=1, initial=0)
+        return share_mib(request, largest).astype(np.int64)
+    asked = {
+        Reason.BUSY: max(request.count, 1),
+        Reason.COMPUTE_BUSY: request.milli or 1,
+        Reason.TOTAL_BUSY: request.memory_total_mib,
+    }[reason]
+    return np.full(len(rows), asked, np.int64)
+
+
+def _dropped(request: GpuRequest) -> Iterable[Relaxation]:
+    """The request without each of its conditions on what a GPU is; whether they fit is not looked at."""
+    nowhere = np.empty(0, np.intp)
+    if request.include or request.exclude:
+        patterns = [
+            f"{word}model {pattern.text}"
+            for word, pattern in (("", request.include), ("not ", request.exclude))
+            if pattern
+        ]
+        text = f"any model instead of {' and '.join(patterns)}"
+        yield Relaxation("model", text, replace(request, include=None, exclude=None), 1, nowhere)
+    if request.uuids or request.uuids_exclude:
+        yield Relaxation(
+            "uuid",
+            "any GPU instead of the requested UUIDs",
+            replace(request, uuids=frozenset(), uuids_exclude=frozenset()),
+            1,
+            nowhere,
+        )
+
+
+def _fitting(cluster: Cluster, candidates: Iterable[Relaxation], rows: Rows) -> Iterable[Relaxation]:
+    """Those that fit, with where they do."""
+    for candidate in candidates:
+        checked = fit(cluster, candidate.request, rows)
+        if checked.fits.any():
+            text = candidate.text
+            if candidate.change == "model" and (names := _models(cluster, checked, rows)):
+                text += f" (there is room on {names})"
+            yield replace(candidate, text=text, rows=rows[checked.fits])
+
+
+def _models(cluster: Cluster, checked: Fit, rows: Rows) -> str:
+    """Names of the models of the GPUs that have room where the request fits."""
+    with_room = cluster.taken(cluster.gpu_model, rows)[checked.room & checked.fits[:, None]]
+    names = sorted({cluster.models[index].name for index in np.unique(with_room).tolist()} - {""})
+    return ", ".join(names)
+
+
+def _reduced(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[Relaxation]:
+    """For each number of the request the largest smaller one that fits."""
+    for number in _numbers(cluster, request, rows):
+        low, high = 0, len(number.limits)  # limits[:low] fit, limits[high:] don't
+        while low < high:
+            middle = (low + high) // 2
+            if fit(cluster, number.smaller(number.limits[middle]), rows).fits.any():
+                low = middle + 1
+            else:
+                high = middle
+        if low:
+            value = number.limits[low - 1]
+            smaller = number.smaller(value)
+            where = rows[fit(cluster, smaller, rows).fits]
+            size = (number.asked - value) / number.asked
+            yield Relaxation(number.change, number.words(value), smaller, size, where)
+
+
+def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Number]:
+    """What may be smaller, with the values that make a difference: what some GPU has, or has free."""
+    if request.count > 1:
+        largest = min(request.count, int(cluster.gpu_model.shape[1] * cluster.units_per_gpu.max(initial=1)) + 1)
+        yield _Number(
+            "count",
+            request.count,
+            lambda count: replace(request, count=count),
+            lambda count: _fewer(request.count, count),
+            range(1, largest),
+        )
+    if request.memory_each_mib:
+        of_unit = cluster.taken(cluster.gpu_memory_mib, rows) // cluster.taken(cluster.units_per_gpu, rows)[:, None]
+        yield _Number(
+            "memoryEach",
+            request.memory_each_mib,
+            lambda mib: replace(request, memory_each_mib=mib),
+            lambda mib: f"{format_mib(mib)} instead of {format_mib(request.memory_each_mib)} each",
+            _below(request.memory_each_mib, of_unit, cluster.taken(cluster.gpu_free_mib, rows)),
+        )
+    if request.memory_total_mib:
+        memory = cluster.taken(cluster.gpu_memory_mib, rows).astype(np.int64)
+        most = min(request.memory_total_mib, int(memory.sum(axis=1).max(initial=0)) + 1)
+        yield _Number(
+            "memoryTotal",
+            request.memory_total_mib,
+            lambda mib: replace(request, memory_total_mib=mib),
+            lambda mib: f"{format_mib(mib)} instead of {format_mib(request.memory_total_mib)} in total",
+            range(1, most),
+        )
+    if request.milli:
+        yield _Number(
+            "share",
+            request.milli,
+            lambda milli: replace(request, milli=milli),
+            lambda milli: f"{milli} milli instead of {request.milli} milli of a GPU",
+            _below(request.milli, cluster.taken(cluster.gpu_free_milli, rows)),
+        )
+
+
+def _below(asked: int, *values: Ints) -> Sequence[int]:
+    """The different values from 1 to less than what is asked, ascending."""
+    distinct = np.unique(np.concatenate([value.ravel() for value in values]))
+    return [value for value in distinct.tolist() if 0 < value < asked]
+
+
+def _fewer(asked: int, count: int) -> str:
+    fewer = asked - count
+    return f"{fewer} GPU{'s' if fewer > 1 else ''} fewer ({count} instead of {asked})"

@@ -1,0 +1,1 @@
+"""Idle GPUs that the pods which are likely to come can't use."""

@@ -1,0 +1,1 @@
+"""Policies: how nodes that fit are ranked."""

@@ -1,0 +1,56 @@
+"""Alnair's utilisation score: large nodes and full ones first.
+
+CentaurusInfra/alnair, autonomous-scheduler/UtilSched/pkg/plugins/utilsched/scheduler.go: 5 (memory x model weight x
+count / 12) + 10 sum over GPUs of used / (used + free), min-max to 0..100. Its integers cut every used / (used + free)
+down to 0; here the fraction counts. Its third term, the pod's own CPU request, is equal for all nodes.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import Cluster, Floats
+from extender.core.observations import Gauge
+from extender.core.policies.genius import min_max, neutral
+from extender.core.policies.policy import Options, Policy
+from extender.core.refreshes import RefreshedScore
+
+NODE_WEIGHT: Final = 5.0
+ACTUAL_WEIGHT: Final = 10.0
+MODEL_WEIGHTS: Final[Mapping[str, float]] = {"k80": 6.0, "titan-x": 7.0, "titan-x-(pascal)": 7.0}
+"""Alnair's; every newer model has the weight of its newest, V100."""
+NEWEST_WEIGHT: Final = 10.0
+
+
+class AlnairScore(RefreshedScore):
+    """Scores from 0 to 100."""
+
+    def __init__(self, model_weights: Mapping[str, float] = MODEL_WEIGHTS) -> None:
+        super().__init__()
+        self._model_weights = dict(model_weights)
+
+    def all_scores(self, cluster: Cluster) -> Floats:
+        """(N,)."""
+        observed = cluster.observed
+        installed = cluster.gpu_model >= 0
+        weights = np.array([self._model_weights.get(model.name, NEWEST_WEIGHT) for model in cluster.models] + [0.0])
+        memory_gib = cluster.gpu_memory_mib / 1024
+        # Memory x weight x count, summed over the GPUs: the same where all GPUs of a node are of one model.
+        node_value = np.where(installed, memory_gib * weights[cluster.gpu_model], 0).sum(axis=1) / 12
+        used_fraction = np.full((1, *installed.shape), np.nan)
+        if observed is not None:
+            used = observed.gauge(Gauge.MEMORY_USED).astype(np.float64)
+            total = used + observed.gauge(Gauge.MEMORY_FREE)
+            used_fraction[0] = np.divide(used, total, out=np.full(used.shape, np.nan), where=total > 0)
+        actual = np.where(installed, neutral(used_fraction, installed)[0], 0).sum(axis=1)
+        return 100 * min_max(NODE_WEIGHT * node_value + ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1)))
+
+
+def policy(options: Options) -> Policy:
+    """The policy."""
+    score = AlnairScore()
+    description = "Alnair's utilisation score: large and full nodes first"
+    return Policy(
+        "alnair", score, description, rules=options.rules, context=score.context, apart=lambda: policy(options)
+    )

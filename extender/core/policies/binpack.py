@@ -1,0 +1,31 @@
+"""Policy `binpack`: the node's fraction of GPU units in use after placement, the fullest node first (MostAllocated)."""
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Rows, num_true, totals
+from extender.core.fit.fits import Fit, asked_fraction, free_fraction
+from extender.core.policies.policy import Options, Policy
+from extender.core.resources.requests import GpuRequest
+
+
+def binpack(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
+    """(R,) the fraction in use: of whole GPUs, of the compute for shares, of the memory where only that is asked."""
+    capacity = num_true(cluster.taken(cluster.gpu_model, rows) >= 0) * cluster.taken(cluster.units_per_gpu, rows)
+    free_after = fit.free_units - fit.taken_units
+    if fit.shares.any():
+        if request.milli:  # whole numbers, so that the order of the GPUs breaks no tie
+            free = totals(cluster.taken(cluster.gpu_free_milli, rows)) / WHOLE_MILLI
+            asked = request.milli / WHOLE_MILLI
+        else:
+            free = free_fraction(cluster, request, rows).sum(axis=1)
+            of_gpu = np.where(fit.room, asked_fraction(cluster, request, rows), 0)
+            asked = of_gpu.sum(axis=1) / np.maximum(num_true(fit.room), 1)
+        free = np.maximum(free - cluster.taken(cluster.untracked_units, rows), 0)
+        free_after = np.where(fit.shares, free - asked * request.count, free_after)
+    used: Floats = 1 - free_after / np.maximum(capacity, 1)
+    return used
+
+
+def policy(options: Options) -> Policy:
+    """The policy."""
+    return Policy("binpack", binpack, "fullest node first, by fraction of its GPUs")

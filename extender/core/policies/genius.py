@@ -1,0 +1,124 @@
+"""Genius' score: what GPUs have, and what they are doing, each as a share of the whole cluster's.
+
+jiangxiaosheng/Genius, score plugin. With C the GPUs of the cluster, N those of the node and n their number:
+static = sum_k w_k (sum_N x_k / sum_C x_k) |C|, dynamic = sum_k w_k (1/n) (sum_N m_k / sum_C m_k) |C|,
+score = static_weight * static + dynamic_weight * dynamic, min-max normalised over the nodes.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import Cluster, Floats, Mask
+from extender.core.observations import Gauge
+from extender.core.policies.policy import Options, Policy
+from extender.core.refreshes import RefreshedScore
+from extender.core.resources.gpu_products import attributes
+
+Planes = npt.NDArray[np.float64]
+
+
+WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
+    "memory": (2.0, "Memory size."),
+    "multiprocessors": (2.0, "Streaming multiprocessors."),
+    "decoders": (1.0, "Decoders."),
+    "encoders": (1.0, "Encoders."),
+    "bandwidth": (2.0, "Memory bandwidth."),
+    "free_memory": (2.0, "Free memory."),
+    "power": (1.0, "Power draw. Genius rewards a higher draw; a negative weight rewards a lower one."),
+    "encoder_idle": (1.0, "Idle encoders."),
+    "decoder_idle": (1.0, "Idle decoders."),
+    "static": (1.0, "All terms for what GPUs have."),
+    "dynamic": (2.0, "All terms for what GPUs are doing."),
+}
+"""Genius' own weights and the meaning of each setting `genius.NAME`."""
+_STATIC: Final = ("memory", "multiprocessors", "decoders", "encoders", "bandwidth")
+_DYNAMIC: Final = ("free_memory", "power", "encoder_idle", "decoder_idle")
+
+
+def weighted_shares(values: Planes, weights: Floats, installed: Mask) -> Floats:
+    """(N,) sum_k w_k (sum_N x_k / sum_C x_k) |C| of (K, N, G) values; a term whose sum is 0 counts nothing."""
+    per_node = np.where(installed, values, 0.0).sum(axis=2)  # (K, N)
+    totals = per_node.sum(axis=1)
+    shares = np.divide(per_node, totals[:, None], out=np.zeros_like(per_node), where=totals[:, None] != 0)
+    result: Floats = weights @ shares * installed.sum()
+    return result
+
+
+def genius_totals(
+    static: Planes, dynamic: Planes, installed: Mask, weights: Mapping[str, float]
+) -> tuple[Floats, Floats, Floats]:
+    """(N,) static, dynamic and weighted total of each node.
+
+    `static` is (5, N, G) and `dynamic` (4, N, G), in the order of their weights. NaN is
+    neutral: it counts as the mean of all GPUs that tell.
+    """
+    static_weights, dynamic_weights = (np.array([weights[name] for name in names]) for names in (_STATIC, _DYNAMIC))
+    static_score = weighted_shares(neutral(static, installed), static_weights, installed)
+    num_gpus = np.maximum(installed.sum(axis=1), 1)
+    dynamic_score = weighted_shares(neutral(dynamic, installed), dynamic_weights, installed) / num_gpus
+    return static_score, dynamic_score, weights["static"] * static_score + weights["dynamic"] * dynamic_score
+
+
+def neutral(planes: Planes, installed: Mask) -> Planes:
+    """(K, N, G) the same with every NaN replaced by the mean of what is known, 0 where nothing is."""
+    known = installed & np.isfinite(planes)
+    means = np.where(known, planes, 0).sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)
+    filled: Planes = np.where(known, planes, means[:, None, None])
+    return filled
+
+
+def min_max(scores: Floats, among: Mask) -> Floats:
+    """(N,) scores from 0 to 1 over some of the nodes; 0 elsewhere, and everywhere when all are equal."""
+    if not among.any():
+        return np.zeros(len(scores))
+    low, high = scores[among].min(), scores[among].max()
+    spread = high - low
+    if not np.isfinite(spread) or spread <= 0:
+        return np.zeros(len(scores))
+    # Rounded, so that the order in which nodes were added up breaks no tie.
+    result: Floats = np.where(among, np.clip((scores - low) / spread, 0.0, 1.0).round(9), 0.0)
+    return result
+
+
+class GeniusScore(RefreshedScore):
+    """Scores from 0 to 1."""
+
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        """`weights` are those that are not Genius' own, by name."""
+        super().__init__()
+        self._weights = {name: default for name, (default, _) in WEIGHTS.items()} | dict(weights or {})
+
+    def all_scores(self, cluster: Cluster) -> Floats:
+        """(N,)."""
+        installed = cluster.gpu_model >= 0
+        table = attributes(cluster.models)
+        memory = np.where(cluster.gpu_memory_mib > 0, cluster.gpu_memory_mib, np.nan)
+        static = np.stack([memory, *table[:4][:, cluster.gpu_model]])
+        *_, scores = genius_totals(static, _dynamic(cluster), installed, self._weights)
+        return min_max(scores, np.asarray(installed.any(axis=1)))
+
+
+def _dynamic(cluster: Cluster) -> Planes:
+    observed = cluster.observed
+    if observed is None:
+        return np.full((4, *cluster.gpu_model.shape), np.nan)
+    return np.stack(
+        [
+            observed.gauge(Gauge.MEMORY_FREE).astype(np.float64),
+            observed.gauge(Gauge.POWER).astype(np.float64),
+            1.0 - observed.gauge(Gauge.ENCODER).astype(np.float64),
+            1.0 - observed.gauge(Gauge.DECODER).astype(np.float64),
+        ]
+    )
+
+
+def policy(options: Options) -> Policy:
+    """The policy."""
+    score = GeniusScore(options.genius)
+    description = "Genius' static and dynamic score"
+    return Policy(
+        "genius", score, description, rules=options.rules, context=score.context, apart=lambda: policy(options)
+    )

@@ -1,0 +1,121 @@
+"""Kerf's live score: how much headroom the GPUs have that a pod would get, and the node around them.
+
+Of each GPU the headroom is the weighted mean of terms from 0 (none) to 1 (all of it), each smooth in its sample:
+
+- load: 1 - the larger of the observed load and what is expected of pods just placed;
+- memory: what is really left, of bookings and of use, as a fraction;
+- those of samples alone, a file each in `terms`.
+
+A GPU that is faulty has none. A term without a fresh sample is neutral: it counts as the mean of all GPUs that have
+one. The node's score is the mean over the GPUs with room for the pod and the mean over all its GPUs, half each: the
+latter is what they share, and it falls with each pod placed, so that samples of before draw no herd.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import Cluster, Floats, Mask, Rows
+from extender.core.fit.fits import Fit
+from extender.core.observations import Gauge
+from extender.core.occupancies import HARDWARE_XIDS, ObservedRules, faulty
+from extender.core.policies.policy import Options, Policy
+from extender.core.policies.terms.registry import TERMS
+from extender.core.policies.terms.term import Plane, Samples
+from extender.core.refreshes import PerRefresh
+from extender.core.resources.requests import GpuRequest
+
+_UNKNOWN: Final = 0.5
+"""Headroom of a term that nobody tells anything of."""
+WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
+    "load": (4.0, "Unused compute."),
+    "memory": (2.0, "Memory neither booked nor in use."),
+    **{term.name: (term.weight, term.meaning) for term in TERMS},
+    "own_gpus": (0.5, "Fraction of the score from GPUs with room for the pod; the rest is from all GPUs of the node."),
+}
+"""Default and meaning of each setting `live.NAME`; `own_gpus` is from 0 to 1, the others are weights of terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """What depends on the samples and the inventory alone; the planes are 0 where there is no GPU, or a faulty one."""
+
+    unloaded: Plane
+    """(N, G) headroom of a GPU without load and without free memory."""
+    per_load: Plane
+    """(N, G) headroom that a load of 1 takes."""
+    per_mib: Plane
+    """(N, G) headroom that a free MiB gives."""
+    busy: Plane
+    """(N, G) compute in use."""
+    num_gpus: Floats
+    """(N,) GPUs of the node, 1 where there is none."""
+
+
+class LiveScore:
+    """The policy. What depends on samples alone is worked out once for each refresh of them."""
+
+    def __init__(self, weights: Mapping[str, float] | None = None, xids: frozenset[int] = HARDWARE_XIDS) -> None:
+        """`weights` are those that are not the default's, by name. Raises ValueError where one is unknown."""
+        self._weights = {name: default for name, (default, _) in WEIGHTS.items()} | dict(weights or {})
+        if unknown := self._weights.keys() - WEIGHTS.keys():
+            raise ValueError(f"no weights of the live score: {', '.join(sorted(unknown))}")
+        self._rules = ObservedRules(xids=xids)
+        self._sampled = PerRefresh(self._of_samples)
+
+    def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
+        """(R,) headroom from 0 to 1."""
+        sampled = self._sampled(cluster)
+        own_gpus = self._weights["own_gpus"]
+        busy = cluster.taken(sampled.busy, rows)
+        if cluster.observed is not None:
+            busy = np.maximum(busy, cluster.taken(cluster.observed.expected_load, rows))
+        headroom = cluster.taken(sampled.unloaded, rows) - cluster.taken(sampled.per_load, rows) * busy
+        headroom += cluster.taken(sampled.per_mib, rows) * cluster.taken(cluster.gpu_free_mib, rows)
+        own = (headroom * fit.room).sum(axis=1) / np.maximum(fit.room.sum(axis=1), 1)
+        around = headroom.sum(axis=1) / cluster.taken(sampled.num_gpus, rows)
+        # Rounded, so that the order in which GPUs were added up breaks no tie.
+        score: Floats = (own_gpus * own + (1 - own_gpus) * around).round(9)
+        return score
+
+    def apart(self) -> "LiveScore":
+        """Another one with the same weights, for another thread."""
+        return LiveScore(self._weights, self._rules.xids)
+
+    def context(self, cluster: Cluster) -> Hashable:
+        """Another value whenever any node's score may be another."""
+        return self._sampled.version(cluster)
+
+    def _of_samples(self, cluster: Cluster) -> "_Sampled":
+        samples, weights = Samples(cluster), self._weights
+        installed = cluster.gpu_model >= 0
+        rest = np.zeros(installed.shape)
+        for term in TERMS:
+            rest += weights[term.name] * _or_mean(term.headroom(samples), installed)
+        total = sum(weight for name, weight in weights.items() if name != "own_gpus")
+        sound = installed & ~faulty(cluster, np.arange(cluster.num_nodes), self._rules)
+        part = sound / max(total, 1e-9)  # (N, G)
+        return _Sampled(
+            unloaded=part * (weights["load"] + rest),
+            per_load=part * weights["load"],
+            per_mib=part * weights["memory"] / np.maximum(cluster.gpu_memory_mib, 1),
+            busy=1 - _or_mean(1 - samples.gauge(Gauge.LOAD), installed),
+            num_gpus=np.maximum(installed.sum(axis=1), 1.0),
+        )
+
+
+def _or_mean(headroom: Plane, installed: Mask) -> Plane:
+    """(N, G) headrooms, the mean of the known ones where a sample is missing."""
+    known = installed & ~np.isnan(headroom)
+    mean = headroom[known].mean() if known.any() else _UNKNOWN
+    filled: Plane = np.where(known, headroom, mean)
+    return filled
+
+
+def policy(options: Options) -> Policy:
+    """The policy."""
+    score = LiveScore(options.live, options.rules.xids)
+    description = "most headroom, by observed load"
+    return Policy("live", score, description, rules=options.rules, context=score.context, apart=lambda: policy(options))

@@ -1,0 +1,17 @@
+"""Policy `spread`: the node's fraction of free GPU units after placement, the emptiest node first (LeastAllocated)."""
+
+from extender.core.clusters import Cluster, Floats, Rows
+from extender.core.fit.fits import Fit
+from extender.core.policies.binpack import binpack
+from extender.core.policies.policy import Options, Policy
+from extender.core.resources.requests import GpuRequest
+
+
+def spread(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
+    """(R,) `binpack` turned round."""
+    return -binpack(cluster, request, rows, fit)
+
+
+def policy(options: Options) -> Policy:
+    """The policy."""
+    return Policy("spread", spread, "emptiest node first, by fraction of its GPUs", spreads=True)

@@ -1,0 +1,1 @@
+"""Terms of the live score: a file for each."""

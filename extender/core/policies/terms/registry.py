@@ -1,0 +1,7 @@
+"""The terms of the live score, in the order of their settings."""
+
+from typing import Final
+
+from extender.core.policies.terms import bandwidth, power, temperature, tensor
+
+TERMS: Final = (power.TERM, temperature.TERM, bandwidth.TERM, tensor.TERM)

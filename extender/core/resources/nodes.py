@@ -1,0 +1,152 @@
+"""What a node offers, read from its allocatable resources and GPU Feature Discovery labels.
+
+Label formats: `k8s-device-plugin/internal/lm/resource.go`; resource names: the NVIDIA device plugin.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from extender.core.resources.gpu_models import PRODUCT_MEMORY_MIB, UNKNOWN_MODEL, GpuModel, describe_model
+from extender.core.resources.quantities import parse_quantity
+
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+SHARED_GPU_RESOURCE: Final = "nvidia.com/gpu.shared"
+MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
+
+PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
+COUNT_LABEL: Final = "nvidia.com/gpu.count"
+MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
+REPLICAS_LABEL: Final = "nvidia.com/gpu.replicas"
+MIG_STRATEGY_LABEL: Final = "nvidia.com/mig.strategy"
+
+MAX_GPUS_PER_NODE: Final = 64
+MAX_UNITS_PER_GPU: Final = 1024
+MAX_MEMORY_MIB: Final = 2**21
+"""2 TiB: no GPU has more."""
+
+
+class GpuUnit(IntEnum):
+    """What one unit of a node's GPU resource is."""
+
+    NONE = 0
+    WHOLE = 1
+    """`nvidia.com/gpu` hands out whole GPUs."""
+    REPLICA_AS_GPU = 2
+    """`nvidia.com/gpu` hands out time slices: several holders share a GPU under the name of a whole one."""
+    REPLICA = 3
+    """`nvidia.com/gpu.shared` hands out time slices."""
+    PART = 4
+    """The node's plugin hands out parts of GPUs by memory and compute, and enforces them."""
+    CLAIM = 5
+    """Whole GPUs, which kube-scheduler itself allocates to ResourceClaims: it picks the GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One physical GPU."""
+
+    model: GpuModel
+    memory_mib: int
+    """Memory in nominal MiB (see `nominal_mib`), 0 when unknown."""
+    uuid: str = ""
+    healthy: bool = True
+    """Whether it may be given to anybody."""
+    numa: int = -1
+    """NUMA node, -1 when unknown."""
+    link: int = -1
+    """Group of GPUs joined by fast links (NVLink), -1 when unknown."""
+    max_holders: int = 0
+    """Among how many the node's plugin shares it at most, 0 for no bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOffer:
+    """A node's GPUs. Mixed models and sizes in one node are possible."""
+
+    gpus: tuple[Gpu, ...] = ()
+    """By index, as the driver counts them."""
+    unit: GpuUnit = GpuUnit.NONE
+    units_per_gpu: int = 1
+    allocatable_units: int = 0
+    """Units the kubelet offers; fewer than GPUs x units_per_gpu when some are unhealthy."""
+    mig: tuple[tuple[str, int], ...] = ()
+    """MIG devices the kubelet offers, by profile ("1g.5gb"); the GPUs they are cut from are not among `gpus`, or are
+    withheld."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def withheld_units(self) -> int:
+        """Units of healthy GPUs that are not offered: of unknown index, so they count against every choice."""
+        healthy = sum(gpu.healthy for gpu in self.gpus)
+        return max(healthy * self.units_per_gpu - self.allocatable_units, 0)
+
+
+NO_GPUS: Final = NodeOffer()
+
+
+def nominal_mib(memory_mib: int, tolerance_frac: float) -> int:
+    """The size a card is sold as: the next whole GiB when that is within the tolerance, else what it reports.
+
+    Reported memory varies by 1-2 % with the driver: 40536 MiB is a 40 GiB card, 81559 an 80 GiB one, while a T4's
+    15360 is really 15 GiB and an 11019 stays what it is.
+    """
+    rounded_up = -(-memory_mib // 1024) * 1024
+    return rounded_up if rounded_up - memory_mib <= tolerance_frac * rounded_up else memory_mib
+
+
+def read_node(
+    allocatable: Mapping[str, str | int | float],
+    labels: Mapping[str, str],
+    *,
+    memory_tolerance_frac: float = 0.02,
+    aliases: Mapping[str, Iterable[str]] | None = None,
+) -> NodeOffer:
+    """The offer of a node.
+
+    A value that can't be understood is treated as absent and named in `warnings`: an unknown number of GPUs is
+    none, an unknown memory or model satisfies no request for one.
+    """
+    warnings: list[str] = []
+
+    def whole_number(source: Mapping[str, str | int | float], key: str, largest: int = 2**31 - 1) -> int:
+        if key not in source:
+            return 0
+        try:
+            value = parse_quantity(str(source[key]))
+            if value.denominator != 1 or not 0 <= value <= largest:
+                raise ValueError("not a whole number in range")
+        except ValueError as error:
+            warnings.append(f"{key}: {str(source[key])[:80]!r} is ignored: {error}")
+            return 0
+        return int(value)
+
+    shared_units = whole_number(allocatable, SHARED_GPU_RESOURCE)
+    units = shared_units or whole_number(allocatable, GPU_RESOURCE)
+    mig = tuple(
+        (name.removeprefix(MIG_RESOURCE_PREFIX), devices)
+        for name in sorted(allocatable)
+        if name.startswith(MIG_RESOURCE_PREFIX) and (devices := whole_number(allocatable, name))
+    )
+    if units == 0:
+        return NodeOffer(mig=mig, warnings=tuple(warnings)) if warnings or mig else NO_GPUS
+
+    replicas = max(1, whole_number(labels, REPLICAS_LABEL, MAX_UNITS_PER_GPU))
+    count = whole_number(labels, COUNT_LABEL)
+    if shared_units and replicas == 1 and count:
+        replicas = min(-(-shared_units // count), MAX_UNITS_PER_GPU)
+    # Without a label, or with one that says less than the kubelet offers, the kubelet is believed.
+    count = max(count, -(-units // replicas))
+    if count > MAX_GPUS_PER_NODE:
+        warnings.append(f"{count} GPUs on one node: only {MAX_GPUS_PER_NODE} of them are used")
+        count = MAX_GPUS_PER_NODE
+    product = labels.get(PRODUCT_LABEL, "")
+    # With MIG's single strategy the plugin hands out MIG devices, all alike, under the name of GPUs.
+    disguised = replicas > 1 or (labels.get(MIG_STRATEGY_LABEL) == "single" and "-mig-" in product.lower())
+    unit = GpuUnit.REPLICA if shared_units else GpuUnit.REPLICA_AS_GPU if disguised else GpuUnit.WHOLE
+
+    model = describe_model(product, aliases or {}) if product else UNKNOWN_MODEL
+    memory_mib = whole_number(labels, MEMORY_LABEL, MAX_MEMORY_MIB) or PRODUCT_MEMORY_MIB.get(model.name, 0)
+    gpu = Gpu(model, nominal_mib(memory_mib, memory_tolerance_frac))
+    return NodeOffer((gpu,) * count, unit, replicas, min(units, count * replicas), mig, tuple(warnings))

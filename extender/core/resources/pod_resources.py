@@ -1,0 +1,107 @@
+"""What a pod's resources ask for: extended resources, counted as kube-scheduler counts them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from extender.core.resources.nodes import GPU_RESOURCE, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
+from extender.core.resources.quantities import parse_quantity
+from extender.core.resources.requests import AskedUnit, RequestError, shorten
+
+MAX_UNITS: Final = 2**31 - 1
+_MAX_PROFILES: Final = 32
+"""Kinds of MIG devices in one pod: each is looked for on every node."""
+_MAX_DIGITS: Final = 18
+
+Resources = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container's resources; `sidecar` is an init container that keeps running (restartPolicy Always)."""
+
+    requests: Resources
+    sidecar: bool = False
+
+
+def total_request(
+    resource: str, containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
+) -> Fraction | int:
+    """A pod's request of one extended resource, as kube-scheduler counts it.
+
+    The larger of the containers' sum and any moment of the initialisation, sidecars counted in both, plus the
+    overhead: `PodRequests` of k8s.io/component-helpers/resource/helpers.go. Resources at pod level are no part of it:
+    the API server takes only CPU, memory and huge pages there.
+    Raises RequestError when a value is no quantity.
+    """
+
+    def asked(resources: Resources) -> Fraction | int:
+        value = resources.get(resource)
+        if value is None:
+            return 0
+        text = str(value)
+        if text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS:
+            return int(text)  # as nearly all are: without the price of a rational number
+        try:
+            quantity = parse_quantity(text)
+        except ValueError as error:
+            raise RequestError(f'{resource}: "{shorten(str(value))}" is {error}; write a whole number') from None
+        if quantity < 0:
+            raise RequestError(f'{resource}: "{shorten(str(value))}" is negative; write a whole number')
+        return quantity
+
+    sidecars: Fraction | int = 0
+    initialising: Fraction | int = 0
+    for container in init_containers:
+        if container.sidecar:
+            sidecars += asked(container.requests)
+            initialising = max(initialising, sidecars)
+        else:
+            initialising = max(initialising, sidecars + asked(container.requests))
+    running = sidecars + sum(asked(container.requests) for container in containers)
+    return max(running, initialising) + asked(overhead)
+
+
+def resource_units(
+    containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
+) -> tuple[int, AskedUnit]:
+    """How many GPU units a pod's resources ask for, and of which kind; (0, GPU) when none. MIG devices not counted."""
+    containers, init_containers = tuple(containers), tuple(init_containers)
+    whole, shared = (
+        _whole_units(name, total_request(name, containers, init_containers, overhead))
+        for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE)
+    )
+    if whole and shared:
+        raise RequestError(
+            f'{SHARED_GPU_RESOURCE}: "{shared}" together with {GPU_RESOURCE}: "{whole}" fits no node, '
+            "because nodes offer only one of the two; request one"
+        )
+    return (shared, AskedUnit.SHARED) if shared else (whole, AskedUnit.GPU)
+
+
+def mig_devices(
+    containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
+) -> tuple[tuple[str, int], ...]:
+    """The MIG devices a pod's resources ask for: (profile, number) in the order of the profiles."""
+    containers, init_containers = tuple(containers), tuple(init_containers)
+    names = {
+        name
+        for resources in (overhead, *(container.requests for container in (*containers, *init_containers)))
+        for name in resources
+        if name.startswith(MIG_RESOURCE_PREFIX)
+    }
+    if len(names) > _MAX_PROFILES:
+        raise RequestError(f"{MIG_RESOURCE_PREFIX}...: {len(names)} profiles are more than any GPU can be split into")
+    counted = (
+        (name, _whole_units(name, total_request(name, containers, init_containers, overhead))) for name in sorted(names)
+    )
+    return tuple((name.removeprefix(MIG_RESOURCE_PREFIX), count) for name, count in counted if count)
+
+
+def _whole_units(resource: str, quantity: Fraction | int) -> int:
+    if quantity.denominator != 1:
+        raise RequestError(f'{resource}: "{float(quantity):g}" is not a whole number; request whole GPUs')
+    if quantity > MAX_UNITS:
+        raise RequestError(f'{resource}: "{shorten(str(quantity))}" is more than any node has')
+    return int(quantity)

@@ -1,0 +1,225 @@
+"""What a learned rank sees of a node: features of the state that a decision would leave behind.
+
+The value of a node is a function of these (`extender.core.valuenet.potentials`), and a decision is worth the value
+after it minus the value before. They depend on the node's own state and on the pods that are expected to come, the
+outlook, so that they can be remembered until the node changes. A model names the version that it was trained on.
+Amounts are in GPUs: free CPU and memory are counted as the GPUs whose expected need they would cover.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask, num_true, totals
+from extender.core.fragmentation.arrays import Asks, Nodes
+from extender.core.fragmentation.fragments import Mix
+
+FEATURES_VERSION: Final = 2
+"""Changes whenever a feature changes its meaning, its place or its unit."""
+
+FEATURES: Final = (
+    "fragment",  # idle GPU that a typical pod is expected to be unable to use
+    "worth",  # shadow prices of what is left of each GPU
+    "gpus_idle",
+    "node_idle",  # 1 when all GPUs of the node are idle
+    "gpus_partly_used",
+    "cpu_short_half",  # min(0, free CPU - 0.5 x need of the free GPU)
+    "cpu_short",
+    "cpu_short_more",  # 1.5 x need
+    "cpu_square",  # by capacity
+    "cpu_log",  # log(1 + free)
+    "gpu_cpu",  # free GPU x free fraction of the CPU
+    "memory_short",
+    "gpu_sqrt",
+    "gpu_square",  # by number of GPUs
+    "gpu_wanted",  # free GPU that pods will ask for by its model: those who may go elsewhere should
+    "worth_fed",  # worth, by the part of what the free GPUs will need that there is CPU for
+    "hosts_one",  # pods of one whole GPU that the node could take, by what they will need of all such nodes
+    "hosts_many",  # pods of several, likewise
+)
+"""Names of the F features, in order."""
+
+LEAST_GPU: Final = 1e-3
+"""Less free GPU counts as so much where something is divided by it."""
+
+CPU_NEEDS: Final = (0.5, 1.0, 1.5)
+"""Multiples of the expected need at which CPU counts as short."""
+
+
+class Hosting(NamedTuple):
+    """What of some classes of pods a node can host, summed up: a table to look it up in, instead of a loop over them.
+
+    Classes that ask for as many GPUs of a size are one of U kinds; T are the amounts of CPU asked for.
+    """
+
+    num_gpus: Longs
+    """(U,)."""
+    gpu_milli: Longs
+    """(U,)."""
+    cpu_milli: Longs
+    """(T,) distinct, ascending."""
+    weight: Floats
+    """(M + 1, U, T + 1) of a kind's classes that take a model and do with the first t amounts; the last row is 0."""
+
+
+class Outlook(NamedTuple):
+    """The pods that are expected to come: see `outlook_of`."""
+
+    mix: Mix
+    typical: Hosting
+    """By their frequency in the mix."""
+    worth: Floats
+    """(M + 1, 1001) GPUs that each number of milli left on a GPU of each model is worth; the last row, for nodes
+    without GPUs, is 0."""
+    cpu_need_milli: float
+    """CPU that the expected pods ask for by whole GPU."""
+    memory_need_mib: float
+    """Memory, likewise."""
+    wanted: Floats
+    """(M + 1,) GPUs that pods will ask for by model, by the number that there are, at most 1; the last is 0."""
+    one: Hosting
+    """Pods of one whole GPU, each class by the GPUs it will ask for, by all those on nodes that can host it."""
+    many: Hosting
+    """Pods of several, likewise."""
+
+
+def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Floats) -> Outlook:
+    """The outlook on `expected` (C,) pods of each class that will come to nodes, and on a mix of typical ones."""
+    num_models = len(worth) - 1
+    gpus = expected * asks.num_gpus * asks.gpu_milli / WHOLE_MILLI  # (C,) asked for
+    suitable = _suitable_gpus(nodes, asks)
+    scarcity = np.where(suitable > 0, gpus / np.maximum(suitable, 1), 0.0)
+    whole = asks.gpu_milli == WHOLE_MILLI
+    one, many = (
+        hosting(_chosen(asks, chosen), scarcity[chosen], num_models)
+        for chosen in (whole & (asks.num_gpus == 1), whole & (asks.num_gpus > 1))
+    )
+    typical = Asks(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
+    with_gpus = typical.num_gpus > 0
+    return Outlook(
+        mix, hosting(_chosen(typical, with_gpus), mix.frequency[with_gpus], num_models), worth, *needs(asks, expected),
+        _wanted(nodes, asks, gpus, num_models), one, many,
+    )  # fmt: skip
+
+
+def hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
+    """The table of (C,) classes that ask for GPUs, each of a weight."""
+    kinds, kind = np.unique(np.stack([asks.num_gpus, asks.gpu_milli], axis=1), axis=0, return_inverse=True)
+    cpu, amount = np.unique(asks.cpu_milli, return_inverse=True)
+    table = np.zeros((num_models + 1, len(kinds), len(cpu) + 1))
+    for model in range(num_models):
+        np.add.at(table[model], (kind.reshape(-1), amount + 1), np.where((asks.models >> model) & 1, weight, 0))
+    return Hosting(np.ascontiguousarray(kinds[:, 0]), np.ascontiguousarray(kinds[:, 1]), cpu, np.cumsum(table, axis=2))
+
+
+def _chosen(asks: Asks, chosen: Mask) -> Asks:
+    return Asks(*(column[chosen] for column in asks))
+
+
+def _suitable_gpus(nodes: Nodes, asks: Asks) -> Longs:
+    """(C,) GPUs of the nodes that could host a class if they were empty."""
+    columns = (nodes.model, nodes.num_gpus, nodes.cpu_milli, nodes.memory_mib)
+    types, count = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
+    model, num_gpus, cpu, memory = types.T
+    allowed = (model >= 0) & ((asks.models[:, None] >> np.maximum(model, 0)) & 1 == 1)  # (C, types)
+    hosts = allowed & (asks.num_gpus[:, None] <= num_gpus)
+    hosts &= (asks.cpu_milli[:, None] <= cpu) & (asks.memory_mib[:, None] <= memory)
+    suitable: Longs = np.where(hosts, count * num_gpus, 0).sum(axis=1)
+    return suitable
+
+
+def _wanted(nodes: Nodes, asks: Asks, gpus: Floats, num_models: int) -> Floats:
+    """`Outlook.wanted` of (C,) GPUs asked for: pods that take one of several models count for each by its number."""
+    held = np.bincount(nodes.model[nodes.model >= 0], nodes.num_gpus[nodes.model >= 0], num_models)  # (M,)
+    allowed = (asks.models[:, None] >> np.arange(num_models)) & 1 == 1  # (C, M)
+    choosy = (asks.num_gpus > 0) & ~allowed[:, held > 0].all(axis=1)
+    choice = np.where(allowed & choosy[:, None], held, 0.0)
+    choice *= (gpus / np.maximum(choice.sum(axis=1), 1e-9))[:, None]
+    return np.append(np.minimum(choice.sum(axis=0) / np.maximum(held, 1), 1.0), 0.0)
+
+
+def plain_worth(num_models: int) -> Floats:
+    """(M + 1, 1001) worth without prices: what is left, as it is."""
+    worth = np.zeros((num_models + 1, WHOLE_MILLI + 1))
+    worth[:num_models] = np.arange(WHOLE_MILLI + 1) / WHOLE_MILLI
+    return worth
+
+
+def needs(asks: Asks, count: Floats) -> tuple[float, float]:
+    """CPU milli and memory MiB by whole GPU over classes of pods, `count` (C,) times each; 1 and 1 without GPUs.
+
+    Pods without GPUs are left out: they don't compete for the CPU beside a GPU in particular.
+    """
+    asking = np.where(asks.num_gpus > 0, count, 0)
+    num_gpus = float((asking * asks.num_gpus * asks.gpu_milli).sum()) / WHOLE_MILLI
+    if num_gpus == 0:
+        return 1.0, 1.0
+    cpu, memory = (float((asking * amount).sum()) / num_gpus for amount in (asks.cpu_milli, asks.memory_mib))
+    return max(cpu, 1.0), max(memory, 1.0)
+
+
+def features(nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = None) -> Floats:
+    """(R, F) features of R nodes in their present state; `unusable_milli` (R,) where fragments are known already."""
+    return np.column_stack([column.astype(np.float64) for column in feature_columns(nodes, outlook, unusable_milli)])
+
+
+def feature_columns(
+    nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = None
+) -> Sequence[npt.NDArray[np.generic]]:
+    """The F features apart, (R,) each, as numbers of any kind."""
+    free = nodes.gpu_free_milli.astype(np.int64)  # (R, G)
+    has_gpus = nodes.num_gpus > 0
+    num_gpus = np.maximum(nodes.num_gpus, 1)
+    total = totals(free)
+    gpu = total / WHOLE_MILLI
+    idle = num_true(free == WHOLE_MILLI)
+    cpu, cpu_capacity = nodes.cpu_free_milli / outlook.cpu_need_milli, nodes.cpu_milli / outlook.cpu_need_milli
+    memory = nodes.memory_free_mib / outlook.memory_need_mib
+    cpu_frac = nodes.cpu_free_milli / np.maximum(nodes.cpu_milli, 1)
+    # Flat, because NumPy takes from one axis several times as fast as by a tuple of indices. Model -1 is the last row.
+    row = np.where(nodes.model < 0, len(outlook.worth) - 1, nodes.model) * (WHOLE_MILLI + 1)
+    worth = outlook.worth.reshape(-1).take(row[:, None] + free).sum(axis=1)
+    if unusable_milli is None:
+        unusable_milli = total - _useful_milli(nodes, free, outlook.typical)
+    return [
+        unusable_milli / WHOLE_MILLI if len(outlook.mix.frequency) else np.zeros(len(free)),
+        worth,
+        idle,
+        has_gpus & (idle == nodes.num_gpus),
+        num_true((free > 0) & (free < WHOLE_MILLI)),
+        *(np.minimum(0, cpu - need * gpu) for need in CPU_NEEDS),
+        cpu * cpu / np.maximum(cpu_capacity, 1e-9),
+        np.log1p(cpu),
+        gpu * cpu_frac,
+        np.minimum(0, memory - gpu),
+        np.sqrt(gpu),
+        gpu * gpu / num_gpus,
+        gpu * outlook.wanted[nodes.model],
+        worth * np.minimum(cpu / np.maximum(gpu, LEAST_GPU), 1),
+        _hosted(nodes, idle, outlook.one),
+        _hosted(nodes, idle, outlook.many),
+    ]
+
+
+def _hosted(nodes: Nodes, idle: Longs, table: Hosting) -> Floats:
+    """(R,) weight of the classes of whole GPUs that nodes with (R,) idle ones can host."""
+    weight = np.where(idle[:, None] >= table.num_gpus, _weights(nodes, table), 0)
+    hosted: Floats = weight.sum(axis=1)
+    return hosted
+
+
+def _useful_milli(nodes: Nodes, free: Longs, table: Hosting) -> Floats:
+    """(R,) what is left on GPUs large enough for the classes that nodes can host, times their weight."""
+    enough = free[:, None, :] >= table.gpu_milli[:, None]  # (R, U, G)
+    weight = np.where(num_true(enough) >= table.num_gpus, _weights(nodes, table), 0)
+    useful: Floats = (weight * totals(np.where(enough, free[:, None, :], 0))).sum(axis=1)
+    return useful
+
+
+def _weights(nodes: Nodes, table: Hosting) -> Floats:
+    """(R, U) weight of the classes of each kind that take a node's model and that it has CPU for."""
+    met = np.searchsorted(table.cpu_milli, nodes.cpu_free_milli, side="right")
+    found: Floats = table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), met[:, None]]
+    return found

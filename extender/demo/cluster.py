@@ -1,0 +1,97 @@
+"""The demo's sample cluster: some dozens of heterogeneous nodes, with pods running and pending."""
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+from extender.core.resources.nodes import (
+    COUNT_LABEL,
+    GPU_RESOURCE,
+    MEMORY_LABEL,
+    PRODUCT_LABEL,
+    REPLICAS_LABEL,
+    SHARED_GPU_RESOURCE,
+)
+from extender.kube.memory import Manifest
+from extender.plugins.kerf import ASSIGNED_BY, ASSIGNED_GPUS, format_gpus
+
+# (prefix, nodes, GPUs of each, product label, reported MiB, CPUs, memory GiB); the labels are those of GPU Feature
+# Discovery on such machines.
+_POOLS: Final = (
+    ("h100", 6, 8, "NVIDIA-H100-80GB-HBM3", 81559, 192, 2048),
+    ("a100", 8, 8, "NVIDIA-A100-SXM4-80GB", 81920, 128, 1024),
+    ("a100-40", 6, 4, "NVIDIA-A100-SXM4-40GB", 40536, 96, 512),
+    ("v100", 6, 4, "Tesla-V100-SXM2-32GB", 32510, 64, 256),
+    ("t4", 6, 2, "Tesla-T4", 15360, 32, 128),
+)
+_SHARED: Final = ("t4-shared", 2, 2, "Tesla-T4-SHARED", 15360, 4)
+_NUM_CPU_NODES: Final = 4
+_SEED: Final = 42
+
+
+def sample_cluster() -> Iterator[Manifest]:
+    """Nodes and pods, the same at every start."""
+    rng = random.Random(_SEED)
+    num_pods = 0
+    for prefix, count, gpus, product, memory_mib, cpus, memory_gib in _POOLS:
+        for number in range(count):
+            name = f"{prefix}-{number}"
+            labels = {PRODUCT_LABEL: product, COUNT_LABEL: str(gpus), MEMORY_LABEL: str(memory_mib)}
+            yield _node(name, cpus, memory_gib, {GPU_RESOURCE: str(gpus)}, labels)
+            free = list(range(gpus))
+            while free and rng.random() < 0.75:
+                taken = tuple(free[: rng.choice((1, 1, 2, 4))])
+                free = free[len(taken) :]
+                yield _pod(f"job-{num_pods}", len(taken), node=name, gpus=taken)
+                num_pods += 1
+    prefix, count, gpus, product, memory_mib, replicas = _SHARED
+    for number in range(count):
+        labels = {
+            PRODUCT_LABEL: product,
+            COUNT_LABEL: str(gpus),
+            MEMORY_LABEL: str(memory_mib),
+            REPLICAS_LABEL: str(replicas),
+        }
+        yield _node(f"{prefix}-{number}", 32, 128, {SHARED_GPU_RESOURCE: str(gpus * replicas)}, labels)
+    for number in range(_NUM_CPU_NODES):
+        yield _node(f"cpu-{number}", 64, 256, {}, {})
+    yield _pod("train-0", 2, annotations={"kerf.dev/gpu-memory-each": "40Gi", "kerf.dev/gpu-model": "a100"})
+    yield _pod("train-1", 8)
+    yield _pod("notebook-0", 1)
+    yield _pod("web-0", 0)
+
+
+def _node(name: str, cpus: int, memory_gib: int, gpus: dict[str, str], labels: dict[str, str]) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
+        "status": {
+            "allocatable": {"cpu": str(cpus), "memory": f"{memory_gib}Gi", "pods": "110", **gpus},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def _pod(
+    name: str,
+    num_gpus: int,
+    *,
+    node: str = "",
+    gpus: tuple[int, ...] = (),
+    annotations: dict[str, str] | None = None,
+) -> Manifest:
+    resources = {GPU_RESOURCE: str(num_gpus)} if num_gpus else {}
+    spec: dict[str, Any] = {
+        "containers": [{"name": "main", "resources": {"requests": {"cpu": "4", **resources}, "limits": resources}}]
+    }
+    if node:
+        spec["nodeName"] = node
+        annotations = {ASSIGNED_GPUS: format_gpus(gpus), ASSIGNED_BY: "kerf sample"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "uid": f"sample-{name}", "annotations": annotations or {}},
+        "spec": spec,
+        "status": {"phase": "Running" if node else "Pending"},
+    }

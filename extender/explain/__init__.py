@@ -1,0 +1,1 @@
+"""Why a pod is where it is, or waits, and what would change that."""

@@ -1,0 +1,177 @@
+"""Why: rendered from kept decisions only when somebody asks, so that the hot path pays nothing."""
+
+import logging
+from collections import Counter, OrderedDict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Mask, Rows
+from extender.core.decisions import ranked
+from extender.core.fit.fits import fit
+from extender.core.fit.obstacles import obstacles
+from extender.core.fit.reasons import Reason, resolvable, sentence
+from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.resources.requests import GpuRequest
+from extender.explain.gpu_details import gpus_of
+from extender.scheduling.placer import Placement, PodIdentity
+
+logger = logging.getLogger(__name__)
+
+_MAX_REMEMBERED: Final = 4096
+_MAX_NODES_IN_LOG: Final = 20
+_NUMBER_BITS: Final = 48  # of the number behind a reason; units and MiB both stay far below
+
+
+def failures(placement: Placement) -> tuple[dict[str, str], dict[str, str]]:
+    """Why candidates fail, by name: where eviction of other pods may help, and where it can't."""
+    decision, node_names = placement.decision, placement.cluster.node_names
+    texts, which = _texts(placement)
+    reason = decision.evaluation.reason
+    passing = resolvable(reason)
+
+    def texts_of(wanted: Mask) -> dict[str, str]:
+        names = map(node_names.__getitem__, decision.rows[wanted].tolist())
+        return dict(zip(names, map(texts.__getitem__, which[wanted].tolist()), strict=True))
+
+    unknown = dict.fromkeys(placement.unknown, _unknown(placement))
+    return texts_of(passing), texts_of((reason != Reason.FITS) & ~passing) | unknown
+
+
+def _texts(placement: Placement) -> tuple[list[str], Rows]:
+    """The few different sentences about a decision's rows, and (R,) which of them is each row's."""
+    evaluation = placement.decision.evaluation
+    keys = evaluation.reason.astype(np.int64) << _NUMBER_BITS | evaluation.available
+    distinct, which = np.unique(keys, return_inverse=True)
+    mask = (1 << _NUMBER_BITS) - 1
+    request = placement.decision.request
+    return [sentence(Reason(key >> _NUMBER_BITS), request, key & mask) for key in distinct.tolist()], which
+
+
+def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules | None) -> dict[str, Any]:
+    """A decision in full: what was asked, what was decided, and every candidate with its GPUs.
+
+    `rules` say what of the GPUs' use is odd; `counted` are those that the decision's policy goes by, if by any.
+    """
+    decision = placement.decision
+    nodes = _candidates(placement, rules, counted)
+    ranking = None  # what the score of the winner is made of, where the policy can say
+    if decision.terms is not None and decision.best is not None:
+        ranking = dict(decision.terms(placement.cluster, decision.request, decision.best))
+    return {
+        "pod": placement.pod.key,
+        "uid": placement.pod.uid,
+        "decidedAt": datetime.fromtimestamp(placement.decided_at, UTC).isoformat(timespec="seconds"),
+        "policy": decision.policy,
+        "request": str(decision.request),
+        "required": _required(decision.request),
+        "verdict": "placed" if placement.node else "rejected",
+        "node": placement.node,
+        "gpus": list(decision.gpus),
+        "milli": decision.milli if decision.gpus else None,
+        "memoryMiB": decision.mib if decision.milli < WHOLE_MILLI else None,
+        "crosses": decision.crosses or None,
+        "ranking": ranking,
+        "reasons": dict(Counter(node["text"] for node in nodes if node["reason"] != Reason.FITS.name).most_common()),
+        "nodes": nodes,
+    }
+
+
+def _candidates(placement: Placement, rules: ObservedRules, counted: ObservedRules | None) -> list[dict[str, Any]]:
+    """How each candidate did, in the order of the request; nodes that Kerf does not know come last."""
+    decision, cluster, names = placement.decision, placement.cluster, placement.cluster.node_names
+    texts, which = _texts(placement)
+    listed = np.arange(len(decision.rows))
+    if placement.offered is not None:
+        offered = set(placement.offered.decode())
+        listed = np.flatnonzero([names[row] in offered for row in decision.rows.tolist()])
+    rows, evaluation = decision.rows[listed], decision.evaluation.take(listed)
+    seen = counting_observed(cluster, counted)
+    ranks = {row: rank for rank, row in enumerate(ranked(seen, rows, evaluation), 1)}
+    checked = fit(seen, decision.request, rows)
+    numbers = (rows, evaluation.reason, evaluation.available, evaluation.score, which[listed])
+    units = (checked.free_units, checked.taken_units, cluster.untracked_units[rows])
+    found: list[dict[str, Any]] = []
+    for (row, code, available, score, text, free, taken, untracked), gpus, obstacle in zip(
+        zip(*(array.tolist() for array in (*numbers, *units)), strict=True),
+        gpus_of(cluster, rows, rules),
+        obstacles(seen, decision.request, rows, checked),
+        strict=True,
+    ):
+        for gpu in gpus:
+            gpu["obstacle"] = obstacle[gpu["index"]] or None
+        fits = code == Reason.FITS
+        found.append(
+            {
+                "node": names[row],
+                "reason": Reason(code).name,
+                "text": texts[text],
+                "available": available,
+                "score": score if fits else None,
+                "rank": ranks.get(row),
+                "terms": {"freeUnits": free, "takenUnits": taken, "leftUnits": free - taken} if fits else None,
+                "untrackedUnits": untracked,
+                "gpus": gpus,
+            }
+        )
+    unknown = {"reason": Reason.UNKNOWN_NODE.name, "text": _unknown(placement), "available": 0}
+    return found + [{"node": name, **unknown} for name in placement.unknown]
+
+
+def _required(request: GpuRequest) -> dict[str, Any]:
+    """The conditions on GPUs, those that are not stated left out."""
+    stated = {
+        "count": request.count,
+        "unit": request.unit.name,
+        "milli": request.milli,
+        "memoryEachMiB": request.memory_each_mib,
+        "memoryEachPercent": request.memory_each_percent,
+        "memoryTotalMiB": request.memory_total_mib,
+        "model": request.include and request.include.text,
+        "modelExclude": request.exclude and request.exclude.text,
+        "uuids": sorted(request.uuids),
+        "uuidsExclude": sorted(request.uuids_exclude),
+        "mig": dict(request.mig),
+    }
+    return {name: value for name, value in stated.items() if value}
+
+
+def _unknown(placement: Placement) -> str:
+    return sentence(Reason.UNKNOWN_NODE, placement.decision.request, 0)
+
+
+class RejectionLog:
+    """The log of pods that fit nowhere: one line for a pod and its reasons, not one for every retry."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[str, str] = OrderedDict()
+
+    def last(self, pod: PodIdentity) -> str:
+        """The reasons logged last of a pod, "" when none are remembered."""
+        return self._last.get(pod.uid or pod.key, "")
+
+    def record(self, placement: Placement) -> None:
+        """Log why a pod fits on none of its candidates, unless that was logged last time already."""
+        decision, node_names = placement.decision, placement.cluster.node_names
+        texts, which = _texts(placement)
+        counts = Counter(dict(zip(texts, np.bincount(which, minlength=len(texts)).tolist(), strict=True)))
+        unknown = _unknown(placement)
+        if placement.unknown:
+            counts[unknown] += len(placement.unknown)
+        text = "; ".join(f"{count} x {reason}" for reason, count in counts.most_common()) or "no candidates"
+        key = placement.pod.uid or placement.pod.key
+        if self._last.get(key) == text:
+            return
+        self._last[key] = text
+        self._last.move_to_end(key)
+        if len(self._last) > _MAX_REMEMBERED:
+            self._last.popitem(last=False)
+        first = zip(decision.rows[:_MAX_NODES_IN_LOG].tolist(), which[:_MAX_NODES_IN_LOG].tolist(), strict=True)
+        lines = [f"{node_names[row]}: {texts[index]}" for row, index in first]
+        lines += [f"{name}: {unknown}" for name in placement.unknown[: _MAX_NODES_IN_LOG - len(lines)]]
+        nodes = ", ".join(lines)
+        more = len(decision.rows) + len(placement.unknown) - len(lines)
+        if more > 0:
+            nodes += f", and {more} more (GET /explain/pod/{placement.pod.key})"
+        logger.info("pod %s fits on no node: %s [%s]", placement.pod.key, text, nodes)

@@ -1,0 +1,195 @@
+"""What would make a pending pod fit, and what has changed since a pod was placed: worked out when somebody asks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from extender.core.clusters import Cluster, Rows
+from extender.core.decisions import evaluate, near_best, ranked
+from extender.core.fit.relaxations import Relaxation, Shortfall, relaxations, shortfalls
+from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.policies.policy import Policy
+from extender.core.policies.registry import POLICIES
+from extender.core.resources.requests import PodRequest
+from extender.explain import occupants
+from extender.ledger.ledger import Claim, ClaimState, Ledger
+from extender.scheduling.placer import Placement, Placer
+
+_MAX_NAMES: Final = 10
+_MAX_CHANGED: Final = 20
+_TIGHTEST_FIRST: Final = POLICIES["tightest"]
+"""Of the nodes where a smaller request fits; keeps no state of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that an answer takes, read at one moment: the answer may be worked out in a thread."""
+
+    placement: Placement
+    cluster: Cluster
+    policy: Policy
+    rules: ObservedRules
+    """What counts as odd of the use of GPUs."""
+    claim: Claim | None
+    """What is held for the pod."""
+    num_fit: int
+    """Candidates that have room now."""
+    best_node: str | None
+    """The one that ranks highest."""
+    asked_at: float
+    """Unix time."""
+
+
+@dataclass(frozen=True)
+class Fixes:
+    """Compares kept decisions with the cluster as it is."""
+
+    placer: Placer
+    ledger: Ledger
+    rules: ObservedRules
+    wall_clock: Callable[[], float]
+
+    def ask(self, placement: Placement) -> Question:
+        """Read what is needed now, in the event loop: policies that rank by samples are not for several threads."""
+        policy = self.placer.policy_of(PodRequest(policy=placement.decision.policy))
+        cluster, claim = self.placer.snapshot(), self.ledger.claim(placement.pod.uid)
+        rows = _rows(placement, cluster)
+        evaluation = evaluate(cluster, placement.decision.request, policy, rows)
+        best = next(ranked(cluster, rows, evaluation), None)
+        return Question(
+            placement,
+            cluster,
+            policy,
+            self.rules,
+            claim,
+            num_fit=int(evaluation.fits.sum()),
+            best_node=None if best is None else cluster.node_names[best],
+            asked_at=self.wall_clock(),
+        )
+
+    def held_on(self, node: str) -> list[dict[str, Any]]:
+        """Who holds GPUs of a node."""
+        return occupants.holders(self.ledger.claims_on(node))
+
+    def occupied(self, question: Question, node: str) -> dict[str, Any]:
+        """The holders of a node's GPUs, and in words who or what has how many of them."""
+        held = self.held_on(node)
+        row = question.cluster.row_of[node]
+        rest = occupants.unbooked(question.cluster, row, question.policy.rules)
+        return {
+            "holders": held,
+            "usedByNobody": rest.used,
+            "faulty": rest.faulty,
+            "unhealthy": rest.unhealthy,
+            "who": occupants.words(held, rest),
+        }
+
+
+def now(question: Question) -> dict[str, Any]:
+    """How the decision looks by now: what is held for the pod, where it would fit, what changed on its candidates."""
+    placement, claim = question.placement, question.claim
+    return {
+        "askedAt": datetime.fromtimestamp(question.asked_at, UTC).isoformat(),
+        "age_s": round(max(question.asked_at - placement.decided_at, 0.0), 3),
+        "held": claim and {"node": claim.node, "gpus": list(claim.gpus), "state": claim.state.name},
+        "nodesThatFit": question.num_fit,
+        "bestNode": question.best_node,
+        **_changes(question),
+    }
+
+
+def running(question: Question) -> dict[str, Any]:
+    """Where a pod runs, if it is bound: it stays there whatever is decided of it when it is asked about again.
+
+    On the node of its newest decision it may have other GPUs, those that the kubelet gave.
+    """
+    claim, placement = question.claim, question.placement
+    if claim is None or claim.state is not ClaimState.BOUND:
+        return {}
+    if claim.node == placement.node:
+        return {"gpus": list(claim.gpus)} if claim.gpus else {}
+    decided = {"node": placement.node, "gpus": list(placement.decision.gpus)}
+    return {
+        **{"verdict": "placed", "node": claim.node, "gpus": list(claim.gpus)},
+        **{"milli": None, "memoryMiB": None, "crosses": None, "ranking": None},
+        "askedAgain": decided,
+    }
+
+
+def suggestions(question: Question) -> list[dict[str, Any]]:
+    """What would make it fit, the smallest change first; nothing where it fits as it is."""
+    if question.num_fit:
+        return []
+    request, rows = question.placement.decision.request, _rows(question.placement, question.cluster)
+    seen = counting_observed(question.cluster, question.policy.rules)
+    lacking = [_of_shortfall(question.cluster, shortfall) for shortfall in shortfalls(seen, request, rows)]
+    return lacking[:1] + [_of_relaxation(question, one) for one in relaxations(seen, request, rows)] + lacking[1:]
+
+
+def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> dict[str, Any]:
+    node = cluster.node_names[shortfall.row]
+    return {
+        "change": "room",
+        "text": f"{shortfall.text} on node {node}",
+        "missing": shortfall.missing,
+        "unit": shortfall.unit,
+        "numNodes": 1,
+        "nodes": [node],
+    }
+
+
+def _of_relaxation(question: Question, relaxation: Relaxation) -> dict[str, Any]:
+    cluster = question.cluster
+    evaluation = evaluate(cluster, relaxation.request, _TIGHTEST_FIRST, relaxation.rows)
+    order = list(ranked(cluster, relaxation.rows, evaluation))[:_MAX_NAMES]
+    return {
+        "change": relaxation.change,
+        "text": relaxation.text,
+        "request": str(relaxation.request),
+        "numNodes": len(relaxation.rows),
+        "nodes": [cluster.node_names[row] for row in order],
+    }
+
+
+def _rows(placement: Placement, cluster: Cluster) -> Rows:
+    """Rows that the candidates have by now."""
+    row_of = cluster.row_of
+    then = placement.cluster.node_names
+    names = (then[row] for row in placement.decision.rows.tolist())
+    if placement.offered is not None:
+        offered = set(placement.offered.decode())
+        names = (name for name in names if name in offered)
+    return np.array([row_of[name] for name in names if name in row_of], np.intp)
+
+
+def _changes(question: Question) -> dict[str, Any]:
+    """Candidates that differ from what the decision saw."""
+    placement, cluster, before = question.placement, question.cluster, question.placement.cluster
+    gone: list[str] = []
+    changed: list[dict[str, Any]] = []
+    num_changed = 0
+    idle_then, idle_now = before.gpu_idle.sum(axis=1), cluster.gpu_idle.sum(axis=1)
+    order = [*near_best(before, placement.decision, _MAX_CHANGED).tolist(), *placement.decision.rows.tolist()]
+    for row in dict.fromkeys(order):
+        name = before.node_names[row]
+        current = cluster.row_of.get(name)
+        if current is None:
+            gone += [name] if name else []
+        elif cluster.row_version[current] == before.row_version[row]:
+            continue
+        elif _booked(before, row) != _booked(cluster, current):
+            then, today = int(idle_then[row]), int(idle_now[current])
+            num_changed += 1
+            if len(changed) < _MAX_CHANGED:
+                changed.append({"node": name, "freeGPUsThen": then, "freeGPUsNow": today})
+    return {"numChanged": num_changed, "changed": changed, "gone": gone[:_MAX_CHANGED]}
+
+
+def _booked(cluster: Cluster, row: int) -> tuple[object, ...]:
+    """What of a node's GPUs can be had, whatever they are seen doing."""
+    has = cluster.gpu_model[row] >= 0
+    arrays = (cluster.gpu_memory_mib, cluster.gpu_healthy, cluster.gpu_free_milli, cluster.gpu_free_mib)
+    return (int(cluster.untracked_units[row]), *(array[row][has].tolist() for array in arrays))

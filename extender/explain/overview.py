@@ -1,0 +1,137 @@
+"""The cluster at a glance: totals, and node by node what GPUs there are and what of them is booked and used."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.observations import Gauge
+from extender.core.occupancies import ObservedRules
+from extender.core.resources.nodes import GpuUnit
+from extender.explain.gpu_details import gpus_of
+from extender.ledger.ledger import ClaimState, Ledger
+from extender.planning.plan_state import free_units, units
+
+
+@dataclass(frozen=True)
+class Overviews:
+    """Reads the cluster as it is when somebody looks."""
+
+    ledger: Ledger
+    clock: Callable[[], float]
+    num_waiting: Callable[[], int]
+    """Pods that were rejected and have no node yet."""
+    num_pending: Callable[[], int]
+    """Pods without a node, asked about or not."""
+    rules: ObservedRules
+
+    def page(self, limit: int, after: str, *, gpus_only: bool) -> dict[str, Any]:
+        """Totals of the whole cluster, and up to `limit` nodes in the order of their names, those past `after`."""
+        cluster = self.ledger.snapshot(self.clock())
+        figures = Figures(cluster)
+        has_gpus = (cluster.unit != GpuUnit.NONE).tolist()
+        names = sorted(name for name, row in cluster.row_of.items() if has_gpus[row] or not gpus_only)
+        first = bisect_right(names, after) if after else 0
+        chosen = names[first : first + limit]
+        more = first + limit < len(names)
+        return {
+            "version": cluster.version,
+            "totals": self._totals(figures),
+            "items": [self._item(figures, name, cluster.row_of[name]) for name in chosen],
+            "next": chosen[-1] if more and chosen else None,
+        }
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """One node with its GPUs; None when there is none of that name."""
+        cluster = self.ledger.snapshot(self.clock())
+        row = cluster.row_of.get(name)
+        if row is None:
+            return None
+        return self._item(Figures(cluster), name, row) | {
+            "gpuDetails": gpus_of(cluster, np.array([row]), self.rules)[0]
+        }
+
+    def totals(self, cluster: Cluster) -> dict[str, Any]:
+        """Totals of the whole cluster."""
+        return self._totals(Figures(cluster))
+
+    def _totals(self, figures: "Figures") -> dict[str, Any]:
+        return {
+            **figures.totals(),
+            "reservations": self.ledger.num_claims(ClaimState.RESERVED),
+            "bindings": self.ledger.num_claims(ClaimState.BINDING),
+            "waitingPods": self.num_waiting(),
+            "pendingPods": self.num_pending(),
+        }
+
+    def _item(self, figures: "Figures", name: str, row: int) -> dict[str, Any]:
+        states = [claim.state for claim in self.ledger.claims_on(name)]
+        return {
+            "node": name,
+            **figures.of(row),
+            "pods": states.count(ClaimState.BOUND),
+            "reservations": len(states) - states.count(ClaimState.BOUND),
+        }
+
+
+class Figures:
+    """Sums over the GPUs of each node, made once for a page or a scrape."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._installed = cluster.gpu_model >= 0  # (N, G)
+        per_gpu = cluster.units_per_gpu
+        self._units, self._free = units(cluster), free_units(cluster)  # (N,)
+        self._healthy = (self._installed & cluster.gpu_healthy).sum(axis=1)
+        # Of a GPU of unknown holder nothing tells how much is in use: it counts as whole.
+        unknown = np.minimum(cluster.untracked_units / np.maximum(per_gpu, 1), cluster.gpu_idle.sum(axis=1))
+        free = np.where(self._installed, cluster.gpu_free_milli, 0).sum(axis=1) / WHOLE_MILLI - unknown
+        self.booked = np.maximum(self._installed.sum(axis=1) - free, 0.0)
+        """(N,) GPUs booked; half of a GPU counts as 0.5."""
+        # As `kerf plan` counts them: units free on a node of which others are in use.
+        self._cut = np.where(self._free < self._units, self._free, 0)
+
+    def totals(self) -> dict[str, Any]:
+        """Of all nodes."""
+        return {
+            "nodes": len(self._cluster.row_of),
+            "gpuNodes": int((self._cluster.unit != GpuUnit.NONE).sum()),
+            **self._sums(slice(None)),
+            "load": self._load(np.flatnonzero(self._installed.any(axis=1))),
+        }
+
+    def of(self, row: int) -> dict[str, Any]:
+        """Of one node."""
+        cluster, installed = self._cluster, self._installed[row]
+        models = {cluster.models[index].name for index in cluster.gpu_model[row][installed].tolist()}
+        memory, free = (int(array[row][installed].sum()) for array in (cluster.gpu_memory_mib, cluster.gpu_free_mib))
+        return {
+            "unit": GpuUnit(int(cluster.unit[row])).name,
+            "models": sorted(models - {""}),
+            **self._sums(slice(row, row + 1)),
+            "memoryMiB": memory,
+            "memoryFreeMiB": free,
+            "load": self._load(np.array([row])),
+        }
+
+    def _sums(self, rows: slice) -> dict[str, Any]:
+        gpus = int(self._installed[rows].sum())
+        return {
+            "gpus": gpus,
+            "gpusBooked": round(float(self.booked[rows].sum()), 3),
+            "units": int(self._units[rows].sum()),
+            "unitsFree": int(self._free[rows].sum()),
+            "fragments": int(self._cut[rows].sum()),
+            "unhealthy": gpus - int(self._healthy[rows].sum()),
+        }
+
+    def _load(self, rows: Rows) -> float | None:
+        """Mean load of the GPUs of some nodes that tell one, None where none does."""
+        if self._cluster.observed is None:
+            return None
+        load = self._cluster.observed.gauge(Gauge.LOAD)[rows][self._installed[rows]]
+        known = load[np.isfinite(load)]
+        return round(float(known.mean()), 4) if len(known) else None

@@ -1,0 +1,59 @@
+"""Pods that no decision is kept of: what Kerf would decide of them now.
+
+Where too few `nvidia.com/gpu` are left, or nodes are tainted, kube-scheduler's own plugins rule out every node, and
+Kerf is never asked about the pod. Whoever wants to know why it is pending still gets an answer.
+"""
+
+from typing import Final
+
+import msgspec
+
+from extender.core.resources.requests import RequestError
+from extender.kube import objects
+from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.decoding import Decoder
+from extender.plugins.pods import owner_of
+from extender.scheduling.placer import Placement, Placer, PodIdentity
+
+_NOT_FOUND: Final = 404
+_decoder = Decoder(objects.Pod)
+
+
+class UndecidedError(Exception):
+    """Nothing can be said of a pod; the sentence says why."""
+
+
+class UndecidedPods:
+    """Asks the API server for the pod, and the placer for a decision; nothing is reserved or kept."""
+
+    def __init__(self, transport: Transport, placer: Placer) -> None:
+        self._transport = transport
+        self._placer = placer
+
+    async def consider(self, namespace: str, name: str) -> Placement:
+        """What would be decided of a pending pod, among all nodes. Raises UndecidedError."""
+        kept = f"no recent decision about pod {namespace}/{name}"
+        pod = await self._read(namespace, name, kept)
+        if pod.spec.node_name:
+            raise UndecidedError(f"{kept}. It is on node {pod.spec.node_name}")
+        try:
+            request = self._placer.read_request(pod)
+            policy = self._placer.policy_of(request)
+        except RequestError as error:
+            raise UndecidedError(f"{kept}. Its request can't be understood: {error}") from None
+        asked = policy.asked(request) or request.gpus
+        if asked is None:
+            raise UndecidedError(f"{kept}. It requests no GPUs, so kube-scheduler places it without Kerf")
+        identity = PodIdentity(namespace, name, pod.metadata.uid, owner_of(pod.metadata))
+        return self._placer.consider(identity, asked, policy)
+
+    async def _read(self, namespace: str, name: str, kept: str) -> objects.Pod:
+        if not objects.is_name(namespace) or not objects.is_name(name):
+            raise UndecidedError(kept)
+        try:
+            return _decoder.decode(await self._transport.get(PodIdentity(namespace, name, "").path))
+        except ApiError as error:
+            found = "there is no pod of that name" if error.status == _NOT_FOUND else str(error)
+            raise UndecidedError(f"{kept}; {found}") from None
+        except (ClusterError, msgspec.DecodeError) as error:
+            raise UndecidedError(f"{kept}; the pod can't be read: {error}") from None

@@ -1,0 +1,89 @@
+"""Who has no node: every pod that asks for GPUs, whoever keeps it waiting, with its age and why."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Any
+
+from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.explain.explanations import RejectionLog
+from extender.kube.objects import unix_time
+from extender.queueing.pods.backlog import Backlog
+from extender.queueing.pods.entries import Entry
+from extender.scheduling.placer import PodIdentity
+from extender.scheduling.waking.unbound_pods import UnboundPods
+from extender.scheduling.waking.waker import Waker
+
+_Turn = tuple[int, float, str]
+"""Sorts by whose turn it is: priority, highest first, then Unix time of creation, then `namespace/name`."""
+
+
+@dataclass(frozen=True)
+class Waitlist:
+    """What the API server tells of pods without a node, with what Kerf itself knows of them."""
+
+    unbound: UnboundPods
+    waker: Waker
+    rejections: RejectionLog
+    backlog: Backlog | None
+    """None when the queue is off."""
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+
+    def num_pods(self) -> int:
+        """How many wait."""
+        return len(self._turns())
+
+    def listing(self, most: int) -> dict[str, Any]:
+        """How many wait, whether there may be more of whom nothing is kept, and those whose turn comes first."""
+        turns = self._turns()
+        first = nsmallest(most, turns.items(), key=lambda item: item[1])
+        rejected, queued = self._rejected(), self._queued()
+        return {
+            "total": len(turns),
+            "more": self.unbound.full,
+            "items": [self._item(uid, turn, rejected.get(uid), queued.get(uid)) for uid, turn in first],
+        }
+
+    def _turns(self) -> dict[str, _Turn]:
+        """By UID. Rejected pods that the watch has not told of yet count too, or are of whoever calls Kerf by hand."""
+        ahead = self.wall_clock() - self.clock()
+        turns: dict[str, _Turn] = {
+            uid: (-request.priority, unix_time(pod.created) or first + ahead, pod.key)
+            for uid, (pod, request, first) in self._rejected().items()
+        }
+        turns |= {uid: (-_priority(entry), entry.created, entry.pod.key) for uid, entry in self._queued().items()}
+        turns |= {pod.uid: (-pod.priority, pod.created, pod.key) for pod in self.unbound.all()}
+        return turns
+
+    def _rejected(self) -> dict[str, tuple[PodIdentity, PodRequest, float]]:
+        return {pod.uid: (pod, request, first) for pod, request, first in self.waker.waiting()}
+
+    def _queued(self) -> dict[str, Entry]:
+        return {entry.uid: entry for entry in self.backlog.waiting()} if self.backlog else {}
+
+    def _item(
+        self, uid: str, turn: _Turn, rejected: tuple[PodIdentity, PodRequest, float] | None, entry: Entry | None
+    ) -> dict[str, Any]:
+        """A pod as it is told; `since` is Unix time."""
+        known = self.unbound.get(uid)
+        request: GpuRequest | str | None = known.request if known else None
+        why = known.why if known else ""
+        if entry is not None:
+            request = (entry.planned.gpus if entry.planned else None) or request
+            why = str(entry.skips.reason or entry.fault or "")
+        elif rejected is not None:
+            pod, asked, _ = rejected
+            request, why = asked.gpus or request, self.rejections.last(pod) or why
+        return {
+            "pod": turn[2],
+            "request": str(request or ""),
+            "why": why,
+            "where": "scheduler" if entry is None else "queue",
+            "priority": -turn[0],
+            "since": round(turn[1], 1),
+        }
+
+
+def _priority(entry: Entry) -> int:
+    return entry.planned.priority if entry.planned else 0

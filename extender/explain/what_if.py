@@ -1,0 +1,121 @@
+"""What-if questions, answered beside the loop: in a process of its own, one at a time, for so long and no longer.
+
+Whoever may read may ask, and a question may be as large as a body. The loop, which filter and the lease wait for,
+hands bytes on and decodes nothing of it.
+"""
+
+import asyncio
+import contextlib
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from extender.core.policies.policy import Policy
+from extender.explain.what_if_process import FAULT, LENGTH_BYTES, Facts, Needs, WhatIfError
+from extender.kube.client import ClusterError, Query, Transport
+from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.watches.lists import Lister
+from extender.ledger.ledger import Ledger
+from extender.ledger.mirror import Mirror
+
+_MAX_WAITING: Final = 4
+_END_S: Final = 2.0
+
+_needs_decoder: Final = msgspec.json.Decoder(Needs)
+
+
+class BusyError(Exception):
+    """No answer now; says why."""
+
+
+@dataclass(eq=False)
+class WhatIfAnswers:
+    """Answers what-if questions."""
+
+    transport: Transport
+    ledger: Ledger
+    mirror: Mirror
+    clock: Callable[[], float]
+    policy: str
+    """The default one."""
+    policies: Callable[[], Mapping[str, Policy]] = dict
+    """The configured ones, for use elsewhere."""
+    max_s: float = 60.0
+    """The time for an answer."""
+    _busy: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _num_waiting: int = field(default=0, init=False)
+
+    async def answer(self, body: bytes) -> bytes:
+        """Where the pods would go, as JSON. Raises WhatIfError, BusyError, ClusterError."""
+        if self._num_waiting >= _MAX_WAITING:
+            raise BusyError(f"{_MAX_WAITING} what-if requests are waiting already; try again later")
+        self._num_waiting += 1
+        try:
+            async with self._busy, asyncio.timeout(self.max_s):
+                return await self._answer(body)
+        except TimeoutError:
+            raise BusyError(f"no answer within {self.max_s:g} s (setting access.what_if_s)") from None
+        finally:
+            self._num_waiting -= 1
+
+    async def _answer(self, body: bytes) -> bytes:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "extender.explain.what_if_process"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            needs = _needs_decoder.decode(await _exchange(process, body))
+            facts = await self._facts(needs)
+            return await _exchange(process, pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
+        except (OSError, EOFError) as error:
+            raise BusyError("the what-if request used too much memory, or its process was ended") from error
+        finally:
+            await _end(process)
+
+    async def _facts(self, needs: Needs) -> Facts:
+        nodes = await self._list(NODES_PATH, {})
+        known = self.ledger.snapshot(self.clock()).row_of
+        drained = [name for name in needs.drain if name in known]
+        pods_on = {name: await self._list(PODS_PATH, {"fieldSelector": f"spec.nodeName={name}"}) for name in drained}
+        # What follows sees one moment: no await in between.
+        cluster = self.ledger.snapshot(self.clock())
+        num_pods = {name: len(self.mirror.tenants.on(name)) for name in cluster.row_of}
+        # Only what ranks nodes: the rest are functions, which can't be sent.
+        policies = {name: replace(policy, apart=None, terms=None) for name, policy in self.policies().items()}
+        ledger = self.ledger.apart(self.clock()) if needs.adds else None
+        return Facts(nodes, pods_on, cluster, ledger, num_pods, self.policy, policies)
+
+    async def _list(self, path: str, query: Query) -> bytes:
+        """A list of the API server, its objects as they come. Raises ClusterError."""
+        try:
+            found = await Lister(self.transport, path, msgspec.Raw, query).all()
+        except msgspec.DecodeError as error:
+            raise ClusterError(f"{path} can't be read: {error}") from None
+        return b'{"items":[%b]}' % b",".join(map(bytes, found.items))
+
+
+async def _exchange(process: asyncio.subprocess.Process, content: bytes) -> bytes:
+    """Send something to the process, and take what it answers. Raises WhatIfError, OSError, EOFError."""
+    if process.stdin is None or process.stdout is None:
+        raise EOFError("no pipes")
+    process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
+    await process.stdin.drain()
+    reply = await process.stdout.readexactly(int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big"))
+    if reply.startswith(FAULT):
+        raise WhatIfError(reply[1:].decode(errors="replace"))
+    return reply[1:]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.communicate(), _END_S)  # its pipes are closed once they are read to the end

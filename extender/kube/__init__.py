@@ -1,0 +1,1 @@
+"""Kubernetes: the client, objects, watches, leases and events."""

@@ -1,0 +1,177 @@
+"""Short HTTP/1.1 exchanges on connections that are kept.
+
+What a binding costs Kerf is mostly its HTTP: a general client takes four times the processor time of this, which is
+httptools' parser on asyncio's transports, and every pod needs an exchange. Lists, which come compressed, watches and
+proxies are left to aiohttp. With aiohttp for all of it Kerf took 3.6 ms of processor time a pod, not 2.9, where both
+cores are busy (default view, docs/research/performance.md): about 5 % of the pods/s.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, cast
+
+import httptools
+from yarl import URL
+
+MAX_CONNECTIONS: Final = 100
+MAX_IDLE_S: Final = 60.0  # an API server closes its side after 90
+_MAX_ANSWER_BYTES: Final = 2**30
+
+
+class ConnectionPool:
+    """Connections to one server."""
+
+    def __init__(
+        self, base: URL, *, headers: Mapping[str, str], tls: ssl.SSLContext | None, server_name: str, timeout_s: float
+    ) -> None:
+        """`headers` go with every request; `server_name` is what the certificate has to be for, "" for the host."""
+        self._base_path = base.raw_path.rstrip("/")
+        self._host, self._port = base.raw_host or "", base.port or 80
+        self._tls = tls if base.scheme == "https" else None
+        self._server_name = (server_name or self._host) if self._tls else None
+        self._fixed_head = _lines({"Host": base.raw_authority, "Accept-Encoding": "identity", **headers})
+        self._timeout_s = timeout_s
+        self._idle: deque[_Connection] = deque()
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._closed = False
+
+    async def exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, bytes]:
+        """Ask; status and body of the answer. `path` is quoted already.
+
+        Raises OSError when there is no answer (TimeoutError is one): whether the request took effect is unknown then.
+        """
+        target = f"{self._base_path}{path}"
+        if not (target.isascii() and target.isprintable() and " " not in target):
+            raise ValueError(f"{target[:200]!r} is no quoted path")
+        length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
+        head = b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (
+            method.encode(), target.encode(), self._fixed_head, _lines(headers), length,
+        )  # fmt: skip
+        request = head + (body or b"")
+        async with asyncio.timeout(self._timeout_s), self._slots:  # to wait for a connection counts, too
+            kept = self._take_idle()
+            if kept is not None:
+                try:
+                    return await self._ask(kept, request)
+                except ConnectionError:
+                    if method != "GET":
+                        raise
+                    # The server may have closed it in this very moment; to read again does no harm.
+            return await self._ask(await self._open(), request)
+
+    def close(self) -> None:
+        """Close what is idle; what is in use ends with its exchange."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _open(self) -> "_Connection":
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            _Connection, self._host, self._port, ssl=self._tls, server_hostname=self._server_name
+        )
+        return connection
+
+    async def _ask(self, connection: "_Connection", request: bytes) -> tuple[int, bytes]:
+        answer = await connection.ask(request)
+        if connection.reusable and not self._closed:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    def _take_idle(self) -> "_Connection | None":
+        """The connection that was used last: the others may be left to grow old."""
+        oldest = asyncio.get_running_loop().time() - MAX_IDLE_S
+        while self._idle and (self._idle[0].last_used < oldest or not self._idle[0].reusable):
+            self._idle.popleft().close()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable:
+                return connection
+        return None
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, with one exchange at a time. An answer has to tell its length or come in chunks."""
+
+    def __init__(self) -> None:
+        self.last_used = 0.0
+        self.reusable = False
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._chunks: list[bytes] = []
+        self._num_bytes = 0
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        """Send a request; status and body of the answer. Raises ConnectionError."""
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionResetError("the server has closed the connection")
+        self.reusable = False
+        self._answer = self._loop.create_future()
+        self._transport.write(request)
+        try:
+            return await self._answer
+        finally:
+            if self._answer.cancelled() or self._answer.exception() is not None:
+                self._transport.abort()  # what may still come would be taken for the next answer
+            self._answer = None
+
+    def close(self) -> None:
+        """Close it."""
+        self.reusable = False
+        if self._transport is not None:
+            self._transport.close()
+
+    # asyncio's and the parser's calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:
+            self.close()  # nothing was asked
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ConnectionError(f"the response is not HTTP: {error}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.reusable = False
+        self._fail(ConnectionResetError(str(exc) if exc else "the server closed the connection within its answer"))
+
+    def on_body(self, body: bytes) -> None:
+        self._num_bytes += len(body)
+        if self._num_bytes > _MAX_ANSWER_BYTES:
+            self._fail(ConnectionError(f"the answer is larger than {_MAX_ANSWER_BYTES} bytes"))
+            return
+        self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return  # "Continue" and the like: the answer is still to come
+        body, self._chunks, self._num_bytes = b"".join(self._chunks), [], 0
+        self.last_used = self._loop.time()
+        self.reusable = self._parser.should_keep_alive()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result((status, body))
+
+    def _fail(self, error: ConnectionError) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    """Headers as they are sent. Raises ValueError for what would be more than one line."""
+    for name, value in headers.items():
+        if "\r" in value or "\n" in value:
+            raise ValueError(f"header {name} has a line break")
+    return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())

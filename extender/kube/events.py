@@ -1,0 +1,115 @@
+"""Kubernetes events about pods, written off the request path: what is lost is counted, never waited for.
+
+An event is a write like a binding. In a burst the bindings go first: events are written when no more come, or after
+half a minute.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from extender.kube.background import Tasks
+from extender.kube.client import ClusterError, Transport
+
+logger = logging.getLogger(__name__)
+
+_COMPONENT: Final = "kerf"
+_MAX_WAITING: Final = 10_000
+_PAUSE_S: Final = 0.2
+_MAX_DELAY_S: Final = 30.0
+_NUM_WRITERS: Final = 2
+_MAX_NAME_CHARS: Final = 253
+
+
+class EventRecorder:
+    """Writes events in the background, from `start` to `stop`."""
+
+    def __init__(self, transport: Transport, clock: Callable[[], float] = time.monotonic) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._waiting: asyncio.Queue[tuple[float, str, bytes]] = asyncio.Queue(_MAX_WAITING)
+        self._last_emitted = float("-inf")
+        self._stopping = False
+        self.tasks = Tasks()
+        self.num_lost = 0
+        """Events that were not written: too many waiting, or refused by the API server."""
+
+    def start(self) -> None:
+        """Begin to write, in the running event loop."""
+        for number in range(_NUM_WRITERS):
+            self.tasks.begin(f"event writer {number}", self._write, needed=False)
+
+    async def stop(self) -> None:
+        """Write what is waiting, for two seconds at most, and end."""
+        self._stopping = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.flush(), timeout=2.0)
+        await self.tasks.end()
+
+    async def flush(self) -> None:
+        """Wait until all that is recorded now is written, or lost."""
+        await self._waiting.join()
+
+    def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
+        """Record a normal event about a pod; returns at once."""
+        self._emit({"kind": "Pod", "namespace": namespace, "name": name, "uid": uid}, namespace, reason, message)
+
+    def emit_about_node(self, name: str, *, reason: str, message: str) -> None:
+        """Record a warning about a node; returns at once."""
+        # As kubelet does it: the node's name is its UID, and cluster-scoped objects have their events in `default`.
+        self._emit({"kind": "Node", "name": name, "uid": name}, "default", reason, message, kind="Warning")
+
+    def _emit(self, about: dict[str, str], namespace: str, reason: str, message: str, kind: str = "Normal") -> None:
+        name = about["name"]
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        suffix = f".{time.time_ns():x}"
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": namespace, "name": name[: _MAX_NAME_CHARS - len(suffix)] + suffix},
+            "involvedObject": {"apiVersion": "v1", **about},
+            "type": kind,
+            "reason": reason,
+            "message": message[:1024],
+            "source": {"component": _COMPONENT},
+            "reportingComponent": _COMPONENT,
+            "reportingInstance": _COMPONENT,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self._last_emitted = self._clock()
+        path = f"/api/v1/namespaces/{namespace}/events"
+        try:
+            self._waiting.put_nowait((self._last_emitted, path, msgspec.json.encode(event)))
+        except asyncio.QueueFull:
+            self.num_lost += 1
+
+    async def _wait_for_a_pause(self, emitted: float) -> None:
+        """Let bindings go first: an event waits until no other has come for a moment, but not for long."""
+        while not self._stopping:
+            now = self._clock()
+            if now - self._last_emitted >= _PAUSE_S or now - emitted >= _MAX_DELAY_S:
+                return
+            await asyncio.sleep(_PAUSE_S / 2)
+
+    async def _write(self) -> None:
+        while True:
+            emitted, path, body = await self._waiting.get()
+            try:
+                await self._wait_for_a_pause(emitted)
+                await self._transport.post(path, body)
+            except ClusterError as error:
+                self.num_lost += 1
+                logger.warning("an event was not written: %s", error)
+            except Exception:
+                self.num_lost += 1
+                logger.exception("an event was not written")
+            finally:
+                self._waiting.task_done()

@@ -1,0 +1,1 @@
+"""Who leads: elections by a Lease, or none."""

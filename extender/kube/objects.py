@@ -1,0 +1,282 @@
+"""The few fields of Kubernetes objects that Kerf reads, decoded by msgspec.
+
+Narrow on purpose: 20,000 pods decode in 0.4 s instead of 28 s with the official client's models. One structure for all
+rooms: a pod is decoded once.
+"""
+
+import re
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+ItemT = TypeVar("ItemT")
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1123, as the API server checks it
+Quantities = dict[str, str | int | float]
+
+
+class Object(msgspec.Struct, gc=False):
+    """Base of all: unknown fields are skipped, missing ones have defaults."""
+
+
+class OwnerReference(Object):
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+    kind: str = ""
+
+
+class Metadata(Object, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class Named(Object):
+    """Base of what the API server stores: everything that can be watched."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+
+
+class Resources(Object):
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+def requests_of(resources: Resources | None) -> Quantities:
+    """What is requested; a limit alone counts as the request, as the API server defaults it."""
+    return {} if resources is None else {**(resources.limits or {}), **(resources.requests or {})}
+
+
+class Container(Object, rename="camel"):
+    resources: Resources | None = None
+    restart_policy: str | None = None
+    image: str = ""
+
+
+class Expression(Object):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class Term(Object, rename="camel"):
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
+
+
+class NodeSelector(Object, rename="camel"):
+    node_selector_terms: list[Term] | None = None
+
+
+class NodeAffinity(Object):
+    preferred: list[Any] | None = msgspec.field(name="preferredDuringSchedulingIgnoredDuringExecution", default=None)
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class PodAffinity(Object):
+    preferred: list[Any] | None = msgspec.field(name="preferredDuringSchedulingIgnoredDuringExecution", default=None)
+    required: Any = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class Affinity(Object, rename="camel"):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class SpreadConstraint(Object, rename="camel"):
+    when_unsatisfiable: str = ""
+
+
+class Toleration(Object):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Gate(Object):
+    """A scheduling gate: while a pod has one, kube-scheduler does not look at it."""
+
+    name: str = ""
+
+
+class PodClaim(Object, rename="camel"):
+    """A claim that a pod uses, and under which name the API server has it."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class SchedulingGroup(Object, rename="camel"):
+    """Kubernetes' own word for a gang, since 1.36: names a PodGroup of `scheduling.k8s.io`."""
+
+    pod_group_name: str = ""
+
+
+class PodSpec(Object, rename="camel"):
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: Quantities | None = None
+    node_name: str | None = None
+    affinity: Affinity | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: list[Toleration] | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
+    resource_claims: list[PodClaim] | None = None
+    scheduling_gates: list[Gate] | None = None
+    scheduler_name: str = ""
+    priority: int | None = None
+    resources: Resources | None = None
+    """At pod level: CPU, memory and huge pages, instead of the containers' sum."""
+    scheduling_group: SchedulingGroup | None = None
+
+    @property
+    def pod_group(self) -> str:
+        """Name of its PodGroup, "" for none."""
+        return self.scheduling_group.pod_group_name if self.scheduling_group is not None else ""
+
+
+class Condition(Object):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class PodStatus(Object, rename="camel"):
+    phase: str = ""
+    conditions: list[Condition] | None = None
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    start_time: str | None = None
+    nominated_node_name: str | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
+
+
+class Pod(Named):
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether its containers have ended for good, so that its GPUs are free. Terminating is not finished."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def refusal(self) -> str:
+        """Why kube-scheduler found no node for it when it tried last, "" where it has not tried or has found one."""
+        return next(
+            (
+                item.message or item.reason
+                for item in self.status.conditions or ()
+                if item.type == "PodScheduled" and item.reason == "Unschedulable"
+            ),
+            "",
+        )
+
+
+class NodeAddress(Object):
+    type: str = ""
+    address: str = ""
+
+
+class Port(Object, rename="camel"):
+    host_port: int | None = None
+
+
+class DemandingContainer(Object):
+    ports: list[Port] | None = None
+
+
+class Demands(Object, rename="camel"):
+    """What else than resources a pod's spec may want of a node; read only where it matters."""
+
+    containers: list[DemandingContainer] | None = None
+    init_containers: list[DemandingContainer] | None = None
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
+    volumes: list[dict[str, Any]] | None = None
+    host_network: bool | None = None
+    resource_claims: list[Any] | None = None
+
+
+class DemandingPod(Object):
+    spec: Demands = msgspec.field(default_factory=Demands)
+
+
+class Taint(Object):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Object):
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
+class NodeStatus(Object):
+    allocatable: Quantities | None = None
+    addresses: list[NodeAddress] | None = None
+    capacity: Quantities | None = None
+    conditions: list[Condition] | None = None
+
+
+class Node(Named):
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its kubelet is at work; who says nothing of that is taken at their word."""
+        return all(item.status == "True" for item in self.status.conditions or () if item.type == "Ready")
+
+
+class ListMetadata(Object, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class ObjectList(Object, Generic[ItemT]):
+    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
+    items: list[ItemT] | None = None
+
+
+class Status(Object):
+    """The API server's answer when something failed."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class WatchEvent(Object):
+    """One line of a watch; what `object` is depends on `type` and on what is watched."""
+
+    type: str
+    object: msgspec.Raw
+
+
+def unix_time(text: str | None) -> float:
+    """Seconds since 1970 of an API server's time stamp, 0 where there is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def is_name(name: str) -> bool:
+    """Whether Kubernetes takes it as the name of an object: names become parts of the API server's paths."""
+    return _NAME.fullmatch(name) is not None

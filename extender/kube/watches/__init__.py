@@ -1,0 +1,1 @@
+"""Lists and watches, and who listens to them."""

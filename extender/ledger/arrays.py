@@ -1,0 +1,266 @@
+"""The writer's side of the cluster arrays: grown and changed in place here, copied into immutable snapshots."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.resources.gpu_models import GpuModel
+from extender.core.resources.nodes import NO_GPUS, NodeOffer
+from extender.ledger.fields import DERIVED, FIELDS, Array, Moves, frozen, grown, size
+from extender.ledger.observed import ObservedArrays, SampleTimes
+
+_MAX_UNTRACKED: Final = 2**31 - 1  # pods may ask for absurdly many; more than a node has is all of it
+_MAX_COMPUTE: Final = 2**62
+
+
+class Held(NamedTuple):
+    """Who holds what on a node. More than there is is all of it."""
+
+    gpus: Mapping[int, tuple[int, int]]
+    """(milli, MiB) of GPUs by index. Memory held of a GPU whose memory is not known is all of the GPU."""
+    untracked: int
+    """Units whose index nobody knows."""
+    mig: Iterable[tuple[str, int]] = ()
+
+
+class ClusterArrays:
+    """Rows of nodes. Not thread-safe: one writer, which is also the one that takes snapshots."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.row_of: dict[str, int] = {}
+        self._names: list[str] = []
+        self._offers: list[NodeOffer] = []
+        self._uuids: list[tuple[str, ...]] = []
+        self._gpu_at: dict[str, tuple[int, int]] = {}
+        self._free_rows: list[int] = []
+        self._models: list[GpuModel] = []
+        self._model_idx: dict[GpuModel, int] = {}
+        self._mig_idx: dict[str, int] = {}
+        self._shape = {"": 0, "gpu": 1, "mig": 0}  # rows, and columns of each kind
+        self._arrays: dict[str, Array] = {
+            name: np.full(size(field, self._shape), field.fill, field.dtype) for name, field in FIELDS.items()
+        }
+        self._moved = set(Moves)
+        self._snapshot: Cluster | None = None
+        self._observed: ObservedArrays | None = None
+        self.inventory_version = 0
+        """Grows when a row or slot may have another meaning than before."""
+
+    def offer(self, row: int) -> NodeOffer:
+        """What the node of a row offers."""
+        return self._offers[row]
+
+    def set_node(self, name: str, offer: NodeOffer) -> int:
+        """Add a node or change what it offers; nothing of it is free until `set_held` says so. Returns its row."""
+        row = self.row_of.get(name)
+        if row is None:
+            row = self._free_rows.pop() if self._free_rows else self._append_row()
+            self.row_of[name] = row
+            self._names[row] = name
+            if self._observed is not None and row < self._observed.shape[0]:
+                self._observed.forget(row)
+        self._write_offer(row, offer)
+        return row
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; its row offers nothing until it is used again."""
+        row = self.row_of.pop(name)
+        self._names[row] = ""
+        self._write_offer(row, NO_GPUS)
+        self.set_capacity(row, 0, 0)
+        self.set_compute(row, 0, 0)
+        self._free_rows.append(row)
+
+    def set_held(
+        self, row: int, gpus: Mapping[int, tuple[int, int]], untracked: int, mig: Iterable[tuple[str, int]] = ()
+    ) -> None:
+        """Write who holds what on a node: see `Held`."""
+        free = self._free(row, Held(gpus, untracked, mig))
+        if self._observed is not None and self._observed.has_samples:
+            # Observations have to know of GPUs of which more is free than before.
+            freer = np.flatnonzero(self._arrays["gpu_free_mib"][row] < free["gpu_free_mib"]).tolist()
+            if freer and (observed := self.observed) is not None:
+                observed.given_back(row, tuple(freer))
+        self._write(row, free, Moves.GPUS)
+
+    def alone(self, row: int, held: Held) -> Cluster:
+        """The cluster of one of the nodes alone, with other holders than it has."""
+        free = self._free(row, held)
+        arrays = {name: np.array([values], FIELDS[name].dtype) for name, values in free.items()}
+        return replace(self.snapshot().only(row), **arrays)  # type: ignore[arg-type]
+
+    def _free(self, row: int, held: Held) -> dict[str, int | list[int]]:
+        """What such holders leave of a node, by the name of the array."""
+        offer, width = self._offers[row], self._shape["gpu"]
+        milli, mib = [0] * width, [0] * width
+        for index, gpu in enumerate(offer.gpus):
+            if not gpu.healthy:
+                continue
+            held_milli, held_mib = held.gpus.get(index, (0, 0))
+            unmeasured = held_mib and not gpu.memory_mib
+            milli[index] = 0 if unmeasured else max(WHOLE_MILLI - held_milli, 0)
+            mib[index] = max(gpu.memory_mib - held_mib, 0)
+        result: dict[str, int | list[int]] = {
+            "gpu_free_milli": milli,
+            "gpu_free_mib": mib,
+            "untracked_units": min(held.untracked, _MAX_UNTRACKED),
+        }
+        if offer.mig:
+            free = [0] * self._shape["mig"]
+            for profile, count in offer.mig:
+                free[self._mig_idx[profile]] = count
+            for profile, count in held.mig:
+                if profile in self._mig_idx:
+                    free[self._mig_idx[profile]] = max(free[self._mig_idx[profile]] - count, 0)
+            result["mig_free"] = free
+        return result
+
+    def set_capacity(self, row: int, cpu_milli: int, memory_mib: int) -> None:
+        """Write a node's allocatable CPU and main memory."""
+        self._write(row, {"cpu_milli": _bounded(cpu_milli), "memory_mib": _bounded(memory_mib)}, Moves.INVENTORY)
+
+    def set_compute(self, row: int, cpu_free_milli: int, memory_free_mib: int) -> None:
+        """Write a node's CPU and main memory that no pod has requested."""
+        free = {"cpu_free_milli": _bounded(cpu_free_milli), "memory_free_mib": _bounded(memory_free_mib)}
+        self._write(row, free, Moves.COMPUTE)
+
+    def observe(self, times: SampleTimes) -> None:
+        """Keep observations from now on."""
+        self._observed = ObservedArrays(times, len(self._names), self._shape["gpu"])
+
+    @property
+    def observed(self) -> ObservedArrays | None:
+        """Observations in the shape of the arrays now, None while nobody observes."""
+        if self._observed is not None:
+            self._observed.resize(len(self._names), self._shape["gpu"])
+        return self._observed
+
+    def touch(self, rows: Rows) -> None:
+        """Say that what is observed of some rows has changed."""
+        if len(rows):
+            self.version += 1
+            self._arrays["row_version"][rows] = self.version
+
+    def snapshot(self) -> Cluster:
+        """The state now, as arrays that never change again. Costs nothing when nothing moved since the last one."""
+        last = self._snapshot
+        if last is not None and last.version == self.version:
+            return last
+        values: dict[str, Any] = {
+            name: self._frozen_copy(name)
+            if last is None or field.moves is Moves.ALWAYS or field.moves in self._moved
+            else getattr(last, name)
+            for name, field in FIELDS.items()
+        }
+        if last is None or Moves.INVENTORY in self._moved:
+            values |= self._derived()
+        else:
+            values |= {name: getattr(last, name) for name in DERIVED}
+        self._moved.clear()
+        observed = None if self.observed is None else self.observed.current
+        self._snapshot = Cluster(version=self.version, observed=observed, **values)
+        return self._snapshot
+
+    def _derived(self) -> dict[str, Any]:
+        order = sorted(range(len(self._names)), key=self._names.__getitem__)
+        tie_rank = np.empty(len(order), np.int32)
+        tie_rank[order] = np.arange(len(order), dtype=np.int32)
+        return {
+            "row_of": dict(self.row_of),
+            "node_names": tuple(self._names),
+            "models": tuple(self._models),
+            "gpu_uuids": tuple(self._uuids),
+            "gpu_at": dict(self._gpu_at),
+            "mig_profiles": tuple(self._mig_idx),
+            "tie_rank": frozen(tie_rank),
+        }
+
+    def _append_row(self) -> int:
+        row = len(self._names)
+        self._names.append("")
+        self._offers.append(NO_GPUS)
+        self._uuids.append(())
+        if row == self._shape[""]:
+            self._resize("", max(64, 2 * row))
+        return row
+
+    def _resize(self, axis: str, length: int) -> None:
+        self._shape[axis] = length
+        for name, field in FIELDS.items():
+            if axis in ("", field.columns):
+                self._arrays[name] = grown(self._arrays[name], size(field, self._shape), field.fill)
+        self._moved = set(Moves)
+
+    def _write_offer(self, row: int, offer: NodeOffer) -> None:
+        if len(offer.gpus) > self._shape["gpu"]:
+            self._resize("gpu", len(offer.gpus))
+        new_profiles = [profile for profile, _ in offer.mig if profile not in self._mig_idx]
+        if new_profiles:
+            for profile in new_profiles:
+                self._mig_idx[profile] = len(self._mig_idx)
+            self._resize("mig", len(self._mig_idx))
+        for uuid in self._uuids[row]:
+            if self._gpu_at.get(uuid, (-1, 0))[0] == row:
+                del self._gpu_at[uuid]
+        self._offers[row] = offer
+        self._uuids[row] = tuple(gpu.uuid for gpu in offer.gpus)
+        self._gpu_at.update((uuid, (row, index)) for index, uuid in enumerate(self._uuids[row]) if uuid)
+        gpus = offer.gpus
+        for name, value in (
+            ("unit", offer.unit),
+            ("units_per_gpu", offer.units_per_gpu),
+            ("untracked_units", min(offer.withheld_units, _MAX_UNTRACKED)),
+        ):
+            self._arrays[name][row] = value
+        self._fill(row, "gpu_model", [self._index_of(gpu.model) for gpu in gpus])
+        self._fill(row, "gpu_memory_mib", [gpu.memory_mib for gpu in gpus])
+        self._fill(row, "gpu_healthy", [gpu.healthy for gpu in gpus])
+        self._fill(row, "gpu_numa", [gpu.numa for gpu in gpus])
+        self._fill(row, "gpu_link", [gpu.link for gpu in gpus])
+        for name in ("gpu_free_milli", "gpu_free_mib", "mig_free", "mig_installed"):
+            self._fill(row, name, [])
+        for profile, count in offer.mig:
+            self._arrays["mig_installed"][row, self._mig_idx[profile]] = min(count, _MAX_UNTRACKED)
+        self._moved = set(Moves)  # of every array: a row may be new
+        self.inventory_version += 1
+        self._touch(row, Moves.INVENTORY)
+
+    def _fill(self, row: int, name: str, values: list[Any]) -> None:
+        """Write the first columns of a row, and empty the others."""
+        array = self._arrays[name]
+        array[row] = FIELDS[name].fill
+        array[row, : len(values)] = values
+
+    def _write(self, row: int, values: Mapping[str, int | list[int]], moved: Moves) -> None:
+        """Write a row of some arrays, where it has changed."""
+        changed = False
+        for name, value in values.items():
+            array = self._arrays[name]
+            if array[row].tolist() != value:
+                array[row] = value
+                changed = True
+        if changed:
+            self._touch(row, moved)
+
+    def _index_of(self, model: GpuModel) -> int:
+        index = self._model_idx.get(model)
+        if index is None:
+            index = self._model_idx[model] = len(self._models)
+            self._models.append(model)
+        return index
+
+    def _touch(self, row: int, moved: Moves) -> None:
+        self.version += 1
+        self._moved.add(moved)
+        self._arrays["row_version"][row] = self.version
+
+    def _frozen_copy(self, name: str) -> Array:
+        return frozen(self._arrays[name][: len(self._names)].copy())
+
+
+def _bounded(amount: int) -> int:
+    return max(min(amount, _MAX_COMPUTE), -_MAX_COMPUTE)

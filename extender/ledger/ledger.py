@@ -1,0 +1,223 @@
+"""Who holds which GPU: pods that are bound, bindings under way, and short reservations.
+
+One writer (the event loop) applies what the watch tells and what decisions reserve.
+
+What a bound pod holds is what it was first known to hold: what this process wrote with the Binding, else what the watch
+told first. Authors may edit their pods' annotations later; that changes nothing here.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from extender.core.clusters import Cluster
+from extender.core.resources.requests import PodRequest
+from extender.kube import objects
+from extender.ledger.arrays import ClusterArrays
+from extender.ledger.bookings import Bookings
+from extender.ledger.claims import Claim, ClaimState
+from extender.ledger.rows import NodeRows, NodeState
+from extender.ledger.static_pods import MIRROR, Orphans
+from extender.plugins.kerf import read_given
+from extender.plugins.pod_resources import read_compute
+from extender.plugins.pods import Reading, completed, read_holdings, read_pod_request, read_policy
+from extender.plugins.protocol import NodeReading, Stock
+
+__all__ = ["Claim", "ClaimState", "Ledger", "NodeState"]
+
+
+class Ledger(Bookings):
+    """The cluster as Kerf knows it. Not thread-safe; every method returns at once."""
+
+    def __init__(
+        self,
+        *,
+        reservation_ttl_s: float,
+        memory_tolerance_frac: float = 0.02,
+        model_aliases: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        super().__init__(NodeReading(memory_tolerance_frac, model_aliases or {}), reservation_ttl_s)
+        self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
+        self._orphans = Orphans()
+        self.num_unreadable = 0
+        """Pods and nodes, counted at each change, of which something could not be read and was taken as held."""
+        self.num_edits_ignored = 0
+        """Edits of bound pods that would have changed what they hold."""
+
+    # Reading
+
+    def snapshot(self, now: float) -> Cluster:
+        """The cluster at this moment, reservations past their TTL left out."""
+        self._expire(now)
+        return self.rows.arrays.snapshot()
+
+    def claims_on(self, node: str) -> list[Claim]:
+        """What is held on a node."""
+        return [claim for claim in self._claims.on(node) if claim.holding]
+
+    def num_claims(self, state: ClaimState) -> int:
+        """How many claims are in a state."""
+        return sum(claim.state is state for claim in self._claims)
+
+    def without(self, node: str, uids: Collection[str], now: float) -> Cluster | None:
+        """A node alone, as it would be if these pods were gone; None when it is not known."""
+        self._expire(now)
+        return self.rows.without(node, uids)
+
+    def apart(self, now: float) -> NodeRows:
+        """The nodes and what is held of them now, without who holds it: for a look at them in another process."""
+        self._expire(now)
+        return self.rows.apart()
+
+    def num_claimed(self) -> Mapping[str, int]:
+        """How many devices ResourceClaims hold, by their namespace."""
+        return sum((Counter(stock.num_allocated) for stock in self.rows.stocks), Counter())
+
+    @property
+    def arrays(self) -> ClusterArrays:
+        """The arrays that snapshots are taken of, for observations to be written into."""
+        return self.rows.arrays
+
+    def read_request(self, pod: objects.Pod) -> PodRequest:
+        """What a pod asks for. Raises RequestError with a sentence for its author."""
+        request = read_pod_request(pod)
+        if request.gpus is not None or not pod.spec.resource_claims:
+            return request
+        asked = (stock.request_of(pod) for stock in self.rows.stocks)
+        gpus = next((found for found in asked if found is not None), None)
+        return completed(replace(request, gpus=gpus, policy=read_policy(pod)), pod)
+
+    # What the watch tells
+
+    def upsert_node(self, node: objects.Node) -> tuple[str, ...]:
+        """A node was added or changed. Returns warnings about values that can't be understood."""
+        name = node.metadata.name
+        self._orphans.set_ready(name, ready=node.ready)
+        given, faults = read_given(node.metadata.annotations or {})
+        given_anew = self.rows.given.set(name, given, self._claims.uids(name))
+        if not self.rows.upsert(node):
+            if given_anew:
+                self.rows.write(name)
+            return faults if given_anew else ()  # most events are heartbeats
+        for claim in list(self._claims.on(name)):
+            if claim.state is ClaimState.RESERVED:
+                self._end(claim.uid)  # decided on what the node offered before
+        self.rows.write(name)
+        warnings = (*self.rows.offer_of(name).warnings, *faults)
+        self.num_unreadable += bool(warnings)
+        return warnings
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone. Claims on it stay, in case it comes back."""
+        self.rows.remove(name)
+        self._orphans.set_ready(name, ready=True)
+
+    def upsert_device(self, item: objects.Named) -> None:
+        """An object by which a device plugin tells of its devices was added or changed."""
+        self._restock(self._stock_of(type(item)).upsert(item))
+
+    def remove_device(self, kind: type, uid: str) -> None:
+        """Such an object is gone."""
+        self._restock(self._stock_of(kind).remove(kind, uid))
+
+    def keep_devices(self, kind: type, listed: set[str]) -> None:
+        """Such objects that a complete list does not name are gone."""
+        self._restock(self._stock_of(kind).keep(kind, listed))
+
+    def upsert_pod(self, pod: objects.Pod, now: float) -> tuple[str, ...]:
+        """A pod was added or changed, whoever scheduled it. Returns warnings about values that can't be understood, and
+        about edits that change nothing."""
+        uid = pod.metadata.uid
+        self._seen_pods.add(uid)
+        if pod.finished:
+            self._forget(uid)
+            return ()
+        node = pod.spec.node_name
+        if not node:
+            return ()
+        self.rows.request(uid, node, *read_compute(pod.spec))
+        reading, fault = read_holdings(pod)
+        if uid in self._told:
+            return self._warn_of_edit(uid, reading)
+        known = self._claims.get(uid)
+        if known is None or known.node != node or known.state is ClaimState.RESERVED:
+            self._claims.drop(uid)
+            known = Claim(
+                uid, node, reading.on(self.rows.plugin_on(node)), ClaimState.BOUND, now, pod.key, told=reading
+            )
+            if reading:
+                self._add(known)
+        else:
+            self._confirm(known, pod, reading, now)
+        self._told[uid] = known.told or reading
+        if MIRROR in (pod.metadata.annotations or ()):
+            self._orphans.note(uid)
+            self._drop_orphans(node, pod.key)
+        self.num_unreadable += bool(fault)
+        return (fault,) if fault else ()
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod is gone, and what it held is free; not that of a static pod, which its kubelet runs on."""
+        claim = self._claims.get(uid)
+        if claim is None or not self._orphans.adopt(uid, claim.node, claim.pod):
+            self._forget(uid)
+        else:
+            self._drop_orphans(claim.node, claim.pod)  # a list has told of the new mirror first
+        self._seen_pods.discard(uid)
+
+    def keep_pods(self, listed: set[str], list_began: float) -> None:
+        """Pods that a complete list, begun at that time, does not name are gone."""
+        self.rows.given.starting = False
+        for uid in self._seen_pods - listed:
+            self.remove_pod(uid)
+        for claim in self._claims:
+            # Bound by Kerf before the list began and never seen: it came and went between two watches.
+            if claim.state is ClaimState.BOUND and claim.uid not in listed and claim.since < list_began:
+                self.remove_pod(claim.uid)
+
+    # Inside
+
+    def _stock_of(self, kind: type) -> Stock:
+        return next(stock for stock in self.rows.stocks if any(feed.kind is kind for feed in stock.feeds))
+
+    def _restock(self, nodes: Iterable[str]) -> None:
+        """Something of these nodes' devices has changed."""
+        for name in nodes:
+            node = self.rows.manifest(name)
+            if node is not None:
+                self.upsert_node(node)
+                self.rows.write(name)
+
+    def _warn_of_edit(self, uid: str, reading: Reading) -> tuple[str, ...]:
+        """What is told when a bound pod says something else than it did; once for each edit."""
+        if reading == self._told[uid]:
+            self._edited.pop(uid, None)
+        elif reading != self._edited.get(uid):
+            self._edited[uid] = reading
+            self.num_edits_ignored += 1
+            return ("what it holds was edited after it was bound: ignored",)
+        return ()
+
+    def _drop_orphans(self, node: str, pod: str) -> None:
+        """Where a static pod's mirror is back, the one before it holds nothing beside it, if this one says the same.
+
+        What says less may be anybody's, for whoever may create pods may write that one is a mirror.
+        """
+        back = self._claims.uids(node).get(pod, "")
+        if self._orphans.is_mirror(back):
+            for uid in self._orphans.of(node, pod):
+                if self._told.get(uid) == self._told[back]:
+                    self._forget(uid)
+
+    def _expire(self, now: float) -> None:
+        super()._expire(now)
+        for uid in self._orphans.expired(now):
+            self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        """A pod holds nothing any more, and will not come back."""
+        for facts in (self._told, self._edited):
+            facts.pop(uid, None)
+        self._orphans.forget(uid)
+        self._claims.drop(uid)
+        self.rows.request(uid, "", 0, 0)

@@ -1,0 +1,95 @@
+"""What the claims on one node come to, GPU by GPU."""
+
+from extender.core.clusters import WHOLE_MILLI
+from extender.core.resources.nodes import GpuUnit, NodeOffer
+from extender.ledger.arrays import Held
+from extender.plugins.holdings import Holding, Part
+
+
+class Occupancy:
+    """What the claims on one node come to. Shares are added first: a share is on the GPU that it names."""
+
+    def __init__(self, offer: NodeOffer) -> None:
+        self._offer = offer
+        self._index_of = {gpu.uuid: index for index, gpu in enumerate(offer.gpus) if gpu.uuid}
+        self._indexed = offer.unit in (GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM)
+        self.held: dict[int, tuple[int, int]] = {}
+        """(milli, MiB) by index, more than the GPU has where it is booked over its capacity."""
+        self._holders: dict[int, int] = {}  # shares of each GPU
+        self.untracked = offer.withheld_units
+        self.mig: list[tuple[str, int]] = []
+        self.crowded = False
+        """Whether the claims don't all have room, or GPUs of their own."""
+
+    @property
+    def left(self) -> Held:
+        """Who holds what, as the arrays take it."""
+        return Held(self.held, self.untracked, self.mig)
+
+    def as_given(self, holding: Holding, uuids: tuple[str, ...]) -> Holding:
+        """A pod's whole GPUs as the kubelet really gave them, where that can be true; else what was assigned."""
+        plain = self._offer.unit is GpuUnit.WHOLE and all(part.whole for part in holding.parts)
+        if not plain or len(uuids) != holding.units or not all(uuid in self._index_of for uuid in uuids):
+            return holding
+        return Holding(holding.units, tuple(Part(self._index_of[uuid], uuid=uuid) for uuid in uuids))
+
+    def add_shares(self, holding: Holding) -> None:
+        """Book the parts of GPUs, and count what is of unknown index."""
+        self.mig += holding.mig
+        self.untracked += holding.units - len(holding.parts)
+        for part in holding.parts:
+            if self._is_whole(part):
+                continue
+            gpu = self._find(part.gpu, part.uuid)
+            if gpu is None:
+                self.untracked += 1
+                self.crowded = True
+                continue
+            milli, mib = self.held.get(gpu, (0, 0))
+            self.held[gpu] = milli + part.milli, mib + part.mib
+            self._holders[gpu] = self._holders.get(gpu, 0) + 1
+
+    def add_whole(self, holding: Holding) -> None:
+        """Book whole GPUs; one that is not there, or that somebody has something of, counts by number."""
+        for part in holding.parts:
+            if not self._is_whole(part):
+                continue
+            gpu = self._find(part.gpu, part.uuid)
+            if gpu is None or gpu in self.held:
+                self.untracked += 1
+                self.crowded = True
+            else:
+                self.held[gpu] = WHOLE_MILLI, self._offer.gpus[gpu].memory_mib
+
+    def settle(self) -> None:
+        """See whether all have room; where they have not, the rest of the shared GPUs may be somebody's."""
+        gpus = self._offer.gpus
+        idle = sum(gpu.healthy and index not in self.held for index, gpu in enumerate(gpus))
+        if self.untracked > idle * self._offer.units_per_gpu:
+            self.crowded = True
+            self.held = {gpu: (WHOLE_MILLI, gpus[gpu].memory_mib) for gpu in self.held}
+        for gpu, (milli, mib) in self.held.items():
+            self.crowded = self.crowded or milli > WHOLE_MILLI or mib > gpus[gpu].memory_mib
+        for gpu, num_holders in self._holders.items():
+            if 0 < gpus[gpu].max_holders <= num_holders:
+                self.crowded = self.crowded or num_holders > gpus[gpu].max_holders
+                milli, mib = self.held[gpu]
+                self.held[gpu] = max(milli, WHOLE_MILLI), max(mib, gpus[gpu].memory_mib)  # its plugin has no more
+        installed = dict(self._offer.mig)
+        used: dict[str, int] = {}
+        for profile, count in self.mig:
+            used[profile] = used.get(profile, 0) + count
+        self.crowded = self.crowded or any(count > installed.get(profile, 0) for profile, count in used.items())
+
+    def _is_whole(self, part: Part) -> bool:
+        """Whether nobody else may have anything of its GPU. A share of memory alone is one only where a plugin sees to
+        it: elsewhere a request by memory is given a whole GPU."""
+        return part.whole or (part.milli == 0 and self._offer.unit is not GpuUnit.PART)
+
+    def _find(self, gpu: int, uuid: str) -> int | None:
+        """Which GPU of the node it is, None when that can't be told."""
+        if not self._indexed:
+            return None
+        if uuid and self._index_of:
+            return self._index_of.get(uuid)
+        return gpu if 0 <= gpu < len(self._offer.gpus) else None

@@ -1,0 +1,200 @@
+"""What nodes offer, and what the claims on them leave, written into the cluster's arrays node by node."""
+
+from collections.abc import Collection, Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from extender.core.clusters import Cluster
+from extender.core.resources.nodes import GPU_RESOURCE, NO_GPUS, SHARED_GPU_RESOURCE, GpuUnit, NodeOffer
+from extender.kube import objects
+from extender.ledger.arrays import ClusterArrays
+from extender.ledger.claims import Claim, Claims, ClaimState
+from extender.ledger.given_gpus import GivenGpus
+from extender.ledger.occupancy import Occupancy
+from extender.plugins.nodes import read_capacity, read_offer
+from extender.plugins.protocol import DevicePlugin, NodeReading
+from extender.plugins.registry import NATIVE, plugin_of, plugins
+
+
+class NodeState(NamedTuple):
+    """What a Binding to a node rests on."""
+
+    offer: NodeOffer
+    crowded: bool
+    """Whether what is held there does not all have room, or GPUs of its own."""
+
+
+@dataclass(slots=True)
+class _Node:
+    manifest: objects.Node
+    plugin: DevicePlugin
+    cpu_milli: int
+    memory_mib: int
+
+
+@dataclass(slots=True)
+class _Compute:
+    """CPU in milli and main memory in MiB; whole numbers, so that sums can't drift."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+
+class NodeRows:
+    """Nodes as rows. Not thread-safe."""
+
+    def __init__(self, reading: NodeReading, reservation_ttl_s: float) -> None:
+        self._reading = reading
+        self.arrays = ClusterArrays()
+        self.claims = Claims(reservation_ttl_s, self.write)
+        self.given = GivenGpus()
+        self.stocks = tuple(stock for plugin in plugins() if (stock := plugin.stock(reading)) is not None)
+        """What device plugins tell by objects of their own."""
+        self._nodes: dict[str, _Node] = {}
+        self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
+        self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
+        self._requested_on: dict[str, _Compute] = {}  # by node
+
+    # Reading
+
+    def names(self) -> list[str]:
+        """The nodes known."""
+        return list(self._nodes)
+
+    def manifest(self, node: str) -> objects.Node | None:
+        """A node as it was last told, None where it is not known."""
+        known = self._nodes.get(node)
+        return known.manifest if known else None
+
+    def plugin_on(self, node: str) -> DevicePlugin:
+        """Whose a node's GPUs are."""
+        known = self._nodes.get(node)
+        return known.plugin if known else NATIVE
+
+    def offer_of(self, node: str) -> NodeOffer:
+        """What a node offers; nothing where it is not known."""
+        row = self.arrays.row_of.get(node)
+        return NO_GPUS if row is None else self.arrays.offer(row)
+
+    def state_of(self, node: str) -> NodeState:
+        """What a node offers, and whether that is enough for all that is held there."""
+        return NodeState(self.offer_of(node), node in self._crowded)
+
+    @property
+    def num_crowded(self) -> int:
+        """Nodes on which more is held than they have, or the same GPU by two."""
+        return len(self._crowded & self._nodes.keys())
+
+    def without(self, node: str, uids: Collection[str]) -> Cluster | None:
+        """A node alone, as it would be if these pods were gone; None when it is not known."""
+        row = self.arrays.row_of.get(node)
+        return None if row is None else self.arrays.alone(row, self._occupancy(row, node, uids).left)
+
+    def extended(self, added: Iterable[objects.Node]) -> Cluster:
+        """The cluster with more nodes, nobody on them; these rows stay as they are."""
+        arrays = deepcopy(self.arrays)
+        for node in added:
+            offer = self._read_offer(node)
+            occupancy = Occupancy(offer)
+            occupancy.settle()
+            row = arrays.set_node(node.metadata.name, offer)
+            arrays.set_held(row, *occupancy.left)
+            arrays.set_capacity(row, *read_capacity(node))
+            arrays.set_compute(row, *read_capacity(node))
+        return arrays.snapshot()
+
+    def apart(self) -> "NodeRows":
+        """The rows without who holds what: for `extended` in another process."""
+        other = NodeRows(self._reading, 0.0)
+        other.arrays = self.arrays
+        return other
+
+    # Writing
+
+    def upsert(self, node: objects.Node) -> bool:
+        """A node was added or changed. Whether what it offers has."""
+        name = node.metadata.name
+        known, plugin = self._nodes.get(name), plugin_of(node)
+        self._nodes[name] = _Node(node, plugin, *read_capacity(node))
+        if known is None or plugin is not known.plugin:
+            for claim in self.claims.on(name):
+                claim.holding = claim.holding_on(plugin)
+            self.write(name)
+        offer, row = self._read_offer(node), self.arrays.row_of.get(name)
+        changed = row is None or self.arrays.offer(row) != offer
+        if changed:
+            self.arrays.set_node(name, offer)
+        self.arrays.set_capacity(self.arrays.row_of[name], *read_capacity(node))
+        self._write_compute(name)
+        return changed
+
+    def remove(self, name: str) -> None:
+        """A node is gone. Claims on it stay, in case it comes back."""
+        if self._nodes.pop(name, None) is not None:
+            self.arrays.remove_node(name)
+            self.given.forget(name)
+
+    def request(self, uid: str, node: str, cpu_milli: int, memory_mib: int) -> None:
+        """A pod requests so much CPU and main memory of a node; nothing when `node` is ""."""
+        before, now = self._requested.pop(uid, None), (node, cpu_milli, memory_mib)
+        if node:
+            self._requested[uid] = now
+        if before == now:
+            return
+        if before is not None:
+            self._add_requested(before[0], -before[1], -before[2])
+        if node:
+            self._add_requested(*now)
+
+    def write(self, node: str) -> None:
+        """Work out a node's occupancy afresh from its claims: nothing is added up that could drift."""
+        row = self.arrays.row_of.get(node)
+        if row is None:
+            return
+        occupancy = self._occupancy(row, node)
+        (self._crowded.add if occupancy.crowded else self._crowded.discard)(node)
+        self.arrays.set_held(row, *occupancy.left)
+
+    def _add_requested(self, node: str, cpu_milli: int, memory_mib: int) -> None:
+        total = self._requested_on.setdefault(node, _Compute())
+        total.cpu_milli += cpu_milli
+        total.memory_mib += memory_mib
+        self._write_compute(node)
+
+    def _write_compute(self, node: str) -> None:
+        known, requested = self._nodes.get(node), self._requested_on.get(node) or _Compute()
+        if known is not None and node in self.arrays.row_of:
+            free = known.cpu_milli - requested.cpu_milli, known.memory_mib - requested.memory_mib
+            self.arrays.set_compute(self.arrays.row_of[node], *free)
+
+    def _read_offer(self, node: objects.Node) -> NodeOffer:
+        """What a node offers; a plugin's own objects tell where the kubelet offers no GPUs."""
+        offer = read_offer(node, self._reading)
+        allocatable = node.status.allocatable or {}
+        if GPU_RESOURCE in allocatable or SHARED_GPU_RESOURCE in allocatable or offer.unit is GpuUnit.PART:
+            return offer
+        stocked = (stock.offer_of(node.metadata.name) for stock in self.stocks)
+        return next((found for found in stocked if found is not None), offer)
+
+    def _occupancy(self, row: int, node: str, without: Collection[str] = ()) -> Occupancy:
+        """What the claims on a node come to, those of some pods left out."""
+        offer = self.arrays.offer(row)
+        occupancy = Occupancy(offer)
+        holdings = []
+        for claim in self.claims.on(node):
+            if claim.uid not in without and not (offer.unit is GpuUnit.CLAIM and self._is_stocked(claim)):
+                given = self.given.of(node, claim.pod, claim.uid)
+                holdings.append(claim.holding if given is None else occupancy.as_given(claim.holding, given))
+        if offer.unit is GpuUnit.CLAIM:
+            holdings += [holding for stock in self.stocks for holding in stock.holdings_on(node)]
+        for holding in holdings:
+            occupancy.add_shares(holding)
+        for holding in holdings:
+            occupancy.add_whole(holding)
+        occupancy.settle()
+        return occupancy
+
+    def _is_stocked(self, claim: Claim) -> bool:
+        """Whether its devices are among a stock's: those that are allocated outlive a pod, or serve several."""
+        return claim.state is ClaimState.BOUND or any(stock.serves(claim.uid) for stock in self.stocks)

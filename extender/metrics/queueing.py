@@ -1,0 +1,37 @@
+"""Metrics of the queue and of pipelines."""
+
+from collections import Counter as Counts
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from extender.metrics.registry import by_label, counter, gauge
+from extender.pipelines.controller import PipelineController
+from extender.planning.wait_reasons import Cause
+from extender.queueing.controller import QueueController
+
+
+def queue_metrics(queue: QueueController) -> Iterator[Metric]:
+    """What waits, and what became of what was let go."""
+    counts, waiting = queue.counts, queue.backlog.waiting()
+    yield gauge("kerf_queue_waiting", "Pods waiting behind the gate.", len(waiting))
+    yield gauge("kerf_queue_opened", "Released pods without a node yet.", len(queue.backlog.opened()))
+    yield counter("kerf_queue_rounds", "Planning rounds.", counts.rounds)
+    yield gauge("kerf_queue_round_seconds", "Duration of the last planning round, in seconds.", counts.round_s)
+    yield counter("kerf_queue_let_go", "Pods released.", counts.opened)
+    yield counter("kerf_queue_honoured", "Released pods bound to their nominated node.", counts.honoured)
+    yield counter("kerf_queue_fallbacks", "Released pods bound to another node.", counts.fallbacks)
+    yield counter("kerf_queue_nominated_anew", "Released pods nominated again.", counts.nominated_anew)
+    yield counter("kerf_queue_outdated", "Pods that no longer fitted their node at release.", counts.outdated)
+    yield counter("kerf_queue_failed_open", "Gates opened because the pod had waited too long.", counts.failed_open)
+    evicted = queue.gang_eviction.num_evicted
+    yield counter("kerf_queue_evicted", "Pods evicted because their gang was incomplete.", evicted)
+    yield counter("kerf_queue_errors", "Failed rounds and writes.", counts.errors)
+    skipped = Counts(reason.code.cause for entry in waiting if (reason := entry.skips.reason) is not None)
+    values = {cause.value: skipped[cause] for cause in Cause}
+    yield by_label(GaugeMetricFamily, "kerf_queue_skipped", "Pods passed over, by reason.", "why", values)
+
+
+def pipeline_metrics(pipelines: PipelineController) -> Iterator[Metric]:
+    """How pipelines stand."""
+    yield by_label(GaugeMetricFamily, "kerf_pipelines", "Pipelines by phase.", "phase", pipelines.num_by_phase())

@@ -1,0 +1,108 @@
+"""Kerf's own Prometheus metrics: counters of the verbs, and functions of other rooms that are read at each scrape."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from extender.core.fit.reasons import Reason
+from extender.scheduling.placer import Placement
+
+_LATENCIES_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_Family = GaugeMetricFamily | CounterMetricFamily
+
+
+class _Read(Collector):
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        return self._read()
+
+
+class Metrics:
+    """Counters and histograms of the verbs; what the cluster looks like is read when Prometheus asks."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.latency = Histogram(
+            "kerf_request_seconds",
+            "Request latency by verb, in seconds.",
+            ["verb"],
+            buckets=_LATENCIES_S,
+            registry=self.registry,
+        )
+        self.decisions = Counter("kerf_decisions", "Filter decisions by verdict.", ["verdict"], registry=self.registry)
+        self.rejections = Counter(
+            "kerf_rejections",
+            "Pods that fit on no node, by the most common reason.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.bad_requests = Counter(
+            "kerf_bad_requests", "Pods whose GPU request can't be understood.", registry=self.registry
+        )
+        self.preemptions = Counter(
+            "kerf_preemption_candidates",
+            "Nodes proposed for preemption, by verdict.",
+            ["verdict"],
+            registry=self.registry,
+        )
+        self.spared_victims = Counter(
+            "kerf_spared_victims", "Proposed victims that need not be evicted.", registry=self.registry
+        )
+        self.binds = Counter("kerf_binds", "Pods bound.", registry=self.registry)
+        self.failed_binds = Counter("kerf_failed_binds", "Bindings that failed.", registry=self.registry)
+        # Series that begin at 0: of one that begins with its first event, no rate tells of that.
+        for counted, values in (
+            (self.decisions, ("placed", "rejected", "skipped")),
+            (self.rejections, [reason.name.lower() for reason in Reason if reason is not Reason.FITS]),
+            (self.preemptions, ("kept", "dropped", "refused")),
+        ):
+            for value in values:
+                counted.labels(value)
+
+    def count_decision(self, placement: Placement) -> None:
+        """Count one decision of filter."""
+        if placement.decision.best is not None:
+            self.decisions.labels("placed").inc()
+            return
+        self.decisions.labels("rejected").inc()
+        codes = placement.decision.evaluation.reason
+        commonest = Reason(int(np.bincount(codes).argmax())) if len(codes) else Reason.UNKNOWN_NODE
+        self.rejections.labels(commonest.name.lower()).inc()
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def add(self, read: Callable[[], Iterable[Metric]]) -> None:
+        """More metrics: worked out whenever Prometheus asks, so that they cost a decision nothing."""
+        self.registry.register(_Read(read))
+
+
+def gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:
+    """What may go up and down."""
+    return GaugeMetricFamily(name, documentation, value=float(value))
+
+
+def counter(name: str, documentation: str, value: float) -> CounterMetricFamily:
+    """What only grows while the process runs; Prometheus knows it as `NAME_total`."""
+    return CounterMetricFamily(name, documentation, value=float(value))
+
+
+def by_label(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    documentation: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Metric:
+    """A metric with one value for each of a label's."""
+    family = kind(name, documentation, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], float(number))
+    return family

@@ -1,0 +1,76 @@
+"""Metrics of the ledger, the mirror, and of who leads."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from prometheus_client.core import Metric
+
+from extender.explain.overview import Figures
+from extender.kube.background import Tasks
+from extender.kube.events import EventRecorder
+from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.mirror import Mirror
+from extender.metrics.registry import counter, gauge
+from extender.scheduling.fence import Fence
+from extender.scheduling.takeover import Leadership
+from extender.scheduling.waking.waker import Waker
+
+
+class Reader(Protocol):
+    """Who reads objects of the API server."""
+
+    @property
+    def num_unread(self) -> int: ...
+
+
+def cluster_metrics(
+    ledger: Ledger,
+    mirror: Mirror,
+    events: EventRecorder,
+    waker: Waker,
+    now: Callable[[], float],
+    readers: Sequence[Reader],
+) -> Iterator[Metric]:
+    """What is known, held and waiting; `readers` are all that read objects."""
+    totals = Figures(ledger.snapshot(now())).totals()
+    yield gauge("kerf_nodes", "Nodes.", totals["nodes"])
+    yield gauge("kerf_gpus", "GPUs installed.", totals["gpus"])
+    yield gauge("kerf_gpu_units", "GPU units of device plugins, including unhealthy ones.", totals["units"])
+    yield gauge("kerf_gpu_units_free", "GPU units neither held nor reserved.", totals["unitsFree"])
+    passing = ledger.num_claims(ClaimState.RESERVED) + ledger.num_claims(ClaimState.UNDECIDED)
+    yield gauge("kerf_reservations", "Pods with reserved GPUs.", passing)
+    yield gauge("kerf_bindings_under_way", "Bindings in progress.", ledger.num_claims(ClaimState.BINDING))
+    crowded = ledger.rows.num_crowded
+    unreadable = ledger.num_unreadable + sum(reader.num_unread for reader in readers)
+    yield gauge("kerf_nodes_overbooked", "Nodes where pods hold more than there is.", crowded)
+    unreadable_help = "Changes of pods and nodes with unreadable values; what they describe counts as held."
+    yield counter("kerf_unreadable_objects", unreadable_help, unreadable)
+    edits_help = "Ignored edits of bound pods' annotations that would have changed what they hold."
+    yield counter("kerf_edits_ignored", edits_help, ledger.num_edits_ignored)
+    yield gauge("kerf_cache_age_seconds", "Seconds since the API server last reported nodes and pods.", mirror.age_s())
+    yield counter("kerf_cache_lists", "Full lists from the API server.", mirror.num_lists)
+    yield gauge("kerf_pods_waiting", "Rejected pods waiting for a node.", waker.num_waiting)
+    yield counter("kerf_skips", "Times a pod was left pending although it fitted.", waker.skips.num_skips)
+    yield counter("kerf_pods_woken", "Patches that woke a pod.", waker.num_woken)
+    given_back = ledger.cycles.num_given_back
+    yield counter(
+        "kerf_gang_reservations_given_back",
+        "Reservations returned because kube-scheduler gave up their gang.",
+        given_back,
+    )
+    yield counter("kerf_events_lost", "Events that could not be written.", events.num_lost)
+
+
+def task_metrics(tasks: Sequence[Tasks]) -> Iterator[Metric]:
+    """Whether what works in the background stays alive."""
+    deaths = sum(tasks.num_deaths for tasks in tasks)
+    yield counter("kerf_task_deaths", "Background tasks that died and were restarted.", deaths)
+
+
+def leadership_metrics(fence: Fence, leadership: Leadership) -> Iterator[Metric]:
+    """Whether this process leads, and how it came to."""
+    yield gauge("kerf_leader", "1 on the leader, 0 on a standby.", int(not fence.fault()))
+    yield counter("kerf_terms", "Terms this process has begun as leader.", leadership.num_terms)
+    yield counter("kerf_pods_marked", "Unbound pods marked at the start of a term.", leadership.num_marked)
+    told = "Unbound pods that could not be marked at the start of a term."
+    yield counter("kerf_pods_unmarkable", told, leadership.num_unmarkable)

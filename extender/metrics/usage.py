@@ -1,0 +1,65 @@
+"""Metrics of what is booked, used and cut up, worked out at scrape time."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+
+from extender.core.clusters import Cluster
+from extender.core.observations import Gauge
+from extender.explain.overview import Figures
+from extender.metrics.registry import by_label, gauge
+
+_UNKNOWN_MODEL: Final = "unknown"
+
+
+def usage_metrics(cluster: Cluster, status: Mapping[str, Any], num_live_views: int) -> Iterator[Metric]:
+    """Gauges of the cluster's GPUs, and of who ranks them."""
+    info = {name: str(status[name]) for name in ("version", "mode", "policy")}
+    yield InfoMetricFamily("kerf", "Version, mode and default policy.", info)
+    yield gauge("kerf_live_views", "Open pages.", num_live_views)
+    figures = Figures(cluster)
+    totals = figures.totals()
+    gpus, free, cut = totals["gpus"], totals["unitsFree"], totals["fragments"]
+    yield gauge("kerf_gpus_booked", "GPUs booked; half of a GPU counts as 0.5.", totals["gpusBooked"])
+    ratio = totals["gpusBooked"] / gpus if gpus else 0.0
+    yield gauge("kerf_gpu_allocation_ratio", "Booked fraction of the GPUs.", ratio)
+    yield gauge("kerf_gpu_units_cut", "Free units on partly used nodes.", cut)
+    ratio = cut / free if free else 0.0
+    yield gauge("kerf_gpu_fragmentation_ratio", "Fraction of the free units on partly used nodes.", ratio)
+    yield gauge("kerf_gpus_unhealthy", "GPUs never given out because they are unhealthy.", totals["unhealthy"])
+    yield from _of_models(cluster, figures)
+    yield from _used(cluster)
+
+
+def _of_models(cluster: Cluster, figures: Figures) -> Iterator[Metric]:
+    """GPUs by model; a node of several counts as its first."""
+    installed = (cluster.gpu_model >= 0).sum(axis=1)
+    names = [model.name or _UNKNOWN_MODEL for model in cluster.models]
+    first = cluster.gpu_model[:, 0]
+    help_of = {
+        "kerf_gpus_by_model": "GPUs by model.",
+        "kerf_gpus_booked_by_model": "Booked GPUs by model.",
+    }
+    for (metric, documentation), counts in zip(help_of.items(), (installed, figures.booked), strict=True):
+        of_name = {
+            name: np.isin(first, [i for i, other in enumerate(names) if other == name]) for name in sorted(set(names))
+        }
+        values = {name: float(counts[rows].sum()) for name, rows in of_name.items() if installed[rows].any()}
+        yield by_label(GaugeMetricFamily, metric, documentation, "gpu_model", values)
+
+
+def _used(cluster: Cluster) -> Iterator[Metric]:
+    """What samples tell, beside what is booked of the same."""
+    installed = cluster.gpu_model >= 0
+    memory = GaugeMetricFamily("kerf_gpu_memory_mib", "GPU memory by state, in MiB.", labels=["state"])
+    memory.add_metric(["installed"], int(cluster.gpu_memory_mib[installed].sum()))
+    memory.add_metric(["booked"], int((cluster.gpu_memory_mib - cluster.gpu_free_mib)[installed].sum()))
+    observed = cluster.observed
+    if observed is not None:
+        load, in_use = observed.gauge(Gauge.LOAD)[installed], observed.gauge(Gauge.MEMORY_USED)[installed]
+        memory.add_metric(["used"], float(np.nansum(in_use)))
+        yield gauge("kerf_gpus_sampled", "GPUs with known load.", int(np.isfinite(load).sum()))
+        yield gauge("kerf_gpus_used", "Sum of the load of GPUs with known load.", float(np.nansum(load)))
+    yield memory

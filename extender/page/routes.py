@@ -1,0 +1,60 @@
+"""The pages: `/` with the live stream that fills it, and `/docs`, the HTTP API. Nothing is loaded from elsewhere."""
+
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import FileResponse
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from extender.page.stream import Streams
+
+_FOLDER: Final = Path(__file__).parent / "static"
+_SWAGGER_UI: Final = ("fastapi_offline", "static")
+"""The package, and its folder, that carries Swagger UI's script and style sheet."""
+# Nothing from elsewhere, and no script but these files: what pods say is shown as text whatever it is.
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {"content-security-policy": _POLICY, "cache-control": "no-cache"}
+# Swagger UI writes styles into its elements, and its style sheet holds its icons.
+_API_HEADERS: Final = _HEADERS | {
+    "content-security-policy": _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
+        "img-src 'self'", "img-src 'self' data:"
+    )
+}
+
+
+class _Files(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_HEADERS)
+        return response
+
+
+def install_page(app: FastAPI, streams: Streams) -> None:
+    """Give the app the pages, their files and the stream."""
+    app.mount("/page", _Files(directory=_FOLDER, packages=[_SWAGGER_UI]))
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(_FOLDER / "index.html", headers=_HEADERS)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> FileResponse:
+        return FileResponse(_FOLDER / "api.html", headers=_API_HEADERS)
+
+    @app.get(
+        "/live",
+        tags=["explanation"],
+        response_class=Response,
+        responses={
+            200: {"content": {"text/event-stream": {}}, "description": "A stream that does not end."},
+            503: {"description": "Too many streams are open."},
+        },
+    )
+    async def live(request: Request) -> Response:
+        """What the page shows, as server-sent events: all nodes first, then changes."""
+        return streams.open(request.headers.get("last-event-id", ""))

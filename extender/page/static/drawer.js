@@ -1,0 +1,39 @@
+// The drawer at the side, for one pod or one node; which one stands in the address, so that it can be linked to.
+
+import { byId, el } from './dom.js';
+
+export class Drawer {
+  #number = 0;
+  #load = null;
+
+  constructor() {
+    this.root = byId('drawer');
+    this.title = byId('drawer-title');
+    this.body = byId('drawer-body');
+    byId('drawer-close').addEventListener('click', () => this.root.close());
+    byId('drawer-refresh').addEventListener('click', () => this.#fill());
+    this.root.addEventListener('click', (event) => event.target === this.root && this.root.close());
+    this.root.addEventListener('close', () => history.replaceState(null, '', location.pathname + location.search));
+  }
+
+  /** Open on a title; `load` promises what to show, and is called again on Refresh. */
+  show(title, load) {
+    this.title.textContent = title;
+    this.#load = load;
+    this.body.replaceChildren(el('p', { class: 'hint' }, 'loading'));
+    if (!this.root.open) this.root.showModal();
+    this.title.focus();
+    this.#fill();
+  }
+
+  async #fill() {
+    const number = ++this.#number;
+    let told;
+    try {
+      told = await this.#load();
+    } catch (error) {
+      told = [el('p', { class: 'fault' }, error.message)];
+    }
+    if (number === this.#number) this.body.replaceChildren(...told.filter(Boolean));
+  }
+}

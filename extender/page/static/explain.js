@@ -1,0 +1,156 @@
+// Why a pod is there, or pending; and who holds the GPUs of a node.
+
+import { ask, clock, el, link, memory, plural, table } from './dom.js';
+
+const MAX_CANDIDATES = 100;
+const MAX_NAMES = 4;
+const MAX_FEATURES = 12;
+
+/** The explanation of a pod, `namespace/name`, as elements. */
+export async function explainPod(key) {
+  const [namespace, name] = key.split('/');
+  const told = await ask(`explain/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`);
+  const placed = told.verdict === 'placed';
+  const fitting = told.nodes.filter((node) => node.reason === 'FITS').length;
+  return [
+    el(
+      'p',
+      { class: 'verdict' },
+      el('strong', { class: placed ? 'good' : 'bad' }, placed ? 'placed' : 'pending'),
+      placed && [' on ', link('node', told.node), told.gpus.length ? `, GPU ${told.gpus.join(', ')}` : ''],
+    ),
+    told.askedAgain && el('p', {}, `asked again, Kerf would ${told.askedAgain.node ? `choose ${told.askedAgain.node}` : 'find no node'}; the pod stays where it is bound`),
+    el('p', {}, `asks for ${told.request}; policy ${told.policy}; decided ${clock(Date.parse(told.decidedAt) / 1000)}`),
+    !told.offered && el('p', {}, 'kube-scheduler has not asked Kerf about this pod recently: its own plugins rule out every node, or the pod is gated. Evaluated on all nodes now:'),
+    el('p', {}, nowWords(told)),
+    told.crosses && el('p', {}, `its GPUs are on more than one ${told.crosses === 'numa' ? 'NUMA node' : 'link group'}`),
+    told.interference && el('p', {}, sharingWords(told.interference)),
+    !placed && suggestions(told),
+    told.ranking && ranking(told.ranking),
+    reasons(told, fitting),
+    candidates(told),
+  ];
+}
+
+/** What moved the learned rank's value of the winner, or why best fit ranked instead. */
+function ranking({ served, reason, gainGPUs, headroom, features }) {
+  if (served !== 'model') return el('p', {}, `ranked by ${served}: ${reason}`);
+  const rows = features.slice(0, MAX_FEATURES).map((one) => [one.feature, one.before, one.after, one.movedGPUs]);
+  return el(
+    'section',
+    {},
+    el('h3', {}, 'Why the learned rank prefers it'),
+    el('p', {}, `value changes by ${gainGPUs} GPUs${headroom == null ? '' : `; headroom ${headroom}`}`),
+    table('Features of the node, and what each moved', ['Feature', 'Before', 'After', 'Moved, GPUs'], rows),
+  );
+}
+
+/** A node's GPUs and holders, as elements. */
+export async function explainNode(name) {
+  const told = await ask(`nodes/${encodeURIComponent(name)}`);
+  const heldBy = (index) => told.holders.filter((holder) => holder.gpus.includes(index));
+  const rows = told.gpuDetails.map((gpu) => [
+    String(gpu.index),
+    `${gpu.model || 'unknown'}${gpu.memoryMiB ? `, ${memory(gpu.memoryMiB)}` : ''}`,
+    gpu.healthy ? bookedWords(gpu) : 'unhealthy',
+    usedWords(gpu),
+    pods(heldBy(gpu.index)),
+  ]);
+  const elsewhere = told.holders.filter((holder) => !holder.gpus.length);
+  return [
+    el('p', {}, `${told.models.join(', ') || 'no GPUs'}; ${told.gpusBooked} of ${plural(told.gpus, 'GPU')} booked, ${plural(told.unitsFree, 'unit')} free`),
+    told.fragments > 0 && el('p', {}, `${plural(told.fragments, 'unit')} fragmented: free on a node in use`),
+    rows.length > 0 && table(`GPUs of ${name}`, ['GPU', 'Model', 'Booked', 'Used', 'Held by'], rows),
+    elsewhere.length > 0 && el('p', {}, 'On GPUs whose index is unknown: ', pods(elsewhere)),
+  ];
+}
+
+function pods(holders) {
+  if (!holders.length) return el('span', {}, '-');
+  const names = holders.map((holder) => {
+    const state = holder.state === 'BOUND' ? '' : ` (${holder.state.toLowerCase()})`;
+    return el('div', {}, holder.pod ? link('pod', holder.pod) : 'a pod', state);
+  });
+  return el('div', {}, names);
+}
+
+const bookedWords = (gpu) =>
+  gpu.free ? 'free' : gpu.freeMilli > 0 ? `${1000 - gpu.freeMilli} of 1000 milli, ${memory(gpu.memoryMiB - gpu.freeMemoryMiB)}` : 'all';
+
+function usedWords({ observed = {}, unmanagedMiB, faulty }) {
+  const parts = [];
+  if (observed.load != null) parts.push(`${Math.round(100 * observed.load)} %`);
+  if (observed.memory_used != null) parts.push(memory(Math.round(observed.memory_used)));
+  if (observed.temperature != null) parts.push(`${Math.round(observed.temperature)} °C`);
+  if (unmanagedMiB) parts.push(`${memory(unmanagedMiB)} of it without a booking`);
+  if (faulty) parts.push('faulty');
+  return parts.join(', ') || 'unknown';
+}
+
+function nowWords({ now, verdict }) {
+  const parts = [];
+  if (now.held) parts.push(`now ${now.held.state.toLowerCase()} on ${now.held.node}`);
+  else if (verdict === 'placed') parts.push('it holds nothing now: its reservation has expired, or the pod is gone');
+  else if (now.nodesThatFit) parts.push(`it fits now, on ${now.bestNode}`);
+  if (now.numChanged) parts.push(`${plural(now.numChanged, 'candidate')} changed since`);
+  if (now.gone.length) parts.push(`${now.gone.length} gone`);
+  return parts.join('; ') || 'nothing has changed since';
+}
+
+const sharingWords = ({ slowdown, saving }) =>
+  `sharing its GPU is expected to slow it down ${slowdown.toFixed(2)} times, and to save ${saving.toFixed(2)} GPUs`;
+
+function suggestions(told) {
+  const found = told.wouldFit ?? [];
+  if (!found.length) {
+    const why = told.now.nodesThatFit ? told.offered ? 'Waiting for kube-scheduler to retry it.' : 'Waiting for kube-scheduler to ask Kerf about it.' : 'No smaller request would fit on any of its candidates.';
+    return el('p', {}, why);
+  }
+  const items = found.map((one) => {
+    const more = one.numNodes > MAX_NAMES ? ` and ${plural(one.numNodes - MAX_NAMES, 'more node')}` : '';
+    const rest = one.change === 'room' ? one.who : `${one.nodes.slice(0, MAX_NAMES).join(', ')}${more}`;
+    return el('li', {}, el('strong', {}, one.text), rest && `: ${rest}`);
+  });
+  return el('section', {}, el('h3', {}, 'It would fit with'), el('ul', { class: 'fits' }, items));
+}
+
+function reasons(told, fitting) {
+  const total = told.nodes.length || 1;
+  const rows = Object.entries(told.reasons).map(([reason, count]) =>
+    el('li', {}, el('meter', { min: 0, max: total, value: count, 'aria-hidden': 'true' }), `${count} × ${reason}`),
+  );
+  return el(
+    'section',
+    {},
+    el('h3', {}, `${fitting} of ${plural(told.nodes.length, 'candidate')} had room`),
+    rows.length > 0 && el('ul', { class: 'reasons' }, rows),
+  );
+}
+
+function candidates(told) {
+  if (!told.nodes.length) return null;
+  const nearest = (node) => node.rank ?? told.nodes.length + 1;
+  const order = [...told.nodes].sort((one, other) => nearest(one) - nearest(other) || other.available - one.available);
+  const rows = order.slice(0, MAX_CANDIDATES).map((node) => [
+    link('node', node.node),
+    node.rank ?? '-',
+    node.score == null ? '-' : +node.score.toPrecision(4),
+    node.terms ? `${node.terms.freeUnits} free, takes ${node.terms.takenUnits}, leaves ${node.terms.leftUnits}` : node.text,
+    obstacleWords(node.gpus ?? []),
+  ]);
+  const hidden = order.length - rows.length;
+  return el(
+    'section',
+    {},
+    el('h3', {}, 'Candidates'),
+    table('Candidates, best first', ['Node', 'Rank', 'Score', 'Units, or reason', 'GPUs'], rows),
+    hidden > 0 && el('p', { class: 'hint' }, `and ${hidden} more: kerf explain ${told.pod} -o json has all`),
+  );
+}
+
+/** Alike GPUs together: "3 × in use, 5 × ok". */
+function obstacleWords(gpus) {
+  const alike = new Map();
+  for (const gpu of gpus) alike.set(gpu.obstacle ?? 'ok', (alike.get(gpu.obstacle ?? 'ok') ?? 0) + 1);
+  return [...alike].map(([words, count]) => `${count} × ${words}`).join(', ');
+}

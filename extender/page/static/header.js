@@ -1,0 +1,59 @@
+// The header: health, facts and totals.
+
+import { age, byId, el, figure, fill, percent, plural } from './dom.js';
+
+/** Keep it current. */
+export function showHeader(store) {
+  store.addEventListener('status', () => showStatus(store));
+  store.addEventListener('totals', () => showTotals(store.sections.totals));
+}
+
+function showStatus({ connected, sections: { status } }) {
+  const health = byId('health');
+  const fault = status?.fault;
+  const told = !connected ? 'no connection to Kerf' : !status ? 'connecting' : fault || status.degraded[0] || 'ready';
+  const kind = !connected ? 'bad' : !status ? 'waiting' : fault ? 'bad' : status.degraded.length ? 'poor' : 'good';
+  if (health.textContent !== told) health.textContent = told; // a status that is the same is not said again
+  health.className = `health ${kind}`;
+  if (!status) return;
+  const { state, ageSeconds } = status.telemetry;
+  const facts = {
+    Policy: [status.policy, status.ranking],
+    'Learned rank': rankWords(status.model),
+    Mode: [status.mode],
+    Queue: [status.queue ? 'on' : 'off'],
+    Telemetry: [ageSeconds == null ? state : `${state}, ${age(ageSeconds)} old`],
+    Version: [status.version],
+  };
+  const items = Object.entries(facts).map(([name, [value, title]]) =>
+    el('div', { title }, el('dt', {}, name), el('dd', {}, value)),
+  );
+  fill(byId('facts'), ...items);
+}
+
+/** Which learned rank is loaded, and why it is not used where it is not. */
+function rankWords({ mode, sha256, reason }) {
+  if (!sha256) return ['none', reason ?? 'none is loaded'];
+  return [`${sha256.slice(0, 8)}, ${reason ? 'not used' : mode}`, reason ?? `loaded to ${mode}`];
+}
+
+function showTotals(totals) {
+  const tile = (name, value, detail, kind = '') =>
+    el('div', { class: `tile ${kind}` }, el('dt', {}, name), el('dd', {}, value), el('dd', { class: 'detail' }, detail));
+  const booked = el('meter', { min: 0, max: totals.gpus || 1, value: totals.gpusBooked, 'aria-label': 'GPUs booked' });
+  fill(
+    byId('totals'),
+    el(
+      'div',
+      { class: 'tile' },
+      el('dt', {}, 'GPUs booked'),
+      el('dd', {}, `${figure(totals.gpusBooked, 1)} of ${figure(totals.gpus)}`),
+      el('dd', { class: 'detail' }, booked),
+    ),
+    tile('In use', totals.load == null ? 'unknown' : `${Math.round(100 * totals.load)} %`, 'mean load of all GPUs'),
+    tile('Free units', figure(totals.unitsFree), `of ${figure(totals.units)}`),
+    tile('Fragmented', figure(totals.fragments), `${percent(totals.fragments, totals.unitsFree)} of the free units`),
+    tile('Pending', figure(totals.pendingPods), `pods without a node; ${figure(totals.waitingPods)} rejected by Kerf, ${plural(totals.reservations, 'reservation')}`),
+    tile('Unhealthy', figure(totals.unhealthy), `${plural(totals.nodes, 'node')}, ${figure(totals.gpuNodes)} with GPUs`, totals.unhealthy ? 'alarm' : ''),
+  );
+}

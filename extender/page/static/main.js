@@ -1,0 +1,29 @@
+// Everything put together: the header, a card for each panel, and the drawer that the address opens.
+
+import { byId, el } from './dom.js';
+import { Drawer } from './drawer.js';
+import { explainNode, explainPod } from './explain.js';
+import { showHeader } from './header.js';
+import { PANELS } from './panels/index.js';
+import { Store } from './store.js';
+
+const store = new Store();
+const drawer = new Drawer();
+
+for (const { id, title, column, build } of PANELS) {
+  const head = el('div', { class: 'head' }, el('h2', { id: `${id}-title` }, title));
+  const body = el('div');
+  byId(column).append(el('section', { class: 'card', id, 'aria-labelledby': `${id}-title`, tabindex: -1 }, head, body));
+  build({ head, body, store });
+}
+
+/** Open what the address names: #pod/NAMESPACE/NAME or #node/NAME. */
+function follow() {
+  const [, kind, name] = /^#(pod|node)\/(.+)$/.exec(decodeURI(location.hash)) ?? [];
+  if (kind) drawer.show(name, () => (kind === 'pod' ? explainPod(name) : explainNode(name)));
+}
+
+addEventListener('hashchange', follow);
+showHeader(store);
+store.follow('live');
+follow();

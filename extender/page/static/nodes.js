@@ -1,0 +1,101 @@
+// The nodes as a table: what the map shows, for those who read or listen, fifty at a time.
+
+import { el, fill, link, memory, plural } from './dom.js';
+
+const PER_PAGE = 50;
+const byName = new Intl.Collator('en', { numeric: true });
+const COLUMNS = [
+  { name: 'Node', of: (node) => node.node, shown: (node) => link('node', node.node) },
+  { name: 'Model', of: (node) => node.model, shown: (node) => (node.gpus.length ? `${node.model || 'unknown'}${node.memoryMiB ? `, ${memory(node.memoryMiB)}` : ''}` : 'no GPUs') },
+  { name: 'GPUs', of: (node) => node.gpus.length },
+  { name: 'Booked', of: (node) => node.booked, shown: (node) => String(+node.booked.toFixed(2)) },
+  { name: 'Load', of: (node) => node.load ?? -1, shown: (node) => (node.load == null ? '-' : `${Math.round(node.load)} %`) },
+  { name: 'Fragmented', of: (node) => node.fragments },
+  { name: 'Notes', of: (node) => notes(node), shown: (node) => notes(node) || '-' },
+];
+
+export class NodeTable {
+  #page = 0;
+  #sorted = 0;
+  #descending = false;
+  #text = '';
+
+  constructor(store, root) {
+    this.store = store;
+    this.root = root;
+    for (const kind of ['shape', 'nodes']) store.addEventListener(kind, () => this.build());
+  }
+
+  /** Only nodes whose name or model has this text. */
+  filter(text) {
+    this.#text = text.trim().toLowerCase();
+    this.#page = 0;
+    this.build();
+  }
+
+  /** Make the page anew, where it is shown. */
+  build() {
+    if (this.root.hidden) return;
+    const found = [...this.store.nodes.values()].filter((node) => `${node.node} ${node.model}`.toLowerCase().includes(this.#text));
+    const { of } = COLUMNS[this.#sorted];
+    const sign = this.#descending ? -1 : 1;
+    found.sort((one, other) => sign * compare(of(one), of(other)) || byName.compare(one.node, other.node));
+    const pages = Math.max(1, Math.ceil(found.length / PER_PAGE));
+    this.#page = Math.min(this.#page, pages - 1);
+    const shown = found.slice(this.#page * PER_PAGE, (this.#page + 1) * PER_PAGE);
+    fill(
+      this.root,
+      el(
+        'div',
+        { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Nodes' },
+        el(
+          'table',
+          {},
+          el('caption', { class: 'unseen' }, 'Nodes, and what is booked and used of their GPUs'),
+          el('thead', {}, el('tr', {}, COLUMNS.map((column, index) => this.#heading(column, index)))),
+          el('tbody', {}, shown.map(row)),
+        ),
+      ),
+      el(
+        'div',
+        { class: 'pager' },
+        el('span', {}, `${plural(found.length, 'node')}, page ${this.#page + 1} of ${pages}`),
+        this.#turner('Previous', -1, this.#page === 0),
+        this.#turner('Next', 1, this.#page === pages - 1),
+      ),
+    );
+  }
+
+  #heading({ name }, index) {
+    const sort = () => {
+      this.#descending = this.#sorted === index && !this.#descending;
+      this.#sorted = index;
+      this.build();
+    };
+    const order = index !== this.#sorted ? null : this.#descending ? 'descending' : 'ascending';
+    const sign = order ? el('span', { 'aria-hidden': 'true' }, this.#descending ? ' ↓' : ' ↑') : '';
+    return el('th', { scope: 'col', 'aria-sort': order }, el('button', { class: 'plain', 'data-key': name, click: sort }, name, sign));
+  }
+
+  #turner(name, by, disabled) {
+    const turn = () => {
+      this.#page += by;
+      this.build();
+    };
+    return el('button', { class: 'quiet', type: 'button', 'data-key': name, disabled, click: turn }, name);
+  }
+}
+
+const compare = (one, other) => (typeof one === 'number' ? one - other : byName.compare(one, other));
+
+const row = (node) =>
+  el('tr', {}, COLUMNS.map(({ of, shown = (node) => String(of(node)) }, index) => el(index ? 'td' : 'th', index ? {} : { scope: 'row' }, shown(node))));
+
+function notes(node) {
+  const said = [];
+  if (node.errors) said.push(`${plural(node.errors, 'GPU')} with an error`);
+  if (node.unmanaged) said.push(`${node.unmanaged} used without a booking`);
+  if (node.samples === 'STALE') said.push('stale metrics');
+  if (node.unit.startsWith('REPLICA')) said.push('time slices');
+  return said.join(', ');
+}

@@ -1,0 +1,71 @@
+// The cluster, as a map or as a table, and a field to find nodes by.
+
+import { el } from '../dom.js';
+import { ClusterMap } from '../map.js';
+import { NodeTable } from '../nodes.js';
+
+const LEGEND = {
+  free: 'free',
+  fragment: 'fragment: free on a node in use',
+  booked: 'booked',
+  used: 'booked and used',
+  over: 'used beyond what is booked',
+  stale: 'stale metrics',
+  error: 'error',
+};
+const HELP = 'Arrow keys move between nodes, Home and End jump to the first and last, Enter opens a node. The table has the same data.';
+
+export default {
+  id: 'cluster',
+  title: 'Cluster',
+  column: 'wide',
+  build({ head, body, store }) {
+    const find = el('input', { id: 'find', type: 'search', placeholder: 'Find nodes', autocomplete: 'off', spellcheck: 'false' });
+    const canvases = el('div', {
+      id: 'map', class: 'map', tabindex: 0, role: 'application',
+      'aria-roledescription': 'cluster map', 'aria-label': 'Cluster map', 'aria-describedby': 'map-help',
+    });
+    const chosen = el('p', { id: 'map-node', class: 'told', 'aria-live': 'polite' });
+    const keys = Object.entries(LEGEND).map(([name, text]) => el('li', {}, el('span', { class: `key ${name}` }), text));
+    const views = [
+      tab('map', 'Map', el('ul', { class: 'legend', 'aria-label': 'Legend' }, keys), el('p', { id: 'map-help', class: 'unseen' }, HELP), canvases, chosen),
+      tab('table', 'Table'),
+    ];
+    head.append(
+      el('label', { class: 'search' }, el('span', { class: 'unseen' }, 'Find nodes by name or model'), find),
+      el('div', { role: 'tablist', 'aria-label': 'Cluster view', class: 'tabs' }, views.map((view) => view.button)),
+    );
+    body.append(...views.map((view) => view.panel));
+    const open = (node) => (location.hash = `node/${encodeURI(node)}`);
+    views[0].shown = new ClusterMap(store, canvases, chosen, open);
+    views[1].shown = new NodeTable(store, views[1].panel);
+
+    function choose(wanted) {
+      for (const { button, panel, shown } of views) {
+        button.setAttribute('aria-selected', String(button === wanted));
+        button.tabIndex = button === wanted ? 0 : -1;
+        panel.hidden = button !== wanted;
+        if (button === wanted) shown.build();
+      }
+    }
+
+    for (const [index, { button }] of views.entries()) {
+      button.addEventListener('click', () => choose(button));
+      button.addEventListener('keydown', (event) => {
+        if (event.key !== 'ArrowLeft' && event.key !== 'ArrowRight') return;
+        const other = views[1 - index].button;
+        choose(other);
+        other.focus();
+      });
+    }
+    choose(views[0].button);
+    find.addEventListener('input', () => views.forEach(({ shown }) => shown.filter(find.value)));
+  },
+};
+
+/** A button of the tab list and the panel that it shows. */
+function tab(name, title, ...children) {
+  const button = el('button', { role: 'tab', id: `tab-${name}`, 'aria-controls': `panel-${name}` }, title);
+  const panel = el('div', { role: 'tabpanel', id: `panel-${name}`, 'aria-labelledby': `tab-${name}` }, children);
+  return { button, panel };
+}

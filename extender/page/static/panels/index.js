@@ -1,0 +1,12 @@
+// The panels of the page, in their order. Each is an object in a file of its own:
+//   id, title   of its card; `#id` is its section
+//   column      'wide' or 'narrow'
+//   build       called once with {head, body, store}: the elements to fill, and the data (store.js)
+
+import cluster from './cluster.js';
+import decisions from './decisions.js';
+import explain from './explain.js';
+import waiting from './waiting.js';
+import whatIf from './what_if.js';
+
+export const PANELS = [cluster, waiting, decisions, explain, whatIf];

@@ -1,0 +1,37 @@
+// Pods that ask for GPUs and have no node, and why.
+
+import { age, el, figure, fill, link, plural, shortened, table } from '../dom.js';
+
+export default {
+  id: 'waiting',
+  title: 'Pending pods',
+  column: 'wide',
+  build({ head, body, store }) {
+    const count = el('span', { class: 'count' });
+    head.append(count);
+    const show = () => store.sections.waiting && showWaiting(store.sections.waiting, count, body);
+    store.addEventListener('waiting', show);
+    setInterval(show, 10_000); // ages
+  },
+};
+
+function showWaiting({ total, more, items }, count, body) {
+  const hidden = total - items.length;
+  count.textContent = total ? `${more ? 'at least ' : ''}${plural(total, 'pod')}` : '';
+  if (!total) {
+    fill(body, el('p', { class: 'hint' }, 'No pending pods.'));
+    return;
+  }
+  const now = Date.now() / 1000;
+  const rows = items.map((item) => [
+    link('pod', item.pod),
+    item.request || 'unclear',
+    shortened(item.why, item.request) || (item.where === 'queue' ? 'not evaluated yet' : 'reason no longer known'),
+    el('span', { class: 'whole' }, `${age(now - item.since)}${item.where === 'queue' ? ', in the queue' : ''}`),
+  ]);
+  fill(
+    body,
+    table('Pending pods', ['Pod', 'Request', 'Reason', 'Age'], rows),
+    hidden > 0 && el('p', { class: 'hint' }, `and ${figure(hidden)} more`),
+  );
+}

@@ -1,0 +1,102 @@
+// The cluster as the stream tells of it. Listeners hear of changes once a frame, however many events came.
+
+const MAX_DECISIONS = 100;
+
+export const MARK = { error: 1, fragment: 2, stale: 4, unmanaged: 8, unindexed: 16 };
+
+export class Store extends EventTarget {
+  nodes = new Map(); // by row
+  sections = {}; // what the server tells for each panel, by name
+  decisions = []; // newest first
+  connected = false;
+  #changed = new Map(); // kind to the rows or keys that changed
+  #asked = false;
+  #loading = false; // until the first tick: half a cluster is not worth laying out
+
+  /** Follow the stream; the browser comes back by itself, and names the last event that it has. */
+  follow(url) {
+    const source = new EventSource(url);
+    const on = (kind, take) => source.addEventListener(kind, (event) => take(JSON.parse(event.data)));
+    source.addEventListener('open', () => this.#connect(true));
+    source.addEventListener('error', () => {
+      this.#connect(false);
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => this.follow(url), 5000);
+    });
+    on('begin', () => {
+      this.nodes.clear();
+      this.decisions = [];
+      this.#loading = true;
+    });
+    on('nodes', (nodes) => nodes.forEach((node) => this.#take(node)));
+    on('tick', (told) => {
+      if (this.#loading) {
+        this.#loading = false;
+        this.#note('shape', 0);
+        this.#note('decisions', 0);
+      }
+      const { decisions, ...sections } = told;
+      for (const name in sections) {
+        this.sections[name] = sections[name];
+        this.#note(name, 0);
+      }
+      if (decisions) {
+        this.decisions = [...decisions.reverse(), ...this.decisions].slice(0, MAX_DECISIONS);
+        this.#note('decisions', 0);
+      }
+    });
+  }
+
+  #connect(connected) {
+    this.connected = connected;
+    this.#note('status', 0);
+  }
+
+  #take(node) {
+    const known = this.nodes.get(node.row);
+    if (node.node) this.nodes.set(node.row, describe(node));
+    else this.nodes.delete(node.row);
+    const same = known && known.node === node.node && known.group === this.nodes.get(node.row).group;
+    if (same && !this.#loading && known.gpus.length === node.gpus.length) this.#note('nodes', node.row);
+    else if ((known || node.node) && !this.#loading) this.#note('shape', node.row);
+  }
+
+  #note(kind, what) {
+    if (!this.#changed.has(kind)) this.#changed.set(kind, new Set());
+    this.#changed.get(kind).add(what);
+    if (this.#asked) return;
+    this.#asked = true;
+    requestAnimationFrame(() => {
+      this.#asked = false;
+      const changed = this.#changed;
+      this.#changed = new Map();
+      for (const [name, rows] of changed) this.dispatchEvent(new CustomEvent(name, { detail: rows }));
+    });
+  }
+}
+
+/** A node with its sums. Each GPU is [booked percent, used percent or -1, marks]. */
+function describe(node) {
+  const count = (mark) => node.gpus.filter((gpu) => gpu[2] & mark).length;
+  const loads = node.gpus.map((gpu) => gpu[1]).filter((load) => load >= 0);
+  return {
+    ...node,
+    group: node.gpus.length ? `${node.model || 'unknown model'}|${node.memoryMiB}` : '',
+    booked: node.gpus.reduce((sum, gpu) => sum + gpu[0], 0) / 100,
+    load: loads.length ? loads.reduce((sum, load) => sum + load, 0) / loads.length : null,
+    fragments: count(MARK.fragment),
+    errors: count(MARK.error),
+    unmanaged: count(MARK.unmanaged),
+  };
+}
+
+/** The words for a node that the map and its listeners use. */
+export function words(node) {
+  if (!node.gpus.length) return `${node.node}: no GPUs`;
+  const parts = [`${+node.booked.toFixed(2)} of ${node.gpus.length} GPUs booked`];
+  if (node.load != null) parts.push(`load ${Math.round(node.load)} %`);
+  if (node.fragments) parts.push(`${node.fragments} fragmented`);
+  if (node.unmanaged) parts.push(`${node.unmanaged} used without a booking`);
+  if (node.errors) parts.push(`${node.errors} with an error`);
+  if (node.samples === 'STALE') parts.push('stale metrics');
+  return `${node.node}: ${parts.join(', ')}`;
+}

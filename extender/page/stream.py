@@ -1,0 +1,195 @@
+"""The cluster live, as server-sent events: everything once, and from then on what has changed.
+
+Nothing is queued for anybody. What to send next is worked out from the cluster as it is once the client has taken what
+was sent before: a slow client hears of fewer, larger changes, one that takes nothing for a while is let go, and one
+that comes back names the last event it has (`Last-Event-ID`) and hears of what changed since.
+"""
+
+import asyncio
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from extender.core.clusters import Cluster, Rows
+from extender.page.view import PageView
+
+MAX_STREAMS: Final = 32
+_HEARTBEAT_S: Final = 15.0
+_NODES_PER_EVENT: Final = 100
+"""So few that working an event out holds kube-scheduler's calls up by about half a millisecond."""
+_MAX_EVENTS_KEPT: Final = 128
+"""For other clients: about 20 KB each."""
+_NUMBERS: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # proxies that buffer would keep events back
+]
+
+
+class _Position(msgspec.Struct, frozen=True):
+    """How far a client has been told; as text the id of an event."""
+
+    run: str
+    """Of the process: versions of another one mean nothing."""
+    version: int = -1
+    """Of the cluster."""
+    decision: int = 0
+    """Number of the newest decision."""
+
+    def __str__(self) -> str:
+        return f"{self.run}-{self.version}-{self.decision}"
+
+
+class Streams:
+    """Opens streams, a bounded number at a time."""
+
+    def __init__(
+        self, view: PageView, draining: Callable[[], bool], tick_s: float = 1.0, stall_s: float = 30.0
+    ) -> None:
+        self.view = view
+        self._draining = draining
+        self._tick_s = tick_s
+        self._stall_s = stall_s
+        self._run = secrets.token_hex(4)
+        self._seen: tuple[float, Cluster] | None = None
+        self._made: OrderedDict[tuple[int, int, int], Message] = OrderedDict()
+        self.num_open = 0
+        """Streams open now."""
+
+    def open(self, last_event_id: str) -> Response:
+        """A stream that goes on after an event, or begins anew; 503 when too many are open."""
+        if self.num_open >= MAX_STREAMS:
+            return Response("too many live views are open\n", 503, {"retry-after": "30"}, "text/plain")
+        return _Stream(self, self._position(last_event_id))
+
+    def _position(self, event_id: str) -> _Position:
+        run, _, rest = event_id.partition("-")
+        version, _, decision = rest.partition("-")
+        if run == self._run and _NUMBERS.fullmatch(rest):
+            position = _Position(run, int(version), int(decision))
+            if position.version <= self._cluster().version and position.decision <= self.view.num_decisions:
+                return position  # one that this process has given
+        return _Position(self._run)
+
+    async def send(self, position: _Position, send: Send, gone: asyncio.Event) -> None:
+        """Send until the client has gone, or the service stops. Raises TimeoutError when the client takes nothing."""
+        self.num_open += 1
+        try:
+            await self._send(position, send, gone)
+        finally:
+            self.num_open -= 1
+            if not self.num_open:  # nothing is kept for nobody
+                self._seen = None
+                self._made.clear()
+
+    async def _send(self, position: _Position, send: Send, gone: asyncio.Event) -> None:
+
+        async def patiently(message: Message) -> None:
+            async with asyncio.timeout(self._stall_s):
+                await send(message)
+
+        await patiently({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        told: dict[str, Any] = {}
+        num_quiet = 0
+        while not gone.is_set() and not self._draining():
+            if position.version < 0:
+                await patiently(_event("begin", {}))
+            position, moved = await self._tell_nodes(position, patiently)
+            position, tick, told = self._changes(position, told)
+            num_quiet += 1
+            if moved or tick:
+                await patiently(_event("tick", tick, str(position)))
+                num_quiet = 0
+            elif num_quiet * self._tick_s >= _HEARTBEAT_S:
+                await patiently(_body(b":\n\n"))
+                num_quiet = 0
+            await _wait(gone, self._tick_s)
+        if not gone.is_set():
+            await patiently({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _tell_nodes(self, position: _Position, send: Send) -> tuple[_Position, bool]:
+        """Send the nodes that changed, a few at a time; whether any did."""
+        cluster = self._cluster()
+        if cluster.version <= position.version:
+            return position, False
+        rows = np.flatnonzero(cluster.row_version > position.version)
+        for begin in range(0, len(rows), _NODES_PER_EVENT):
+            await send(self._nodes_event(position.version, cluster, rows[begin : begin + _NODES_PER_EVENT]))
+            await asyncio.sleep(0)  # whoever else wants the loop goes first
+        return msgspec.structs.replace(position, version=cluster.version), True
+
+    def _cluster(self) -> Cluster:
+        """The cluster at most one tick ago, the same for all clients: what changed is then the same for all, too."""
+        now = self.view.clock()
+        if self._seen is None or now - self._seen[0] >= self._tick_s:
+            self._seen = now, self.view.cluster()
+        return self._seen[1]
+
+    def _nodes_event(self, since: int, cluster: Cluster, rows: Rows) -> Message:
+        """Some of the rows that changed after a version; made once for all clients that were told of that version."""
+        key = since, cluster.version, int(rows[0])
+        event = self._made.get(key)
+        if event is None:
+            event = self._made[key] = _event("nodes", self.view.nodes(cluster, rows))
+            if len(self._made) > _MAX_EVENTS_KEPT:
+                self._made.popitem(last=False)
+        return event
+
+    def _changes(self, position: _Position, told: dict[str, Any]) -> tuple[_Position, dict[str, Any], dict[str, Any]]:
+        """Sections that differ from those told, decisions that are new, and where that leads."""
+        sections = self.view.sections()
+        tick = {key: value for key, value in sections.items() if told.get(key) != value}
+        if decisions := self.view.decisions(position.decision):
+            tick["decisions"] = decisions
+            position = msgspec.structs.replace(position, decision=decisions[-1]["number"])
+        return position, tick, sections
+
+
+class _Stream(Response):
+    """The answer that does not end."""
+
+    def __init__(self, streams: Streams, position: _Position) -> None:
+        super().__init__(media_type="text/event-stream")
+        self._streams = streams
+        self._position = position
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.Event()
+        watch = asyncio.create_task(_watch(receive, gone), name="live view")
+        try:
+            await self._streams.send(self._position, send, gone)
+        except TimeoutError:
+            return  # it takes nothing; the server closes a connection whose answer is not whole
+        finally:
+            watch.cancel()
+
+
+async def _watch(receive: Receive, gone: asyncio.Event) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    gone.set()
+
+
+async def _wait(event: asyncio.Event, limit_s: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), limit_s)
+    except TimeoutError:
+        return
+
+
+def _event(kind: str, data: Any, event_id: str = "") -> Message:
+    head = f"id: {event_id}\n" if event_id else ""
+    content = msgspec.json.encode(data)  # a line break in a text is an escape in JSON
+    return _body(b"%bevent: %b\ndata: %b\n\n" % (head.encode(), kind.encode(), content))
+
+
+def _body(content: bytes) -> Message:
+    return {"type": "http.response.body", "body": content, "more_body": True}

@@ -1,0 +1,93 @@
+"""What the page shows: nodes with their GPUs, decisions, and the sections that panels name.
+
+Only read, and only while somebody looks.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from extender.core.clusters import Cluster, Rows
+from extender.core.observations import SampleState
+from extender.core.occupancies import ObservedRules
+from extender.core.resources.nodes import GpuUnit
+from extender.explain.explanations import RejectionLog
+from extender.ledger.ledger import Ledger
+from extender.page.gpu_cells import cells
+from extender.scheduling.placer import Placement, Placer
+
+_MAX_DECISIONS: Final = 50
+_WORTH_S: Final = 0.9
+"""For so long what was worked out for one client does for another."""
+
+
+@dataclass
+class PageView:
+    """Reads the parts of a running service."""
+
+    ledger: Ledger
+    placer: Placer
+    rejections: RejectionLog
+    rules: ObservedRules
+    panels: Mapping[str, Callable[[], Any]]
+    """By name, what a panel shows; told whenever it has changed."""
+    clock: Callable[[], float]
+    _sections: tuple[float, dict[str, Any]] = float("-inf"), {}
+
+    def cluster(self) -> Cluster:
+        """The cluster now."""
+        return self.ledger.snapshot(self.clock())
+
+    def nodes(self, cluster: Cluster, rows: Rows) -> list[dict[str, Any]]:
+        """R nodes; of a row that is free by now only its number, with no name."""
+        of_gpus, installed = cells(cluster, rows, self.rules), (cluster.gpu_model[rows] >= 0).sum(axis=1).tolist()
+        told: list[dict[str, Any]] = []
+        for row, num_gpus, gpus in zip(rows.tolist(), installed, of_gpus.tolist(), strict=True):
+            name = cluster.node_names[row]
+            if not name:
+                told.append({"row": row, "node": ""})
+                continue
+            observed = cluster.observed
+            told.append(
+                {
+                    "row": row,
+                    "node": name,
+                    "model": cluster.models[cluster.gpu_model[row, 0]].name if num_gpus else "",
+                    "memoryMiB": int(cluster.gpu_memory_mib[row, 0]) if num_gpus else 0,
+                    "unit": GpuUnit(int(cluster.unit[row])).name,
+                    "samples": "" if observed is None else SampleState(int(observed.state[row])).name,
+                    "gpus": gpus[:num_gpus],
+                }
+            )
+        return told
+
+    def sections(self) -> dict[str, Any]:
+        """What the panels show; a moment later the same does for another client."""
+        at, made = self._sections
+        now = self.clock()
+        if now - at >= _WORTH_S:
+            made = {name: read() for name, read in self.panels.items()}
+            self._sections = now, made
+        return made
+
+    @property
+    def num_decisions(self) -> int:
+        """Made so far: the number of the newest."""
+        return self.placer.decided.num_made
+
+    def decisions(self, after: int) -> list[dict[str, Any]]:
+        """The newest decisions that are kept, oldest first, numbered in the order of their making."""
+        return [self._decision(number, kept) for number, kept in self.placer.decided.after(after)[-_MAX_DECISIONS:]]
+
+    def _decision(self, number: int, kept: Placement) -> dict[str, Any]:
+        decision = kept.decision
+        return {
+            "number": number,
+            "at": round(kept.decided_at, 3),
+            "pod": kept.pod.key,
+            "node": kept.node,
+            "gpus": list(decision.gpus),
+            "request": str(decision.request),
+            "policy": decision.policy,
+            "why": "" if kept.node else self.rejections.last(kept.pod),
+        }

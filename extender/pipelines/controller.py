@@ -1,0 +1,232 @@
+"""The pipelines' controller: it looks at what a pipeline's Jobs came to, and creates or stops those that follow.
+
+Everything it does can be done twice: Jobs have names that follow from what they are, and a status is written against
+the version that it was made from. So a restart, a second leader for a moment, or a watch that lags do no harm.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from extender.kube.background import Tasks
+from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.decoding import Decoder
+from extender.kube.watches.reflector import Reflector
+from extender.kube.watches.stores import Store
+from extender.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
+from extender.pipelines.specs import ACCEPTED, PIPELINES_PATH, Metadata, Pipeline, Status, fault
+from extender.pipelines.states import Start, refused, verdict
+from extender.queueing.pods.objects import PIPELINE_LABEL
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S: Final = 1.0
+_MAX_BACKOFF_S: Final = 60.0
+_STANDBY_S: Final = 0.5
+_INVALID: Final = (400, 422)
+_CONFLICT: Final = 409
+_GONE: Final = 404
+
+_pipeline_decoder: Final = Decoder(Pipeline, whole=True)
+_job_decoder: Final = Decoder(Job)
+
+
+class PipelineController:
+    """Runs from `start` to `stop`; writes nothing on a standby."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        standby: Callable[[], str],
+        page_size: int = 500,
+    ) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._standby = standby
+        self._dirty: dict[str, float] = {}
+        """Pipelines to look at, by UID, and from when."""
+        self._wake = asyncio.Event()
+        self._failures: Counter[str] = Counter()
+        self.pipelines = _Pipelines(self._touch)
+        self.jobs = _Jobs(self._touch)
+        """Both as the watches have told of them, and as they were written since."""
+        self._reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(transport, PIPELINES_PATH, Pipeline, self.pipelines, clock, page_size=page_size, whole=True),
+            Reflector(transport, JOBS_PATH, Job, self.jobs, clock, label_selector=PIPELINE_LABEL, page_size=page_size),
+        )
+        self.tasks = Tasks()
+
+    def start(self) -> None:
+        """Begin, in the running event loop."""
+        for name, reflector in zip(("pipelines", "Jobs"), self._reflectors, strict=True):
+            self.tasks.begin(f"pipelines' mirror of {name}", reflector.run, needed=False)
+        self.tasks.begin("pipelines", self._run, needed=False)
+
+    async def stop(self) -> None:
+        """End; what is being written is written."""
+        await self.tasks.end()
+
+    @property
+    def num_unread(self) -> int:
+        """Objects set aside because they can't be read, counted each time that they came."""
+        return sum(reflector.num_unread for reflector in self._reflectors)
+
+    def num_by_phase(self) -> Counter[str]:
+        """How many pipelines there are in each phase."""
+        return Counter(pipeline.status.phase or "Waiting" for pipeline in self.pipelines.by_uid.values())
+
+    async def run_round(self) -> None:
+        """Look at every pipeline that is due."""
+        now = self._clock()
+        for uid in [uid for uid, due in self._dirty.items() if due <= now]:
+            del self._dirty[uid]
+            pipeline = self.pipelines.by_uid.get(uid)
+            if pipeline is None or pipeline.metadata.deletion_timestamp:
+                self._failures.pop(uid, None)
+                continue
+            try:
+                await self._advance(pipeline)
+                del self._failures[uid]
+            except Exception as error:  # whatever it is, it must not keep the others from their turn
+                self._failures[uid] += 1
+                wait_s = min(_FIRST_BACKOFF_S * 2.0 ** (self._failures[uid] - 1), _MAX_BACKOFF_S)
+                self._touch(uid, wait_s)
+                unexpected = None if isinstance(error, ClusterError) else error
+                logger.warning("pipeline %s, again in %.0f s: %s", pipeline.key, wait_s, error, exc_info=unexpected)
+
+    async def _run(self) -> None:
+        while True:
+            soonest = min(self._dirty.values(), default=float("inf")) - self._clock()
+            # Not wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(max(soonest, 0.0), _MAX_BACKOFF_S)):
+                    await self._wake.wait()
+            self._wake.clear()
+            if self._standby() or not all(reflector.synced for reflector in self._reflectors):
+                await asyncio.sleep(_STANDBY_S)  # what is due stays so
+                continue
+            await self.run_round()
+
+    async def _advance(self, pipeline: Pipeline) -> None:
+        """Do what is to be done next for one pipeline, then say so. Raises ClusterError."""
+        now = datetime.fromtimestamp(self._wall_clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        accepted = pipeline.status.condition(ACCEPTED)
+        if accepted is None:
+            why = fault(pipeline.spec) or await self._dry_run(pipeline)
+            if why is not None:
+                await self._write_status(pipeline, refused(pipeline, *why, now))
+                return
+        elif accepted.status != "True":
+            return
+        runs = [run for job in self.jobs.of(pipeline.metadata) if (run := run_of(job)) is not None]
+        found = verdict(pipeline, runs, now)
+        for run in found.stop:
+            await self._suspend(pipeline, run.job)
+        for start in found.start:
+            await self._create(pipeline, start)
+        if found.status != pipeline.status:
+            await self._write_status(pipeline, found.status)
+
+    async def _dry_run(self, pipeline: Pipeline) -> tuple[str, str] | None:
+        """What the API server finds wrong with the Jobs, before the first of them runs; None for nothing.
+
+        The schema of pipelines does not repeat that of pods: a dry run asks the API server itself, with its admission.
+        """
+        for number, stage in enumerate(pipeline.spec.stages):
+            for step_number, step in enumerate(stage.steps):
+                manifest = job_of(pipeline, stage, step, 1)
+                try:
+                    await self._post(pipeline, manifest, "?dryRun=All&fieldValidation=Strict")
+                except ApiError as error:
+                    if error.status in _INVALID:
+                        return "InvalidTemplate", f"spec.stages[{number}].steps[{step_number}]: {error.message}"
+                    if error.status != _CONFLICT:  # a Job of that name is there, and what it is follows
+                        raise
+        return None
+
+    async def _create(self, pipeline: Pipeline, start: Start) -> None:
+        """Create a Job, unless it is there already."""
+        manifest = job_of(pipeline, start.stage, start.step, start.attempt)
+        try:
+            created = _job_decoder.decode(await self._post(pipeline, manifest))
+        except ApiError as error:
+            if error.status != _CONFLICT:
+                raise
+            name = manifest["metadata"]["name"]
+            created = _job_decoder.decode(await self._transport.get(f"{jobs_path(pipeline)}/{name}"))
+            if created.owner != pipeline.metadata.uid:
+                # Of a pipeline of the same name that was deleted: the garbage collector will come to it.
+                raise ApiError(_CONFLICT, "AlreadyExists", f"Job {name} belongs to someone else") from error
+        self.jobs.upsert(created)
+
+    async def _post(self, pipeline: Pipeline, manifest: Manifest, query: str = "") -> bytes:
+        return await self._transport.post(f"{jobs_path(pipeline)}{query}", msgspec.json.encode(manifest))
+
+    async def _suspend(self, pipeline: Pipeline, job: str) -> None:
+        try:
+            await self._transport.patch(f"{jobs_path(pipeline)}/{job}", b'{"spec":{"suspend":true}}')
+        except ApiError as error:
+            if error.status not in (_GONE, *_INVALID):  # deleted, or finished a moment ago: then it can't be changed
+                raise
+
+    async def _write_status(self, pipeline: Pipeline, status: Status) -> None:
+        """Write a status, if the pipeline is still as it was read: else the watch tells of it."""
+        body = {"metadata": {"resourceVersion": pipeline.metadata.resource_version}, "status": status}
+        try:
+            answer = await self._transport.patch(f"{pipeline.path}/status", msgspec.json.encode(body))
+        except ApiError as error:
+            if error.status not in (_GONE, _CONFLICT):
+                raise
+            return
+        self.pipelines.upsert(_pipeline_decoder.decode(answer))
+
+    def _touch(self, uid: str, wait_s: float = 0.0) -> None:
+        self._dirty[uid] = self._clock() + wait_s
+        self._wake.set()
+
+
+class _Pipelines(Store[Pipeline]):
+    """Pipelines; those that are new or have changed are looked at."""
+
+    def __init__(self, touch: Callable[[str], None]) -> None:
+        super().__init__()
+        self._touch = touch
+
+    def changed(self, before: Pipeline | None, after: Pipeline | None) -> None:
+        if after is not None and (
+            before is None or before.metadata.resource_version != after.metadata.resource_version
+        ):
+            self._touch(after.metadata.uid)
+
+
+class _Jobs(Store[Job]):
+    """Jobs, by their pipelines too."""
+
+    def __init__(self, touch: Callable[[str], None]) -> None:
+        super().__init__()
+        self._touch = touch
+        self._of: defaultdict[str, dict[str, Job]] = defaultdict(dict)
+
+    def of(self, owner: Metadata) -> list[Job]:
+        """Those of a pipeline; a Job of another namespace that names it as its owner is none of them."""
+        return [job for job in self._of.get(owner.uid, {}).values() if job.metadata.namespace == owner.namespace]
+
+    def changed(self, before: Job | None, after: Job | None) -> None:
+        if before is not None:
+            del self._of[before.owner][before.metadata.uid]
+            if not self._of[before.owner]:
+                del self._of[before.owner]
+        if after is not None:
+            self._of[after.owner][after.metadata.uid] = after
+        for owner in {job.owner for job in (before, after) if job is not None}:
+            self._touch(owner)

@@ -1,0 +1,161 @@
+"""The Job of a step: built from the step's template, recognised by its labels, read for how it went."""
+
+import hashlib
+from copy import deepcopy
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from extender.kube import objects
+from extender.pipelines.specs import API_VERSION, KIND, Pipeline, Stage, Step
+from extender.queueing.opt_in import ENABLED, QUEUE_LABEL
+from extender.queueing.pods.batches import GANG, GANG_SIZE, GANG_TOPOLOGY
+from extender.queueing.pods.nominations import gated_by_kerf
+from extender.queueing.pods.objects import PIPELINE_LABEL
+
+JOBS_PATH: Final = "/apis/batch/v1/jobs"
+# On Jobs and their pods, beside the pipeline's name: the stage, the step, and which attempt it is.
+STAGE_LABEL: Final = "kerf.dev/pipeline-stage"
+STEP_LABEL: Final = "kerf.dev/pipeline-step"
+ATTEMPT_LABEL: Final = "kerf.dev/pipeline-attempt"
+
+_MAX_NAME: Final = 52  # a Job's pods get a suffix, and their names become host names of at most 63 characters
+
+Manifest = dict[str, Any]
+
+
+class JobPhase(StrEnum):
+    """How a Job went."""
+
+    ACTIVE = "active"
+    COMPLETE = "complete"
+    FAILED = "failed"
+
+
+class _Condition(objects.Object):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class _Spec(objects.Object):
+    suspend: bool = False
+
+
+class _Status(objects.Object):
+    conditions: list[_Condition] | None = None
+
+
+class Job(objects.Named):
+    """What is read of a Job."""
+
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def owner(self) -> str:
+        """UID of its controller, "" when it has none."""
+        references = self.metadata.owner_references or ()
+        return next((item.uid for item in references if item.controller), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt at a step."""
+
+    stage: str
+    step: str
+    attempt: int
+    job: str
+    """Name of its Job."""
+    phase: JobPhase = JobPhase.ACTIVE
+    stopped: bool = False
+    """Whether it was suspended: its pods are ended, and it goes nowhere."""
+    message: str = ""
+    """Why it failed."""
+
+
+def jobs_path(pipeline: Pipeline) -> str:
+    """Where the API server has a pipeline's Jobs."""
+    return f"/apis/batch/v1/namespaces/{pipeline.metadata.namespace}/jobs"
+
+
+def run_of(job: Job) -> Run | None:
+    """What a Job is an attempt at, None for one that is not labelled so."""
+    labels, metadata = job.metadata.labels or {}, job.metadata
+    stage, step, attempt = (labels.get(label, "") for label in (STAGE_LABEL, STEP_LABEL, ATTEMPT_LABEL))
+    if not (stage and step and attempt.isascii() and attempt.isdigit()):
+        return None
+    phase, message = JobPhase.ACTIVE, ""
+    for condition in job.status.conditions or ():
+        if condition.status == "True" and condition.type in ("Complete", "Failed"):
+            phase = JobPhase.COMPLETE if condition.type == "Complete" else JobPhase.FAILED
+            message = f"{condition.reason}: {condition.message}" if phase is JobPhase.FAILED else ""
+    return Run(stage, step, int(attempt), metadata.name, phase, job.spec.suspend, message)
+
+
+def job_name(pipeline: Pipeline, stage: str, step: str, attempt: int) -> str:
+    """The same each time it is asked for, so that creating a Job twice is refused."""
+    name = f"{pipeline.metadata.name}-{stage}-{step}-{attempt}"
+    if len(name) <= _MAX_NAME and "." not in name:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: _MAX_NAME - 9].replace('.', '-').rstrip('-')}-{digest}"
+
+
+def job_of(pipeline: Pipeline, stage: Stage, step: Step, attempt: int) -> Manifest:
+    """The Job of one attempt at a step: its pods are created behind Kerf's gate, those of a gang as one gang."""
+    metadata = pipeline.metadata
+    labels = {
+        PIPELINE_LABEL: metadata.name,
+        STAGE_LABEL: stage.name,
+        STEP_LABEL: step.name,
+        ATTEMPT_LABEL: str(attempt),
+    }
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": metadata.name, "uid": metadata.uid, "controller": True}
+    template = _template(pipeline, stage, step, labels, attempt)
+    spec: Manifest = {
+        "parallelism": step.parallelism,
+        "completions": step.parallelism if step.completions is None else step.completions,
+        "backoffLimit": step.backoff_limit,
+        "template": template,
+    }
+    if step.active_deadline_seconds is not None:
+        spec["activeDeadlineSeconds"] = step.active_deadline_seconds
+    if template["spec"]["restartPolicy"] == "Never":
+        # A pod that was evicted or preempted, or whose node has gone, did not fail: it is created again.
+        disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+        spec["podFailurePolicy"] = {"rules": [{"action": "Ignore", "onPodConditions": disrupted}]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": job_name(pipeline, stage.name, step.name, attempt),
+            "namespace": metadata.namespace,
+            "labels": labels,
+            "ownerReferences": [owner],
+        },
+        "spec": spec,
+    }
+
+
+def _template(pipeline: Pipeline, stage: Stage, step: Step, labels: dict[str, str], attempt: int) -> Manifest:
+    template: Manifest = deepcopy(step.template)
+    metadata = template["metadata"] = template.get("metadata") or {}
+    spec = template["spec"] = template.get("spec") or {}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels, QUEUE_LABEL: ENABLED}
+    if stage.gang:
+        # With the UID: pods of an earlier pipeline of this name are no members of it.
+        name = f"{pipeline.metadata.name}-{stage.name}-{pipeline.metadata.uid[:8]}-{attempt}"
+        gang = {GANG: name, GANG_SIZE: str(stage.num_pods)}
+        if stage.topology:
+            gang[GANG_TOPOLOGY] = stage.topology
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **gang}
+    spec["schedulingGates"] = gated_by_kerf(spec)
+    spec.setdefault("restartPolicy", "Never")
+    if pipeline.spec.scheduler_name:
+        spec.setdefault("schedulerName", pipeline.spec.scheduler_name)
+    return template

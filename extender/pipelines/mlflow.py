@@ -1,0 +1,126 @@
+"""MLTaskScheduler's `MLFlow` objects as pipelines: the form without a schema, whose stages nobody kept in order."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from extender.pipelines.specs import API_VERSION, KIND
+
+_STAGE: Final = re.compile(r"stage(\d+)")
+_MAX_NAME: Final = 30
+
+Manifest = dict[str, Any]
+
+
+class ConversionError(ValueError):
+    """An object that can't be converted; `faults` has one sentence for each place."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+@dataclass
+class Converted:
+    """A pipeline, and what of the original has no counterpart."""
+
+    manifest: Manifest
+    notes: list[str] = field(default_factory=list)
+
+
+def convert(flow: Any, *, steps_in_order: bool = False) -> Converted:
+    """The Pipeline of an MLFlow object: stages by their numbers, `mlfun` as the image of a step's one container.
+
+    Steps of a stage run side by side; with `steps_in_order` each becomes a stage of its own. Raises ConversionError.
+    """
+    faults: list[str] = []
+    if not isinstance(flow, dict) or flow.get("kind") != "MLFlow":
+        kind = flow.get("kind") if isinstance(flow, dict) else type(flow).__name__
+        raise ConversionError([f"expected an object of kind MLFlow, not {kind}"])
+    given = flow.get("metadata")
+    metadata: Manifest = given if isinstance(given, dict) else {}
+    name = metadata.get("name")
+    if not isinstance(name, str) or not name:
+        faults.append("metadata.name: a name is needed")
+    spec = flow.get("spec")
+    pipeline = spec.get("pipeline") if isinstance(spec, dict) else None
+    if not isinstance(pipeline, dict) or not pipeline:
+        raise ConversionError([*faults, "spec.pipeline: stage1, stage2, ... are expected"])
+    numbers: dict[int, str] = {}
+    for key in pipeline:
+        match = _STAGE.fullmatch(str(key))
+        if match is None:
+            faults.append(f"spec.pipeline.{key}: no stage; write stage1, stage2, ...")
+        else:
+            numbers[int(match[1])] = str(key)
+    converted = Converted({})
+    stages: list[Manifest] = []
+    namespaces: dict[str, str] = {}
+    for number in sorted(numbers):
+        place = f"spec.pipeline.{numbers[number]}"
+        stages += _stages(pipeline[numbers[number]], place, steps_in_order, namespaces, converted.notes, faults)
+    twice = sorted(name for name, count in Counter(stage["name"] for stage in stages).items() if count > 1)
+    if twice:
+        faults.append(f"spec.pipeline: two stages would be named {', '.join(twice)}")
+    if len(set(namespaces)) > 1:
+        where = ", ".join(f"{namespaces[item]} in {item}" for item in sorted(namespaces))
+        faults.append(f"spec.pipeline: a pipeline runs in one namespace, and its stages say several ({where})")
+    if faults:
+        raise ConversionError(faults)
+    namespace = next(iter(namespaces), metadata.get("namespace") or "default")
+    if metadata.get("namespace") not in (None, namespace):
+        converted.notes.append(f"metadata.namespace: {namespace}, where the stages run, not {metadata['namespace']}")
+    converted.manifest = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"stages": stages},
+    }
+    return converted
+
+
+def _stages(
+    given: Any, place: str, steps_in_order: bool, namespaces: dict[str, str], notes: list[str], faults: list[str]
+) -> list[Manifest]:
+    """What one stage becomes; faults and notes are added to."""
+    if not isinstance(given, dict):
+        faults.append(f"{place}: name, namespace, schedulerName and step are expected")
+        return []
+    name = _label(given.get("name") or place.rpartition(".")[2], f"{place}.name", notes, faults)
+    if isinstance(given.get("namespace"), str):
+        namespaces.setdefault(given["namespace"], place)
+    if given.get("rule"):
+        notes.append(f"{place}.rule: {given['rule']} is left out; who may do what is for the cluster's RBAC to say")
+    scheduler = given.get("schedulerName")
+    steps = []
+    for index, step in enumerate(given.get("step") or ()):
+        where = f"{place}.step[{index}]"
+        image = step.get("mlfun") if isinstance(step, dict) else None
+        if not isinstance(image, str) or not image:
+            faults.append(f"{where}: a name and an image (mlfun) are expected")
+            continue
+        pod: Manifest = {"containers": [{"name": "main", "image": image}]}
+        if isinstance(scheduler, str) and scheduler:
+            pod = {"schedulerName": scheduler, **pod}
+        title = _label(step.get("name") or f"step-{index + 1}", f"{where}.name", notes, faults)
+        steps.append({"name": title, "template": {"spec": pod}})
+    if not steps:
+        faults.append(f"{place}.step: at least one is needed")
+    if steps_in_order and len(steps) > 1:
+        return [{"name": _cut(f"{name}-{step['name']}"), "steps": [step]} for step in steps]
+    return [{"name": name, "steps": steps}]
+
+
+def _label(text: Any, place: str, notes: list[str], faults: list[str]) -> str:
+    """A name as Kubernetes takes it for a label."""
+    name = _cut(re.sub(r"[^a-z0-9]+", "-", str(text).lower()).strip("-"))
+    if not name:
+        faults.append(f"{place}: {text!r} has no letter or digit")
+    elif name != text:
+        notes.append(f"{place}: {text} is called {name}")
+    return name
+
+
+def _cut(name: str) -> str:
+    return name[:_MAX_NAME].rstrip("-")

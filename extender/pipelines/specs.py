@@ -1,0 +1,143 @@
+"""Pipelines and their Jobs as the API server has them, and what its schema can't check.
+
+The schema is manifests/helm/kerf/pipelines.kerf.dev.yaml; whatever it can tell the API server refuses by itself.
+"""
+
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final
+
+import msgspec
+
+from extender.kube import objects
+
+GROUP: Final = "kerf.dev"
+API_VERSION: Final = f"{GROUP}/v1alpha1"
+KIND: Final = "Pipeline"
+PIPELINES_PATH: Final = f"/apis/{API_VERSION}/pipelines"
+
+ACCEPTED: Final = "Accepted"
+"""Condition: whether the pipeline can be run at all."""
+SUCCEEDED: Final = "Succeeded"
+"""Condition: Unknown while it runs."""
+
+
+class Step(objects.Object, rename="camel"):
+    """One Job."""
+
+    name: str = ""
+    parallelism: int = 1
+    completions: int | None = None
+    backoff_limit: int = 0
+    active_deadline_seconds: int | None = None
+    template: dict[str, Any] = msgspec.field(default_factory=dict)
+    """A PodTemplateSpec as it is written."""
+
+
+class Stage(objects.Object):
+    """Steps that run side by side."""
+
+    name: str = ""
+    after: list[str] | None = None
+    """Stages that have to succeed first; None for the one before in the list."""
+    gang: bool = False
+    """Whether all pods of all its steps start together, and are repeated together."""
+    topology: str = ""
+    """Of the gang: see `kerf.dev/gang-topology`."""
+    retries: int = 0
+    steps: list[Step] = msgspec.field(default_factory=list)
+
+    @property
+    def num_pods(self) -> int:
+        """Pods of all its steps at once."""
+        return sum(step.parallelism for step in self.steps)
+
+
+class Spec(objects.Object, rename="camel"):
+    scheduler_name: str = ""
+    cancel: bool = False
+    stages: list[Stage] = msgspec.field(default_factory=list)
+
+
+class Condition(objects.Object, rename="camel"):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+
+
+class StepStatus(objects.Object, rename="camel"):
+    name: str
+    phase: str
+    attempt: int = 0
+    """The newest, 1 the first; 0 before it."""
+    job: str = ""
+    message: str = ""
+
+
+class StageStatus(objects.Object, rename="camel"):
+    name: str
+    phase: str
+    start_time: str | None = None
+    completion_time: str | None = None
+    message: str = ""
+    steps: list[StepStatus] = msgspec.field(default_factory=list)
+
+
+class Status(objects.Object, rename="camel"):
+    phase: str = ""
+    stage: str = ""
+    """The stages that run, for kubectl's table."""
+    observed_generation: int = 0
+    start_time: str | None = None
+    completion_time: str | None = None
+    conditions: list[Condition] = msgspec.field(default_factory=list)
+    stages: list[StageStatus] = msgspec.field(default_factory=list)
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of a type."""
+        return next((item for item in self.conditions if item.type == kind), None)
+
+
+class Metadata(objects.Metadata, rename="camel"):
+    generation: int = 0
+
+
+class Pipeline(objects.Named):
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: Spec = msgspec.field(default_factory=Spec)
+    status: Status = msgspec.field(default_factory=Status)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def path(self) -> str:
+        """Where the API server has it."""
+        return f"/apis/{API_VERSION}/namespaces/{self.metadata.namespace}/pipelines/{self.metadata.name}"
+
+
+def needs(stages: list[Stage]) -> dict[str, tuple[str, ...]]:
+    """By stage, those that have to succeed before it begins."""
+    before = [None, *(stage.name for stage in stages)]
+    return {
+        stage.name: tuple(stage.after) if stage.after is not None else (last,) if last else ()
+        for stage, last in zip(stages, before, strict=False)
+    }
+
+
+def fault(spec: Spec) -> tuple[str, str] | None:
+    """Why the stages of a pipeline can't be put in order, as a condition's reason and message; None when they can."""
+    before = needs(spec.stages)
+    for number, stage in enumerate(spec.stages):
+        for name in before[stage.name]:
+            if name not in before:
+                known = ", ".join(before)
+                return "UnknownStage", f"spec.stages[{number}].after: no stage is named {name!r}; there are {known}"
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        return "Cycle", f"spec.stages: {' after '.join(reversed(error.args[1]))}: none of them can ever start"
+    return None

@@ -1,0 +1,202 @@
+"""What is to be done next for a pipeline, as a pure function of what it says and how its Jobs went.
+
+The Jobs are the record of what was started. What has succeeded is remembered in the status, so that a Job that is
+deleted afterwards is not repeated.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from msgspec.structs import replace
+
+from extender.pipelines.jobs import JobPhase, Run, job_name
+from extender.pipelines.specs import (
+    ACCEPTED,
+    SUCCEEDED,
+    Condition,
+    Pipeline,
+    Stage,
+    StageStatus,
+    Status,
+    Step,
+    StepStatus,
+    needs,
+)
+
+
+class Phase(StrEnum):
+    """Of a pipeline, a stage, a step."""
+
+    WAITING = "Waiting"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELLED = "Cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A Job to create."""
+
+    stage: Stage
+    step: Step
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be done, and what is to be said."""
+
+    status: Status
+    start: tuple[Start, ...] = ()
+    stop: tuple[Run, ...] = ()
+    """Jobs to suspend: that ends their pods, and leaves the Jobs to be looked at."""
+
+
+def refused(pipeline: Pipeline, reason: str, message: str, now: str) -> Status:
+    """The status of a pipeline that can't be run."""
+    given = [Condition(ACCEPTED, "False", reason, message), Condition(SUCCEEDED, "False", "NotAccepted", message)]
+    return Status(
+        phase=Phase.FAILED,
+        observed_generation=pipeline.metadata.generation,
+        start_time=pipeline.status.start_time or now,
+        completion_time=now,
+        conditions=_since(given, pipeline.status, now),
+    )
+
+
+def verdict(pipeline: Pipeline, runs: Iterable[Run], now: str) -> Verdict:
+    """What is to be done next for a pipeline that was accepted; `now` as the API server writes times."""
+    before, known = pipeline.status, list(runs)
+    started: list[Start] = []
+    stages: list[StageStatus] = []
+    phase_of: dict[str, str] = {}
+    required = needs(pipeline.spec.stages)
+    past = {stage.name: stage for stage in before.stages}
+    done = {name for name, stage in past.items() if stage.phase == Phase.SUCCEEDED}
+    for stage in pipeline.spec.stages:
+        last = past.get(stage.name)
+        if last is not None and (last.phase == Phase.SUCCEEDED or before.completion_time):
+            stages.append(last)
+        elif all(name in done for name in required[stage.name]):
+            begun, start = _stage(pipeline, stage, known, last, now)
+            stages.append(begun)
+            started += start
+        else:
+            stages.append(StageStatus(stage.name, Phase.WAITING, steps=_waiting(stage)))
+        phase_of[stage.name] = stages[-1].phase
+    phase = _phase(pipeline, list(phase_of.values()))
+    ended = phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED)
+    if ended:
+        started = []
+        stages = [_ended(stage, now) for stage in stages]
+    current = {(stage.name, step.name): step.attempt for stage in stages for step in stage.steps}
+    stop = tuple(
+        run
+        for run in known
+        if run.phase is JobPhase.ACTIVE
+        and not run.stopped
+        and (ended or current.get((run.stage, run.step), 0) > run.attempt)
+    )
+    why = next((f"stage {stage.name}: {stage.message}" for stage in stages if stage.phase == Phase.FAILED), "")
+    outcome = {Phase.SUCCEEDED: "True", Phase.FAILED: "False", Phase.CANCELLED: "False"}.get(phase, "Unknown")
+    status = Status(
+        phase=phase,
+        stage=", ".join(stage.name for stage in stages if stage.phase == Phase.RUNNING),
+        observed_generation=pipeline.metadata.generation,
+        start_time=before.start_time or now,
+        completion_time=(before.completion_time or now) if ended else None,
+        conditions=_since(
+            [Condition(ACCEPTED, "True", "Valid"), Condition(SUCCEEDED, outcome, phase.value, why)], before, now
+        ),
+        stages=stages,
+    )
+    return Verdict(status, tuple(started), stop)
+
+
+def _phase(pipeline: Pipeline, phases: Sequence[str]) -> Phase:
+    if pipeline.status.completion_time:
+        return Phase(pipeline.status.phase)
+    if all(phase == Phase.SUCCEEDED for phase in phases):
+        return Phase.SUCCEEDED
+    if Phase.FAILED in phases:
+        return Phase.FAILED
+    return Phase.CANCELLED if pipeline.spec.cancel else Phase.RUNNING
+
+
+def _stage(
+    pipeline: Pipeline, stage: Stage, runs: Sequence[Run], last: StageStatus | None, now: str
+) -> tuple[StageStatus, list[Start]]:
+    """A stage that has begun, or begins now."""
+    past = {step.name: step for step in last.steps} if last is not None else {}
+    known = {(run.step, run.attempt): run for run in runs if run.stage == stage.name}
+    attempts = {
+        step.name: max(
+            [
+                past[step.name].attempt if step.name in past else 0,
+                1,
+                *(n for name, n in known if name == step.name),
+            ]
+        )
+        for step in stage.steps
+    }
+    if stage.gang:  # all are repeated when one has failed
+        attempts = dict.fromkeys(attempts, max(attempts.values()))
+    failed = {
+        name: known[name, attempt]
+        for name, attempt in attempts.items()
+        if (name, attempt) in known and known[name, attempt].phase is JobPhase.FAILED
+    }
+    for name in attempts if stage.gang and failed else failed:
+        if attempts[name] <= stage.retries:
+            attempts[name] += 1
+    steps: list[StepStatus] = []
+    start: list[Start] = []
+    for step in stage.steps:
+        attempt = attempts[step.name]
+        run, was = known.get((step.name, attempt)), past.get(step.name)
+        if run is None and was is not None and (was.phase, was.attempt) == (Phase.SUCCEEDED, attempt):
+            steps.append(was)
+            continue
+        if run is None:
+            start.append(Start(stage, step, attempt))
+        phase = _PHASES[run.phase] if run is not None else Phase.RUNNING
+        message = run.message if run is not None else failed[step.name].message if step.name in failed else ""
+        job = job_name(pipeline, stage.name, step.name, attempt)
+        steps.append(StepStatus(step.name, phase, attempt, job, message))
+    began = (last.start_time if last is not None else None) or now
+    lost = next((step for step in steps if step.phase == Phase.FAILED), None)
+    if lost is not None:
+        times = "once" if lost.attempt == 1 else f"{lost.attempt} times"
+        why = f"step {lost.name} failed {times}: {lost.message}"
+        return StageStatus(stage.name, Phase.FAILED, began, now, why, steps), []
+    if all(step.phase == Phase.SUCCEEDED for step in steps):
+        return StageStatus(stage.name, Phase.SUCCEEDED, began, now, "", steps), []
+    return StageStatus(stage.name, Phase.RUNNING, began, None, "", steps), start
+
+
+_OPEN = (Phase.RUNNING, Phase.WAITING)
+_PHASES = {JobPhase.ACTIVE: Phase.RUNNING, JobPhase.COMPLETE: Phase.SUCCEEDED, JobPhase.FAILED: Phase.FAILED}
+
+
+def _waiting(stage: Stage) -> list[StepStatus]:
+    return [StepStatus(step.name, Phase.WAITING) for step in stage.steps]
+
+
+def _ended(stage: StageStatus, now: str) -> StageStatus:
+    """A stage when its pipeline has ended: what was under way, or never began, is cancelled."""
+    steps = [replace(step, phase=Phase.CANCELLED) if step.phase in _OPEN else step for step in stage.steps]
+    if stage.phase in _OPEN:
+        return replace(stage, phase=Phase.CANCELLED, completion_time=now, steps=steps)
+    return replace(stage, steps=steps)
+
+
+def _since(given: list[Condition], before: Status, now: str) -> list[Condition]:
+    """Conditions with the time at which each took its value."""
+    result = []
+    for item in given:
+        last = before.condition(item.type)
+        since = last.last_transition_time if last is not None and last.status == item.status else now
+        result.append(replace(item, last_transition_time=since))
+    return result

@@ -1,0 +1,1 @@
+"""Planning a batch of pods: pure functions."""

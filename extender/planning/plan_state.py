@@ -1,0 +1,227 @@
+"""A working copy of a cluster on which a plan is tried: pods are put on it and taken off again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from extender.core.bookings import Booking, book, booking
+from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
+from extender.core.decisions import Evaluation, Memo, choice
+from extender.core.fit.fits import enough_compute
+from extender.core.fit.reasons import Reason, sentence
+from extender.core.policies.policy import Policy
+from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.planning.plans import Plan, PlanPod, Quality, View
+from extender.planning.wait_reasons import Code, WaitReason
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A pod that was put on a node, and what it books there."""
+
+    position: int
+    row: int
+    booked: Booking
+
+
+DEFAULT_POLICY: Final = "tightest"
+
+
+class PlanState:
+    """Nodes as a plan would leave them. Fit, scores and the choice of GPUs are those of a live decision."""
+
+    def __init__(self, view: View, pods: Sequence[PlanPod], default_policy: str = DEFAULT_POLICY) -> None:
+        self.view = view
+        self.pods = pods
+        self._default_policy = default_policy
+        cluster = view.cluster
+        self._cpu = view.cpu_free_milli.copy()
+        self._memory = view.memory_free_mib.copy()
+        self._cluster = replace(
+            cluster,
+            row_version=cluster.row_version.copy(),
+            gpu_free_milli=cluster.gpu_free_milli.copy(),
+            gpu_free_mib=cluster.gpu_free_mib.copy(),
+            untracked_units=cluster.untracked_units.copy(),
+            mig_free=cluster.mig_free.copy(),
+            cpu_free_milli=self._cpu,
+            memory_free_mib=self._memory,
+        )
+        self._slots = view.pods_free.copy()
+        self._exists = np.array([bool(name) for name in cluster.node_names], dtype=np.bool_)
+        self._has_gpus = cluster.unit != GpuUnit.NONE
+        self._rows = np.arange(cluster.num_nodes)
+        self._memo = Memo(max_classes=256)
+        self._steps: list[_Step] = []
+
+    @property
+    def num_steps(self) -> int:
+        """How many pods were put on it: what `undo` goes back to."""
+        return len(self._steps)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The GPUs as they would be. Its arrays go on changing."""
+        return self._cluster
+
+    def fits(self, position: int, allowed: Mask | None = None) -> Mask:
+        """(N,) the nodes with room for a pod now, of the allowed ones."""
+        room = self._room(self.pods[position], self._rows)
+        return room if allowed is None else room & allowed
+
+    def has_room(self, position: int, row: int) -> bool:
+        """Whether one node has room for a pod now."""
+        return bool(self._room(self.pods[position], self._rows[row : row + 1])[0])
+
+    def best_row(self, position: int, allowed: Mask | None = None) -> int | None:
+        """The node that ranks highest for a pod, of the allowed ones; None when none has room."""
+        pod = self.pods[position]
+        room = self.fits(position, allowed)
+        score = self._evaluation(pod).score if pod.gpus is not None else self._plain_score(pod)
+        score = np.where(room, score, -np.inf)
+        best = score.max(initial=-np.inf)
+        if best == -np.inf:
+            return None
+        tied = np.flatnonzero(score == best)
+        return int(tied[np.argmin(self._cluster.tie_rank[tied])])
+
+    def put(self, position: int, row: int) -> tuple[int, ...]:
+        """Put a pod on a node that has room for it; returns the indices of its GPUs."""
+        pod = self.pods[position]
+        booked = Booking(cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
+        if (request := pod.gpus) is not None:
+            gpus = self._choice(pod, row)
+            if gpus is None:
+                raise AssertionError(f"fit and device choice disagree on {request} at row {row}")
+            booked = booking(self._cluster, row, request, gpus, pod.cpu_milli, pod.memory_mib)
+        step = _Step(position, row, booked)
+        self._change(step, -1)
+        self._steps.append(step)
+        return booked.gpus
+
+    def num_gpus(self, num_steps: int) -> int:
+        """How many GPUs the pods have that were put on it since there were so many steps; shares count as one."""
+        return sum(len(step.booked.gpus) + step.booked.unknown for step in self._steps[num_steps:])
+
+    def undo(self, num_steps: int) -> None:
+        """Take pods off again, back to so many steps."""
+        while len(self._steps) > num_steps:
+            self._change(self._steps.pop(), 1)
+
+    def plan(self, planner: str, known: Mapping[int, WaitReason] | None = None) -> Plan:
+        """What was placed, as a plan; `known` are reasons by position that are not a matter of room."""
+        rows = [-1] * len(self.pods)
+        gpus: list[tuple[int, ...]] = [()] * len(self.pods)
+        for step in self._steps:
+            rows[step.position], gpus[step.position] = step.row, step.booked.gpus
+        unassigned = {
+            position: reason if (reason := (known or {}).get(position)) is not None else self.why_not(position)
+            for position, row in enumerate(rows)
+            if row < 0
+        }
+        version = self.view.cluster.version
+        return Plan(planner, version, tuple(self.pods), tuple(rows), tuple(gpus), unassigned)
+
+    def why_not(self, position: int) -> WaitReason:
+        """Why a pod that was not placed gets no node."""
+        pod, view = self.pods[position], self.view
+        sizes = {"cpu": pod.cpu_milli / 1000, "memory_mib": pod.memory_mib}
+        may = view.allowed[pod.kind] & self._exists
+        if not may.any():
+            return Code.FORBIDDEN.reason()
+        plain = (view.cpu_allocatable_milli >= pod.cpu_milli) & (view.memory_allocatable_mib >= pod.memory_mib)
+        if not (may & plain).any():
+            return Code.NODES_TOO_SMALL.reason(**sizes)
+        if pod.gpus is not None:
+            evaluation = self._evaluation(pod)
+            codes, numbers = evaluation.reason[may], evaluation.available[may]
+            if (codes != Reason.FITS).all():
+                nearest = codes.max()  # the later a check fails, the closer it was
+                words = sentence(Reason(int(nearest)), pod.gpus, int(numbers[codes == nearest].max()))
+                return Code.NO_GPU_ROOM.reason(text=words.replace("best here", "best node"))
+        if self.fits(position).any():
+            return Code.GANG_TOO_LARGE.reason(gang=pod.gang) if pod.gang else Code.LEFT_OUT.reason()
+        return Code.NODES_BUSY.reason(**sizes)
+
+    def quality(self, weights: Floats) -> Quality:
+        """How good what was placed is; `weights` (P,) tell what each pod is worth."""
+        cluster = self._cluster
+        capacity, free = units(cluster), free_units(cluster)
+        cut = (free > 0) & (free < capacity)
+        return Quality(
+            placed=len(self._steps),
+            placed_priority=float(sum(weights[step.position] for step in self._steps)),
+            gpus=self.num_gpus(0),
+            nodes=len({step.row for step in self._steps}),
+            fragments=float(free[cut].sum() / max(capacity.sum(), 1)),
+        )
+
+    def _room(self, pod: PlanPod, rows: Rows) -> Mask:
+        """(R,) whether those nodes have room."""
+        room = enough_compute(self._cluster, pod.cpu_milli, pod.memory_mib, rows) & (self._slots[rows] > 0)
+        room &= self._exists[rows] & self.view.allowed[pod.kind, rows]
+        return room if pod.gpus is None else room & self._evaluation(pod).fits[rows]
+
+    def _evaluation(self, pod: PlanPod) -> Evaluation:
+        return self._memo.evaluate(self._cluster, self._request(pod), self._policy(pod)).evaluation
+
+    def _policy(self, pod: PlanPod) -> Policy:
+        return self.view.policies[pod.policy or self._default_policy]
+
+    def _request(self, pod: PlanPod) -> GpuRequest:
+        """What a pod asks for, as its policy tells requests apart."""
+        asked = self._policy(pod).asked(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib))
+        if asked is None:
+            raise ValueError(f"{pod.key} asks for no GPU")
+        return asked
+
+    def _choice(self, pod: PlanPod, row: int) -> tuple[int, ...] | None:
+        """The GPUs of a node that a pod gets; None when it does not fit."""
+        policy, request = self._policy(pod), self._request(pod)
+        known = self._memo.evaluate(self._cluster, request, policy)
+        if not known.evaluation.fits[row]:
+            return None
+        room, shares = known.of(row)
+        return choice(self._memo.seen(self._cluster, policy), row, request, policy, room, shares=shares)
+
+    def _plain_score(self, pod: PlanPod) -> Floats:
+        """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory."""
+        view = self.view
+        left = (self._cpu - pod.cpu_milli) / np.maximum(view.cpu_allocatable_milli, 1)
+        left = left + (self._memory - pod.memory_mib) / np.maximum(view.memory_allocatable_mib, 1)
+        score: Floats = -left - 4.0 * self._has_gpus
+        return score
+
+    def _change(self, step: _Step, sign: int) -> None:
+        row, cluster = step.row, self._cluster
+        book(cluster, row, step.booked, sign)
+        self._slots[row] += sign
+        # CPU and memory alone move no fit, but policies may weigh them.
+        self._cluster = replace(cluster, version=cluster.version + 1)
+        cluster.row_version[row] = self._cluster.version
+
+
+def units(cluster: Cluster) -> Longs:
+    """(N,) GPU units installed."""
+    installed: Longs = (cluster.gpu_model >= 0).sum(axis=1) * cluster.units_per_gpu
+    return installed
+
+
+def free_units(cluster: Cluster) -> Longs:
+    """(N,) GPU units that are wholly free."""
+    free: Longs = cluster.gpu_idle.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units
+    return free.clip(min=0)
+
+
+def state_after(view: View, plan: Plan) -> PlanState:
+    """The state that a plan leaves. Raises ValueError when the plan does not fit: it was not made on this view."""
+    state = PlanState(view, plan.pods)
+    for position, row in enumerate(plan.rows):
+        if row >= 0:
+            if not state.has_room(position, row):
+                raise ValueError(f"{plan.pods[position].key} has no room at row {row}")
+            state.put(position, row)
+    return state

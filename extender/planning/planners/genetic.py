@@ -1,0 +1,165 @@
+"""The genetic planner: a chromosome is a node for each pod, as in MLTaskScheduler's batch placement.
+
+Roulette selection, one-point crossover, elitism. Fitness is 10 for each pod placed and -2 for each one left out, both
+times its weight by priority, less 5 times the part of all GPUs that lie free on nodes that are cut. It ends early when
+every pod that fits anywhere at all has its node.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import Floats, Mask, Rows
+from extender.planning.planners.greedy import Greedy
+from extender.planning.planners.problem import GPUS, Problem, plan_of, problem_of
+from extender.planning.plans import Plan, PlanPod, View
+
+Genes = npt.NDArray[np.intp]
+"""(B, P) a row of the cluster for each pod of each individual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Genetic:
+    """How long and how to search; the defaults are MLTaskScheduler's."""
+
+    generations: int = 1000
+    population: int = 50
+    mutation: float = 0.2
+    """Chance of a child to mutate: one pod moves, and each pod that was left out does by an even chance."""
+    crossover: float = 0.8
+    elites: int = 2
+    placed: float = 10.0
+    unplaced: float = -2.0
+    fragments: float = 5.0
+    """Less than what one pod is worth: a tidier cluster is never bought by leaving one out."""
+    warm_start: bool = True
+    """Put greedy's plan among the first individuals, so that the result is never worse by this fitness."""
+
+    name: ClassVar[str] = "genetic"
+    description: ClassVar[str] = "genetic search over the whole batch, starting from greedy's plan"
+
+    def make(self, view: View, pods: Sequence[PlanPod], seed: int = 0) -> Plan:
+        """The plan of the best individual found, with its own list of unassigned pods."""
+        rows = self._search(view, pods, seed) if pods and view.num_nodes else [-1] * len(pods)
+        return plan_of(view, pods, rows, self.name)
+
+    def _search(self, view: View, pods: Sequence[PlanPod], seed: int) -> list[int]:
+        """A node for each pod, -1 for none."""
+        problem = problem_of(view, pods)
+        hopeful: Mask = problem.eligible.sum(axis=1) > 0  # (C,)
+        movable = hopeful[problem.class_of]  # (P,) fits anywhere at all
+        if not movable.any():
+            return [-1] * len(pods)
+        draw = Draw(problem, np.random.default_rng(seed))
+        genes = draw.nodes(np.broadcast_to(np.arange(len(pods)), (self.population, len(pods))))
+        if self.warm_start:
+            rows = np.array(Greedy().make(view, pods).rows)
+            genes[0] = np.where(rows >= 0, rows, genes[0])
+        placed = placed_pods(problem, genes)
+        fitness = fitness_of(problem, genes, placed, self)
+        for _ in range(self.generations):
+            if placed[np.argmax(fitness)][movable].all():
+                break
+            genes, placed = children_of(genes, placed, fitness, draw, self)
+            placed = placed_pods(problem, genes)
+            fitness = fitness_of(problem, genes, placed, self)
+        best = int(np.argmax(fitness))
+        chosen: list[int] = np.where(placed[best], genes[best], -1).tolist()
+        return chosen
+
+
+class Draw:
+    """Draws nodes for pods, each from those it may go to."""
+
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self._class_of = problem.class_of
+        self._counts = problem.eligible.sum(axis=1)  # (C,)
+        self._choices = np.zeros((len(self._counts), max(int(self._counts.max()), 1)), np.intp)
+        for number, mask in enumerate(problem.eligible):
+            self._choices[number, : self._counts[number]] = np.flatnonzero(mask)
+
+    def nodes(self, positions: Rows) -> Genes:
+        """A node for each pod, in the shape of `positions`."""
+        classes = self._class_of[positions]
+        drawn = (self.rng.random(classes.shape) * self._counts[classes]).astype(np.intp)
+        nodes: Genes = self._choices[classes, drawn]
+        return nodes
+
+
+def placed_pods(problem: Problem, genes: Genes) -> Mask:
+    """(B, P) which pods have room on their nodes, earlier pods of the batch first, gangs all or none.
+
+    Individuals and nodes don't touch each other, so all first pods of all nodes are decided at once, then all second
+    ones, and so on.
+    """
+    B, P = genes.shape
+    N = len(problem.free)
+    group = (np.arange(B)[:, None] * N + genes).ravel()  # (B * P,) one group for each node of each individual
+    order = np.argsort(group, kind="stable")
+    in_order = group[order]
+    starts = np.flatnonzero(np.diff(in_order, prepend=-1))
+    group_idx = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(in_order)))
+    rank = np.arange(len(in_order)) - starts[group_idx]
+    left = problem.free[in_order[starts] % N]  # (groups, R)
+    demand = problem.demand[order % P]  # (B * P, R)
+    placed = np.zeros(B * P, np.bool_)
+    by_rank = np.argsort(rank, kind="stable")
+    ends = np.cumsum(np.bincount(rank))
+    begin = 0
+    for end in ends.tolist():
+        these = by_rank[begin:end]
+        groups, wanted = group_idx[these], demand[these]
+        fits = (left[groups] >= wanted).all(axis=1)
+        left[groups] -= wanted * fits[:, None]
+        placed[order[these]] = fits
+        begin = end
+    result = placed.reshape(B, P)
+    for gang, domain_of in zip(problem.gangs, problem.domain_of, strict=True):
+        whole: Mask = result[:, gang].min(axis=1)
+        if domain_of is not None:
+            domains = domain_of[genes[:, gang]]
+            whole &= (domains == domains[:, :1]).all(axis=1) & (domains[:, 0] >= 0)
+        result[:, gang] &= whole[:, None]
+    return result
+
+
+def fitness_of(problem: Problem, genes: Genes, placed: Mask, parameters: Genetic) -> Floats:
+    """(B,) higher is better."""
+    worth: Floats = np.where(placed, parameters.placed, parameters.unplaced) @ problem.weight
+    gpus = problem.demand[:, GPUS]
+    if gpus.any():
+        B, N = len(genes), len(problem.free)
+        group = (np.arange(B)[:, None] * N + genes).ravel()
+        taken = np.bincount(group, weights=(placed * gpus).ravel(), minlength=B * N).reshape(B, N)
+        left = problem.free[:, GPUS] - taken
+        cut = left * (left < problem.capacity_gpus)
+        worth -= parameters.fragments * cut.sum(axis=1) / max(int(problem.capacity_gpus.sum()), 1)
+    return worth
+
+
+def children_of(genes: Genes, placed: Mask, fitness: Floats, draw: Draw, parameters: Genetic) -> tuple[Genes, Mask]:
+    """The next generation: the elites as they are, then children of parents drawn by their fitness.
+
+    Returns genes and (B, P) which of the pods had room where their gene comes from.
+    """
+    rng = draw.rng
+    B, P = genes.shape
+    chance = fitness - fitness.min() + 1e-9
+    parents = rng.choice(B, size=(2, B), p=chance / chance.sum())
+    cut = np.where(rng.random(B) < parameters.crossover, rng.integers(0, P + 1, B), P)  # P: the first parent as it is
+    from_first = np.arange(P) < cut[:, None]
+    children = np.where(from_first, genes[parents[0]], genes[parents[1]])
+    was_placed = np.where(from_first, placed[parents[0]], placed[parents[1]])
+    moves = ~was_placed & (rng.random((B, P)) < 0.5)
+    moves[np.arange(B), rng.integers(0, P, B)] = True
+    mutates: Mask = np.less(rng.random(B), parameters.mutation)
+    moves &= mutates[:, None]
+    at = np.nonzero(moves)
+    children[at] = draw.nodes(at[1])
+    elites = np.argsort(-fitness, kind="stable")[: parameters.elites]
+    children[: len(elites)] = genes[elites]
+    return children, was_placed

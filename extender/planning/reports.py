@@ -1,0 +1,59 @@
+"""What a plan comes to, node by node: pods, CPU, memory and GPUs in use once it is carried out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from extender.planning.plan_state import free_units, state_after, units
+from extender.planning.plans import Plan, View, priority_weights
+
+NodeLoad = Mapping[str, Any]
+"""A node as the plan leaves it, as JSON data; percentages are of what the kubelet offers, running pods included."""
+
+
+def node_loads(view: View, plan: Plan) -> list[NodeLoad]:
+    """Every node, in the order of their names."""
+    cluster = state_after(view, plan).cluster
+    pods: dict[int, list[str]] = {}
+    for pod, row in zip(plan.pods, plan.rows, strict=True):
+        pods.setdefault(row, []).append(pod.key)
+    cpu, memory, gpus = view.cpu_allocatable_milli, view.memory_allocatable_mib, units(cluster)
+    used = gpus - free_units(cluster)
+    return [
+        {
+            "node": name,
+            "pods": pods.get(row, []),
+            "cpuPercent": _percent(int(cpu[row] - cluster.cpu_free_milli[row]), int(cpu[row])),
+            "memoryPercent": _percent(int(memory[row] - cluster.memory_free_mib[row]), int(memory[row])),
+            "gpuPercent": _percent(int(used[row]), int(gpus[row])),
+            "gpusUsed": int(used[row]),
+            "gpus": int(gpus[row]),
+        }
+        for name, row in sorted(cluster.row_of.items())
+    ]
+
+
+def report(view: View, plan: Plan) -> Mapping[str, Any]:
+    """The whole report as JSON data."""
+    quality = state_after(view, plan).quality(priority_weights(plan.pods))
+    names = view.cluster.node_names
+    return {
+        "planner": plan.planner,
+        "version": plan.version,
+        "pods": len(plan.pods),
+        "placed": plan.num_placed,
+        "gpus": quality.gpus,
+        "fragments": round(quality.fragments, 4),
+        "assignments": [
+            {"pod": pod.key, "node": names[row], "gpus": list(gpus)}
+            for pod, row, gpus in zip(plan.pods, plan.rows, plan.gpus, strict=True)
+            if row >= 0
+        ],
+        "unassigned": [
+            {"pod": plan.pods[position].key, "reason": str(why)} for position, why in plan.unassigned.items()
+        ],
+        "nodes": node_loads(view, plan),
+    }
+
+
+def _percent(used: int, of: int) -> float:
+    return round(100 * used / of, 1) if of > 0 else 0.0

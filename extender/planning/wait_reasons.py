@@ -1,0 +1,63 @@
+"""Why a pod gets no node: codes with their numbers, which are counted and decided by; the sentence is made last."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+class Cause(StrEnum):
+    """What keeps a pod waiting, roughly: the label `why` of the metric `kerf_queue_skipped`."""
+
+    GANG = "gang"
+    GATE = "gate"
+    QUOTA = "quota"
+    RESERVATION = "reservation"
+    ROOM = "room"
+    REQUEST = "request"
+
+
+class Code(Enum):
+    """Every way to be passed over, with its cause and its sentence; the sentences are part of the documented notes."""
+
+    NOT_REACHED = (Cause.ROOM, "")
+    """A round ended before it came to the pod: nobody is told."""
+    FORBIDDEN = (Cause.ROOM, "no node matches its selector and tolerations")
+    NODES_TOO_SMALL = (Cause.ROOM, "needs {cpu:g} CPU and {memory_mib} MiB, no node has that much")
+    NODES_BUSY = (Cause.ROOM, "needs {cpu:g} CPU and {memory_mib} MiB, no node has that much free")
+    NO_GPU_ROOM = (Cause.ROOM, "{text}")
+    """In the words of `core.fit`."""
+    LEFT_OUT = (Cause.ROOM, "left out by the planner")
+    KEPT_FOR_HEAD = (Cause.RESERVATION, "room is kept for {head}")
+    OVER_QUOTA = (
+        Cause.QUOTA,
+        "quota of namespace {namespace}: {limit:g} GPUs, {used:g} in use, {asked:g} more requested",
+    )
+    GANG_TOO_LARGE = (Cause.GANG, "its gang {gang} does not fit as a whole")
+    GANG_UNKNOWN = (Cause.GANG, "gang {gang} waits for its PodGroup to be read")
+    GANG_WITHOUT_GROUP = (Cause.GANG, "gang {gang}: its PodGroup does not exist, or has no minMember or minCount")
+    GANG_INCOMPLETE = (Cause.GANG, "gang {gang} waits for its pods: {here} of {size} exist")
+    OTHER_GATE = (Cause.GATE, "held by another scheduling gate: {gates}")
+    UNREADABLE = (Cause.REQUEST, "{text}")
+    """In the words of whoever read the request."""
+
+    def __init__(self, cause: Cause, sentence: str) -> None:
+        self.cause = cause
+        self.sentence = sentence
+
+    def reason(self, **parameters: object) -> "WaitReason":
+        """A reason of this code; `parameters` are those of its sentence."""
+        return WaitReason(self, parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitReason:
+    """Why one pod waits; equal when the sentences are."""
+
+    code: Code
+    parameters: Mapping[str, object]
+
+    def __str__(self) -> str:
+        return self.code.sentence.format(**self.parameters)
+
+
+NOT_REACHED = Code.NOT_REACHED.reason()

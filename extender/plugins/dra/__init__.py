@@ -1,0 +1,1 @@
+"""NVIDIA's driver for dynamic resource allocation (DRA): GPUs that kube-scheduler allocates to ResourceClaims."""

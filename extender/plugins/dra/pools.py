@@ -1,0 +1,161 @@
+"""Which nodes have GPUs that are allocated to ResourceClaims, which of them are allocated, and who asks for them."""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+from extender.core.resources.nodes import NodeOffer
+from extender.core.resources.requests import GpuRequest
+from extender.kube import objects
+from extender.kube.indexes import Index
+from extender.kube.watches.feeds import Feed
+from extender.plugins.dra.objects import ResourceClaim, ResourceSlice
+from extender.plugins.dra.reading import DRIVER, Inventory, allocated_devices, newest_complete, read_inventory
+from extender.plugins.dra.reading import read_request as read_claims
+from extender.plugins.holdings import Holding, whole_gpus
+from extender.plugins.protocol import DevicePlugin, NodeReading, Stock
+
+_API: Final = "/apis/resource.k8s.io/v1"
+
+
+class Dra(DevicePlugin):
+    """NVIDIA's DRA driver. kube-scheduler hands its GPUs out, so it is told nothing with a Binding."""
+
+    name = "dra"
+
+    def stock(self, reading: NodeReading) -> Stock | None:
+        return DevicePools(reading)
+
+
+class DevicePools:
+    """ResourceSlices and ResourceClaims of NVIDIA's driver. Not thread-safe; every method returns at once."""
+
+    feeds = (
+        Feed("slices", f"{_API}/resourceslices", ResourceSlice, served_at=_API),
+        Feed("claims", f"{_API}/resourceclaims", ResourceClaim, served_at=_API),
+    )
+
+    def __init__(self, reading: NodeReading) -> None:
+        self._reading = reading
+        self._slices: dict[str, ResourceSlice] = {}  # by uid
+        self._slices_on: Index[ResourceSlice] = Index()  # by node and uid
+        self._nodes_of: Index[str] = Index()  # by pool and a slice's uid
+        self._inventories: dict[str, Inventory] = {}  # by node
+        self._claims: dict[str, ResourceClaim] = {}  # by uid
+        self._claim_at: dict[str, str] = {}  # uid by namespace/name
+        self._allocated: Index[list[str]] = Index()  # devices by pool and a claim's uid
+        self._served: Index[str] = Index()  # allocated claims by the uids of the pod and the claim
+        self.num_allocated: Counter[str] = Counter()
+        """Devices that claims hold, by namespace."""
+
+    def offer_of(self, node: str) -> NodeOffer | None:
+        inventory = self._inventories.get(node)
+        return inventory.offer if inventory else None
+
+    def holdings_on(self, node: str) -> list[Holding]:
+        """What ResourceClaims hold of a node's GPUs. Partitions of one, or a device that claims share, count once."""
+        inventory = self._inventories.get(node)
+        if inventory is None:
+            return []
+        holdings: list[Holding] = []
+        seen: set[int] = set()
+        for pool in sorted({item.spec.pool.name for item in self._slices_on.of(node).values()}):
+            for devices in self._allocated.of(pool).values():
+                indices = [inventory.index_of.get((pool, device)) for device in devices]
+                gpus = sorted({index for index in indices if index is not None} - seen)
+                seen.update(gpus)
+                holdings.append(whole_gpus(len(gpus) + indices.count(None), gpus))
+        return holdings
+
+    def serves(self, pod_uid: str) -> bool:
+        return bool(self._served.of(pod_uid))
+
+    def request_of(self, pod: objects.Pod) -> GpuRequest | None:
+        """What a pod asks by claims that have no devices yet."""
+        named = (*(pod.spec.resource_claims or ()), *(pod.status.resource_claim_statuses or ()))
+        names = {claim.resource_claim_name for claim in named}
+        uids = {self._claim_at.get(f"{pod.metadata.namespace}/{name}", "") for name in names if name}
+        claims = [self._claims[uid] for uid in sorted(uids - {""})]
+        return read_claims(claim for claim in claims if claim.status.allocation is None)
+
+    def upsert(self, item: ResourceSlice | ResourceClaim) -> set[str]:
+        nodes = self.remove(type(item), item.metadata.uid)
+        return nodes | (self._add_slice(item) if isinstance(item, ResourceSlice) else self._add_claim(item))
+
+    def remove(self, kind: type, uid: str) -> set[str]:
+        return self._remove_slice(uid) if kind is ResourceSlice else self._remove_claim(uid)
+
+    def keep(self, kind: type, uids: Collection[str]) -> set[str]:
+        known = self._slices if kind is ResourceSlice else self._claims
+        return set().union(*(self.remove(kind, uid) for uid in known.keys() - uids))
+
+    # Slices
+
+    def _add_slice(self, item: ResourceSlice) -> set[str]:
+        uid, node = item.metadata.uid, item.spec.node_name
+        if item.spec.driver != DRIVER or not node:
+            return set()
+        self._slices[uid] = item
+        self._slices_on.put(node, uid, item)
+        self._nodes_of.put(item.spec.pool.name, uid, node)
+        self._take_stock(node)
+        return {node}
+
+    def _remove_slice(self, uid: str) -> set[str]:
+        item = self._slices.pop(uid, None)
+        if item is None or not item.spec.node_name:
+            return set()
+        self._slices_on.pop(item.spec.node_name, uid)
+        self._nodes_of.pop(item.spec.pool.name, uid)
+        self._take_stock(item.spec.node_name)
+        return {item.spec.node_name}
+
+    def _take_stock(self, node: str) -> None:
+        """Read a node's complete pools."""
+        pools: dict[str, list[ResourceSlice]] = {}
+        for item in self._slices_on.of(node).values():
+            pools.setdefault(item.spec.pool.name, []).append(item)
+        slices = [item for pool in sorted(pools) for item in newest_complete(pools[pool])]
+        if slices:
+            self._inventories[node] = read_inventory(slices, self._reading)
+        else:
+            self._inventories.pop(node, None)
+
+    # Claims
+
+    def _add_claim(self, claim: ResourceClaim) -> set[str]:
+        uid, namespace = claim.metadata.uid, claim.metadata.namespace
+        self._claims[uid] = claim
+        self._claim_at[_key(claim)] = uid
+        devices = allocated_devices(claim)
+        for pool, device in devices:
+            self._allocated.put(pool, uid, [*self._allocated.of(pool).get(uid, ()), device])
+        if devices:
+            self.num_allocated[namespace] += len(devices)
+        for consumer in (claim.status.reserved_for or ()) if claim.status.allocation else ():
+            self._served.put(consumer.uid, uid, uid)
+        return self._nodes_with(devices)
+
+    def _remove_claim(self, uid: str) -> set[str]:
+        claim = self._claims.pop(uid, None)
+        if claim is None:
+            return set()
+        namespace = claim.metadata.namespace
+        if self._claim_at.get(_key(claim)) == uid:
+            del self._claim_at[_key(claim)]
+        devices = allocated_devices(claim)
+        for pool, _ in devices:
+            self._allocated.pop(pool, uid)
+        self.num_allocated[namespace] -= len(devices)
+        if not self.num_allocated[namespace]:
+            del self.num_allocated[namespace]
+        for consumer in claim.status.reserved_for or ():
+            self._served.pop(consumer.uid, uid)
+        return self._nodes_with(devices)
+
+    def _nodes_with(self, devices: Collection[tuple[str, str]]) -> set[str]:
+        return {node for pool, _ in devices for node in self._nodes_of.of(pool).values()}
+
+
+def _key(claim: ResourceClaim) -> str:
+    return f"{claim.metadata.namespace}/{claim.metadata.name}"

@@ -1,0 +1,161 @@
+"""gpushare (Aliyun): GPUs shared by memory, named by index; every GPU of a node counts as equally large.
+
+Its device plugin takes, of the node's pending pods that are assumed and not yet assigned, the one assumed first whose
+memory is what the kubelet asks for, hands it the GPU of its index and marks it as assigned. Nothing enforces the
+memory, unless Aliyun's own cGPU kernel module is there.
+
+Read in AliyunContainerService/gpushare-scheduler-extender c0b6141 (`pkg/utils`, `pkg/cache/nodeinfo.go`) and
+gpushare-device-plugin 45fb8b8 (`pkg/gpu/nvidia/allocate.go`, `podmanager.go`, `podutils.go`, `nvidia.go`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from extender.core.resources.gpu_models import UNKNOWN_MODEL
+from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, NodeOffer
+from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
+from extender.kube import objects
+from extender.plugins.formats import (
+    ContainerResources,
+    asked_number,
+    asks_any,
+    containers_of,
+    parts_offer,
+    whole_number,
+    whole_quantity,
+    with_conditions,
+)
+from extender.plugins.holdings import Holding, Part
+from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, NodeReading, UnreadableError
+
+MEMORY_RESOURCE: Final = "aliyun.com/gpu-mem"
+COUNT_RESOURCE: Final = "aliyun.com/gpu-count"
+
+INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+GPU_MEMORY: Final = "ALIYUN_COM_GPU_MEM_DEV"
+POD_MEMORY: Final = "ALIYUN_COM_GPU_MEM_POD"
+ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+
+_GIB: Final = 1024
+_MAX_GIB: Final = 300
+"""The plugin counts in GiB, or in MiB with `--memory-unit=MiB`, and says nowhere in which. No GPU has more than so
+many GiB, and nobody asks for less than so many MiB: a CUDA context alone takes them."""
+
+
+class GpuShare(DevicePlugin):
+    """Nodes whose kubelet counts GPU memory."""
+
+    name = "gpushare"
+    resources = (MEMORY_RESOURCE,)
+    written = frozenset({INDEX, GPU_MEMORY, POD_MEMORY, ASSIGNED, ASSUME_TIME})
+    told = parts = True
+
+    def owns(self, node: objects.Node) -> bool:
+        return MEMORY_RESOURCE in (node.status.allocatable or ()) or MEMORY_RESOURCE in (node.status.capacity or ())
+
+    def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
+        return read_register(node.status.capacity or {}, node.status.allocatable or {})
+
+    def request(self, pod: objects.Pod) -> PodRequest | None:
+        units = asked_units(containers_of(pod.spec)) if self.concerns(pod) else 0
+        return with_conditions(pod, read_request(units)) if units else None
+
+    def concerns(self, pod: objects.Pod) -> bool:
+        return asks_any(pod.spec, self.resources)
+
+    def holding(self, pod: objects.Pod) -> Holding | None:
+        if not self.concerns(pod):
+            return None
+        try:
+            asked = asked_units(containers_of(pod.spec))
+        except RequestError as error:
+            raise UnreadableError(str(error)) from error
+        return read_holding(pod.metadata.annotations or {}, asked)
+
+    def handover(
+        self, pod: objects.Pod, gpus: Sequence[AssignedGpu], node: objects.Node, decided_at: float
+    ) -> Handover:
+        first, at_ns = gpus[0], int(decided_at * 1_000_000_000)
+        return Handover(binding_annotations(containers_of(pod.spec), first.index, first.memory_mib, at_ns))
+
+
+def read_register(
+    capacity: Mapping[str, str | int | float], allocatable: Mapping[str, str | int | float]
+) -> NodeOffer | None:
+    """What a node's plugin offers, None when there is none. Raises UnreadableError.
+
+    The plugin writes its number of GPUs into the capacity. Memory that is there and not allocatable belongs to
+    unhealthy GPUs of unknown index.
+    """
+    if MEMORY_RESOURCE not in capacity and MEMORY_RESOURCE not in allocatable:
+        return None
+    installed = {**allocatable, **capacity}
+    try:
+        units = whole_quantity(installed, MEMORY_RESOURCE)
+        count = whole_quantity(installed, COUNT_RESOURCE)
+        offered = min(whole_quantity(allocatable, MEMORY_RESOURCE), units)
+    except UnreadableError as error:
+        raise UnreadableError(f"{error}: its GPUs are not offered") from None
+    if not units or not count:
+        raise UnreadableError(f"{MEMORY_RESOURCE} is {units} and {COUNT_RESOURCE} {count}: nothing to offer")
+    memory_mib = (units // count) * unit_mib(units // count)
+    if memory_mib > MAX_MEMORY_MIB or not memory_mib:
+        raise UnreadableError(f"{MEMORY_RESOURCE}: {memory_mib} MiB can't be a GPU's memory")
+    warnings = []
+    if count > MAX_GPUS_PER_NODE:
+        warnings.append(f"{count} GPUs on one node: only {MAX_GPUS_PER_NODE} of them are used")
+    gpus = dict.fromkeys(range(min(count, MAX_GPUS_PER_NODE)), Gpu(UNKNOWN_MODEL, memory_mib))
+    return parts_offer(gpus, warnings, withheld=-(-(units - offered) // (units // count)))
+
+
+def read_request(units: int) -> GpuRequest:
+    """What so many units ask: a share of one GPU by memory."""
+    return GpuRequest(1, AskedUnit.PART, units * unit_mib(units))
+
+
+def read_holding(annotations: Mapping[str, str], asked: int) -> Holding | None:
+    """What a bound pod holds by gpushare's annotations and the units that it has `asked`, whichever is more; None when
+    by neither. Raises UnreadableError."""
+    if INDEX not in annotations and POD_MEMORY not in annotations:
+        if not asked:
+            return None
+        raise UnreadableError(f"requests {MEMORY_RESOURCE} but has no {INDEX}: its GPU is unknown")
+    try:
+        index = whole_number(annotations.get(INDEX, ""), INDEX)
+        units = max(whole_number(annotations.get(POD_MEMORY, str(asked)), POD_MEMORY), asked)
+    except UnreadableError as error:
+        raise UnreadableError(f"{error}: its GPU is unknown") from None
+    memory_mib = units * unit_mib(units)
+    if index >= MAX_GPUS_PER_NODE or memory_mib > MAX_MEMORY_MIB:
+        raise UnreadableError(f"{INDEX} {index} or {POD_MEMORY} {units} is out of range")
+    return Holding(1, (Part(index, 0, memory_mib),))
+
+
+def binding_annotations(
+    containers: Sequence[ContainerResources], index: int, gpu_memory_mib: int, wall_now_ns: int
+) -> dict[str, str]:
+    """What gpushare's plugin has to find on a pod that gets a GPU, {} for a pod that it never sees.
+
+    `wall_now_ns` is Unix time in nanoseconds: it serves equal pods in that order.
+    """
+    units = asked_units(containers)
+    if not units:
+        return {}
+    return {
+        INDEX: str(index),
+        GPU_MEMORY: str(gpu_memory_mib // unit_mib(units)),
+        POD_MEMORY: str(units),
+        ASSIGNED: "false",
+        ASSUME_TIME: str(wall_now_ns),
+    }
+
+
+def unit_mib(units: int) -> int:
+    """MiB of one unit, told by the number of units of one GPU or pod."""
+    return _GIB if units <= _MAX_GIB else 1
+
+
+def asked_units(containers: Sequence[ContainerResources]) -> int:
+    """Units of memory that a pod's containers ask, as the plugin counts them. Raises RequestError."""
+    return sum(asked_number(container, MEMORY_RESOURCE) or 0 for container in containers if not container.init)

@@ -1,0 +1,1 @@
+"""HAMi: GPUs shared by memory and compute, named by UUID."""

@@ -1,0 +1,47 @@
+"""What a node offers, from whoever says so.
+
+Kerf's own annotation knows most and is asked first, then the node's device plugin, then what the kubelet offers with
+the labels of GPU Feature Discovery. A source that is there and can't be read makes the node offer nothing, until it
+can: a GPU that it calls broken or taken must not be given away.
+"""
+
+from dataclasses import replace
+from fractions import Fraction
+
+from extender.core.resources.nodes import NodeOffer, read_node
+from extender.core.resources.quantities import MIB, parse_quantity
+from extender.kube import objects
+from extender.plugins.kerf import GPUS, merged, read_gpus
+from extender.plugins.protocol import NodeReading, UnreadableError
+from extender.plugins.registry import plugin_of
+
+
+def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
+    """What a node offers; never fails, and says in `warnings` what it could not read."""
+    allocatable = node.status.allocatable or {}
+    kubelet = read_node(
+        allocatable,
+        node.metadata.labels or {},
+        memory_tolerance_frac=reading.memory_tolerance_frac,
+        aliases=reading.aliases,
+    )
+    try:
+        own = plugin_of(node).offer(node, reading)
+        offer = kubelet if own is None else replace(own, mig=own.mig or kubelet.mig)
+        text = (node.metadata.annotations or {}).get(GPUS)
+        return offer if text is None else merged(read_gpus(text, reading), offer, allocatable)
+    except UnreadableError as error:
+        warnings = (*kubelet.warnings, f"{error}; the node offers no GPUs until it can be read")
+        return replace(kubelet, allocatable_units=0, mig=(), warnings=warnings)
+
+
+def read_capacity(node: objects.Node) -> tuple[int, int]:
+    """A node's allocatable CPU in milli and main memory in MiB, 0 where that can't be read."""
+
+    def amount(resource: str) -> Fraction | int:
+        try:
+            return parse_quantity(str((node.status.allocatable or {}).get(resource, 0)))
+        except ValueError:
+            return 0
+
+    return int(amount("cpu") * 1000), int(amount("memory") // MIB)

@@ -1,0 +1,90 @@
+"""What a pod's containers request of a resource of any kind, as kube-scheduler counts it."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil
+from typing import Final
+
+from extender.core.resources.nodes import GPU_RESOURCE, MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
+from extender.core.resources.pod_resources import Container, mig_devices, resource_units, total_request
+from extender.core.resources.quantities import MIB
+from extender.core.resources.requests import AskedUnit, RequestError
+from extender.kube import objects
+from extender.kube.objects import requests_of
+
+_MAX_REMEMBERED_CHARS: Final = 64
+
+
+def requested(spec: objects.PodSpec, resource: str) -> Fraction | int:
+    """A pod's request of one resource. Raises RequestError.
+
+    What is said for the pod as a whole beats the sum of its containers: `PodRequests` of
+    k8s.io/component-helpers/resource/helpers.go. A limit alone counts as the request, as the API server defaults it.
+    """
+    overhead = spec.overhead or {}
+    of_pod = spec.resources if _is_for_pods(resource) else None
+    if of_pod and resource in (of_pod.requests or ()):
+        return total_request(resource, [Container(of_pod.requests or {})], (), overhead)
+    containers, init_containers = (
+        [Container(requests_of(item.resources), sidecar=item.restart_policy == "Always") for item in items or ()]
+        for items in (spec.containers, spec.init_containers)
+    )
+    asked = any(resource in container.requests for container in (*containers, *init_containers))
+    if of_pod and not asked and resource in (of_pod.limits or ()):
+        return total_request(resource, [Container(of_pod.limits or {})], (), overhead)
+    return total_request(resource, containers, init_containers, overhead)
+
+
+def _is_for_pods(resource: str) -> bool:
+    """Whether the API server takes a resource for a pod as a whole."""
+    return resource in ("cpu", "memory") or resource.startswith("hugepages-")
+
+
+def read_compute(spec: objects.PodSpec) -> tuple[int, int]:
+    """CPU in milli and main memory in MiB that a pod requests; 0 where unreadable."""
+    containers = spec.containers or ()
+    if len(containers) == 1 and not (spec.init_containers or spec.overhead or spec.resources):  # most pods of a cluster
+        asked = requests_of(containers[0].resources)
+        cpu, memory = str(asked.get("cpu", 0)), str(asked.get("memory", 0))
+        if len(cpu) + len(memory) <= _MAX_REMEMBERED_CHARS:
+            return _compute_of_one(cpu, memory)
+    return _compute_of(spec)
+
+
+@lru_cache(maxsize=4096)
+def _compute_of_one(cpu: str, memory: str) -> tuple[int, int]:
+    resources = objects.Resources(requests={"cpu": cpu, "memory": memory})
+    return _compute_of(objects.PodSpec(containers=[objects.Container(resources=resources)]))
+
+
+def _compute_of(spec: objects.PodSpec) -> tuple[int, int]:
+    return ceil(_readable(spec, "cpu") * 1000), ceil(_readable(spec, "memory") / MIB)
+
+
+def _readable(spec: objects.PodSpec, resource: str) -> Fraction | int:
+    try:
+        return requested(spec, resource)
+    except RequestError:
+        return 0
+
+
+def gpu_units(spec: objects.PodSpec) -> tuple[int, AskedUnit, tuple[tuple[str, int], ...]]:
+    """GPU units of a pod's resources, their kind, and its MIG devices. Raises RequestError."""
+    containers, init_containers = (
+        [Container(_gpus_of(requests_of(item.resources)), item.restart_policy == "Always") for item in items or ()]
+        for items in (spec.containers, spec.init_containers)
+    )
+    overhead = _gpus_of(spec.overhead)
+    if not overhead and not any(container.requests for container in (*containers, *init_containers)):
+        return 0, AskedUnit.GPU, ()  # most pods of a cluster: spared the arithmetic
+    units, unit = resource_units(containers, init_containers, overhead)
+    return units, unit, mig_devices(containers, init_containers, overhead)
+
+
+def _gpus_of(quantities: Mapping[str, str | int | float] | None) -> Mapping[str, str | int | float]:
+    return {
+        name: value
+        for name, value in (quantities or {}).items()
+        if name in (GPU_RESOURCE, SHARED_GPU_RESOURCE) or name.startswith(MIG_RESOURCE_PREFIX)
+    }

@@ -1,0 +1,145 @@
+"""What a pod object means to Kerf: its request, and what it holds once it is bound."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from extender.core.annotations import POLICY, read_priority, read_request
+from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
+from extender.kube import objects
+from extender.kube.patterns import pattern_reader
+from extender.plugins.holdings import NOTHING, Holding, Part
+from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_SHARE, ASSIGNMENT, assigned_gpus, assigned_parts
+from extender.plugins.pod_resources import gpu_units, read_compute
+from extender.plugins.protocol import DevicePlugin, UnreadableError
+from extender.plugins.registry import NATIVE, plugins
+
+
+def read_pod_request(pod: objects.Pod) -> PodRequest:
+    """What a pod asks for. Raises RequestError with a sentence for its author."""
+    request = next((asked for plugin in plugins() if (asked := plugin.request(pod)) is not None), None)
+    annotations = pod.metadata.annotations or {}
+    if request is None:
+        units, unit, mig = gpu_units(pod.spec)
+        patterns = pattern_reader(pod.spec.node_name)
+        request = read_request(units, unit, annotations, pod.metadata.labels or {}, patterns, mig)
+    request = completed(request, pod)
+    if request.gpus and annotations and not pod.spec.node_name:
+        stale = tuple(key for key in ASSIGNMENT if key in annotations)
+        return replace(request, stale=stale) if stale else request
+    return request
+
+
+def completed(request: PodRequest, pod: objects.Pod) -> PodRequest:
+    """With the pod's priority, CPU and main memory, where it asks for GPUs at all. Raises RequestError."""
+    if request.gpus is None:
+        return request
+    priority = read_priority(pod.metadata.labels or {}, pod.spec.priority)
+    cpu_milli, memory_mib = read_compute(pod.spec)
+    return replace(request, priority=priority, cpu_milli=cpu_milli, memory_mib=memory_mib)
+
+
+def read_policy(pod: objects.Pod) -> str:
+    """The policy that a pod chooses, "" for the deployment's."""
+    return (pod.metadata.annotations or {}).get(POLICY, "").strip()
+
+
+def has_soft_preferences(spec: objects.PodSpec) -> bool:
+    """Whether the pod states preferences that kube-scheduler's own plugins should weigh among good nodes."""
+    affinity = spec.affinity
+    if affinity and any(
+        term and term.preferred for term in (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
+    ):
+        return True
+    return any(item.when_unsatisfiable == "ScheduleAnyway" for item in spec.topology_spread_constraints or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a bound pod says that it holds."""
+
+    native: Holding = NOTHING
+    """On the nodes of most plugins."""
+    elsewhere: Mapping[str, Holding] = field(default_factory=dict)
+    """On those of plugins by whose words it is something else, by the plugin's name."""
+
+    def on(self, plugin: DevicePlugin) -> Holding:
+        """What that comes to on a node of a plugin."""
+        return self.elsewhere.get(plugin.name, self.native)
+
+    def __bool__(self) -> bool:
+        return bool(self.native) or any(self.elsewhere.values())
+
+
+_HOLDS_NOTHING: Final = Reading()
+
+
+def read_holdings(pod: objects.Pod) -> tuple[Reading, str]:
+    """What a bound pod holds on a node of each plugin, whoever placed it; and what could not be read of it."""
+    native, fault = read_holding(pod)
+    shared = ASSIGNED_SHARE in (pod.metadata.annotations or ())
+    elsewhere = {}
+    for plugin in plugins():
+        if plugin.concerns(pod) or (shared and plugin.parts):
+            holding, its_fault = read_holding(pod, plugin)
+            fault = fault or its_fault
+            if holding != native:
+                elsewhere[plugin.name] = holding
+    return (Reading(native, elsewhere) if native or elsewhere else _HOLDS_NOTHING), fault
+
+
+def read_holding(pod: objects.Pod, plugin: DevicePlugin = NATIVE) -> tuple[Holding, str]:
+    """What a bound pod holds on a node of a plugin, whoever placed it, and what could not be read of it, "" when all
+    could.
+
+    Never fails, and in doubt something is held rather than free: a share that can't be read is a whole GPU, indices
+    that can't be are unknown ones. What its spec asks, which nobody can change, is held at least; where it asks for
+    whole GPUs of a kubelet they are held whole, and a pod that asks for none has none, whatever its annotations say.
+    """
+    annotations = pod.metadata.annotations or {}
+    fault = ""
+    gpus: tuple[int, ...] = ()
+    try:
+        gpus = assigned_gpus(annotations)
+        if not gpus and (holding := plugin.holding(pod)) is not None:
+            return holding, ""
+    except UnreadableError as error:
+        fault = str(error)
+    gpu_request: GpuRequest | None = None
+    mig: tuple[tuple[str, int], ...] = ()
+    try:
+        gpu_request = read_pod_request(pod).gpus
+        units = (gpu_request.count or len(gpus) or 1) if gpu_request else 0
+        mig = gpu_request.mig if gpu_request else ()
+        if not units:
+            return NOTHING, fault or (gpus and f"{ASSIGNED_GPUS}: the pod asks for no GPU, and holds none") or ""
+    except RequestError as error:
+        fault = fault or str(error)
+        try:
+            units, _, mig = gpu_units(pod.spec)
+        except RequestError:
+            units = 1
+    if mig:
+        return Holding(0, (), mig), fault
+    if units and gpus and len(gpus) != units:
+        # Written by somebody else: the number is certain, the indices are not.
+        gpus, fault = (), fault or f"{ASSIGNED_GPUS}: names {len(gpus)} GPUs, while the pod asks for {units}"
+    if gpu_request and gpu_request.unit is AskedUnit.GPU and not plugin.parts:
+        gpu_request = None  # the kubelet gives whole GPUs
+    try:
+        return Holding(units or len(gpus), assigned_parts(annotations, gpus, gpu_request)), fault
+    except UnreadableError as error:
+        return Holding(units or len(gpus), tuple(Part(gpu) for gpu in gpus)), fault or str(error)
+
+
+_GENERATED_SUFFIX: Final = re.compile(r"-[0-9a-z]*[0-9][0-9a-z]*$")
+"""What controllers append to a name: a ReplicaSet's hash, a run's number or time."""
+
+
+def owner_of(metadata: objects.Metadata) -> str:
+    """The controller whose pods are alike: `namespace/Kind/name`, without a generated suffix; the pod's own name where
+    nobody controls it."""
+    controllers = [owner for owner in metadata.owner_references or () if owner.controller]
+    kind, name = (controllers[0].kind, controllers[0].name) if controllers else ("Pod", metadata.name)
+    return f"{metadata.namespace}/{kind}/{_GENERATED_SUFFIX.sub('', name)}"

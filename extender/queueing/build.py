@@ -1,0 +1,42 @@
+"""The queue, as the settings want it."""
+
+import time
+from collections.abc import Callable
+
+from extender.core.resources.requests import GpuRequest
+from extender.kube.watches.feeds import PENDING_PODS
+from extender.queueing.controller import QueueController
+from extender.queueing.options import Options
+from extender.scheduling.build import Foundation
+from extender.scheduling.placer import Placer, PodIdentity
+from extender.scheduling.waking.unbound_pods import UnboundPods
+from extender.settings.tree import Settings
+
+
+def build_queue(
+    settings: Settings,
+    base: Foundation,
+    placer: Placer,
+    unbound: UnboundPods,
+    takes_more: Callable[[GpuRequest], bool],
+    why_refused: Callable[[PodIdentity], str],
+) -> QueueController | None:
+    """The queue's controller, None where no queue is wanted; `takes_more` and `why_refused` as of `QueueController`."""
+    if not settings.queue.enabled:
+        return None
+    controller = QueueController(
+        base.transport,
+        base.mirror.hub,
+        base.ledger,
+        placer,
+        Options.of(settings.queue, settings.decisions.policy),
+        clock=base.clock,
+        wall_clock=time.time,
+        standby=base.fence.fault,
+        mirror_fault=base.mirror.fault,
+        page_size=settings.cluster.page_size,
+        takes_more=takes_more,
+        why_refused=why_refused,
+    )
+    base.mirror.hub.subscribe(PENDING_PODS, unbound)  # one watch serves both
+    return controller

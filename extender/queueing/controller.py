@@ -1,0 +1,273 @@
+"""The queue's controller: it looks at what waits, plans a round, and has it carried out.
+
+Sync, order, plan, reserve, nominate, open, verify: each round is one such story, and holds nothing that the API server
+does not: after a restart pods behind the gate are planned anew. One that has lost its node and finds no other takes its
+place in the order again, and is nominated anew.
+
+The next round is planned while the writes of the last one go on, so that neither the API server nor kube-scheduler
+waits for a plan; how many pods are between plan and binding is bounded.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from extender.core.durations import Durations
+from extender.core.orders import Order
+from extender.core.resources.requests import GpuRequest
+from extender.kube import objects
+from extender.kube.background import Tasks
+from extender.kube.client import ClusterError, Transport
+from extender.kube.paths import NAMESPACES_PATH
+from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, WatchHub
+from extender.kube.watches.reflector import Reflector
+from extender.ledger.ledger import Ledger
+from extender.planning.wait_reasons import Code, WaitReason
+from extender.queueing.dispatch import Dispatcher
+from extender.queueing.gang_eviction import GangEviction
+from extender.queueing.gangs import Gangs, units_of
+from extender.queueing.node_view import NodeBook
+from extender.queueing.opt_in import Namespaces, opted_out
+from extender.queueing.options import Counts, Options
+from extender.queueing.pods.backlog import Backlog
+from extender.queueing.pods.entries import Entry, Stage
+from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
+from extender.queueing.pods.notes import Notes
+from extender.queueing.quota_use import QuotaUse
+from extender.queueing.round_planner import RoundPlanner, in_order
+from extender.queueing.running_pods import RunningPods, learn_finished
+from extender.scheduling.placer import Placer, PodIdentity
+from extender.scheduling.queue_rules import QueueRules
+
+logger = logging.getLogger(__name__)
+
+_NAMESPACES: Final = Feed("namespaces", NAMESPACES_PATH, objects.Node)
+
+
+class QueueController(QueueRules):
+    """Runs from `start` to `stop`: writes nothing on a standby, and plans nothing while the mirror is not current."""
+
+    def __init__(  # noqa: PLR0913 - what it works with
+        self,
+        transport: Transport,
+        hub: WatchHub,
+        ledger: Ledger,
+        placer: Placer,
+        options: Options,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        standby: Callable[[], str],
+        mirror_fault: Callable[[], str],
+        page_size: int = 500,
+        takes_more: Callable[[GpuRequest], bool] = lambda request: False,
+        why_refused: Callable[[PodIdentity], str] = lambda pod: "",
+    ) -> None:
+        """`takes_more`: whether a pod takes more of a GPU's worth than its part of it; it gives way for
+        `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
+        did not.
+        """
+        self._transport = transport
+        self._ledger = ledger
+        self._placer = placer
+        self._options = options
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._standby = standby
+        self._mirror_fault = mirror_fault
+        self._dirty = asyncio.Event()
+        self._planned_version = -1
+        self._planned_at = float("-inf")
+        self._takes_more = takes_more
+        self._why_refused = why_refused
+        self.backlog = Backlog(clock, self._dirty.set, self._left)
+        self.counts = Counts()
+        self.durations = Durations()
+        self.tasks = Tasks()
+        self.nodes = NodeBook(self._dirty.set)
+        self._namespaces = Namespaces(self._dirty.set)
+        self._running = RunningPods(self.durations, wall_clock)
+        self._use = QuotaUse(options.quotas, ledger, self.backlog, self._running, clock)
+        self._gangs = Gangs(transport, clock, page_size)
+        self.gang_eviction = GangEviction(
+            transport, self._gangs, self._running.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
+        )
+        writer = PodWriter(transport)
+        self.dispatcher = Dispatcher(writer, ledger, placer, self.nodes, self.counts, clock, self._dirty.set)
+        self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self._use.by_namespace, clock)
+        self._notes = Notes(writer, clock)
+        self._own: dict[str, Reflector[Any]] = {
+            "waiting pods": hub.subscribe(PENDING_PODS, self.backlog),
+            "namespaces": hub.subscribe(_NAMESPACES, self._namespaces),
+        }
+        self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
+        """All that a round goes by; what is not the queue's own begins and ends with the mirror of the cluster."""
+        if options.order is Order.KERF or options.fair_share or options.quotas.gpus or options.gang_timeout_s:
+            self.reflectors["running pods"] = hub.subscribe(BOUND_PODS, self._running)
+
+    def start(self) -> None:
+        """Begin, in the running event loop."""
+        for name, reflector in self._own.items():
+            self.tasks.begin(f"queue's mirror of {name}", reflector.run, needed=False)
+        self.tasks.begin("queue", self._run, needed=False)
+        if self._options.order is Order.KERF:
+            self.tasks.begin("queue's list of finished pods", self._learn, needed=False)
+        if self._options.gang_timeout_s:
+            self.tasks.begin("eviction of incomplete gangs", self.gang_eviction.run, needed=False)
+
+    async def stop(self) -> None:
+        """End; what has been sent may take effect yet."""
+        await self.tasks.end()
+        await self.dispatcher.stop()
+
+    @property
+    def num_unread(self) -> int:
+        """Objects set aside because they can't be read, counted each time that they came."""
+        return sum(reflector.num_unread for reflector in self._own.values())
+
+    def fault(self) -> str:
+        """Why nothing can be planned now, "" when it can."""
+        for name, reflector in self.reflectors.items():
+            if not reflector.synced:
+                error = f": {reflector.last_error}" if reflector.last_error else ""
+                return f"{name} of the queue are not synced yet{error}"
+        return self._mirror_fault()
+
+    def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
+        """Why a pod that the queue has not let go may not have its GPUs, "" when it may."""
+        known = all(reflector.synced for reflector in self.reflectors.values())
+        return self._use.refusal(pod, request, known=known)
+
+    def kept_from(self, uid: str) -> frozenset[str]:
+        """Nodes that a pod let go has to leave to the first in the order that has no room."""
+        return self._planner.kept_from(self.backlog.entries.get(uid))
+
+    def will_nominate(self, uid: str) -> bool:
+        """Whether a pod let go is planned anew, so that nobody else need wake it."""
+        entry = self.backlog.entries.get(uid)
+        return entry is not None and bool(entry.lost) and entry.planned is not None
+
+    def notes(self, uid: str) -> dict[str, str]:
+        """Annotations of a pod that is bound to another node than it was nominated for, none for all others."""
+        entry, claim = self.backlog.entries.get(uid), self._ledger.claim(uid)
+        if entry is None or claim is None or not entry.node or claim.node == entry.node:
+            return {}
+        refused = self._why_refused(PodIdentity.of(entry.pod))
+        why = refused or ("kube-scheduler did not take it" if entry.node in self.nodes else "the node is gone")
+        number = entry.num_lost + (not entry.lost)
+        return {NOMINATION_LOST: f"{number}. {entry.lost or f'{entry.node}: {why}'}"}
+
+    async def run_round(self) -> None:
+        """Let go what must not wait any longer, then plan the others and carry the plan out, to the last write."""
+        await self.begin_round()
+        await self.dispatcher.finish()
+
+    async def begin_round(self) -> None:
+        """A round whose last writes are still to come."""
+        now = self._clock()
+        if self._standby():
+            return
+        for entry in (*self.backlog.recall(now), *self.backlog.notice_lost(now)):
+            self._placer.release(entry.uid)
+        await self._release(now)
+        if self.fault():
+            return
+        self.backlog.forget_kinds()
+        waiting = [
+            entry
+            for entry in self.backlog.entries.values()
+            if entry.stage.waits and entry.planned is not None and not self.dispatcher.found_a_node(entry)
+        ]
+        window, limits = self._planner.windows(waiting)
+        if window < self._options.max_open / 4:
+            return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
+        units = await units_of(waiting, self._gangs)
+        ready = in_order(
+            [unit for unit in units if unit.pods and not unit.missing],
+            self._wall_clock(),
+            self._options,
+            self._use.by_namespace(),
+            self.durations,
+            self._takes_more,
+        )
+        self._planned_at = now
+        if ready:
+            plan, batch, names = await self._planner.plan(ready, window, limits)
+            self.counts.rounds += 1
+            self.counts.round_s = self._clock() - now
+            await self.dispatcher.carry_out(plan, names, batch)
+            for position, why in plan.unassigned.items():
+                _skip(batch[position][0], why)
+        for unit in units:
+            for entry in unit.entries:
+                _skip(entry, unit.missing)
+        still = self.backlog.waiting()
+        for entry in still:
+            _skip(entry, entry.fault)
+        self.dispatcher.withdraw(still)
+        self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
+
+    async def _release(self, now: float) -> None:
+        """Open the gates of pods that no longer opt in, and of those that have waited too long."""
+        limit_s = self._options.fail_open_s
+        for entry in self.backlog.lost():
+            if opted_out(entry.pod, self._namespaces):
+                entry.give_up()
+        for entry in self.backlog.waiting():
+            if entry.stage is not Stage.GATED:
+                continue  # somebody else has opened it while the ones before were written to
+            if why := opted_out(entry.pod, self._namespaces):
+                await self.dispatcher.open_without_node(entry, why, by_kerf=False)
+            elif limit_s > 0 and now - entry.seen >= limit_s:
+                self.counts.failed_open += 1
+                await self.dispatcher.open_without_node(entry, f"fail-open after {limit_s:g} s", by_kerf=True)
+
+    def _left(self, entry: Entry) -> None:
+        """A pod has its node, or is gone."""
+        claim = self._ledger.claim(entry.uid)
+        if entry.stage.behind_gate:
+            self._ledger.release(entry.uid)
+        elif entry.node and not entry.lost and (claim is None or claim.node == entry.node):
+            self.counts.honoured += 1
+        elif entry.node:
+            self.counts.fallbacks += 1
+
+    async def _learn(self) -> None:
+        """What pods took that ended before the start."""
+        try:
+            await learn_finished(self._transport, self.durations)
+        except (ClusterError, msgspec.DecodeError) as error:
+            logger.warning("finished pods can't be listed, so the queue's order ignores them: %s", error)
+
+    async def _run(self) -> None:
+        options = self._options
+        while True:
+            # Not wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(options.interval_s):
+                    await self._dirty.wait()
+            if not self.backlog.entries:
+                self._dirty.clear()
+                continue
+            moved = self._ledger.snapshot(self._clock()).version != self._planned_version
+            due = self._clock() - self._planned_at >= options.retry_s
+            if not (self._dirty.is_set() or moved or due):
+                continue
+            await asyncio.sleep(options.interval_s)  # what comes together is planned together
+            self._dirty.clear()
+            self._planned_version = self._ledger.snapshot(self._clock()).version
+            try:
+                await self.begin_round()
+            except Exception:
+                self.counts.errors += 1
+                logger.exception("a round of the queue failed")
+            await asyncio.sleep(min(2 * self.counts.round_s, 1.0))  # others' time
+
+
+def _skip(entry: Entry, why: WaitReason | None) -> None:
+    if why is not None and why.code is not Code.NOT_REACHED and entry.stage.waits:
+        entry.skips.add(why)

@@ -1,0 +1,199 @@
+"""Carrying out a plan: reserve, nominate, open. Gangs go whole, and the next round does not wait for the writes.
+
+GPUs of a pod that is let go are reserved in the ledger until it is bound, as those of any decision.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from extender.core.resources.requests import PodRequest
+from extender.kube.client import ClusterError
+from extender.ledger.ledger import Ledger
+from extender.planning.plans import Plan, PlanPod
+from extender.queueing.node_view import NodeBook
+from extender.queueing.options import Counts
+from extender.queueing.pods.entries import Entry, Stage
+from extender.queueing.pods.nominations import PodWriter
+from extender.scheduling.placer import Placer, PodIdentity
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_MAX_CONCURRENT: Final = 16
+
+
+@dataclass(eq=False)
+class Dispatcher:
+    """Lets pods go; `changed` hears of those that have to be planned again."""
+
+    writer: PodWriter
+    ledger: Ledger
+    placer: Placer
+    nodes: NodeBook
+    counts: Counts
+    clock: Callable[[], float]
+    changed: Callable[[], None]
+    """Hears of pods that have to be planned again."""
+    _writes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _units: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
+    _pods: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
+
+    def begin(self, write: Coroutine[Any, Any, None]) -> None:
+        """Have something written while the rounds go on."""
+        task = asyncio.create_task(write, name="queue: write")
+        self._writes.add(task)
+        task.add_done_callback(self._written)
+
+    async def finish(self) -> None:
+        """Wait for the writes that have begun."""
+        await asyncio.gather(*self._writes)
+
+    async def stop(self) -> None:
+        """Give up the writes that have begun; what has been sent may take effect yet."""
+        for task in self._writes:
+            task.cancel()
+        await asyncio.gather(*self._writes, return_exceptions=True)
+
+    def found_a_node(self, entry: Entry) -> bool:
+        """Whether kube-scheduler has found a node for a pod since that lost the one nominated."""
+        return entry.stage is Stage.LOST and self.ledger.claim(entry.uid) is not None
+
+    async def carry_out(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
+        """Let go the pods of a batch that have a node in the plan; `names` are those of its rows."""
+        units: dict[str, list[tuple[Entry, str]]] = {}
+        for (entry, pod), row in zip(batch, plan.rows, strict=True):
+            if row >= 0:
+                units.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
+        for members in units.values():
+            if not self.reserve(members):
+                self.counts.outdated += len(members)
+                self.changed()
+                continue
+            lost = [entry for entry, _ in members if entry.stage is Stage.LOST]
+            gated = [entry for entry, _ in members if entry.stage is Stage.GATED]
+            for entry, node in members:
+                entry.reserve(node)
+            if lost:
+                self.begin(self._nominate_anew(lost))
+            if gated:
+                self.begin(self._let_go(gated, plan.planner))
+            await asyncio.sleep(0)  # filter and bind go on meanwhile
+
+    def reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
+        """Hold the GPUs of a unit if its nodes still fit: the plan may be of a version that has gone by."""
+        if any(self.found_a_node(entry) or not entry.stage.waits for entry, _ in members):
+            return False
+        for entry, node in members:
+            pod = entry.planned
+            if pod is None or pod.gpus is None:
+                continue
+            policy = self.placer.policy_of(PodRequest(pod.gpus, pod.policy))
+            asked = policy.asked(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or pod.gpus
+            placement = self.placer.place_on(PodIdentity.of(entry.pod), asked, policy, node)
+            if placement.node is None:
+                for other, _ in members:
+                    self.placer.release(other.uid)
+                return False
+            self.placer.decided.add(placement)  # the decision on it: kube-scheduler asks for this node alone
+            self.placer.reserve(placement)
+        return True
+
+    async def open_without_node(self, entry: Entry, why: str, *, by_kerf: bool) -> None:
+        """Leave a pod behind the gate to kube-scheduler, and write why."""
+        entry.open(self.clock(), by_kerf=by_kerf)
+        try:
+            if await self.writer.open(entry.pod, "", why):
+                entry.was_opened()
+        except ClusterError as error:
+            logger.warning("the gate of pod %s was not opened: %s", entry.pod.key, error)
+        finally:
+            if entry.stage is Stage.OPENING:
+                entry.put_back(self.clock())
+
+    def withdraw(self, entries: Iterable[Entry]) -> None:
+        """Take back the nominations of pods that stay behind the gate, because it could not be opened or whoever
+        nominated them is gone: kube-scheduler counts their GPUs as if they ran there."""
+        for entry in entries:
+            if entry.pod.status.nominated_node_name:
+                entry.withdraw()
+                self.begin(self._withdraw(entry))
+
+    async def _let_go(self, entries: Sequence[Entry], planner: str) -> None:
+        """Nominate all members of a unit, then open all their gates."""
+        try:
+            async with self._units:  # who is nominated is opened next, whoever else is still to be nominated
+                nominated = await _all_of(self._nominate(entry, entry.node) for entry in entries)
+                if all(nominated):  # else one is deleted, or too much is written to it at once
+                    await _all_of(self._open(entry, planner) for entry in entries)
+        except ClusterError as error:
+            self._failed("the queue could not release pod %s: %s", entries[0], error)
+        finally:
+            for entry in entries:
+                if entry.stage is not Stage.OPENED:
+                    entry.put_back(self.clock())
+                    if not entry.node:
+                        self.placer.release(entry.uid)  # else it would be in its own way
+                    self.changed()
+
+    async def _nominate(self, entry: Entry, node: str) -> bool:
+        async with self._pods:
+            return await self.writer.nominate(entry.pod, node)
+
+    async def _open(self, entry: Entry, planner: str) -> None:
+        async with self._pods:
+            entry.open(self.clock())
+            domain = self.nodes.domain_of(entry.node, entry.planned.topology) if entry.planned else None
+            if await self.writer.open(entry.pod, entry.node, planner, domain):
+                entry.was_opened()
+                self.counts.opened += 1
+
+    async def _withdraw(self, entry: Entry) -> None:
+        try:
+            await self._nominate(entry, "")
+            status = msgspec.structs.replace(entry.pod.status, nominated_node_name="")
+            entry.pod = msgspec.structs.replace(entry.pod, status=status)  # the watch will tell
+        except ClusterError as error:
+            self._failed("the nomination of pod %s was not withdrawn: %s", entry, error)
+        finally:
+            entry.put_back(self.clock())
+
+    async def _nominate_anew(self, entries: Sequence[Entry]) -> None:
+        """Nominate pods that were let go and have lost their nodes."""
+        for entry in entries:
+            try:
+                async with self._pods:
+                    note = f"{entry.num_lost}. {entry.lost}"
+                    if await self.writer.nominate_anew(entry.pod, entry.node, note):
+                        entry.renominated(self.clock())
+                        self.counts.nominated_anew += 1
+            except ClusterError as error:
+                self._failed("the queue could not nominate pod %s again: %s", entry, error)
+            finally:
+                if entry.stage is Stage.RENOMINATING:
+                    entry.stay_lost()
+                    self.placer.release(entry.uid)
+
+    def _failed(self, message: str, entry: Entry, error: ClusterError) -> None:
+        self.counts.errors += 1
+        logger.warning(message, entry.pod.key, error)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writes.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.counts.errors += 1
+            logger.error("a write of the queue failed", exc_info=error)
+
+
+async def _all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all writes give, once the last one has ended. Raises the first error."""
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]

@@ -1,0 +1,111 @@
+"""The view of a cluster that a batch is planned on, and what the queue knows of nodes for it beside their GPUs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from extender.core.clusters import Cluster, Longs
+from extender.kube.objects import Node
+from extender.kube.watches.stores import Store
+from extender.planning.plans import PlanPod, View
+from extender.queueing.pods.batches import Room, room_of
+from extender.queueing.pods.entries import Entry
+from extender.queueing.pods.restrictions import Kinds, Terrain, domain_of
+
+Taken = Iterable[tuple[str, Room]]
+"""What pods take of nodes that the cluster's own figures don't have yet; GPUs are reserved in the ledger itself."""
+
+
+class _Ground:
+    """What of a view does not change while nodes don't: where pods may go, and (3, N) allocatable CPU, memory, pods."""
+
+    def __init__(self, cluster: Cluster, nodes: Sequence[Node]) -> None:
+        self._terrain = Terrain(cluster, nodes)
+        self._allocatable: Longs = np.zeros((3, cluster.num_nodes), np.int64)
+        for node in nodes:
+            row = cluster.row_of.get(node.metadata.name)
+            if row is not None:
+                self._allocatable[:, row] = room_of(node)
+
+    def view(self, cluster: Cluster, kinds: Kinds, batch: Iterable[PlanPod], taken: Taken, reserve_frac: float) -> View:
+        free = self._allocatable.copy()
+        free[0], free[1] = cluster.cpu_free_milli, cluster.memory_free_mib
+        free[:2] -= np.ceil(self._allocatable[:2] * reserve_frac).astype(np.int64)
+        for node, room in taken:
+            if (row := cluster.row_of.get(node)) is not None:
+                free[:, row] -= room
+        cpu, memory, slots = np.maximum(free, 0)
+        return View(
+            cluster=cluster,
+            cpu_allocatable_milli=self._allocatable[0],
+            memory_allocatable_mib=self._allocatable[1],
+            cpu_free_milli=cpu,
+            memory_free_mib=memory,
+            pods_free=slots,
+            allowed=kinds.masks(self._terrain),
+            domains={pod.topology: self._terrain.domains(pod.topology) for pod in batch if pod.topology},
+        )
+
+
+def view_of(
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    kinds: Kinds,
+    batch: Iterable[PlanPod] = (),
+    *,
+    num_pods: Mapping[str, int] | None = None,
+    reserve_frac: float = 0.0,
+) -> View:
+    """The view for a batch; `num_pods` run on each node, `reserve_frac` is the part of CPU and memory to keep."""
+    taken = [(node, Room(pods=count)) for node, count in (num_pods or {}).items()]
+    return _Ground(cluster, nodes).view(cluster, kinds, batch, taken, reserve_frac)
+
+
+class NodeBook(Store[Node]):
+    """Nodes by name. What does not change between rounds is kept."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_change = on_change
+        self._nodes: dict[str, Node] = {}
+        self._version = 0
+        self._kept: tuple[object, _Ground] | None = None
+
+    def changed(self, before: Node | None, after: Node | None) -> None:
+        """Tell of what a view is made of; heartbeats change nothing here."""
+        name = (after or before or Node()).metadata.name
+        known = self._nodes.get(name)
+        if after is not None:
+            self._nodes[name] = after
+        elif known is before:  # else it has come again
+            self._nodes.pop(name, None)
+        if _facts(known) != _facts(self._nodes.get(name)):
+            self._version += 1
+            self._on_change()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
+
+    def domain_of(self, node: str, topology: str) -> dict[str, str]:
+        """The label that keeps a pod to a node's domain."""
+        return domain_of(self._nodes.get(node), topology)
+
+    def view(
+        self, cluster: Cluster, kinds: Kinds, batch: Iterable[PlanPod], on_way: Iterable[Entry], reserve_frac: float
+    ) -> View:
+        """The view of a cluster for a batch, less what is on its way."""
+        key = (self._version, cluster.node_names)
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, _Ground(cluster, list(self._nodes.values()))
+        taken = [
+            (entry.node, Room(entry.planned.cpu_milli, entry.planned.memory_mib, 1))
+            for entry in on_way
+            if entry.planned is not None
+        ]
+        return self._kept[1].view(cluster, kinds, batch, taken, reserve_frac)
+
+
+def _facts(node: Node | None) -> Any:
+    """All that a view is made of."""
+    return node and (node.metadata.labels, node.spec, node.status.allocatable)

@@ -1,0 +1,123 @@
+"""Kubernetes objects as what planners take: pods of a batch, and what nodes have beside their GPUs."""
+
+import json
+from fractions import Fraction
+from math import ceil, floor
+from typing import Final, NamedTuple
+
+from extender.core.annotations import POLICY, read_priority
+from extender.core.policies.registry import POLICIES, names
+from extender.core.resources.quantities import MIB, parse_quantity
+from extender.core.resources.requests import RequestError
+from extender.kube.objects import Node, Pod
+from extender.planning.plans import PlanPod
+from extender.plugins.pod_resources import requested
+from extender.plugins.pods import read_pod_request
+from extender.queueing.pods.restrictions import Kinds
+
+GANG: Final = "kerf.dev/gang"
+GANG_SIZE: Final = "kerf.dev/gang-size"
+GANG_TOPOLOGY: Final = "kerf.dev/gang-topology"
+"""Node label of which all pods of the gang must find one value."""
+POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+"""Label of scheduler-plugins' coscheduling."""
+FUNCTION_SPEC: Final = "com.openfaas.function.spec"
+"""OpenFaaS's own description of a function: `{"limits": {"cpu": "200m", "memory": "128Mi"}}`."""
+
+_DEFAULT_PODS: Final = 110  # the kubelet's
+_MAX_GANG: Final = 100_000
+_MAX_GANG_DIGITS: Final = 9
+_MAX_QUANTITY: Final = 2**60
+
+
+class Room(NamedTuple):
+    """CPU, memory and pods, of a node or taken by one."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    pods: int = 0
+
+
+def room_of(node: Node) -> Room:
+    """A node's allocatable CPU, memory and pods; what can't be read is none."""
+    allocatable = node.status.allocatable or {}
+
+    def quantity(name: str, default: int = 0) -> Fraction:
+        try:
+            return parse_quantity(str(allocatable[name])) if name in allocatable else Fraction(default)
+        except ValueError:
+            return Fraction(0)
+
+    cpu, memory, pods = quantity("cpu"), quantity("memory"), quantity("pods", _DEFAULT_PODS)
+    return Room(_bounded(floor(cpu * 1000)), _bounded(floor(memory / MIB)), _bounded(floor(pods)))
+
+
+def asked_of(pod: Pod) -> Room:
+    """A pod's CPU and memory as kube-scheduler counts them, or what its OpenFaaS function says.
+
+    Raises RequestError with a sentence for the pod's author.
+    """
+    text = (pod.metadata.annotations or {}).get(FUNCTION_SPEC)
+    if text is not None:
+        return _function_limits(text)
+    cpu, memory = (requested(pod.spec, name) for name in ("cpu", "memory"))
+    return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
+
+
+def plan_pod(pod: Pod, kinds: Kinds) -> PlanPod:
+    """A pod as planners take it. Raises RequestError with a sentence for the pod's author."""
+    request = read_pod_request(pod)
+    if request.policy and request.policy not in POLICIES:
+        raise RequestError(f'{POLICY}: "{request.policy[:80]}" is not a policy; use one of {names(POLICIES)}')
+    asked = asked_of(pod)
+    annotations = pod.metadata.annotations or {}
+    name, _ = gang_of(pod)
+    containers = pod.spec.containers or ()
+    return PlanPod(
+        key=pod.key,
+        cpu_milli=asked.cpu_milli,
+        memory_mib=asked.memory_mib,
+        gpus=request.gpus,
+        policy=request.policy,
+        priority=read_priority(pod.metadata.labels or {}, pod.spec.priority),
+        gang=name,
+        topology=annotations.get(GANG_TOPOLOGY, "").strip() if name else "",
+        kind=kinds.kind_of(pod.spec),
+        image=containers[0].image if containers else "",
+    )
+
+
+def gang_of(pod: Pod) -> tuple[str, int]:
+    """Name of a pod's gang within the whole cluster and its size, 0 for what only its PodGroup says; ("", 0) for none.
+
+    Raises RequestError with a sentence for the pod's author.
+    """
+    annotations, labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
+    name = annotations.get(GANG, "").strip()
+    if not name:
+        group = labels.get(POD_GROUP_LABEL, "").strip() or pod.spec.pod_group
+        return (f"{pod.metadata.namespace}/{group}", 0) if group else ("", 0)
+    text = annotations.get(GANG_SIZE, "").strip()
+    # No int() of thousands of digits: it raises what no caller expects, and a round would end for everybody.
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_GANG_DIGITS and 1 <= int(text) <= _MAX_GANG):
+        raise RequestError(f'{GANG_SIZE}: "{text[:80]}" is not a gang size; write the number of pods, such as "4"')
+    return f"{pod.metadata.namespace}/{name}", int(text)
+
+
+def _function_limits(text: str) -> Room:
+    try:
+        limits = json.loads(text)["limits"]
+        cpu, memory = (parse_quantity(str(limits.get(name, "0"))) for name in ("cpu", "memory"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RequestError(
+            f"{FUNCTION_SPEC}: can't be read ({type(error).__name__}: {str(error)[:80]}); write JSON such as "
+            '{"limits": {"cpu": "200m", "memory": "128Mi"}}'
+        ) from None
+    if cpu < 0 or memory < 0:
+        raise RequestError(f"{FUNCTION_SPEC}: limits are negative; write sizes such as 200m and 128Mi")
+    return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
+
+
+def _bounded(number: int) -> int:
+    """Within what an array's cell holds and sums up: sizes beyond it fit no node anyway."""
+    return max(0, min(number, _MAX_QUANTITY // 1024))

@@ -1,0 +1,187 @@
+"""A pod of the queue, and the stage that it is in: nothing but the transitions here changes it.
+
+While a write about a pod is under way the watch changes what is known of the pod, and not its stage: that follows from
+how the write ended.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from extender.kube.objects import Pod
+from extender.planning.plans import PlanPod
+from extender.planning.wait_reasons import WaitReason
+from extender.queueing.pods.nominations import nominated_node, planned_node
+from extender.queueing.pods.objects import is_gated
+
+_MAX_NODE_NAME: Final = 253
+
+
+class Stage(Enum):
+    """Where a pod is between its gate and its node."""
+
+    GATED = "gated"
+    """Behind the gate, and waits for a plan."""
+    NOMINATING = "nominating"
+    """Planned, its GPUs reserved; its node is being written."""
+    OPENING = "opening"
+    """Its gate is being opened."""
+    WITHDRAWING = "withdrawing"
+    """Behind the gate; a nomination that it should not have is being taken back."""
+    OPENED = "opened"
+    """Let go: for its node, or to kube-scheduler as any other pod."""
+    LOST = "lost"
+    """Let go, its node not to be had, nor another one: it waits for a plan."""
+    RENOMINATING = "renominating"
+    """Planned anew, its GPUs reserved; its next node is being written."""
+
+    @property
+    def behind_gate(self) -> bool:
+        """Whether its gate is still shut, as far as Kerf knows."""
+        return self in (Stage.GATED, Stage.NOMINATING, Stage.WITHDRAWING)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a plan."""
+        return self in (Stage.GATED, Stage.LOST)
+
+
+class StageError(RuntimeError):
+    """A transition that there is not."""
+
+
+@dataclass(slots=True)
+class Skips:
+    """How often a pod was passed over and why, and what of that is written on it."""
+
+    reason: WaitReason | None = None
+    count: int = 0
+    """Of new reasons."""
+    written: WaitReason | None = None
+    written_at: float = float("-inf")
+    """Monotonic time of the last try."""
+
+    def add(self, reason: WaitReason) -> None:
+        """It was passed over once more."""
+        if reason != self.reason:
+            self.reason, self.count = reason, self.count + 1
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A pod that waits, or that was let go and has no node yet."""
+
+    pod: Pod
+    created: float
+    """Unix time."""
+    seen: float
+    """Monotonic time of the first sight."""
+    planned: PlanPod | None = None
+    """As planners take it; None when it can't be planned."""
+    fault: WaitReason | None = None
+    """Why it can't be planned."""
+    stage: Stage = Stage.GATED
+    opened: float = float("-inf")
+    """Monotonic time at which its gate was found open or opened, or it was nominated anew."""
+    by_kerf: bool = False
+    """Whether Kerf has let it go, within its order and quotas."""
+    node: str = ""
+    """Node that it was nominated for."""
+    lost: str = ""
+    """That node and why it was not to be had, until it is nominated anew."""
+    num_lost: int = 0
+    """How often that has happened."""
+    skips: Skips = field(default_factory=Skips)
+    behind_head: bool = False
+    """Whether the last plan kept nodes for one that comes before it."""
+    kept_back: float | None = None
+    """Monotonic time since when it has been passed over for the head, though there is room; None when it is not."""
+
+    @property
+    def uid(self) -> str:
+        """Of the pod."""
+        return self.pod.metadata.uid
+
+    @property
+    def namespace(self) -> str:
+        """Of the pod."""
+        return self.pod.metadata.namespace
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that it asks for, 0 where that can't be understood."""
+        return self.planned.num_gpus if self.planned is not None else 0
+
+    def on_its_way(self, now: float, within_s: float) -> bool:
+        """Whether it is being let go for a node, or was a short while ago."""
+        if self.stage is Stage.OPENED:
+            return bool(self.node) and now - self.opened < within_s
+        return bool(self.node) and not self.stage.waits
+
+    def reserve(self, node: str) -> None:
+        """It is planned, and its GPUs are reserved: the node is to be written."""
+        self._enter(Stage.RENOMINATING if self.stage is Stage.LOST else Stage.NOMINATING, Stage.GATED, Stage.LOST)
+        self.node = node
+
+    def open(self, now: float, *, by_kerf: bool = True) -> None:
+        """Its gate is to be opened."""
+        self._enter(Stage.OPENING, Stage.GATED, Stage.NOMINATING)
+        self.opened, self.by_kerf = now, by_kerf
+
+    def was_opened(self) -> None:
+        """That was done."""
+        self._enter(Stage.OPENED, Stage.OPENING)
+
+    def withdraw(self) -> None:
+        """Its nomination is to be taken back."""
+        self._enter(Stage.WITHDRAWING, Stage.GATED)
+
+    def put_back(self, now: float) -> None:
+        """A write failed or has ended, and the gate is shut as before: unless somebody else has opened it meanwhile."""
+        self._enter(Stage.GATED, Stage.NOMINATING, Stage.OPENING, Stage.WITHDRAWING)
+        self.node, self.by_kerf = "", False
+        if not is_gated(self.pod):
+            self.find_open(now)
+
+    def find_open(self, now: float) -> None:
+        """The gate is found open: by what is written on the pod, a Kerf before this one or somebody else opened it.
+
+        kube-scheduler takes the nomination of a pod away that it refuses: then the annotation is believed as far as
+        that the pod waits for a plan as one behind the gate does, and holds nothing meanwhile.
+        """
+        self._enter(Stage.OPENED, Stage.GATED)
+        self.opened, self.node = now, nominated_node(self.pod)
+        self.by_kerf = bool(self.node)
+        if not self.node and (planned := planned_node(self.pod)) and self.pod.refusal:
+            self.lose(planned[:_MAX_NODE_NAME])
+
+    def lose(self, node: str) -> None:
+        """kube-scheduler has refused it the node it was let go for, and all others."""
+        self._enter(Stage.LOST, Stage.OPENED)
+        self.lost, self.num_lost = f"{node}: {self.pod.refusal}", self.num_lost + 1
+
+    def renominated(self, now: float) -> None:
+        """Its next node is written."""
+        self._enter(Stage.OPENED, Stage.RENOMINATING)
+        self.opened, self.by_kerf, self.lost = now, True, ""
+        self.skips.reason = self.skips.written = None
+
+    def stay_lost(self) -> None:
+        """Its next node could not be written."""
+        self._enter(Stage.LOST, Stage.RENOMINATING)
+
+    def recall(self) -> None:
+        """Its gate was opened, and nobody tells that it is open: it waits again."""
+        self._enter(Stage.GATED, Stage.OPENED)
+        self.node = ""
+
+    def give_up(self) -> None:
+        """It has lost its node and is kube-scheduler's from now on."""
+        self._enter(Stage.OPENED, Stage.LOST)
+        self.node = self.lost = ""
+
+    def _enter(self, stage: Stage, *before: Stage) -> None:
+        """Raises StageError unless it is in one of the stages that come before."""
+        if self.stage not in before:
+            raise StageError(f"pod {self.pod.key} is {self.stage.value}, and can't become {stage.value} by this")
+        self.stage = stage

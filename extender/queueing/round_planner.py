@@ -1,0 +1,158 @@
+"""Planning a round: whose turn it is, how many may be let go, on which view, by which planner, beside which head."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from extender.core.durations import Durations
+from extender.core.orders import Order, Waiting, hold_s, ordered
+from extender.core.resources.requests import GpuRequest
+from extender.ledger.ledger import Ledger
+from extender.planning.planners import PLANNERS
+from extender.planning.plans import GREEDY, Plan, PlanPod
+from extender.planning.rounds import Head, Round, Rules, greedy_round, searched_round
+from extender.planning.wait_reasons import Code
+from extender.queueing.gangs import Unit
+from extender.queueing.node_view import NodeBook
+from extender.queueing.options import Options
+from extender.queueing.pods.backlog import Backlog
+from extender.queueing.pods.entries import Entry
+from extender.queueing.running_pods import owners_of
+from extender.scheduling.placer import Placer
+
+Batch = list[tuple[Entry, PlanPod]]
+"""Entries of a round, each as it was when the plan began."""
+
+_PLANNED_INLINE: Final = 64
+_ASKS_INLINE: Final = 8
+"""A round of so few pods, which ask for so few different things, is planned at once; another one in a thread, so that
+filter and bind go on."""
+
+
+@dataclass(eq=False)
+class RoundPlanner:
+    """Plans rounds, and remembers for whom nodes are kept."""
+
+    options: Options
+    ledger: Ledger
+    placer: Placer
+    backlog: Backlog
+    nodes: NodeBook
+    used: Callable[[], Mapping[str, float]]
+    """GPUs in use by namespace."""
+    clock: Callable[[], float]
+    head: Head | None = field(default=None, init=False)
+
+    def windows(self, waiting: Sequence[Entry]) -> tuple[int, dict[str, int]]:
+        """How many pods may be let go now, and how many of each namespace that would take more than its part of that.
+
+        Where several namespaces wait none may take all: one whose pods kube-scheduler does not bind holds up no other.
+        """
+        on_way = Counter(entry.namespace for entry in self.backlog.on_their_way(self.clock()))
+        waits = Counter(entry.namespace for entry in waiting)
+        share = self.options.max_open // max(len(on_way | waits), 1)
+        window = self.options.max_open - sum(min(count, share) for count in on_way.values())
+        if len(on_way | waits) < 2:
+            return window, {}
+        return window, {name: share - on_way[name] for name in waits if waits[name] + on_way[name] > share}
+
+    async def plan(
+        self, units: Sequence[Unit], window: int, limits: Mapping[str, int]
+    ) -> tuple[Plan, Batch, tuple[str, ...]]:
+        """Plan units in their order on the cluster of this moment: the plan, its pods, and the names of its rows."""
+        now, options = self.clock(), self.options
+        batch = self._batch(units)
+        pods = [pod for _, pod in batch]
+        cluster = self.ledger.snapshot(now)
+        on_way = self.backlog.on_their_way(now)
+        view = self.nodes.view(cluster, self.backlog.kinds, pods, on_way, options.reserve_frac)
+        view = replace(view, policies=self.placer.policies_apart())
+        waited_s = {unit: now - min(entry.seen for entry in unit.entries) for unit in units}
+        rules = Rules(
+            quotas=options.quotas,
+            used=self.used(),
+            held=self.head,
+            reserves=frozenset(unit.key for unit, waited in waited_s.items() if waited >= options.reserve_after_s),
+            exempt=frozenset(unit.key for unit in units if any(self._is_exempt(entry) for entry in unit.entries)),
+            policy=options.policy,
+            limit=window,
+            most=limits,
+        )
+        asks = {(pod.alike, pod.policy) for pod in pods[:_PLANNED_INLINE]}
+        made: Round
+        if len(pods) <= _PLANNED_INLINE and len(asks) <= _ASKS_INLINE and options.planner == GREEDY:
+            made = greedy_round(view, pods, rules)
+        else:
+            made = await asyncio.to_thread(searched_round, view, pods, rules, PLANNERS[options.planner])
+        self.head = made.head
+        self._note_heads(units, made.plan, batch, now)
+        return made.plan, batch, cluster.node_names
+
+    def kept_from(self, entry: Entry | None) -> frozenset[str]:
+        """Nodes that a pod let go has to leave to the head: it has lost its own, and is behind it in the order."""
+        if self.head is None or entry is None or not entry.behind_head or not entry.lost or self._is_exempt(entry):
+            return frozenset()
+        return self.head.nodes
+
+    def _batch(self, units: Sequence[Unit]) -> Batch:
+        """The pods to plan together: all for greedy, for others as many whole units as they may have."""
+        most = float("inf") if self.options.planner == GREEDY else self.options.batch_pods
+        batch: Batch = []
+        for unit in units:
+            if batch and len(batch) + len(unit.entries) > most:
+                break
+            batch += [(entry, entry.planned) for entry in unit.entries if entry.planned is not None]
+        return batch
+
+    def _note_heads(self, units: Sequence[Unit], plan: Plan, batch: Batch, now: float) -> None:
+        """Note who is behind the head, and since when a pod is passed over for it: its wait for that is bounded."""
+        behind = False
+        for unit in units:
+            for entry in unit.entries:
+                entry.behind_head = behind
+            behind |= self.head is not None and unit.key == self.head.key
+        for position, why in plan.unassigned.items():
+            entry, _ = batch[position]
+            if why.code is Code.KEPT_FOR_HEAD and entry.kept_back is None:
+                entry.kept_back = now
+
+    def _is_exempt(self, entry: Entry) -> bool:
+        """Whether a pod has been kept from the head's nodes for long enough."""
+        return entry.kept_back is not None and self.clock() - entry.kept_back >= self.options.skip_s
+
+
+def in_order(
+    units: Sequence[Unit],
+    now: float,
+    options: Options,
+    used: Mapping[str, float],
+    durations: Durations,
+    takes_more: Callable[[GpuRequest], bool],
+) -> list[Unit]:
+    """The units by their turn at a Unix time; GPUs in use by namespace matter for fair share alone."""
+    quotas, by_name = options.quotas, {unit.name: unit for unit in units}
+    waiting = [
+        Waiting(
+            key=unit.name,
+            priority=max(pod.priority for pod in unit.pods),
+            since=min(entry.created for entry in unit.entries),
+            held_s=_held_s(unit, options, durations, takes_more),
+            owner=unit.namespace,
+            share=quotas.share(unit.namespace, unit.gpus) if options.fair_share else 0.0,
+        )
+        for unit in units
+    ]
+    shares = {name: quotas.share(name, gpus) for name, gpus in used.items()} if options.fair_share else None
+    return [by_name[item.key] for item in ordered(waiting, now, ageing_s=options.ageing_s, shares=shares)]
+
+
+def _held_s(unit: Unit, options: Options, durations: Durations, takes_more: Callable[[GpuRequest], bool]) -> float:
+    """How far a unit is held back: for its patience, and in proportion to its expected GPU time."""
+    selective = options.patience_s > 0 and all(pod.gpus and takes_more(pod.gpus) for pod in unit.pods)
+    patience_s = options.patience_s if selective else 0.0
+    if options.order is not Order.KERF:
+        return patience_s
+    expected_s = max(durations.expected_s(owners_of(entry.pod, entry.num_gpus)) for entry in unit.entries)
+    return patience_s + hold_s(expected_s, unit.gpus, options.held_most_s)

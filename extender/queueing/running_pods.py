@@ -1,0 +1,143 @@
+"""Pods that run: how many GPUs each namespace uses, and how long pods of each owner have run."""
+
+import contextlib
+from collections.abc import Callable
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from extender.core.durations import Durations
+from extender.core.resources.requests import RequestError
+from extender.kube import objects
+from extender.kube.client import Transport
+from extender.kube.objects import Pod, unix_time
+from extender.kube.paths import PODS_PATH
+from extender.kube.watches.stores import Store
+from extender.plugins.pods import read_holding
+from extender.queueing.pods.batches import gang_of
+from extender.queueing.sources import list_objects
+
+FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
+
+
+class _Terminated(objects.Object, rename="camel"):
+    finished_at: str | None = None
+
+
+class _ContainerState(objects.Object):
+    terminated: _Terminated | None = None
+
+
+class _ContainerStatus(objects.Object):
+    state: _ContainerState = msgspec.field(default_factory=_ContainerState)
+
+
+class _FinishedStatus(objects.PodStatus, rename="camel"):
+    container_statuses: list[_ContainerStatus] | None = None
+
+
+class _FinishedPod(Pod):
+    status: _FinishedStatus = msgspec.field(default_factory=_FinishedStatus)
+
+    @property
+    def finished_at(self) -> str:
+        """When its last container ended, "" where that is not told."""
+        ends = [status.state.terminated for status in self.status.container_statuses or ()]
+        return max((end.finished_at or "" for end in ends if end is not None), default="")
+
+
+class RunningPods(Store[Pod]):
+    """The pods that hold something; one that leaves the selection has finished, or is gone."""
+
+    def __init__(self, durations: Durations, wall_clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._durations = durations
+        self._wall_clock = wall_clock
+        self._known: dict[str, tuple[float, float]] = {}
+        """GPUs and the time of the first sight, by UID: an edit of its annotations gives nothing back."""
+        self.gpus: dict[str, float] = {}
+        """GPUs in use by namespace."""
+
+    def gangs(self) -> dict[str, list[Pod]]:
+        """The pods by their gang, where they have one."""
+        found: dict[str, list[Pod]] = {}
+        for pod in self.by_uid.values():
+            with contextlib.suppress(RequestError):
+                if gang := gang_of(pod)[0]:
+                    found.setdefault(gang, []).append(pod)
+        return found
+
+    def upsert(self, item: Pod) -> None:
+        """A pod runs, has changed or has finished."""
+        if not item.finished:
+            super().upsert(item)
+        elif item.metadata.uid in self.by_uid:
+            self._learn(item)
+            self._drop(item.metadata.uid)
+
+    def remove(self, item: Pod) -> None:
+        """A pod has finished, or was deleted while it ran: of that nothing is learned."""
+        known = self.by_uid.get(item.metadata.uid)
+        if known is not None and not known.metadata.deletion_timestamp:
+            self._learn(known)
+        super().remove(item)
+
+    def changed(self, before: Pod | None, after: Pod | None) -> None:
+        """Count its GPUs once."""
+        if before is None and after is not None:
+            gpus = _gpus_of(after)
+            self._known[after.metadata.uid] = gpus, self._wall_clock()
+            self._count(after, gpus)
+        elif before is not None and after is None:
+            gpus, _ = self._known.pop(before.metadata.uid)
+            self._count(before, -gpus)
+
+    def _learn(self, pod: Pod) -> None:
+        gpus, seen = self._known[pod.metadata.uid]
+        started = unix_time(pod.status.start_time)
+        if started:
+            if started <= seen < started + 1:  # an API server's times are whole seconds
+                started = seen
+            self._durations.finished(owners_of(pod, gpus), self._wall_clock() - started)
+
+    def _count(self, pod: Pod, gpus: float) -> None:
+        namespace = pod.metadata.namespace
+        self.gpus[namespace] = self.gpus.get(namespace, 0.0) + gpus
+
+
+async def learn_finished(transport: Transport, durations: Durations) -> None:
+    """Learn from the pods that have ended and are still there, in the order of their ends.
+
+    Raises ClusterError, msgspec.DecodeError.
+    """
+    pods = await list_objects(transport, PODS_PATH, _FinishedPod, {"fieldSelector": FINISHED_PODS})
+    runs = [(unix_time(pod.finished_at), unix_time(pod.status.start_time), pod) for pod in pods]
+    for ended, started, pod in sorted(runs, key=lambda run: run[0]):
+        if started and ended:
+            durations.finished(owners_of(pod, _gpus_of(pod)), ended - started)
+
+
+def _gpus_of(pod: Pod) -> float:
+    """GPUs that a pod holds, or has held; shares as parts of one, MIG devices as one each."""
+    holding, _ = read_holding(pod)
+    mig = sum(count for _, count in holding.mig)
+    return mig + (sum(part.milli / 1000 for part in holding.parts) if holding.parts else float(holding.units))
+
+
+def owners_of(pod: Pod, gpus: float) -> tuple[str, ...]:
+    """Whose history tells of a pod that asks for so many GPUs, narrowest first.
+
+    Of its namespace those with as many GPUs and the same controller (or pod) by name without what is generated; those
+    with as many GPUs; all. A CronJob's Jobs and a user's numbered runs differ in their digits alone.
+    """
+    namespace = pod.metadata.namespace
+    owner = next((item for item in pod.metadata.owner_references or () if item.controller), None)
+    name = f"{owner.kind}/{_stem(owner.name)}" if owner else f"Pod/{_stem(pod.metadata.name)}"
+    size = f"{ceil(gpus)} GPUs"
+    return f"{namespace}/{name}/{size}", f"{namespace}/{size}", namespace
+
+
+def _stem(name: str) -> str:
+    """A name without its numbers at the end: "train-lm-20260101-3" is "train-lm"."""
+    return name.rstrip("0123456789-") or name

@@ -1,0 +1,187 @@
+"""What is expected of a cluster, put as what a model was trained on: classes of pods, and nodes by type."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs
+from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation.arrivals import expected_count, typical_mix
+from extender.core.policies.fgd import DEFAULT_MIX
+from extender.core.policies.policy import Expected
+from extender.core.resources.gpu_models import GpuModel, ModelPattern, canonical_name, models_allowed
+from extender.core.resources.requests import AskedUnit, PodRequest
+from extender.core.valuenet.features import Outlook, outlook_of, plain_worth
+
+MAX_MODELS: Final = 61
+"""Of a cluster, told apart; one bit is for those that come later."""
+MAX_KINDS: Final = 128
+"""The commonest kinds of pods, which an outlook looks at."""
+CHOOSY_FRAC: Final = 0.2
+"""Part of the pods that are expected to be choosy where nobody says what to expect."""
+_MAX_TYPES: Final = 48
+_GIB_MIB: Final = 1024
+_RESOLUTION: Final = 1000
+"""Counts are whole numbers: thousandths of a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Pods that ask for the same."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpus: int = 0
+    gpu_milli: int = 0
+    """Of each GPU; 1000 for whole ones, 0 without GPUs."""
+    products: tuple[str, ...] = ()
+    """The products that will do; () for any."""
+    include: ModelPattern | None = None
+    exclude: ModelPattern | None = None
+    gpu_memory_mib: int = 0
+    """Memory that each GPU must have."""
+    choosy: bool = False
+    """Each takes GPUs of one model, or with more memory, and no others: as many pods for each model that there is."""
+
+
+_CHOOSY: Final = Kind(8000, 32768, 1, WHOLE_MILLI, choosy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Nodes without pods, and C classes of pods that are expected on them."""
+
+    nodes: Nodes
+    asks: Asks
+    count: Longs
+    """(C,) thousandths of pods."""
+    num_models: int
+
+
+def kind_of(request: PodRequest) -> Kind | None:
+    """The kind of a pod; None where it asks for time slices or MIG devices, of which models know nothing."""
+    plain = Kind(request.cpu_milli, request.memory_mib)
+    gpus = request.gpus
+    if gpus is None:
+        return plain
+    if gpus.mig or gpus.unit is AskedUnit.SHARED:
+        return None
+    return replace(
+        plain,
+        gpus=max(gpus.count, 1),
+        gpu_milli=gpus.milli or WHOLE_MILLI,
+        include=gpus.include,
+        exclude=gpus.exclude,
+        gpu_memory_mib=gpus.memory_each_mib,
+    )
+
+
+def kind_expected(pod: Expected) -> Kind:
+    """The kind of a class that is told."""
+    products = tuple(sorted(canonical_name(name) for name in pod.models))
+    return Kind(pod.cpu_milli, pod.memory_mib, pod.gpus, pod.gpu_milli if pod.gpus else 0, products)
+
+
+def guessed(told: Sequence[Expected] = ()) -> dict[Kind, float]:
+    """Pods by kind that are expected before any was seen: those told, else DEFAULT_MIX and choosy ones.
+
+    DEFAULT_MIX asks for no model. But whoever has large or rare GPUs will be asked for them, and what they were given
+    to until then does not come back.
+    """
+    counts: dict[Kind, float] = {}
+    for pod in told or DEFAULT_MIX:
+        kind = kind_expected(pod)
+        counts[kind] = counts.get(kind, 0.0) + pod.count
+    if not told:
+        counts[_CHOOSY] = CHOOSY_FRAC / (1 - CHOOSY_FRAC) * sum(counts.values())
+    return counts
+
+
+def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib: Longs) -> tuple[Asks, Floats]:
+    """What pods so many of each kind ask for where there are (M,) models with so much memory: C classes, and (C,) pods.
+
+    Memory of 0 is not known: a choosy pod then takes its own model alone.
+    """
+    rows: list[tuple[int, int, int, int, int]] = []
+    pods: list[float] = []
+    for kind, count in counts.items():
+        masks = _choices(memory_mib) if kind.choosy else [_bits(kind, models, memory_mib)]
+        rows += [(kind.cpu_milli, kind.memory_mib, kind.gpus, kind.gpu_milli, mask) for mask in masks]
+        pods += [count / max(len(masks), 1)] * len(masks)
+    return Asks(*np.array(rows, np.int64).reshape(-1, 5).T), np.array(pods, np.float64)
+
+
+def demand_of(cluster: Cluster, counts: Mapping[Kind, float]) -> Demand:
+    """What pods so many of each kind ask of a cluster's nodes; the rarest kinds are left out."""
+    models = cluster.models[:MAX_MODELS]
+    memory = np.zeros(len(models), np.int64)
+    index = np.where(cluster.gpu_model < len(models), cluster.gpu_model, -1)
+    np.maximum.at(memory, index[index >= 0], cluster.gpu_memory_mib[index >= 0])
+    common = nlargest(MAX_KINDS, counts.items(), key=lambda item: item[1])
+    asks, pods = asks_of(dict(common), models, memory)
+    return Demand(_nodes(cluster, len(models)), asks, np.rint(pods * _RESOLUTION).astype(np.int64), len(models))
+
+
+def outlook_on(demand: Demand, worth: Floats | None, load: float) -> Outlook:
+    """The outlook on a demand: `worth` (m + 1, 1001) as the LP prices it, for m models at most, None for plain worth.
+
+    It has a row for each model of the cluster, then one for models that come later and one for none; what nothing is
+    known of is worth as much as it is. `load` is that of `pricing.priced`.
+    """
+    nodes, asks = demand.nodes, demand.asks
+    full = plain_worth(demand.num_models + 1)
+    if worth is not None:
+        priced = np.flatnonzero(worth[:-1].any(axis=1))
+        full[priced] = worth[priced]
+    expected = expected_count(asks, demand.count, int(nodes.num_gpus.sum()), load)
+    found = outlook_of(nodes, asks, expected, typical_mix(asks, demand.count.astype(np.float64)), full)
+    # Where nobody says how much the pods need, what the nodes have for each GPU: then neither is ever short.
+    gpus, with_gpus = max(int(nodes.num_gpus.sum()), 1), nodes.num_gpus > 0
+    cpu, memory = (max(float(column[with_gpus].sum()) / gpus, 1.0) for column in (nodes.cpu_milli, nodes.memory_mib))
+    return found._replace(
+        cpu_need_milli=found.cpu_need_milli if found.cpu_need_milli > 1 else cpu,
+        memory_need_mib=found.memory_need_mib if found.memory_need_mib > 1 else memory,
+    )
+
+
+def _choices(memory_mib: Longs) -> list[int]:
+    """Bits of what the choosy pods of each of (M,) models take: that one, and those with more memory, in whole GiB."""
+    gib = (memory_mib + _GIB_MIB // 2) // _GIB_MIB
+    larger = gib > gib[:, None]  # (M, M)
+    np.fill_diagonal(larger, True)
+    return [sum(1 << bit for bit in np.flatnonzero(row).tolist()) for row in larger]
+
+
+def _bits(kind: Kind, models: Sequence[GpuModel], memory: Longs) -> int:
+    if not (kind.products or kind.include or kind.exclude or kind.gpu_memory_mib):
+        return ANY_MODEL
+    allowed = models_allowed(models, kind.include, kind.exclude) & (memory >= kind.gpu_memory_mib)
+    if kind.products:
+        allowed &= np.array([model.name in kind.products for model in models], np.bool_)
+    return sum(1 << bit for bit in np.flatnonzero(allowed).tolist())
+
+
+def _nodes(cluster: Cluster, num_models: int) -> Nodes:
+    """The nodes, empty. Those that hardly differ are made equal: an LP has rows for each type of node."""
+    there = np.array([bool(name) for name in cluster.node_names], np.bool_) & (cluster.cpu_milli > 0)
+    installed = cluster.gpu_model[there]
+    num_gpus = (installed >= 0).sum(axis=1)
+    model = np.minimum(installed.max(axis=1, initial=-1), num_models).astype(np.int64)
+    cpu, memory = (_two_digits(column[there]) for column in (cluster.cpu_milli, cluster.memory_mib))
+    if len(np.unique(np.stack([model, num_gpus, cpu, memory]), axis=1).T) > _MAX_TYPES:
+        _, group = np.unique(np.stack([model, num_gpus]), axis=1, return_inverse=True)
+        group = group.reshape(-1)
+        size = np.bincount(group)
+        cpu, memory = ((np.bincount(group, column) / size)[group].astype(np.int64) for column in (cpu, memory))
+    free = np.where(np.arange(installed.shape[1]) < num_gpus[:, None], WHOLE_MILLI, 0).astype(np.int32)
+    return Nodes(cpu, memory, num_gpus, model, cpu, memory, free)
+
+
+def _two_digits(amount: Longs) -> Longs:
+    """Rounded down to two significant digits: 63920 is 63000."""
+    unit = 10 ** np.maximum(np.floor(np.log10(np.maximum(amount, 1))).astype(np.int64) - 1, 0)
+    rounded: Longs = amount // unit * unit
+    return rounded

@@ -1,0 +1,73 @@
+"""The mix of pods that a running Kerf sees: those that kube-scheduler asks about, and those that have a node."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from extender.core.fragmentation.arrivals import Arrivals, drift
+from extender.core.resources.requests import PodRequest, RequestError
+from extender.kube import objects
+from extender.plugins.pod_resources import read_compute
+from extender.plugins.pods import read_pod_request
+from extender.ranking.demands import Kind, kind_of
+
+_MAX_REMEMBERED: Final = 50_000
+_MAX_AT_START: Final = 5_000
+"""Of the pods of the first list: more would only make the start longer."""
+
+
+class SeenPods:
+    """Counts each pod once."""
+
+    def __init__(self, half_life_pods: float, prior: Mapping[Kind, float], prior_pods: float) -> None:
+        """`prior` counts as so many pods, in its proportions."""
+        total = sum(prior.values())
+        counts = {kind: pods * prior_pods / total for kind, pods in prior.items()} if total else {}
+        self.arrivals: Arrivals[Kind] = Arrivals(half_life_pods, counts)
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self.started = False
+        """Whether the first list of pods is through."""
+        self.num_seen = 0
+        """Pods counted for the mix."""
+        self.priced: dict[Kind, float] = {}
+        """The mix that prices were worked out for last."""
+
+    def drift(self) -> float:
+        """Which part of the pods has become others since."""
+        return drift(self.priced, self.arrivals.counts())
+
+    def asked(self, uid: str, request: PodRequest) -> None:
+        """A pod is offered nodes; one without GPUs counts once it has one."""
+        if request.gpus is not None and self._is_new(uid):
+            self._count(kind_of(request))
+
+    def node_changed(self, node: objects.Node) -> None:
+        """Nodes are nothing to the mix."""
+
+    def pod_changed(self, pod: objects.Pod) -> None:
+        """A pod has a node; those that a DaemonSet keeps on every node do not arrive."""
+        metadata = pod.metadata
+        if pod.finished or (self.num_seen >= _MAX_AT_START and not self.started) or not self._is_new(metadata.uid):
+            return
+        if any(owner.controller and owner.kind in ("DaemonSet", "Node") for owner in metadata.owner_references or ()):
+            return
+        try:
+            request = read_pod_request(pod)
+        except RequestError:
+            return
+        if request.gpus is None:
+            request = PodRequest(None, "", 0, (), *read_compute(pod.spec))
+        self._count(kind_of(request))
+
+    def _is_new(self, uid: str) -> bool:
+        if not uid or uid in self._seen:
+            return False
+        self._seen[uid] = None
+        if len(self._seen) > _MAX_REMEMBERED:
+            self._seen.popitem(last=False)
+        return True
+
+    def _count(self, kind: Kind | None) -> None:
+        if kind is not None:
+            self.arrivals.add(kind)
+            self.num_seen += 1

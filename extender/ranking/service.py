@@ -1,0 +1,298 @@
+"""The learned rank in the service: its model is loaded and watched, its outlook kept up to date, and it says how it is.
+
+Each model with each outlook is a policy of its own, put in the place of the one before by one assignment; requests
+under way keep the one that they began with. Nothing here is on the path of a request.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Mask
+from extender.core.occupancies import counting_observed
+from extender.core.policies.kerf import HEURISTIC, KerfWeights, LearnedScore, live_term, serving
+from extender.core.policies.policy import Expected, Policy
+from extender.core.policies.registry import AUTO
+from extender.core.resources.requests import GpuRequest
+from extender.core.selective_skip import takes_more
+from extender.kube import objects
+from extender.kube.background import Tasks
+from extender.ranking import files
+from extender.ranking.cluster_context import Look, score_on
+from extender.ranking.demands import Kind, demand_of, guessed
+from extender.ranking.files import Actor, Model, ModelError
+from extender.ranking.pricing import Priced, PricingError, priced
+from extender.ranking.seen_pods import SeenPods
+from extender.settings.ranking import ModelMode, RankSettings
+from extender.settings.tree import Settings
+from extender.telemetry.service import rules_of
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "kerf"
+_NOT_YET: Final = "the expected mix of pods is not known yet"
+_FIRST_LOOKS_S: Final = 0.2
+_HASH_CHARS: Final = 12
+
+
+class LearnedRank:
+    """Runs from `start` to `stop`. `policies` gets the policy `kerf`, and what `auto` stands for."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policies: MutableMapping[str, Policy],
+        snapshot: Callable[[], Cluster],
+        synced: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        wanted = settings.model
+        self.mode = wanted.mode
+        self._wanted = wanted
+        self._policy = settings.decisions.policy
+        self.path = _path(wanted, self._policy)
+        """The directory of the model, None where there is none to load."""
+        self._policies = policies
+        self._snapshot = snapshot
+        self._synced = synced
+        self._clock = clock
+        self._rules = rules_of(settings.telemetry)
+        has_scipy = find_spec("scipy") is not None
+        self._by_lp = wanted.prices == "lp" or (wanted.prices == "auto" and has_scipy)
+        self._weights = KerfWeights(wanted.value_weight, wanted.live_weight)
+        self._live = live_term(settings.live.model_dump(), self._rules.xids)
+        expected = [
+            Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models), pod.memory_mib)
+            for pod in settings.decisions.typical_pods
+        ]
+        self.mix = SeenPods(wanted.half_life_pods, guessed(expected), wanted.prior_pods)
+        self.model: Model | Actor | None = None
+        self.refusal = ""
+        """Why the model that there is was refused."""
+        self.num_loads = 0
+        self.priced = Priced()
+        self.score = LearnedScore()
+        self.look: Look | None = None
+        """At the cluster, for the score in use; None where that of the model is still to be made."""
+        self.num_looks = 0
+        self._spoiling: tuple[Floats, Mask] | None = None
+        """Prices, and by them the (1000,) amounts of milli that `takes_more` of a GPU's worth."""
+        self._serial = 0
+        self._signature: object = None
+        self.tasks = Tasks()
+
+    # What it says
+
+    @property
+    def why_not(self) -> str:
+        """Why no model ranks, "" where one does."""
+        return self.refusal or self.score.fault
+
+    def takes_more(self, request: GpuRequest) -> bool:
+        """Whether a pod takes more of a GPU's worth than its part of it, by the prices that the model goes by now."""
+        served = self.score.served
+        if served is None:
+            return False
+        worth = served.outlook.worth
+        if self._spoiling is None or self._spoiling[0] is not worth:  # once for all pods of all rounds
+            every = np.arange(WHOLE_MILLI)
+            self._spoiling = worth, takes_more(worth, np.ones_like(every), every)
+        return request.count == 1 and bool(self._spoiling[1][request.milli])
+
+    def fault(self) -> str:
+        """What keeps the learned rank from being served as it should, "" for nothing, or where nobody asked for it."""
+        unasked = self.path is None and self._policy != NAME
+        if unasked or self.why_not == _NOT_YET:  # which is so at a start, and while there are no nodes
+            return ""
+        if self.why_not:
+            return f"{self.why_not}; {HEURISTIC} ranks instead"
+        return f"no LP prices, using face value instead: {self.priced.fault}" if self.priced.fault else ""
+
+    def summary(self) -> dict[str, Any]:
+        """Which model there is, in a line."""
+        return {
+            "mode": self.mode.value,
+            "sha256": None if self.model is None else self.model.manifest.sha256,
+            "reason": self.why_not or None,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """The state as JSON."""
+        model = self.model
+        manifest = None if model is None else model.manifest
+        return {
+            "mode": self.mode.value,
+            "path": None if self.path is None else str(self.path),
+            "served": HEURISTIC if self.why_not else "model",
+            "reason": self.why_not or None,
+            "model": manifest
+            and {
+                "kind": manifest.kind,
+                "sha256": manifest.sha256,
+                "featuresVersion": manifest.features_version,
+                "licence": manifest.licence,
+                "training": manifest.training,
+                "traces": [row.trace for row in manifest.evaluation],
+            },
+            "weights": {"value": self._weights.value, "live": self._weights.live},
+            "looks": {"number": self.num_looks, "ageSeconds": self.look_age_s()},
+            "prices": {
+                "of": "plain" if self.priced.worth is None else "lp",
+                "fault": self.priced.fault or None,
+                "workedOut": self.priced.num,
+                "seconds": round(self.priced.seconds, 3),
+                "ageSeconds": self.age_s(),
+            },
+            "mix": {
+                "pods": round(self.mix.arrivals.num_pods, 1),
+                "seen": self.mix.num_seen,
+                "drift": round(self.mix.drift(), 4),
+            },
+        }
+
+    def age_s(self) -> float | None:
+        """Age of the prices, None where there never were any."""
+        return None if self.priced.num == 0 else round(self._clock() - self.priced.at, 3)
+
+    def look_age_s(self) -> float | None:
+        """Age of the last look at the cluster, None where there never was any."""
+        return None if self.look is None else round(self._clock() - self.look.at, 3)
+
+    def canary(self, metadata: objects.Metadata) -> str:
+        """The policy of a pod that is to try the model, "" for others."""
+        if self.mode is not ModelMode.CANARY:
+            return ""
+        labels = metadata.labels or {}
+        chosen = metadata.namespace in self._wanted.canary_namespaces or any(
+            labels.get(name) == value for name, value in self._wanted.canary_labels.items()
+        )
+        return NAME if chosen else ""
+
+    # What it does
+
+    def start(self) -> None:
+        """Load the model, and begin to watch it, in the running event loop."""
+        self._load(files.signature(self.path))
+        self.tasks.begin("learned rank", self._run, needed=False)
+
+    async def stop(self) -> None:
+        """End."""
+        await self.tasks.end()
+
+    async def round(self) -> None:
+        """Look once at the files, the nodes and the mix, and serve what comes of it."""
+        signature = files.signature(self.path)
+        if signature != self._signature:
+            await asyncio.sleep(0)
+            if self._signature != signature == files.signature(self.path):
+                self._load(signature)
+        if self.model is None or not self._synced():
+            return
+        self.mix.started = True
+        cluster = self._snapshot()
+        if not cluster.row_of:
+            return
+        served = self.score.served
+        if self.look is None or (served is not None and len(cluster.models) > served.num_models):
+            await self._serve(self.mix.arrivals.counts())  # with the prices that there are: soon done
+        if self._due(cluster):
+            await self._price(cluster)
+        elif self.look and isinstance(self.model, Actor):
+            wanted = self._wanted
+            if self.look.is_over(self._counted(), self._clock(), wanted.look_frac, wanted.look_s):
+                await self._serve(self.mix.priced)  # the same pods are expected as at the look before
+
+    def _due(self, cluster: Cluster) -> bool:
+        last = self.priced
+        if last.nodes is None:
+            return True
+        moved = last.nodes is not cluster.row_of or self.mix.drift() > self._wanted.min_drift
+        return moved and self._clock() - last.at >= self._wanted.refresh_s
+
+    async def _price(self, cluster: Cluster) -> None:
+        model = self.model
+        if model is None:
+            return
+        counts, began = self.mix.arrivals.counts(), self._clock()
+        demand = await asyncio.to_thread(demand_of, cluster, counts)
+        worth, fault = None, ""
+        try:
+            if self._by_lp:
+                worth = await priced(demand, model.manifest.foresight_load, self._wanted.refresh_max_s)
+        except (PricingError, OSError) as error:
+            fault = str(error)
+            if fault != self.priced.fault:
+                logger.warning("no LP prices: %s", fault)
+        num = self.priced.num + (worth is not None)
+        self.priced = Priced(worth, fault, cluster.row_of, self._clock(), self._clock() - began, num)
+        self.mix.priced = counts
+        await self._serve(counts)
+
+    async def _serve(self, counts: dict[Kind, float]) -> None:
+        """Serve the model as it is now, for so many pods of each kind; all that takes a moment is done in a thread."""
+        model = self.model
+        if model is None:
+            return
+        look = Look(self._counted(), self._clock())
+        score = await asyncio.to_thread(score_on, model, look.cluster, counts, self.priced.worth, self._parts())
+        if self.model is model:
+            if score.fault and score.fault != self.score.fault:
+                logger.error("%s; %s ranks instead", score.fault, HEURISTIC)
+            self._put(score)
+            self.look = look
+            self.num_looks += 1
+
+    def _counted(self) -> Cluster:
+        """The cluster now, as the policy counts it."""
+        return counting_observed(self._snapshot(), self._rules)
+
+    def _put(self, score: LearnedScore) -> None:
+        """One assignment each: whoever reads them sees the one before or this one."""
+        self.score = score
+        policy = serving(score, self._rules)
+        self._policies[NAME] = policy
+        serves = self.mode is ModelMode.SERVE and self.model is not None
+        self._policies[AUTO] = policy if serves else self._policies[HEURISTIC]
+
+    def _parts(self) -> dict[str, Any]:
+        self._serial += 1
+        return {"weights": self._weights, "live": self._live, "serial": self._serial}
+
+    def _load(self, signature: object) -> None:
+        """Read the model that there is: a few kilobytes."""
+        self._signature = signature
+        self.model, self.refusal = None, ""
+        if self.path is not None:
+            try:
+                self.model = files.read_any(self.path)
+                self.num_loads += 1
+                logger.info("model %s is loaded from %s", self.model.manifest.sha256[:_HASH_CHARS], self.path)
+            except ModelError as error:
+                self.refusal = f"the model was refused: {error}"
+                logger.error("%s; %s ranks instead", self.refusal, HEURISTIC)
+        self.look = None  # the one before ranks until this one's tables are made
+        if self.model is None:
+            self._put(LearnedScore(why_not=self.refusal or "no model is loaded", **self._parts()))
+        elif self.score.fault:
+            self._put(LearnedScore(why_not=_NOT_YET, **self._parts()))
+
+    async def _run(self) -> None:
+        while True:
+            waits_s = self._wanted.check_s if self.model is None or self.look else _FIRST_LOOKS_S
+            try:
+                await self.round()
+            except Exception:
+                logger.exception("a check of the learned rank failed")
+                waits_s = self._wanted.check_s
+            await asyncio.sleep(waits_s)
+
+
+def _path(wanted: RankSettings, policy: str) -> Path | None:
+    if wanted.mode is ModelMode.OFF or wanted.path is not None:
+        return None if wanted.mode is ModelMode.OFF else wanted.path
+    return files.RELEASED if policy in (AUTO, NAME) or wanted.mode is not ModelMode.SERVE else None

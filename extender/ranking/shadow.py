@@ -1,0 +1,140 @@
+"""Shadow mode: a model decides beside the policy that serves, after the answer has gone out, for metrics alone."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from extender.core.decisions import Memo, decide, decide_from_top
+from extender.core.fit.fits import fit
+from extender.core.policies.kerf import LearnedScore, serving
+from extender.core.policies.policy import Policy
+from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.kube.background import Tasks
+from extender.scheduling.placer import Placement
+
+logger = logging.getLogger(__name__)
+
+_MAX_WAITING: Final = 64
+_MAX_TRIES: Final = 64
+_PAUSE_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class ShadowCounts:
+    """What the model would have done since the start."""
+
+    same: int = 0
+    """Decisions for the same node."""
+    other: int = 0
+    """Decisions for another node."""
+    left_out: int = 0
+    """Decisions that it did not come to."""
+    gain_gpus: float = 0.0
+    """How much more value its nodes would have left behind, by its own account."""
+    seconds: float = 0.0
+    """Time taken."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    """What belongs to one score: touched by one thread at a time."""
+
+    score: LearnedScore
+    policy: Policy
+    memo: Memo = field(default_factory=Memo)
+
+
+class Shadow:
+    """Runs from `start` to `stop`; takes no more than a part of one processor."""
+
+    def __init__(self, score: Callable[[], LearnedScore], frac: float) -> None:
+        self._score = score
+        self._frac = frac
+        self._waiting: deque[tuple[Placement, PodRequest]] = deque()
+        self._worker: tuple[LearnedScore, _Worker] | None = None
+        self.tasks = Tasks()
+        self.counts = ShadowCounts()
+
+    def offer(self, placement: Placement, request: PodRequest) -> None:
+        """A decision was made."""
+        if placement.decision.best is None or self._score().fault:
+            return
+        if len(self._waiting) >= _MAX_WAITING:
+            self.counts.left_out += 1
+            return
+        self._waiting.append((placement, request))
+
+    def start(self) -> None:
+        """Begin, in the running event loop."""
+        self.tasks.begin("shadow", self._run, needed=False)
+
+    async def stop(self) -> None:
+        """End."""
+        await self.tasks.end()
+
+    async def round(self) -> float:
+        """Look at the oldest decision that waits; the seconds that it took, 0 when none waits."""
+        if not self._waiting:
+            return 0.0
+        placement, request = self._waiting.popleft()
+        score = self._score()
+        if self._worker is None or self._worker[0] is not score:
+            own = score.apart()
+            self._worker = score, _Worker(own, serving(own))
+        began = time.perf_counter()
+        found = await asyncio.to_thread(_compare, self._worker[1], placement, request)
+        taken = time.perf_counter() - began
+        counts = self.counts
+        counts.seconds += taken
+        if found is None:
+            counts.left_out += 1
+        else:
+            same, gain = found
+            counts.same += same
+            counts.other += not same
+            counts.gain_gpus += gain
+        return taken
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                taken = await self.round()
+            except Exception:
+                taken = 0.0
+                logger.exception("a decision could not be compared with the model's")
+            await asyncio.sleep(taken * (1 / self._frac - 1) if taken else _PAUSE_S)
+
+
+def _compare(worker: _Worker, placement: Placement, request: PodRequest) -> tuple[bool, float] | None:
+    """Whether the model decides for the same node, and how much more it gains by its own; None without a verdict."""
+    cluster, decision = placement.cluster, placement.decision
+    asked = worker.policy.asked(request)
+    if asked is None or asked.mig or decision.best is None:
+        return None
+    if placement.offered is None:
+        ours = decide(cluster, asked, worker.policy, decision.rows, worker.memo)
+    else:
+        offered = placement.offered.__contains__
+        from_top = decide_from_top(cluster, asked, worker.policy, offered, worker.memo, _MAX_TRIES)
+        if from_top is None:
+            return None
+        ours = from_top
+    if ours.best is None or worker.score.fault:
+        return None
+    if ours.best == decision.best:
+        return True, 0.0
+    return False, _gain(worker.score, placement, asked, ours.best) - _gain(
+        worker.score, placement, asked, decision.best
+    )
+
+
+def _gain(score: LearnedScore, placement: Placement, asked: GpuRequest, row: int) -> float:
+    rows = np.array([row])
+    gain, _ = score.gains(placement.cluster, asked, rows, fit(placement.cluster, asked, rows))
+    return float(gain[0])

@@ -1,0 +1,1 @@
+"""Placing, binding, preempting and waking pods."""

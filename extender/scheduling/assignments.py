@@ -1,0 +1,210 @@
+"""What is decided about a pod: which pod it is, what it is given, and all that explains it later."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+import numpy as np
+
+from extender import __version__
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.decisions import Decision
+from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.kube import objects
+from extender.plugins import kerf
+from extender.plugins.holdings import Holding, Part
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """One pod, and not another of the same name."""
+
+    namespace: str
+    name: str
+    uid: str
+    owner: str = ""
+    """What its load is predicted by: see `pods.owner_of`."""
+    created: str = field(default="", compare=False)
+    """Time stamp of the API server, "" where nobody has told."""
+    gang: str = ""
+    """The PodGroup that kube-scheduler places it with, `namespace/name`; "" for none."""
+
+    @classmethod
+    def of(cls, pod: objects.Named) -> Self:
+        """Which pod it is, and no more of it."""
+        return cls(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Where the API server has it."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+
+
+class Candidates(Protocol):
+    """Names of candidate nodes, not looked at one by one unless they have to be."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of their text."""
+
+    def decode(self) -> list[str]:
+        """All of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a placement gives a pod: what bind writes, once it is decided."""
+
+    node: str
+    units: int
+    gpus: tuple[int, ...]
+    """Indices, () when the device plugin alone picks them."""
+    uuids: tuple[str, ...]
+    """Theirs in the same order, () where the node does not tell all of them."""
+    milli: int
+    """Compute booked on each GPU; WHOLE_MILLI where whole ones are."""
+    mib_each: tuple[int, ...]
+    """Memory booked on each GPU where it is shared, in the same order."""
+    mig: tuple[tuple[str, int], ...]
+    """MIG devices by profile."""
+    models: str
+    """Names of the GPUs' models, each once, separated by commas; "" when not known."""
+    request: str
+    """The request in words."""
+    policy: str
+    num_fit: int
+    """Nodes with room for it, this one among them."""
+    num_nodes: int
+    """Nodes that were looked at."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether it gives parts of GPUs."""
+        return self.milli < WHOLE_MILLI
+
+    @property
+    def holding(self) -> Holding:
+        """What the pod holds with it."""
+        if self.mig:
+            return Holding(0, (), self.mig)
+        uuids = self.uuids or ("",) * len(self.gpus)
+        mib_each = self.mib_each or (0,) * len(self.gpus)
+        parts = (Part(gpu, self.milli, mib, uuid) for gpu, mib, uuid in zip(self.gpus, mib_each, uuids, strict=True))
+        return Holding(self.units, tuple(parts))
+
+    @property
+    def mib(self) -> int:
+        """The most memory that is booked on one GPU where it is shared."""
+        return max(self.mib_each, default=0)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """What was decided, as it is written on the pod."""
+        written = {
+            kerf.ASSIGNED_GPUS: kerf.format_gpus(self.gpus),
+            kerf.ASSIGNED_BY: f"kerf/{__version__} {self.policy}",
+            kerf.EXPLANATION: (
+                f"placed: {self.request}; {self.num_fit} of {self.num_nodes} nodes had room,"
+                f" this one ranks best by policy {self.policy}"
+            ),
+        }
+        if self.uuids:
+            written[kerf.ASSIGNED_UUIDS] = ",".join(self.uuids)
+        if self.models:
+            written[kerf.ASSIGNED_MODEL] = self.models
+        if self.shared:
+            written[kerf.ASSIGNED_SHARE] = str(self.milli)
+            written[kerf.ASSIGNED_MEMORY] = str(self.mib)
+        return written
+
+    def __str__(self) -> str:
+        """The assignment in words, for the event."""
+        gpus = self.gpus
+        what = f"GPU{'s' if len(gpus) > 1 else ''} {kerf.format_gpus(gpus)}" if gpus else self.request
+        if self.shared:
+            what = f"{self.request}: {what}"
+        of_models = f" ({self.models})" if self.models else ""
+        return f"Assigned {what}{of_models} on node {self.node} by policy {self.policy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A decision about a pod, with all that is needed to explain it later."""
+
+    pod: PodIdentity
+    cluster: Cluster
+    decision: Decision
+    unknown: tuple[str, ...]
+    """Candidate names that Kerf knows no node of."""
+    decided_at: float
+    """Unix time."""
+    offered: Candidates | None = None
+    """The candidates where the decision looked at the whole cluster; None: they are the decision's rows."""
+
+    @property
+    def node(self) -> str | None:
+        """The node that wins, None when none fits."""
+        return None if self.decision.best is None else self.cluster.node_names[self.decision.best]
+
+    @property
+    def counted(self) -> bool:
+        """Whether kube-scheduler counts by itself what is reserved: where parts are handed out, units say little."""
+        row = self.decision.best
+        return is_counted(self.decision.request) and (row is None or self.cluster.unit[row] != GpuUnit.PART)
+
+    def assignment(self) -> Assignment | None:
+        """What the winner gives, None when no node fits."""
+        decision, row = self.decision, self.decision.best
+        if row is None:
+            return None
+        slots = list(decision.gpus) or [0]
+        models = {
+            self.cluster.models[index].name for index in self.cluster.gpu_model[row, slots].tolist() if index >= 0
+        }
+        known = self.cluster.gpu_uuids[row]
+        uuids = tuple(known[gpu] for gpu in decision.gpus)
+        return Assignment(
+            node=self.cluster.node_names[row],
+            units=decision.units,
+            gpus=decision.gpus,
+            uuids=uuids if all(uuids) else (),
+            milli=decision.milli,
+            mib_each=decision.mib_each,
+            mig=decision.request.mig,
+            models=",".join(sorted(models - {""})),
+            request=str(decision.request),
+            policy=decision.policy,
+            num_fit=int(np.count_nonzero(decision.evaluation.fits)),
+            num_nodes=len(decision.rows),
+        )
+
+
+def is_counted(request: GpuRequest) -> bool:
+    """Whether kube-scheduler counts what is asked by itself: GPUs, time slices and devices, but no parts of them."""
+    by_number = request.unit in (AskedUnit.GPU, AskedUnit.SHARED, AskedUnit.MIG, AskedUnit.CLAIM)
+    return by_number and not request.milli and not request.shares_by_memory
+
+
+def rows_of(cluster: Cluster, names: Sequence[str]) -> tuple[Rows, tuple[str, ...]]:
+    """Rows of the named nodes, each once, and the names that nobody knows."""
+    unknown: tuple[str, ...] = ()
+    try:
+        rows = np.fromiter(map(cluster.row_of.__getitem__, names), np.intp, len(names))
+    except KeyError:
+        unknown = tuple(dict.fromkeys(name for name in names if name not in cluster.row_of))
+        rows = np.array([cluster.row_of[name] for name in names if name in cluster.row_of], dtype=np.intp)
+    named = np.zeros(cluster.num_nodes, np.bool_)
+    named[rows] = True
+    if np.count_nonzero(named) != len(rows):
+        rows = rows[np.sort(np.unique(rows, return_index=True)[1])]
+    return rows, unknown

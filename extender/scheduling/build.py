@@ -1,0 +1,92 @@
+"""The parts that place pods, as the settings want them."""
+
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from extender.kube.client import Transport
+from extender.kube.events import EventRecorder
+from extender.kube.leadership.elections import Election, Spectator, Unelected
+from extender.kube.leadership.leases import FollowedLease, HeldLease, LeaseName, LeaseTimes
+from extender.ledger.ledger import Ledger
+from extender.ledger.mirror import Mirror
+from extender.scheduling.binding.binder import Binder
+from extender.scheduling.fence import Fence
+from extender.scheduling.placer import Placer, PodIdentity
+from extender.scheduling.queue_rules import QueueRules
+from extender.scheduling.takeover import Leadership, epoch_key
+from extender.scheduling.waking.unbound_pods import UnboundPods
+from extender.scheduling.waking.waker import Waker
+from extender.settings.leader_election import ElectionMode, LeaderElectionSettings
+from extender.settings.tree import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What is known of the cluster, who may decide, and how both are written and told."""
+
+    transport: Transport
+    clock: Callable[[], float]
+    ledger: Ledger
+    mirror: Mirror
+    events: EventRecorder
+    fence: Fence
+    leadership: Leadership
+
+
+def build_foundation(settings: Settings, transport: Transport, clock: Callable[[], float]) -> Foundation:
+    """What the other parts stand on."""
+    ledger = Ledger(
+        reservation_ttl_s=settings.decisions.reservation_ttl_s,
+        memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
+        model_aliases=settings.models.aliases,
+    )
+    page_size = settings.cluster.page_size
+    mirror = Mirror(transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=page_size)
+    election = _election(settings.leader_election, transport, clock)
+    fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)
+    leadership = Leadership(transport, election, fence, mirror, clock, key=key, page_size=page_size)
+    return Foundation(transport, clock, ledger, mirror, EventRecorder(transport, clock), fence, leadership)
+
+
+def build_waker(
+    settings: Settings,
+    base: Foundation,
+    placer: Placer,
+    unbound: UnboundPods,
+    queue: QueueRules,
+    why: Callable[[PodIdentity], str],
+) -> Waker:
+    """What wakes pods that wait; `why` as of `Waker`."""
+    return Waker(
+        *(base.transport, base.ledger, placer, unbound, base.clock, base.fence),
+        queue=queue,
+        why=why,
+        max_skip_s=settings.decisions.skip_s,
+        max_skips=settings.decisions.max_skips,
+        explain_after_s=settings.decisions.explain_after_s,
+    )
+
+
+def build_binder(base: Foundation, placer: Placer, waker: Waker, queue: QueueRules) -> Binder:
+    """What binds pods."""
+    notes = lambda uid: waker.skips.notes(uid) | queue.notes(uid)  # noqa: E731 - one expression
+    return Binder(base.transport, base.ledger, placer, base.events, base.clock, base.fence, time.time, notes)
+
+
+def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:
+    identity = settings.identity or socket.gethostname()
+    lease = LeaseName(settings.namespace, settings.lease_name)
+    times = LeaseTimes(settings.duration_s, settings.renew_deadline_s, settings.retry_s)
+    match settings.mode:
+        case ElectionMode.OFF:
+            return Unelected()
+        case ElectionMode.NEVER:
+            return Spectator()
+        case ElectionMode.OWN:
+            # Random, because a process that was killed and started again is another holder.
+            return HeldLease(transport, lease, f"{identity}_{secrets.token_hex(8)}", times, clock)
+        case ElectionMode.SCHEDULER:
+            return FollowedLease(transport, lease, identity, times, clock)

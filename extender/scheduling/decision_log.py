@@ -1,0 +1,31 @@
+"""Decisions that are kept for those who ask later."""
+
+from collections import deque
+from itertools import islice
+
+from extender.scheduling.assignments import Placement
+
+
+class DecisionLog:
+    """The newest decisions; the oldest one gives way."""
+
+    def __init__(self, most: int) -> None:
+        self._kept: deque[Placement] = deque(maxlen=most)
+        self.num_made = 0
+        """Decisions so far, those included that others gave way to."""
+
+    def add(self, placement: Placement) -> None:
+        """Keep a decision."""
+        self._kept.append(placement)
+        self.num_made += 1
+
+    def after(self, number: int) -> list[tuple[int, Placement]]:
+        """Kept decisions past the `number`th that was made, oldest first, each with its own number."""
+        first = self.num_made - len(self._kept) + 1
+        newer = islice(self._kept, max(number + 1 - first, 0), None)
+        return list(enumerate(newer, max(number + 1, first)))
+
+    def last(self, namespace: str, name: str) -> Placement | None:
+        """The newest decision about a pod that is still kept."""
+        wanted = (namespace, name)
+        return next((kept for kept in reversed(self._kept) if (kept.pod.namespace, kept.pod.name) == wanted), None)

@@ -1,0 +1,125 @@
+"""Preemption on the mirrored cluster: which of kube-scheduler's proposals would really make room for a pod."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Cluster
+from extender.core.fit.fits import fit
+from extender.core.preemption import Candidate, Victim, least_lost, needed
+from extender.core.resources.requests import GpuRequest
+from extender.kube import objects
+from extender.ledger.ledger import Ledger
+from extender.ledger.tenants import Tenants, asks_resources_alone, repels_pods
+from extender.plugins.holdings import Holding, Part
+
+_NODES_AT_ONCE: Final = 8
+_UNDER_WAY_S: Final = 30.0
+"""Victims that kube-scheduler has not evicted by then, it will not: they may be proposed again."""
+_MAX_ANSWERS: Final = 4096
+_FIRST_ROW: Final = np.zeros(1, np.intp)
+
+
+@dataclass(eq=False)
+class Preemptor:
+    """Judges proposals; evicts nobody itself, and holds nothing."""
+
+    ledger: Ledger
+    tenants: Tenants
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    _answers: OrderedDict[str, tuple[float, list[Candidate]]] = field(default_factory=OrderedDict, init=False)
+
+    def candidate(self, pod: objects.Pod, node: str, uids: Iterable[str], num_pdb_violations: int) -> Candidate:
+        """A proposal with what Kerf knows of the victims. One it has not heard of counts as the most worthy."""
+        now = self.wall_clock()
+        tenants = self.tenants.on(node)
+        alone = self.ledger.without(node, (), self.clock())
+        victims: list[Victim] = []
+        for uid in uids:
+            claim, tenant = self.ledger.claim(uid), tenants.get(uid)
+            gpus = _num_gpus(alone, claim.holding) if alone and claim and claim.node == node else 0.0
+            if tenant is None:
+                victims.append(Victim(uid, (pod.spec.priority or 0) - 1, gpus))
+            else:
+                victims.append(Victim(uid, tenant.priority, gpus, gpus * tenant.ran_s(now), tenant.leaving))
+        return Candidate(node, tuple(victims), num_pdb_violations)
+
+    async def choose(
+        self, pod: objects.Pod, demands: objects.Demands, request: GpuRequest, candidates: Sequence[Candidate]
+    ) -> list[Candidate]:
+        """The candidates that make the pod fit and lose least, each with the victims that it needs.
+
+        Hundreds of nodes take a second: other calls are let in between.
+        """
+        spares = asks_resources_alone(demands)
+        left: list[Candidate] = []
+        for number, candidate in enumerate(candidates):
+            if number % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            with_needed = self._needed(pod, request, candidate, spares=spares)
+            if with_needed is not None:
+                left.append(with_needed)
+        chosen = least_lost(left)
+        self._remember(pod.metadata.uid, chosen)
+        return chosen
+
+    def is_under_way(self, pod: objects.Pod, request: GpuRequest) -> bool:
+        """Whether room is being made for a pod already, and will be enough.
+
+        kube-scheduler may hear that its victims are gone before Kerf does: filter rejects the pod once more, and more
+        pods would be evicted for it elsewhere.
+        """
+        answered_at, candidates = self._answers.get(pod.metadata.uid, (0.0, []))
+        nominated = pod.status.nominated_node_name
+        recent = self.clock() - answered_at < _UNDER_WAY_S
+        return recent and any(
+            self._fits(pod, request, candidate.node, frozenset(victim.uid for victim in candidate.victims))
+            for candidate in candidates
+            if nominated in (None, "", candidate.node)
+        )
+
+    def _remember(self, uid: str, chosen: list[Candidate]) -> None:
+        """Keep the newest answer about a pod, if it may lead to an eviction."""
+        self._answers.pop(uid, None)
+        if uid and chosen:
+            self._answers[uid] = self.clock(), chosen
+        if len(self._answers) > _MAX_ANSWERS:
+            self._answers.popitem(last=False)
+
+    def _fits(self, pod: objects.Pod, request: GpuRequest, node: str, evicted: frozenset[str]) -> bool:
+        """Whether a node has the GPUs for a pod once others are gone; its own reservation is no obstacle to it."""
+        cluster = self.ledger.without(node, evicted | {pod.metadata.uid}, self.clock())
+        return cluster is not None and bool(fit(cluster, request, _FIRST_ROW).fits[0])
+
+    def _needed(self, pod: objects.Pod, request: GpuRequest, candidate: Candidate, *, spares: bool) -> Candidate | None:
+        node = candidate.node
+        tenants = self.tenants.on(node)
+        proposed = [tenants.get(victim.uid) for victim in candidate.victims]
+        spares = spares and all(tenant is not None and not repels_pods(tenant.spec) for tenant in proposed)
+
+        def gpus_fit(evicted: frozenset[str]) -> bool:
+            return self._fits(pod, request, node, evicted)
+
+        def all_fits(evicted: frozenset[str]) -> bool:
+            return self.tenants.have_room(node, pod.spec, evicted)
+
+        return needed(candidate, gpus_fit, all_fits if spares else None)
+
+
+def _num_gpus(node: Cluster, holding: Holding) -> float:
+    """How many GPUs of a node somebody holds: a share counts with its larger part of compute or memory, a time slice
+    with its part of a GPU, a MIG device as one.
+    """
+    memory_mib = node.gpu_memory_mib[0].tolist()
+
+    def of(part: Part) -> float:
+        known = 0 <= part.gpu < len(memory_mib) and memory_mib[part.gpu]
+        return 1.0 if part.whole else max(part.milli / WHOLE_MILLI, part.mib / memory_mib[part.gpu] if known else 0.0)
+
+    unknown = (holding.units - len(holding.parts)) / int(node.units_per_gpu[0])
+    return sum(map(of, holding.parts)) + unknown + sum(count for _, count in holding.mig)

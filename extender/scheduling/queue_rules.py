@@ -1,0 +1,24 @@
+"""What a pending queue says of pods that kube-scheduler asks about, whether they came by its gate or not."""
+
+from extender.core.resources.requests import GpuRequest
+from extender.scheduling.assignments import PodIdentity
+
+
+class QueueRules:
+    """A queue, as placing pods sees it; this is none, and says nothing against any pod."""
+
+    def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
+        """Why a pod's namespace may not have so many more GPUs, "" when it may."""
+        return ""
+
+    def kept_from(self, uid: str) -> frozenset[str]:
+        """Nodes that a pod has to leave to the first in the queue."""
+        return frozenset()
+
+    def will_nominate(self, uid: str) -> bool:
+        """Whether the queue nominates a pod when there is room, in its turn."""
+        return False
+
+    def notes(self, uid: str) -> dict[str, str]:
+        """Annotations to write on a pod with its Binding."""
+        return {}

@@ -1,0 +1,206 @@
+"""Taking over: what a process does between winning an election and its first decision.
+
+1. Every unbound pod that asks for GPUs gets an annotation with the new epoch. Whatever a predecessor is still about to
+   write on it carries an older resourceVersion and is refused from then on; what it wrote before is on the pod.
+2. The bound pods are listed afresh: a watch may lag behind what the predecessor has written.
+
+A term that follows one of this process's own, with nobody in between, rests on what was done then: all that is under
+way is its own, and in its ledger, which gives up nothing that may take effect yet (`settlements`).
+
+The same happens at the start of a process without election, since the process before it may have been killed with
+Bindings on their way. The patches go to `pods/status`, so that no right to change a pod's spec is needed. A pod that
+can't be changed (`marks`) holds nobody up.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from extender.core.resources.requests import RequestError
+from extender.kube import objects
+from extender.kube.background import Tasks
+from extender.kube.client import ClusterError, Transport
+from extender.kube.decoding import stand_in
+from extender.kube.leadership.elections import Election
+from extender.kube.paths import PODS_PATH
+from extender.kube.watches.feeds import PENDING_PODS
+from extender.kube.watches.lists import Lister
+from extender.ledger.mirror import Mirror
+from extender.plugins.pods import read_pod_request
+from extender.scheduling.binding.marks import change, refused
+from extender.scheduling.fence import Fence
+from extender.scheduling.placer import PodIdentity
+
+logger = logging.getLogger(__name__)
+
+EPOCH: Final = "kerf.dev/epoch"
+
+_NUM_WRITERS: Final = 16  # the renewal of the lease has to get through between them
+_RETRY_S: Final = 0.2
+
+
+def epoch_key(lease: str = "") -> str:
+    """The annotation by which the leaders of a lease mark pods; without a lease, that of a process without rivals."""
+    return f"{EPOCH}-{lease}" if lease else EPOCH
+
+
+class Leadership:
+    """Opens the fence while this process leads, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        election: Election,
+        fence: Fence,
+        mirror: Mirror,
+        clock: Callable[[], float],
+        *,
+        key: str = EPOCH,
+        page_size: int = 500,
+    ) -> None:
+        self._transport = transport
+        self._election = election
+        self._fence = fence
+        self._mirror = mirror
+        self._clock = clock
+        self._key = key
+        self._unbound_pods = Lister(
+            transport, PODS_PATH, objects.Pod, {"fieldSelector": PENDING_PODS.field_selector}, page_size
+        )
+        self._tenure = ""
+        self._epoch = ""  # what pods are marked with in this tenure
+        self._taken_over = False
+        self.tasks = Tasks()
+        self.num_terms = 0
+        """How often this process has taken over."""
+        self.num_marked = 0
+        """Unbound pods marked in all take-overs."""
+        self.num_unmarkable = 0
+        """Unbound pods that could not be marked, in all take-overs."""
+
+    def start(self) -> None:
+        """Begin to mirror, and take part in the election, in the running event loop."""
+        self._tenure = ""  # whatever was done before a stop, others may have led since
+        if self._election.contested:
+            self._mirror.start()  # warm before it is needed; without election it has to begin after the marks
+        self._fence.shut(self._election.standing)
+        self.tasks.begin("election", self._election.run)
+        self.tasks.begin("leadership", self._lead)
+
+    async def stop(self) -> None:
+        """Shut the fence and let others lead."""
+        await self.tasks.end()
+        self._fence.shut(lambda: "shutting down")
+        await self._election.resign()
+
+    async def _lead(self) -> None:
+        while True:
+            term = self._election.term
+            if not term:
+                self._fence.shut(self._election.standing)
+                await self._election.change()
+                continue
+            taking_over = asyncio.create_task(self._take_over(term), name="take-over")
+            try:
+                await self._election.change()
+            finally:
+                self._fence.shut(self._election.standing)
+                taking_over.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await taking_over
+
+    async def _take_over(self, term: str) -> None:
+        began = self._clock()
+        if self._tenure != self._election.tenure:
+            # Never the same twice: a patch that changes nothing would not change the resourceVersion.
+            self._epoch = f"{self._election.tenure}.{secrets.token_hex(4)}"
+            self._tenure, self._taken_over = self._election.tenure, False
+        told = "taking over from the previous leader" if self._election.contested else "pods are not synced yet"
+        progress, num_marked = told, 0
+
+        def deadline() -> float:
+            # Another term may have begun, with others leading in between, before this task is told.
+            return self._election.deadline() if self._election.term == term else float("-inf")
+
+        self._fence.take_over(progress, deadline, self._election.standing)
+        while not self._taken_over:
+            try:
+                num_marked = await self._mark(self._epoch)
+                await self._catch_up()
+                self._taken_over = True
+                break
+            except (ClusterError, msgspec.DecodeError) as error:
+                logger.warning("pods being placed were not marked, retrying in %.1f s: %s", _RETRY_S, error)
+                progress = f"{told}: {error}"
+            except Exception:
+                logger.exception("pods being placed were not marked")
+                progress = f"{told}: see the log"
+            self._fence.take_over(progress, deadline, self._election.standing)
+            await asyncio.sleep(_RETRY_S)
+        self._fence.open(term)
+        self.num_terms += 1
+        if self._election.contested:
+            took_s = self._clock() - began
+            logger.info("leading as epoch %s after %.2f s, %d unbound pods marked", self._epoch, took_s, num_marked)
+
+    async def _catch_up(self) -> None:
+        """See to it that the mirror begins, or has begun, with a list made after this call."""
+        if self._mirror.running:
+            await self._mirror.list_pods_again()
+        else:
+            self._mirror.start()
+
+    async def _mark(self, epoch: str) -> int:
+        """Mark every unbound pod that a predecessor may be about to bind; returns how many. Raises ClusterError."""
+        marked = {self._key: epoch}.items()  # in an attempt before this one
+        unmarked = [pod for pod in await self._unbound() if not marked <= (pod.metadata.annotations or {}).items()]
+        pods = iter([pod for pod in unmarked if _may_be_under_way(pod)])
+        num_marked = 0
+        unmarkable: list[str] = []
+        faults: list[Exception] = []
+
+        async def write() -> None:
+            nonlocal num_marked
+            for pod in pods:  # shared by all writers
+                identity = PodIdentity.of(pod)
+                try:
+                    num_marked += await change(self._transport, identity, self._key, epoch) is not None
+                except (ClusterError, msgspec.DecodeError) as error:
+                    if refused(error):
+                        unmarkable.append(f"{pod.key}: {error}")
+                        continue
+                    faults.append(error)
+                    if len(faults) >= _NUM_WRITERS:
+                        return
+
+        await asyncio.gather(*(write() for _ in range(_NUM_WRITERS)))
+        self.num_marked += num_marked
+        if faults:
+            raise faults[0]
+        if unmarkable:
+            self.num_unmarkable += len(unmarkable)
+            logger.warning("%d pods can't be marked, such as %s", len(unmarkable), unmarkable[0])
+        return num_marked
+
+    async def _unbound(self) -> list[objects.Pod]:
+        """Pods without a node. No resourceVersion is named: the API server answers with nothing older than now."""
+        found = await self._unbound_pods.all()
+        return found.items + [stand_in(pod, objects.Pod) for pod in found.unread]
+
+
+def _may_be_under_way(pod: objects.Pod) -> bool:
+    """Whether a Binding with GPUs may be on its way.
+
+    Not for a pod with scheduling gates: the API server refuses to bind it, and to open a gate changes the pod.
+    """
+    if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp or pod.spec.scheduling_gates:
+        return False
+    try:
+        return read_pod_request(pod).gpus is not None
+    except RequestError:
+        return True  # another version of Kerf may have understood it

@@ -1,0 +1,1 @@
+"""Pods without a node: who they are, why they wait, and what wakes them."""

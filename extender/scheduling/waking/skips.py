@@ -1,0 +1,133 @@
+"""Pods that are left pending for now although they would fit: which, why, how often and for how long.
+
+Bounded for each pod by a number of skips and by a time since the first one, whichever comes first: after that it is
+placed wherever it fits, so that nobody starves. What is remembered is lost with the process, and then counted anew.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from extender.core.policies.policy import Policy
+from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
+from extender.core.selective_skip import is_larger, leaves_room
+from extender.scheduling.placer import Placer, PodIdentity
+from extender.scheduling.queue_rules import QueueRules
+
+SKIPPED: Final = "kerf.dev/skipped"
+"""Why a pod is left pending for now."""
+SKIPPED_COUNT: Final = "kerf.dev/skipped-count"
+"""How often it was."""
+REASON: Final = "skipped for now: it would take the only room of a larger waiting pod"
+"""One text for every node and every try: kube-scheduler's own status patch must not make it ask again."""
+QUEUED_REASON: Final = "skipped for now: the room is kept for the first pod in the queue"
+
+_MAX_REMEMBERED: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A pod that fitted nowhere when it was asked about."""
+
+    uid: str
+    request: PodRequest
+
+
+@dataclass(slots=True)
+class _Skip:
+    since: float
+    """Monotonic time of the first."""
+    count: int = 0
+    reason: str = REASON
+
+
+@dataclass(eq=False)
+class Skips:
+    """The verdict, and its bounds; with a bound of 0 nobody is ever skipped."""
+
+    placer: Placer
+    waiting: Callable[[], Sequence[WaitingPod]]
+    """The pods that wait for room, a few of them, those whose turn it is first."""
+    clock: Callable[[], float]
+    max_wait_s: float
+    max_count: int
+    queue: QueueRules
+    """What it keeps from a pod has bounds of its own."""
+    _skipped: OrderedDict[str, _Skip] = field(default_factory=OrderedDict, init=False)
+    num_skips: int = field(default=0, init=False)
+    """Verdicts given."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody may be skipped."""
+        return self.max_wait_s > 0
+
+    def kept_rows(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, policy: Policy) -> frozenset[int]:
+        """Rows of the nodes that a pod has to leave to larger ones, none once it has been skipped enough.
+
+        A larger one counts when it is of no lower priority and one node alone has room for it. What the queue keeps
+        for its head is among them for pods that are the queue's.
+        """
+        names = self.queue.kept_from(pod.uid)
+        row_of = self.placer.snapshot().row_of if names else {}
+        kept = {row_of[name] for name in names if name in row_of}
+        if not self._may_skip(pod.uid):
+            return frozenset(kept)
+        for other in self.waiting():
+            larger = other.request.gpus
+            if larger is None or other.uid == pod.uid or other.request.priority < request.priority:
+                continue
+            if not is_larger(larger, gpus):
+                continue
+            try:
+                its_policy = self.placer.policy_of(other.request)
+            except RequestError:
+                continue
+            places = np.flatnonzero(self.placer.room(its_policy.asked(other.request) or larger, its_policy))
+            if len(places) != 1:
+                continue  # none to lose, or another one left
+            decision = self.placer.decide_at(gpus, policy, int(places[0]))
+            if decision.best is not None and not leaves_room(self.placer.snapshot(), decision, larger):
+                kept.add(decision.best)
+        return frozenset(kept)
+
+    def skip(self, uid: str) -> str:
+        """A pod is skipped; why, in words."""
+        known = self._skipped.setdefault(uid, _Skip(self.clock()))
+        known.count += 1
+        known.reason = QUEUED_REASON if self.queue.kept_from(uid) else REASON
+        self.num_skips += 1
+        if len(self._skipped) > _MAX_REMEMBERED:
+            self._skipped.popitem(last=False)
+        return known.reason
+
+    def holds_back(self, pod: PodIdentity, request: PodRequest) -> bool:
+        """Whether a pod that was skipped would be again, so that to wake it is of no use."""
+        if pod.uid not in self._skipped or request.gpus is None:
+            return False
+        policy = self.placer.policy_of(request)
+        gpus = policy.asked(request) or request.gpus
+        kept = self.kept_rows(pod, request, gpus, policy)
+        return bool(kept) and kept.issuperset(np.flatnonzero(self.placer.room(gpus, policy)).tolist())
+
+    def was_skipped(self, uid: str) -> bool:
+        """Whether a pod was, and has no node yet."""
+        return uid in self._skipped
+
+    def notes(self, uid: str) -> dict[str, str]:
+        """Annotations that tell of a pod's skips, none where it was never skipped."""
+        known = self._skipped.get(uid)
+        return {} if known is None else {SKIPPED: known.reason, SKIPPED_COUNT: str(known.count)}
+
+    def placed(self, uid: str) -> None:
+        """A pod has its node."""
+        self._skipped.pop(uid, None)
+
+    def _may_skip(self, uid: str) -> bool:
+        if not self.enabled or not uid:
+            return False
+        known = self._skipped.get(uid)
+        return known is None or (known.count < self.max_count and self.clock() - known.since < self.max_wait_s)

@@ -1,0 +1,163 @@
+"""Pods without a node that ask for GPUs: all there are, also those that nobody has asked Kerf about.
+
+Kerf hears of a pod when kube-scheduler's own plugins have left it a node. Of the others only the API server knows, and
+so does whoever wants to see what is pending: one watch of pods without a node, the queue's own where that is on. Of
+each pod a few words are kept, of a bounded number of pods: where there are more, the namespace that has most of them
+gives its own up. Nothing is decided by them.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from extender.core.resources.requests import PodRequest, RequestError
+from extender.kube import objects
+from extender.kube.background import Background
+from extender.kube.objects import unix_time
+from extender.kube.watches.feeds import PENDING_PODS, WatchHub
+from extender.scheduling.fair_cache import FairCache
+from extender.scheduling.fence import Fence
+
+_MAX_PODS: Final = 20_000
+_MAX_WORDS: Final = 500
+_FIRST_WAIT_S: Final = 0.001  # without an election it leads at once
+_MAX_WAIT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnboundPod:
+    """A pod that waits for GPUs, in words."""
+
+    uid: str
+    namespace: str
+    name: str
+    request: str
+    """What it asks for, "" where that can't be understood."""
+    why: str
+    """What kube-scheduler says of it, or what keeps it from being looked at."""
+    priority: int
+    created: float
+    """Unix time; that of the first sight where nobody has told."""
+    version: str = ""
+    """Its resourceVersion."""
+    owed: bool = False
+    """Whether kube-scheduler is to try it although nothing changes: nobody has refused it, and nothing holds it."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+class UnboundPods:
+    """The pods by UID: the sink of a reflector, its own or the queue's."""
+
+    def __init__(
+        self,
+        read: Callable[[objects.Pod], PodRequest],
+        wall_clock: Callable[[], float],
+        most: int = _MAX_PODS,
+    ) -> None:
+        """`read` tells what a pod asks for and raises RequestError."""
+        self._read = read
+        self._wall_clock = wall_clock
+        self.left: Callable[[str], None] = lambda uid: None
+        """Hears, by UID, of pods that do not wait any more."""
+        self._most = most
+        self._pods: FairCache[UnboundPod] = FairCache(most)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    @property
+    def full(self) -> bool:
+        """Whether there may be more than are kept."""
+        return len(self._pods) >= self._most
+
+    def all(self) -> list[UnboundPod]:
+        """The pods now."""
+        return list(self._pods.values())
+
+    def get(self, uid: str) -> UnboundPod | None:
+        """One of them."""
+        return self._pods.get(uid)
+
+    def upsert(self, item: objects.Pod) -> None:
+        """A pod was added or changed."""
+        uid = item.metadata.uid
+        if item.spec.node_name or item.finished or item.metadata.deletion_timestamp:
+            self._drop(uid)
+            return
+        known = self._pods.get(uid)
+        words = self._words(item, known)
+        if words is None:
+            self._pods.pop(uid)
+        else:
+            self._pods.put(item.metadata.namespace, uid, words, self._wall_clock())
+
+    def remove(self, item: objects.Pod) -> None:
+        """A pod is gone, or has its node."""
+        self._drop(item.metadata.uid)
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        """Pods that a complete list does not name are gone, or have their nodes."""
+        for pod in self.all():
+            if pod.uid not in items:
+                self._drop(pod.uid)
+
+    def _drop(self, uid: str) -> None:
+        self._pods.pop(uid)
+        self.left(uid)
+
+    def _words(self, pod: objects.Pod, known: UnboundPod | None) -> UnboundPod | None:
+        """What is kept of a pod, None for one that asks for no GPUs."""
+        request, priority, fault = "", pod.spec.priority or 0, ""
+        try:
+            asked = self._read(pod)
+            if asked.gpus is None:
+                return None
+            request, priority = str(asked.gpus), asked.priority
+        except RequestError as error:
+            fault = str(error)
+        created = unix_time(pod.metadata.creation_timestamp) or (known.created if known else self._wall_clock())
+        # The first sentence has the reasons; what follows is of preemption, on every such pod alike.
+        refused = pod.refusal.partition(". ")[0].removesuffix(".")
+        held = fault or _gated(pod) or refused
+        return UnboundPod(
+            uid=pod.metadata.uid,
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            request=request[:_MAX_WORDS],
+            why=(held or _unseen(pod))[:_MAX_WORDS],
+            priority=priority,
+            created=created,
+            version=pod.metadata.resource_version,
+            owed=not held,
+        )
+
+
+class UnboundWatch(Background):
+    """Mirrors pods without a node from when this process first leads. Nothing waits for it, and it fails alone."""
+
+    def __init__(self, hub: WatchHub, pods: UnboundPods, fence: Fence) -> None:
+        super().__init__("unbound pods", needed=False)
+        self._fence = fence
+        self._reflector = hub.subscribe(PENDING_PODS, pods)
+
+    async def run(self) -> None:
+        wait_s = _FIRST_WAIT_S
+        while self._fence.standby():
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MAX_WAIT_S)
+        await self._reflector.run()
+
+
+def _gated(pod: objects.Pod) -> str:
+    """Which gates keep it from kube-scheduler."""
+    names = ", ".join(gate.name for gate in pod.spec.scheduling_gates or ())
+    return f"held by scheduling gate {names}" if names else ""
+
+
+def _unseen(pod: objects.Pod) -> str:
+    return f"no status yet from its scheduler {pod.spec.scheduler_name}".strip()

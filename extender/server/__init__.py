@@ -1,0 +1,1 @@
+"""The HTTP server: connections, TLS, and who may call what."""

@@ -1,0 +1,204 @@
+"""Who may read: the page, explanations, what-if, and everything else that people call.
+
+What kube-scheduler and the API server call is answered before this (`routes.KerfApp`) and has its own rule, that of
+client certificates; probes are open. The rest is for clients on loopback, and for those with a token or a certificate.
+"""
+
+import base64
+import binascii
+import ipaddress
+import math
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from extender.server.http import CLIENT_CERTIFICATE
+from extender.server.rates import Rates
+from extender.server.tokens import Tokens
+from extender.settings.access import AccessSettings, OpenTo
+
+Header = tuple[bytes, bytes]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+PROBES: Final = frozenset({"/healthz", "/readyz", "/syncz"})
+METRICS: Final = "/metrics"
+_CLIENTS_OF_A_NETWORK: Final = 64
+"""Bits of an IPv6 address by which clients are told apart: one machine may have all addresses of such a network."""
+_ANSWER_HEADERS: Final = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+]
+_CHALLENGES: Final = (
+    (b"www-authenticate", b'Bearer realm="Kerf"'),
+    (b"www-authenticate", b'Basic realm="Kerf: any user name, a token as password"'),  # what browsers ask for
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that means no, with a sentence that says what to do."""
+
+    status: int
+    detail: str
+    headers: tuple[Header, ...] = ()
+
+
+class Guard:
+    """ASGI middleware around everything that people call."""
+
+    def __init__(self, app: ASGIApp, settings: AccessSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app = app
+        self._open_to_all = settings.open_to is OpenTo.ALL
+        self._hosts = frozenset(settings.hosts)
+        self._tokens = Tokens(settings.token_file) if settings.token_file else None
+        self._rates = Rates(settings.calls_per_s, settings.burst, settings.calls_at_once, clock)
+        self._open = PROBES | ({METRICS} if settings.metrics is OpenTo.ALL else set())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self._open:
+            await self._app(scope, receive, send)
+            return
+        client, refusal = self._judged(scope)
+        if wait_s := self._rates.wait_s(client):
+            refusal = too_many("access.calls_per_s", wait_s)
+        elif refusal is None and not self._rates.begin(client):
+            refusal = too_many("access.calls_at_once", 1.0)
+        if refusal is not None:
+            await refuse(refusal, send)
+            return
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_ANSWER_HEADERS]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_on)
+        finally:
+            self._rates.end(client)
+
+    def _judged(self, scope: Scope) -> tuple[str, Refusal | None]:
+        """By which name a client's calls are counted, and why it is refused."""
+        address = _address(scope)
+        client = _network(address)
+        if self._open_to_all:
+            return client, None
+        headers = dict(scope["headers"])
+        if self._tokens is not None and (token := _token(headers.get(b"authorization", b""))):
+            holder = self._tokens.holder(token)
+            unknown = Refusal(401, "this token is not in the file of setting access.token_file", _CHALLENGES)
+            return holder or client, None if holder else unknown
+        if scope.get("state", {}).get(CLIENT_CERTIFICATE):
+            return client, None
+        if address is not None and address.is_loopback:
+            return client, _foreign(headers, self._hosts)
+        if self._tokens is not None:
+            detail = "send a token, as `Authorization: Bearer TOKEN` or as the password of any user"
+            return client, Refusal(401, detail, _CHALLENGES)
+        return client, Refusal(
+            403,
+            "open to clients on loopback only: use `kubectl port-forward`, or allow others with access.token_file or "
+            "server.tls_client_ca_file (docs/reference/access.md)",
+        )
+
+
+def foreign_page(scope: Scope, hosts: Collection[str]) -> Refusal | None:
+    """Why a call of a verb is refused: a browser makes it, for a page that is not Kerf's own."""
+    for name, _ in scope["headers"]:
+        if name == b"origin":  # browsers send it with every POST, kube-scheduler never does
+            return _foreign(dict(scope["headers"]), hosts)
+    return None
+
+
+def _foreign(headers: dict[bytes, bytes], hosts: Collection[str]) -> Refusal | None:
+    """Why what a browser on this machine asks may be another site's wish.
+
+    A site may have its name lead to loopback once its page is loaded: the host is then that name, not ours.
+    """
+    authority = headers.get(b"host", b"localhost")
+    host = _host_name(authority)
+    if host not in hosts and not _is_local(host):
+        return Refusal(403, f"host {host[:80]!r}: call it localhost or by address, or name it in setting access.hosts")
+    origin = headers.get(b"origin")
+    if origin is not None and origin.partition(b"//")[2] != authority:
+        return Refusal(403, f"origin {origin[:80].decode('latin-1')!r}: pages of other sites may not call this")
+    return None
+
+
+async def refuse(refusal: Refusal, send: Send, key: str = "detail") -> None:
+    """Answer a request that is not read any further, with the sentence under a key."""
+    content = msgspec.json.encode({key: refusal.detail})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(content)),
+        (b"connection", b"close"),
+        *refusal.headers,
+    ]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+def client_of(scope: Scope) -> str:
+    """By which name an address's calls are counted."""
+    return _network(_address(scope))
+
+
+def too_many(setting: str, wait_s: float) -> Refusal:
+    """An answer to who calls too often."""
+    wait = math.ceil(wait_s)
+    return Refusal(
+        429, f"too many requests: try again in {wait} s (setting {setting})", ((b"retry-after", b"%d" % wait),)
+    )
+
+
+def _address(scope: Scope) -> Address | None:
+    """The client's address; IPv4 addresses that came by an IPv6 socket are IPv4 again."""
+    try:
+        address = ipaddress.ip_address(scope["client"][0])
+    except (TypeError, ValueError):
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _network(address: Address | None) -> str:
+    if isinstance(address, ipaddress.IPv6Address) and not address.is_loopback:
+        return str(ipaddress.ip_network((address.packed, _CLIENTS_OF_A_NETWORK), strict=False))
+    return str(address)
+
+
+def _token(authorization: bytes) -> bytes:
+    """The token in a header: of a bearer, or the password of basic authentication."""
+    scheme, _, value = authorization.partition(b" ")
+    match scheme.lower():
+        case b"bearer":
+            return value.strip()
+        case b"basic":
+            try:
+                return base64.b64decode(value, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return b"?"
+    return b""
+
+
+def _host_name(authority: bytes) -> str:
+    try:
+        return urlsplit(f"//{authority.decode('latin-1')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_local(host: str) -> bool:
+    """Whether no name server has a say in where a name leads."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,40 @@
+"""Who may read, and how much."""
+
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field
+
+from extender.settings.section import Section
+
+
+class OpenTo(StrEnum):
+    """For whom something is open without token or certificate."""
+
+    LOOPBACK = "loopback"
+    ALL = "all"
+
+
+class AccessSettings(Section):
+    """Who may use the page and the HTTP API, and how much: see docs/reference/access.md."""
+
+    open_to: OpenTo = OpenTo.LOOPBACK
+    """`loopback`: clients on loopback, with a token, or with a certificate of `server.tls_client_ca_file`. `all`:
+    anyone who reaches the port."""
+    metrics: OpenTo = OpenTo.ALL
+    """The same for /metrics, which has totals of the cluster but no names of pods or nodes."""
+    token_file: Path | None = None
+    """File with one token a line, at least 16 characters each; read again when it changes."""
+    hosts: list[str] = []
+    """Host names, besides localhost and IP addresses, under which browsers on loopback may call Kerf, such as a local
+    proxy's."""
+    calls_per_s: float = Field(default=50.0, ge=0)
+    """Requests per second for each client (token or address); 0: no limit."""
+    burst: int = Field(default=200, ge=1)
+    """Requests that a client may send at once before that limit applies."""
+    calls_at_once: int = Field(default=32, ge=1)
+    """Concurrent requests of one client, including open streams."""
+    max_body_mib: int = Field(default=16, ge=1)
+    """Larger request bodies are rejected, in MiB."""
+    what_if_s: float = Field(default=60.0, gt=0)
+    """A what-if request that takes longer is aborted, in seconds. They run one at a time in a process of their own."""

@@ -1,0 +1,69 @@
+"""How pods are placed."""
+
+from enum import StrEnum
+
+from pydantic import Field, field_validator
+
+from extender.core.policies import installed
+from extender.core.policies.registry import AUTO, POLICIES, names
+from extender.settings.section import Section
+
+
+class Mode(StrEnum):
+    """How the ranking reaches kube-scheduler."""
+
+    DECISIVE = "decisive"
+    SCORES = "scores"
+
+
+class TypicalPodSettings(Section):
+    """A class of pods that is expected: `{cpu_milli: 8000, gpus: 1, gpu_milli: 500, count: 120}`."""
+
+    cpu_milli: int = Field(ge=0)
+    """CPU of a pod."""
+    gpus: int = Field(ge=0, le=64)
+    """GPUs of a pod."""
+    gpu_milli: int = Field(default=1000, ge=1, le=1000)
+    """Of each GPU; less than 1000 is a share."""
+    memory_mib: int = Field(default=0, ge=0)
+    """Main memory of a pod; 0: not known."""
+    count: int = Field(ge=1)
+    """How many of them there are, beside the other classes."""
+    models: list[str] = Field(default_factory=list)
+    """Products that will do; empty for any."""
+
+
+class DecisionSettings(Section):
+    """How pods are placed."""
+
+    mode: Mode = Mode.DECISIVE
+    """`decisive`: filter returns the best node. `scores`: filter returns all nodes that fit, prioritize ranks them."""
+    policy: str = AUTO
+    """Ranking policy for pods that choose none with `kerf.dev/policy`. `auto`: `kerf` if a model serves all pods
+    (`model.mode`), as by default, else `tightest`."""
+    near_best_nodes: int = Field(default=16, ge=1)
+    """Decisive mode: number of best nodes offered to a pod with soft preferences of its own, such as preferred
+    affinity."""
+    reservation_ttl_s: float = Field(default=30.0, gt=0)
+    """How long GPUs stay reserved between decision and binding, in seconds."""
+    skip_s: float = Field(default=0.0, ge=0)
+    """Longest time a pod is left pending so that it does not take the only room of a larger waiting pod, in seconds; 0:
+    never."""
+    max_skips: int = Field(default=20, ge=1)
+    """Most times a pod is left pending for that."""
+    explain_after_s: float = Field(default=60.0, ge=0)
+    """A pod pending for this many seconds gets the reason in the annotation `kerf.dev/explanation`; 0: never."""
+    memory_tolerance_frac: float = Field(default=0.02, ge=0, le=0.1)
+    """GPUs that report up to this fraction less than a whole number of GiB count as that size: 40536 MiB is 40 GiB."""
+
+    typical_pods: list[TypicalPodSettings] = Field(default_factory=list)
+    """Expected mix of pods, for policy `fgd`, and for `kerf` until it has seen real ones; empty: that of a public
+    production trace."""
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, name: str) -> str:
+        if name not in POLICIES:
+            fault = installed.faults.get(name, "no policy of that name")
+            raise ValueError(f"{fault}; use one of {names(POLICIES)}")
+        return name

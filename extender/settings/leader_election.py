@@ -1,0 +1,58 @@
+"""Which of several replicas decides."""
+
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from extender.settings.section import Section
+
+
+class ElectionMode(StrEnum):
+    """How it is settled which of several replicas decides."""
+
+    OFF = "off"
+    OWN = "own"
+    SCHEDULER = "scheduler"
+    NEVER = "never"
+
+
+class LeaderElectionSettings(Section):
+    """Leader election among several replicas: see docs/guides/high-availability.md."""
+
+    mode: ElectionMode = ElectionMode.OFF
+    """`off`: a single replica. `own`: replicas behind a Service elect a leader with their own Lease. `scheduler`: a
+    sidecar decides only while the kube-scheduler beside it holds the scheduler's Lease. `never`: makes no decisions and
+    writes nothing, for a process that only serves webhooks."""
+    namespace: str = Field(default="kube-system", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    """Namespace of the Lease."""
+    lease: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,55}[a-z0-9])?)?$")
+    """Name of the Lease, at most 57 characters; empty: `kerf` in mode own, `kube-scheduler` in mode scheduler."""
+    identity: str = ""
+    """Mode own: prefix of the holder's name in the Lease; "_" and a random suffix are added. Mode scheduler: the holder
+    to recognise as the kube-scheduler beside Kerf, alone or followed by "_" and more. Empty: the host name, which
+    containers of a pod share and kube-scheduler puts first."""
+    duration_s: int = Field(default=2, ge=1)
+    """Mode own: another replica takes over after this many seconds without a renewal."""
+    renew_deadline_s: float = Field(default=1.5, gt=0)
+    """Mode own: the leader stops deciding this many seconds after its last renewal; less than duration_s. Also the
+    timeout of a request."""
+    retry_s: float = Field(default=0.5, gt=0)
+    """Interval between checks or renewals of the Lease, in seconds; less than renew_deadline_s."""
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return ElectionMode.OFF if value is False else value  # YAML reads a bare `off` as false
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.retry_s < self.renew_deadline_s < self.duration_s:
+            raise ValueError("retry_s must be less than renew_deadline_s, and that less than duration_s")
+        return self
+
+    @property
+    def lease_name(self) -> str:
+        """The Lease's name with the default filled in, "" in a mode that has none."""
+        defaults = {ElectionMode.OWN: "kerf", ElectionMode.SCHEDULER: "kube-scheduler"}
+        return (self.lease or defaults[self.mode]) if self.mode in defaults else ""

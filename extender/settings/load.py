@@ -1,0 +1,196 @@
+"""Settings: one frozen tree from flags, environment and file, in that order of precedence.
+
+Environment variables are `KERF_` + section + `__` + name, as in `KERF_SERVER__PORT=9000`. All faults are reported at
+once, each with the place and what would be right.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
+
+from extender.core.policies import installed, registry
+from extender.kube.yaml_faults import yaml_fault
+from extender.settings.section import Section
+from extender.settings.tree import ENV_PREFIX, NESTED, Settings
+
+
+class SettingsError(ValueError):
+    """Settings that can't be used; `faults` has one sentence for each."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which only true and false are booleans, as in 1.2: `source: off` is the word."""
+
+
+_BOOLEAN: Final = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if tag != _BOOLEAN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOLEAN, re.compile("^(?:true|false)$", re.IGNORECASE), list("tTfF"))
+
+
+def load_settings(
+    path: Path | None = None, flags: Mapping[str, Any] | None = None, assignments: Iterable[str] = ()
+) -> Settings:
+    """Settings from assignments ("server.port=9000", the value in YAML), flags ("server.port": 9000), environment and
+    a YAML file, in that order. Raises SettingsError."""
+    registry.load_installed()
+    unknown = _unknown_variables()
+    assigned, faults = _assigned(assignments)
+    faults += unknown.values()
+    from_file: dict[str, Any] = {}
+    if path is not None:
+        try:
+            from_file = yaml.load(path.read_text(), _Loader) or {}  # noqa: S506 - a SafeLoader
+        except (OSError, UnicodeDecodeError) as error:
+            faults.append(f"{path}: {error}")
+        except yaml.YAMLError as error:
+            faults.append(f"{path}: {yaml_fault(error)}")
+        if not isinstance(from_file, dict):
+            faults.append(f"{path}: expected a mapping of sections, not {type(from_file).__name__}")
+            from_file = {}
+    given, unnamed = _nested({**(flags or {}), **assigned})
+    faults += unnamed
+
+    class _Loaded(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, _Environment(settings_cls), _FileSource(settings_cls, from_file)
+
+    loaded = Settings.model_construct()
+    try:
+        loaded = _Loaded(**given)
+    except ValidationError as error:
+        faults += [_fault(detail) for detail in error.errors() if _place(detail) not in unknown]
+    if faults:
+        raise SettingsError(faults)
+    return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
+
+
+def describe_settings() -> str:
+    """All settings with defaults and meaning, and the policies, as Markdown: docs/reference/configuration.md."""
+    registry.load_installed()
+    lines: list[str] = []
+    for section, section_field in Settings.model_fields.items():
+        kind = section_field.annotation
+        if not (isinstance(kind, type) and issubclass(kind, Section)):
+            continue
+        purpose = " ".join((kind.__doc__ or "").split())
+        lines += [f"## {section}", "", purpose, "", "| setting | default | meaning |", "|---|---|---|"]
+        defaults = section_field.default.model_dump(mode="json")
+        for name, field in kind.model_fields.items():
+            default = "empty" if defaults[name] in (None, "") else str(defaults[name])
+            lines.append(f"| `{section}.{name}` | {default} | {' '.join((field.description or '').split())} |")
+        lines.append("")
+    lines += ["## Policies", "", "What `decisions.policy` and a pod's `kerf.dev/policy` choose from.", ""]
+    lines += ["| policy | ranking |", "|---|---|"]
+    lines += [
+        f"| `{name}` | {registry.renamed(policy) or policy.description} |"
+        for name, policy in registry.POLICIES.items()
+        if name != registry.AUTO
+    ]
+    lines += ["", *installed.faults.values()]
+    return "\n".join(lines)
+
+
+class _FileSource(PydanticBaseSettingsSource):
+    def __init__(self, settings_cls: type[BaseSettings], values: dict[str, Any]) -> None:
+        super().__init__(settings_cls)
+        self._values = values
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return self._values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        # A section that is only a heading says nothing.
+        return {str(section): values for section, values in self._values.items() if values is not None}
+
+
+class _Environment(EnvSettingsSource):
+    """A value that is not the JSON its setting needs is kept as it is, for validation to report with all the rest."""
+
+    def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
+def _unknown_variables() -> dict[str, str]:
+    """Faults of variables of Kerf's form that no setting reads, by the place they name. Only nested names are ours for
+    certain: Kubernetes itself sets KERF_PORT and others for a Service named kerf."""
+    known = {
+        f"{ENV_PREFIX}{section}{NESTED}{name}".upper()
+        for section, field in Settings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+        for name in field.annotation.model_fields
+    }
+    return {
+        name.upper().removeprefix(ENV_PREFIX).lower().replace(NESTED, "."): (
+            f"environment variable {name}: no such setting; `kerf config show` lists them"
+        )
+        for name in sorted(os.environ)
+        if name.upper().startswith(ENV_PREFIX) and NESTED in name and name.upper() not in known
+    }
+
+
+def _assigned(assignments: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """Values by dotted name, and the faults of what is no assignment."""
+    assigned: dict[str, Any] = {}
+    faults: list[str] = []
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator:
+            faults.append(f"--set {name}: write section.name=value, as in server.port=9000")
+            continue
+        try:
+            assigned[name.strip()] = yaml.load(value, _Loader) if value else ""  # noqa: S506 - a SafeLoader
+        except yaml.YAMLError as error:
+            faults.append(f"--set {name}: {yaml_fault(error)}")
+        except ValueError as error:
+            faults.append(f"--set {name}: {error}")
+    return assigned, faults
+
+
+def _nested(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Flags as a tree, and a fault for each that names no setting."""
+    tree: dict[str, Any] = {}
+    faults: list[str] = []
+    for dotted, value in flags.items():
+        section, _, name = dotted.partition(".")
+        if section and name:
+            tree.setdefault(section, {})[name] = value
+        else:
+            faults.append(f"{dotted}: write section.name=value, as in server.port=9000")
+    return tree, faults
+
+
+def _place(detail: Any) -> str:
+    return ".".join(str(part) for part in detail["loc"])
+
+
+def _fault(detail: Any) -> str:
+    place = _place(detail)
+    if detail["type"] == "extra_forbidden":
+        return f"{place}: no such setting; `kerf config show` lists them"
+    # What is given instead of headers, or with a user in an address, may be a secret: logs are read by others.
+    secret = place.startswith("telemetry.headers") or "@" in str(detail["input"])
+    return f"{place}: {detail['msg']}" + ("" if secret else f" (is {detail['input']!r})")

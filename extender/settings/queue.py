@@ -1,0 +1,65 @@
+"""The pending queue."""
+
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from extender.core.orders import HELD_MOST_S, Order
+from extender.planning.planners import PLANNERS
+from extender.settings.section import Section
+
+
+class QueueSettings(Section):
+    """The pending queue, for pods that opt in: see docs/guides/queueing.md."""
+
+    enabled: bool = False
+    """Whether pods behind the gate `kerf.dev/queue` are ordered, planned and released."""
+    planner: str = "greedy"
+    """`greedy`, `genetic`, `q-learning` or `exact`. Plans of the last three are used only if they place more of a batch
+    than greedy."""
+    order: Order = Order.FIFO
+    """Order within a priority. `fifo`: first come, first served. `kerf`: least expected GPU time first, estimated from
+    earlier pods of the same kind."""
+    held_most_s: float = Field(default=HELD_MOST_S, ge=0)
+    """Order `kerf`: a pod is overtaken only by pods that arrive at most this many seconds after it."""
+    ageing_s: float = Field(default=3600.0, ge=0)
+    """Every this many seconds of waiting raise a pod's priority by one; in the order `kerf`, waiting beyond what the
+    order itself adds. 0: never."""
+    fair_share: bool = False
+    """Within a priority, the namespace with the fewest GPUs in use relative to its weight goes first."""
+    quotas: dict[str, float] = {}
+    """GPUs that pods of a namespace may hold at once: `{team-a: 16, "*": 4}`. Pods beyond that wait."""
+    weights: dict[str, float] = {}
+    """Weights of namespaces for fair share; 1 if not listed."""
+    reserve_frac: float = Field(default=0.0, ge=0, le=0.95)
+    """Fraction of each node's CPU and memory that plans leave free."""
+    reserve_after_s: float = Field(default=10.0, ge=0)
+    """Once the first pod in the queue has waited this many seconds without room, nodes are kept for it."""
+    skip_s: float = Field(default=3600.0, ge=0)
+    """A pod kept from such a node for this many seconds, although it had room there, may use it."""
+    patience_s: float = Field(default=0.0, ge=0)
+    """A share that spoils a GPU, by the learned rank's prices, yields to pods of the same priority that arrive up to
+    this many seconds after it; 0: never."""
+    batch_pods: int = Field(default=500, ge=1)
+    """Most pods in a batch for `genetic`, `q-learning` and `exact`; greedy takes all."""
+    max_open: int = Field(default=256, ge=1)
+    """Most pods that are released, or being released, and have no node yet."""
+    fail_open_s: float = Field(default=0.0, ge=0)
+    """The gate of a pod that has waited this many seconds is opened regardless; 0: never."""
+    gang_timeout_s: float = Field(default=0.0, ge=0)
+    """The remaining pods of a released gang that has been incomplete for this many seconds are evicted; 0: never."""
+    pipelines: bool = False
+    """Whether Pipeline objects are run, their pods through the queue: see docs/guides/pipelines.md."""
+
+    @field_validator("planner")
+    @classmethod
+    def _known_planner(cls, name: str) -> str:
+        if name not in PLANNERS:
+            raise ValueError(f"no planner of that name; use one of {', '.join(PLANNERS)}")
+        return name
+
+    @model_validator(mode="after")
+    def _served(self) -> Self:
+        if self.pipelines and not self.enabled:
+            raise ValueError("pipelines needs enabled: their pods wait in the queue")
+        return self

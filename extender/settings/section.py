@@ -1,0 +1,16 @@
+"""What all sections of the settings have in common."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def without_user(url: str) -> str:
+    """An address, which is shown in logs and answers. Raises ValueError where it holds a user or password."""
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError(
+            "put the user into telemetry.username and the password into the file of telemetry.password_file"
+        )
+    return url

@@ -1,0 +1,80 @@
+"""What GPUs are really doing."""
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
+
+from extender.core.occupancies import HARDWARE_XIDS
+from extender.settings.section import Section, without_user
+
+
+class TelemetrySettings(Section):
+    """Observed GPU load: see docs/reference/telemetry.md."""
+
+    source: str = "auto"
+    """`auto`: `telemetry.url`, else `telemetry.exporters`, else a Prometheus found in the cluster. `off`: none. Or the
+    name of a source (`prometheus`, `exporters`), read at `telemetry.addresses`."""
+    addresses: list[str] = []
+    """Where the source that is named by `telemetry.source` is read: [http://prometheus.monitoring.svc:9090]."""
+    url: str = ""
+    """Address of Prometheus, including any path prefix: http://prometheus.monitoring.svc:9090."""
+    exporters: list[str] = []
+    """Exporter pages to read directly, without Prometheus: [http://node-1:9400/metrics]."""
+    username: str = ""
+    """User for basic authentication."""
+    password_file: Path | None = None
+    """File with that user's password; read again for every request."""
+    bearer_token_file: Path | None = None
+    """File with a bearer token; read again for every request."""
+    ca_file: Path | None = None
+    """CA certificates to trust instead of the system's."""
+    cert_file: Path | None = None
+    """Client certificate for mutual TLS."""
+    key_file: Path | None = None
+    """Its private key, if not in the same file."""
+    insecure_skip_verify: bool = False
+    """Accept any server certificate."""
+    headers: dict[str, SecretStr] = {}
+    """Extra request headers, such as X-Scope-OrgID; their values are never shown."""
+    interval_s: float = Field(default=15.0, gt=0)
+    """Time between refreshes, in seconds. dcgm-exporter collects every 30 s, so much shorter is no use."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Timeout of one query, in seconds."""
+    max_refresh_s: float = Field(default=60.0, gt=0)
+    """A refresh that takes longer is aborted and the reader process restarted, in seconds."""
+    fresh_s: float = Field(default=90.0, gt=0)
+    """Samples older than this many seconds are stale: the node is ranked as if its GPUs were average."""
+    forget_s: float = Field(default=900.0, gt=0)
+    """Samples older than this many seconds count as missing."""
+    warmup_s: float = Field(default=45.0, ge=0)
+    """For this many seconds after placement a pod's load is predicted, because samples may not show it yet."""
+    counts_memory: bool = True
+    """Whether policies that observe use the larger of booked and used memory to decide what fits."""
+    min_unmanaged_mib: int = Field(default=1024, ge=1)
+    """Memory in use on an unbooked GPU that shows someone is using it, in MiB."""
+    faulty: str = Field(default="exclude", pattern="^(exclude|avoid)$")
+    """GPUs with a hardware XID error or a failed row remap: `exclude`: policies that observe don't use them. `avoid`:
+    they rank last with `live`."""
+    xids: list[int] = sorted(HARDWARE_XIDS)
+    """XID error codes that make a GPU faulty."""
+
+    @field_validator("url")
+    @classmethod
+    def _web_address(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError("write an address such as http://prometheus.monitoring.svc:9090")
+        return without_user(url)
+
+    @field_validator("addresses")
+    @classmethod
+    def _of_a_source(cls, addresses: list[str], other: ValidationInfo) -> list[str]:
+        if addresses and other.data.get("source") == "auto":
+            raise ValueError("name their source in telemetry.source")
+        return [without_user(address) for address in addresses]
+
+    @field_validator("exporters")
+    @classmethod
+    def _web_addresses(cls, urls: list[str]) -> list[str]:
+        if any(not url.startswith(("http://", "https://")) for url in urls):
+            raise ValueError("write addresses such as http://node-1:9400/metrics")
+        return [without_user(url) for url in urls]

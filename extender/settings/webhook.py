@@ -1,0 +1,27 @@
+"""The webhooks."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from extender.settings.section import Section
+
+
+class Devices(StrEnum):
+    """What `NVIDIA_VISIBLE_DEVICES` is made of."""
+
+    AUTO = "auto"
+    UUIDS = "uuids"
+    INDICES = "indices"
+
+
+class WebhookSettings(Section):
+    """Admission webhooks: `/mutate`, for pods that request GPUs only by annotation or label, and the queue's
+    `/gate`."""
+
+    devices: Devices = Devices.AUTO
+    """What identifies GPUs to containers: `uuids`, `indices`, or `auto`: UUIDs if every known GPU has one."""
+    max_body_mib: int = Field(default=4, ge=1)
+    """Larger request bodies are rejected, in MiB. The API server accepts pods of up to 3 MiB."""
+    calls_per_s: float = Field(default=500.0, ge=0)
+    """Requests per second from one address, with bursts of four times as many; 0: no limit."""

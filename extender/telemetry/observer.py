@@ -1,0 +1,230 @@
+"""The observer: reads telemetry round by round."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from extender.core.observations import SampleState
+from extender.kube import objects
+from extender.kube.background import Tasks
+from extender.ledger.ledger import Ledger
+from extender.ledger.observed import SampleTimes
+from extender.telemetry.errors import TelemetryError
+from extender.telemetry.folding import MAX_SKEW_S, Folder
+from extender.telemetry.readings import Feed, Reading
+from extender.telemetry.sources.source import PROMETHEUS, Access, Command
+from extender.telemetry.status import State, Status
+
+logger = logging.getLogger(__name__)
+
+_PODS_AT_ONCE: Final = 500
+_LOOK_EVERY_S: Final = 60.0
+_TELL_AGAIN_S: Final = 600.0
+_NO_SECRETS: Final = "none of telemetry's credentials and headers: set telemetry.url to it if you trust it"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to read, and how often."""
+
+    kind: str = PROMETHEUS
+    addresses: tuple[str, ...] = ()
+    """Of sources of that kind."""
+    access: Access = field(default_factory=Access)
+    discover: bool = True
+    """Whether a Prometheus is looked for where no addresses are given."""
+    interval_s: float = 15.0
+    times: SampleTimes = field(default_factory=SampleTimes)
+
+
+class Finders:
+    """How the cluster is asked for addresses; a seam for those that have no API server."""
+
+    def __init__(
+        self,
+        prometheus: Callable[[], Awaitable[tuple[list[str], str]]],
+        exporters: Callable[[], Awaitable[dict[str, str]]],
+    ) -> None:
+        self.prometheus = prometheus
+        self.exporters = exporters
+
+
+PodSamples = Mapping[tuple[str, str], tuple[float, float]]
+"""By namespace and name: load as a fraction and MiB used, NaN where one is not told."""
+
+
+class Observer:
+    """Reads telemetry in the background, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        feed: Feed,
+        finders: Finders,
+        ledger: Ledger,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        on_pods: Callable[[PodSamples], None] = lambda pods: None,
+        on_refresh: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_pods` gets the samples of pods of each refresh, some at a time; `on_refresh` is called after each."""
+        self.wanted = wanted
+        self._feed = feed
+        self._finders = finders
+        self._ledger = ledger
+        self._clock = clock
+        self._looked_at = float("-inf")
+        self._told: tuple[str, float] = "", float("-inf")
+        self.tasks = Tasks()
+        self._one_at_a_time = asyncio.Lock()
+        self.status = Status()
+        self._folder = Folder(ledger, self.status, finders.exporters, clock)
+        self._on_pods = on_pods
+        self.on_refresh = on_refresh
+
+    def start(self) -> None:
+        """Begin to observe, in the running event loop."""
+        self._ledger.arrays.observe(self.wanted.times)
+        self.tasks.begin("observer", self._run, needed=False)
+
+    async def stop(self) -> None:
+        """End observing."""
+        await self.tasks.end()
+        await self._feed.close()
+
+    def fault(self) -> str:
+        """What is degraded, "" when nothing is."""
+        return self.status.fault if self.status.state is State.DEGRADED else ""
+
+    def age_s(self) -> float:
+        """Seconds since the last refresh that succeeded, inf when there was none."""
+        return self._clock() - self.status.read_at
+
+    def num_nodes(self, state: SampleState) -> int:
+        """How many nodes with GPUs have samples of a state."""
+        cluster = self._ledger.snapshot(self._clock())
+        with_gpus = (cluster.gpu_model >= 0).any(axis=1)
+        if cluster.observed is None:
+            return int(with_gpus.sum()) if state is SampleState.MISSING else 0
+        return int((with_gpus & (cluster.observed.state == state)).sum())
+
+    # What the mirror tells
+
+    def node_changed(self, node: objects.Node) -> None:
+        """Learn a node's addresses."""
+        self._folder.learn_addresses(node)
+
+    def pod_changed(self, pod: objects.Pod) -> None:
+        """Pods are nothing to the observer."""
+
+    # Rounds
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.round()
+                await asyncio.sleep(0)
+                self.on_refresh()
+            except Exception as error:
+                logger.exception("a round of telemetry failed")
+                self.status.state, self.status.fault = State.DEGRADED, f"a round of telemetry failed: {error}"
+            await asyncio.sleep(self.wanted.interval_s)
+
+    async def round(self) -> None:
+        """Read once, fold, and let what is old age."""
+        async with self._one_at_a_time:
+            await self._round()
+
+    async def _round(self) -> None:
+        status = self.status
+        try:
+            command = await self._command()
+            if command is None:
+                self._folder.age()
+                return
+            reading = await self._feed.read(command)
+            if not await self._folder.fold(reading):
+                self._folder.age()
+        except TelemetryError as error:
+            status.num_failures += 1
+            status.state, status.fault = State.DEGRADED, str(error)
+            self._tell(f"telemetry: {error}; nodes count as average once their samples are stale")
+            self._folder.age()
+        else:
+            status.num_refreshes += 1
+            status.report, status.read_at = reading.report, reading.read_at
+            status.fault = self._doubt(reading)
+            status.state = State.DEGRADED if status.fault else State.OK
+            if status.fault:
+                self._tell(f"telemetry: {status.fault}")
+            await self._pass_on(reading.pods)
+
+    async def _pass_on(self, pods: Mapping[tuple[str, str], tuple[float, float]]) -> None:
+        """Tell of pods bit by bit: there may be tens of thousands."""
+        items = iter(pods.items())
+        while some := dict(islice(items, _PODS_AT_ONCE)):
+            self._on_pods(some)
+            await asyncio.sleep(0)
+
+    async def _command(self) -> Command | None:
+        """What to ask for; None when there is nobody to ask."""
+        wanted = self.wanted
+        if wanted.addresses or not wanted.discover:
+            return Command(wanted.kind, list(wanted.addresses), wanted.access)
+        await self._discover()
+        if not self.status.candidates:
+            self.status.state = State.ABSENT
+            return None
+        # Anybody who may create Services can have one found: what is found is told no secrets.
+        return Command(PROMETHEUS, list(self.status.candidates), wanted.access.anonymous())
+
+    async def _discover(self) -> None:
+        """Look for a Prometheus, now and then."""
+        if self._clock() - self._looked_at < _LOOK_EVERY_S and self.status.state is not State.DEGRADED:
+            return
+        self._looked_at = self._clock()
+        found, fault = await self._finders.prometheus()
+        self.status.candidates = tuple(found)
+        self._withhold()
+        if fault:
+            self._tell(f"telemetry: {fault}")
+            self.status.fault = fault
+
+    def _withhold(self) -> None:
+        """Tell once that what is found is asked without credentials, where there are some."""
+        found, access, before = self.status.candidates, self.wanted.access, self.status.withheld
+        withheld = f"{found[0]} was discovered, not configured, and gets {_NO_SECRETS}" if found else ""
+        self.status.withheld = withheld if access != access.anonymous() else ""
+        if self.status.withheld not in ("", before):
+            logger.warning("telemetry: %s", self.status.withheld)
+
+    def _doubt(self, reading: Reading) -> str:
+        """What makes a refresh that succeeded doubtful, "" for nothing."""
+        report = reading.report
+        if not reading.values:
+            return f"{report.source} has no GPU metrics"
+        if abs(report.skew_s) > MAX_SKEW_S + report.skew_uncertainty_s:
+            return f"the clock of {report.source} is {report.skew_s:+.0f} s from Kerf's; ages are measured by its own"
+        ages = reading.age_s[~np.isnan(reading.age_s)]
+        if len(ages) and float(ages.min()) > self.wanted.times.fresh_s:
+            return f"all samples of {report.source} are old, the newest {float(ages.min()):.0f} s"
+        if len(ages) and float(ages.min()) < -MAX_SKEW_S:
+            return f"{report.source} has samples from the future, {-float(ages.min()):.0f} s ahead of its clock"
+        if report.faults:
+            return f"{len(report.faults)} exporters can't be read: " + "; ".join(
+                f"{url}: {fault}" for url, fault in list(report.faults.items())[:3]
+            )
+        return ""
+
+    def _tell(self, text: str) -> None:
+        """Log a fault when it is new, and now and then while it lasts."""
+        last, at = self._told
+        if text != last or self._clock() - at > _TELL_AGAIN_S:
+            self._told = text, self._clock()
+            logger.warning("%s", text)

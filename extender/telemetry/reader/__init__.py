@@ -1,0 +1,1 @@
+"""The process that reads telemetry, and the way it is spoken to."""

@@ -1,0 +1,135 @@
+"""The service's side of the reading process: started when first needed, ended when it hangs, started again."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from extender.core.observations import Gauge
+from extender.telemetry import frames
+from extender.telemetry.errors import ReaderError, SourceError
+from extender.telemetry.frames import Done, Failed, GaugeValues, HostAges, NewDevices, PodSamples
+from extender.telemetry.readings import Float32s, Inventory, Reading
+from extender.telemetry.series import Host
+from extender.telemetry.sources.source import Command
+
+_STREAM_BYTES: Final = 2**16
+_END_S: Final = 2.0
+
+
+class ReaderProcess:
+    """A reading process. One `read` at a time."""
+
+    def __init__(self, max_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.max_s = max_s
+        """How long a refresh may take."""
+        self._clock = clock
+        self._process: asyncio.subprocess.Process | None = None
+        self._inventory = Inventory()
+
+    async def read(self, command: Command) -> Reading:
+        """A refresh. Raises SourceError; ReaderError when the process had to be given up."""
+        read_at = self._clock()
+        try:
+            async with asyncio.timeout(self.max_s):
+                process = await self._running()
+                await self._tell(process, command)
+                return await self._take(process, read_at)
+        except TimeoutError:
+            await self.close()
+            raise ReaderError(f"the refresh did not finish within {self.max_s:g} s") from None
+        except (OSError, EOFError, ValueError) as error:
+            await self.close()
+            raise ReaderError(f"the reader process was stopped: {str(error) or type(error).__name__}") from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _END_S)
+        # The pipes' transports are closed when the loop hears of their end.
+        if process.stdin is not None:
+            process.stdin.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The process' id while there is one."""
+        return None if self._process is None else self._process.pid
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._inventory = Inventory()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "extender.telemetry.reader.reader"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_STREAM_BYTES,
+            )
+        return self._process
+
+    async def _tell(self, process: asyncio.subprocess.Process, command: Command) -> None:
+        if process.stdin is None:
+            raise EOFError("it has no input")
+        process.stdin.write(msgspec.json.encode(command) + b"\n")
+        await process.stdin.drain()
+
+    async def _take(self, process: asyncio.subprocess.Process, read_at: float) -> Reading:
+        stream = process.stdout
+        if stream is None:
+            raise EOFError("it has no output")
+        values: dict[Gauge, Float32s] = {}
+        age_s: Float32s = frames.EMPTY
+        pods: dict[tuple[str, str], tuple[float, float]] = {}
+        while True:
+            header_bytes, payload_bytes = frames.read_lengths(await stream.readexactly(frames.LENGTH_BYTES))
+            header = frames.decode_header(await stream.readexactly(header_bytes))
+            payload = frames.decode_payload(await stream.readexactly(payload_bytes))
+            match header:
+                case NewDevices():
+                    self._add(header)
+                case GaugeValues():
+                    values[Gauge(header.gauge)] = payload
+                case HostAges():
+                    age_s = payload
+                case PodSamples():
+                    keys = zip(header.namespaces, header.names, strict=True)
+                    for key, (load, memory) in zip(keys, payload.reshape(-1, 2).tolist(), strict=True):
+                        pods[key] = load, memory
+                case Failed():
+                    raise SourceError(header.fault)
+                case Done():
+                    self._check(values, age_s)
+                    return Reading(self._inventory, values, age_s, pods, header.report, read_at)
+            await asyncio.sleep(0)  # a frame that was there already must not keep requests waiting for the next
+
+    def _add(self, header: NewDevices) -> None:
+        if header.first:
+            self._inventory = Inventory()
+        inventory = self._inventory
+        num_hosts = len(inventory.hosts) + len(header.host_names)
+        sizes = {len(header.numbers), len(header.uuids)}
+        if sizes != {len(header.host_idx)} or any(not 0 <= index < num_hosts for index in header.host_idx):
+            raise ValueError("a frame of GPUs that does not fit together")
+        inventory.hosts += [
+            Host(names, instance) for names, instance in zip(header.host_names, header.instances, strict=True)
+        ]
+        inventory.host_idx += header.host_idx
+        inventory.numbers += header.numbers
+        inventory.uuids += header.uuids
+
+    def _check(self, values: dict[Gauge, Float32s], age_s: Float32s) -> None:
+        num_hosts, num_devices = len(self._inventory.hosts), len(self._inventory.host_idx)
+        if any(len(plane) != num_devices for plane in values.values()) or len(age_s) != num_hosts:
+            raise ValueError("frames that don't fit together")

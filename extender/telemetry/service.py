@@ -1,0 +1,175 @@
+"""Telemetry in the service: settings in, metrics and descriptions out."""
+
+import functools
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI
+from extender.core.observations import Gauge, SampleState
+from extender.core.occupancies import ObservedRules
+from extender.core.policies import installed, registry
+from extender.core.policies.interference import interference
+from extender.core.policies.policy import Expected, Options, Policy
+from extender.kube.client import Transport
+from extender.ledger.ledger import Ledger
+from extender.ledger.observed import SampleTimes
+from extender.scheduling.build import Foundation
+from extender.scheduling.placer import Placement
+from extender.settings.telemetry import TelemetrySettings
+from extender.settings.tree import Settings
+from extender.telemetry.observer import Finders, Observer, PodSamples, Wanted
+from extender.telemetry.owners import OwnerUsage
+from extender.telemetry.reader.process import ReaderProcess
+from extender.telemetry.readings import Feed
+from extender.telemetry.sources.discovery import find_exporters, find_prometheus
+from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access
+from extender.telemetry.status import State
+from extender.telemetry.unmanaged_use import UnmanagedWatch
+
+logger = logging.getLogger(__name__)
+
+
+def observe(
+    settings: TelemetrySettings,
+    transport: Transport,
+    ledger: Ledger,
+    clock: Callable[[], float],
+    feed: Feed | None = None,
+    *,
+    on_pods: Callable[[PodSamples], None] = lambda pods: None,
+    on_refresh: Callable[[], None] = lambda: None,
+) -> Observer | None:
+    """An observer as the settings want it, None when they want none. `feed` is where samples come from, a reading
+    process when none is given; `on_pods` and `on_refresh` as of `Observer`."""
+    if settings.source == "off":
+        return None
+    finders = Finders(functools.partial(find_prometheus, transport), functools.partial(find_exporters, transport))
+    wanted = wanted_of(settings)
+    if feed is not None and not wanted.addresses:
+        wanted = replace(wanted, addresses=("",))  # whatever it is asked for, a feed that is given tells what it has
+    feed = feed or ReaderProcess(settings.max_refresh_s, clock)
+    return Observer(wanted, feed, finders, ledger, clock, on_pods=on_pods, on_refresh=on_refresh)
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What reads samples, and what else they are looked at for."""
+
+    observer: Observer
+    unmanaged: UnmanagedWatch
+
+
+def build_telemetry(
+    settings: TelemetrySettings, base: Foundation, owners: OwnerUsage, feed: Feed | None = None
+) -> Telemetry | None:
+    """As the settings want it, None when they want none; `feed` as of `observe`."""
+    unmanaged = UnmanagedWatch(base.ledger, base.events, rules_of(settings), base.clock)
+    observer = observe(
+        *(settings, base.transport, base.ledger, base.clock, feed), on_pods=owners.add, on_refresh=unmanaged.check
+    )
+    if observer is None:
+        return None
+    base.mirror.listeners += [observer, owners]
+    return Telemetry(observer, unmanaged)
+
+
+def wanted_of(settings: TelemetrySettings) -> Wanted:
+    """What the settings ask to read."""
+    is_named = settings.source != "auto"
+    if is_named:
+        source = settings.source, tuple(settings.addresses)
+    else:
+        source = (PROMETHEUS, (settings.url,)) if settings.url else (EXPORTERS, tuple(settings.exporters))
+    return Wanted(
+        *source,
+        discover=not is_named,
+        access=Access(
+            username=settings.username,
+            password_file=str(settings.password_file or ""),
+            bearer_token_file=str(settings.bearer_token_file or ""),
+            ca_file=str(settings.ca_file or ""),
+            cert_file=str(settings.cert_file or ""),
+            key_file=str(settings.key_file or ""),
+            insecure_skip_verify=settings.insecure_skip_verify,
+            headers={name: value.get_secret_value() for name, value in settings.headers.items()},
+            connect_timeout_s=min(2.0, settings.timeout_s),
+            timeout_s=settings.timeout_s,
+        ),
+        interval_s=settings.interval_s,
+        times=SampleTimes(settings.fresh_s, settings.forget_s, settings.warmup_s),
+    )
+
+
+def rules_of(settings: TelemetrySettings) -> ObservedRules:
+    """How fit counts what is observed."""
+    return ObservedRules(
+        settings.counts_memory, settings.min_unmanaged_mib, settings.faulty == "exclude", frozenset(settings.xids)
+    )
+
+
+def policies_of(settings: Settings) -> dict[str, Policy]:
+    """All policies as the settings want them; says what is wrong with those of other packages."""
+    options = Options(
+        settings.live.model_dump(),
+        settings.genius.model_dump(),
+        rules_of(settings.telemetry),
+        tuple(
+            Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models), pod.memory_mib)
+            for pod in settings.decisions.typical_pods
+        ),
+    )
+    policies = registry.policies_of(options)
+    chosen = policies.get(settings.decisions.policy)
+    for sentence in (*installed.faults.values(), *filter(None, [chosen and registry.renamed(chosen)])):
+        logger.warning("%s", sentence)
+    return policies
+
+
+def describe(observer: Observer | None, owners: OwnerUsage) -> dict[str, Any]:
+    """Telemetry as it is now, as JSON: numbers that are not finite are null."""
+    if observer is None:
+        return {"state": State.OFF}
+    status = observer.status
+    age_s = observer.age_s()
+    return {
+        "state": status.state,
+        "fault": status.fault,
+        "ageSeconds": round(age_s, 3) if math.isfinite(age_s) else None,
+        "nodes": {state.name.lower(): observer.num_nodes(state) for state in SampleState},
+        "hosts": status.num_hosts,
+        "gpus": status.num_gpus,
+        "gpusMatched": status.num_gpus_matched,
+        "unmatched": list(status.unmatched),
+        "candidates": list(status.candidates),
+        "refreshes": status.num_refreshes,
+        "failures": status.num_failures,
+        "foldSeconds": round(status.fold_s, 4),
+        "owners": {owner: _finite(msgspec.to_builtins(usage)) for owner, usage in owners.latest().items()},
+        **msgspec.to_builtins(status.report),
+    }
+
+
+def interference_of(placement: Placement, owners: OwnerUsage) -> dict[str, float] | None:
+    """What sharing its GPUs is expected to cost and save, None for a pod that shares none or whose GPUs tell nothing.
+
+    Estimated from the load that the pod's owner lets expect and the load observed on the fullest of its GPUs.
+    """
+    decision, observed = placement.decision, placement.cluster.observed
+    if decision.best is None or decision.milli == WHOLE_MILLI or observed is None or not decision.gpus:
+        return None
+    loads = observed.gauge(Gauge.LOAD)[decision.best, list(decision.gpus)]
+    if not np.isfinite(loads).any():
+        return None
+    expected = owners.expected_load(placement.pod.owner) * decision.milli / WHOLE_MILLI
+    estimate = interference([float(np.nanmax(loads)), expected])
+    return {"slowdown": round(estimate.slowdown, 4), "saving": round(estimate.saving, 4)}
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}

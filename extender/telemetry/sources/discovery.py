@@ -1,0 +1,116 @@
+"""Finding Prometheus in the cluster, and the exporters' pods: what the API server knows of them."""
+
+import logging
+from typing import Final
+
+import msgspec
+
+from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.watches.lists import Lister
+
+logger = logging.getLogger(__name__)
+
+SERVICES_PATH: Final = "/api/v1/services"
+PODS_PATH: Final = "/api/v1/pods"
+
+SELECTORS: Final = (
+    "operated-prometheus=true",
+    "app.kubernetes.io/name in (prometheus,thanos-query,vmsingle)",
+    "app=kube-prometheus-stack-prometheus",
+    "app=prometheus,component=server",
+)
+"""Labels of the Services of Prometheus Operator, its chart, Thanos, VictoriaMetrics and the community chart."""
+_NAMES: Final = frozenset({"prometheus-server", "prometheus-operated", "prometheus-k8s", "prometheus"})
+_PORT_NAMES: Final = ("http-web", "web", "http", "http-9090", "https-web", "https")
+_PORTS: Final = (9090, 10902, 8429, 8428, 80)
+EXPORTER_SELECTOR: Final = "app.kubernetes.io/name in (dcgm-exporter,nvidia-dcgm-exporter)"
+EXPORTER_APP_SELECTOR: Final = "app in (dcgm-exporter,nvidia-dcgm-exporter)"
+
+
+class _Port(msgspec.Struct):
+    name: str = ""
+    port: int = 0
+    protocol: str = "TCP"
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    ports: list[_Port] | None = None
+    node_name: str = ""
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    creation_timestamp: str = ""
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    pod_ip: str = msgspec.field(name="podIP", default="")
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+async def find_prometheus(transport: Transport) -> tuple[list[str], str]:
+    """Addresses of what may be a Prometheus, most likely first, and why they can't be looked for, "" when they can."""
+    found: dict[str, None] = {}
+    fault = ""
+    for selector in (*SELECTORS, ""):
+        try:
+            query = {"labelSelector": selector} if selector else None
+            services = (await Lister(transport, SERVICES_PATH, _Object, query).all()).items
+        except ApiError as error:
+            if error.status == 404:
+                return [], ""  # a cluster without Services, such as the demo's
+            return list(found), f"Services can't be listed: {error}"
+        except (ClusterError, msgspec.DecodeError) as error:
+            return list(found), f"Services can't be listed: {error}"
+        for service in services:
+            if selector or service.metadata.name in _NAMES:
+                found.update(dict.fromkeys(_addresses(service)))
+        if found:
+            break
+    return list(found), fault
+
+
+def _addresses(service: _Object) -> list[str]:
+    """URLs of a Service by name, the port of the API first."""
+    ports = [port for port in service.spec.ports or () if port.protocol in ("", "TCP") and port.name != "grpc"]
+
+    def unlikely(port: _Port) -> tuple[int, int]:
+        by_name = _PORT_NAMES.index(port.name) if port.name in _PORT_NAMES else len(_PORT_NAMES)
+        by_number = _PORTS.index(port.port) if port.port in _PORTS else len(_PORTS)
+        return by_number, by_name
+
+    name = f"{service.metadata.name}.{service.metadata.namespace}.svc"
+    return [
+        f"{'https' if port.name.startswith('https') else 'http'}://{name}:{port.port}"
+        for port in sorted(ports, key=unlikely)[:1]
+    ]
+
+
+async def find_exporters(transport: Transport) -> dict[str, str]:
+    """Nodes by name and by IP of the exporter's pods on them; empty when that can't be told.
+
+    Series tell a pod's name without its namespace. Of pods of one name the oldest is believed: whoever takes an
+    exporter's name for one of his own comes later. Of an address the newest is: it may have been another's before.
+    """
+    pods: list[_Object] = []
+    for selector in (EXPORTER_SELECTOR, EXPORTER_APP_SELECTOR):
+        try:
+            pods += (await Lister(transport, PODS_PATH, _Object, {"labelSelector": selector}).all()).items
+        except (ClusterError, msgspec.DecodeError) as error:
+            logger.debug("pods of exporters can't be listed: %s", error)
+            break
+    nodes: dict[str, str] = {}
+    for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp):
+        name, node = pod.metadata.name, pod.spec.node_name
+        if node:
+            if not name.replace(".", "").isdecimal():  # a name may look like an address, of a node as well
+                nodes.setdefault(name, node)
+            if pod.status.pod_ip:
+                nodes[pod.status.pod_ip] = node
+    return nodes

@@ -1,0 +1,92 @@
+"""Exporters read directly, where there is no Prometheus: dozens of nodes, not thousands."""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+from urllib.parse import urlsplit
+
+import numpy as np
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from extender.core.observations import Gauge
+from extender.telemetry.aliases import ALIAS_OF, known_names
+from extender.telemetry.errors import SourceError
+from extender.telemetry.series import Labels, labels_of
+from extender.telemetry.sources.prometheus_client import describe, open_session
+from extender.telemetry.sources.source import Access, Report, Samples, add_pod_sample, grow, merge
+from extender.telemetry.tables import DeviceTable
+
+_NUM_THREADS: Final = 16
+
+
+class ExporterSource:
+    """Samples from exporters' own pages."""
+
+    def __init__(self, urls: Sequence[str], access: Access) -> None:
+        self._urls = tuple(urls)
+        self._access = access
+        self._table = DeviceTable()
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="scrape")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def read(self) -> Samples:
+        began = time.monotonic()
+        report = Report(source=f"{len(self._urls)} exporters")
+        scraped: list[tuple[str, list[Sample]]] = []
+        for url, found in zip(self._urls, self._threads.map(self._scrape, self._urls), strict=True):
+            if isinstance(found, str):
+                report.faults[url] = found
+            else:
+                scraped.append((urlsplit(url).netloc, found))
+        if not scraped:
+            url, fault = next(iter(report.faults.items()), ("", "none is configured"))
+            raise SourceError(f"no exporter answers; {url}: {fault}")
+        samples = Samples(self._table, {}, np.empty(0), report)
+        by_name: dict[str, tuple[list[Labels], list[float]]] = {}
+        ages: dict[int, float] = {}
+        now = time.time()
+        for instance, found in scraped:
+            for sample in found:
+                labels = labels_of({"instance": instance, **sample.labels})
+                series, values = by_name.setdefault(sample.name, ([], []))
+                series.append(labels)
+                values.append(sample.value)
+                age = 0.0 if sample.timestamp is None else now - float(sample.timestamp)
+                host = self._table.host(labels)
+                ages[host] = max(age, ages.get(host, age))
+                _add_pod(samples, sample)
+        for alias in known_names(by_name):
+            series, values = by_name[alias.name]
+            report.series[alias.name] = len(series)
+            merge(samples.values, alias, *self._table.fold(alias, series, np.array(values)), report)
+        samples.age_s = np.full(len(self._table.hosts), np.nan)
+        samples.age_s[list(ages)] = list(ages.values())
+        grow(samples)
+        report.read_s = time.monotonic() - began
+        return samples
+
+    def _scrape(self, url: str) -> list[Sample] | str:
+        """The samples of interest on one page, or what is wrong with it."""
+        try:
+            with open_session(self._access) as session:
+                response = session.request("GET", url)
+            if response.status_code != 200:
+                return f"HTTP status {response.status_code}"
+            families = text_string_to_metric_families(response.content.decode())
+            return [sample for family in families for sample in family.samples if sample.name in ALIAS_OF]
+        except (requests.RequestException, OSError, SourceError) as error:
+            return describe(error)
+        except (ValueError, KeyError, IndexError) as error:
+            return f"the page can't be read: {str(error)[:200]}"
+
+
+def _add_pod(samples: Samples, sample: Sample) -> None:
+    alias = ALIAS_OF[sample.name]
+    labels: Mapping[str, str] = sample.labels
+    if alias.rank == 0 and alias.gauge in (Gauge.LOAD, Gauge.MEMORY_USED) and labels.get("pod"):
+        add_pod_sample(samples.pods, labels.get("namespace", ""), labels["pod"], alias, sample.value)

@@ -1,0 +1,252 @@
+"""Prometheus behind prometheus-api-client: with time-outs, a session of its own, no retries, and narrow decoding.
+
+The client decodes answers into Python's general objects: 40,000 series are 60 MB of them. Its session is given a
+decoder that keeps only the labels that matter.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypedDict
+
+import msgspec
+import requests
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from prometheus_api_client.prometheus_connect import PrometheusConnect
+from urllib3.util.retry import Retry
+
+from extender.telemetry.errors import SourceError
+from extender.telemetry.series import Labels
+from extender.telemetry.sources.source import Access
+
+_MAX_ANSWER_BYTES: Final = 64 * 2**20
+_CHUNK_BYTES: Final = 2**18
+
+
+class Series(msgspec.Struct, gc=False):
+    """One element of an instant query's answer."""
+
+    metric: Labels
+    value: tuple[float, str]
+    """Time of evaluation in Unix seconds, and the value as text."""
+
+
+class Counted(msgspec.Struct, gc=False):
+    """One element of an answer whose labels are asked for by name."""
+
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _SeriesData(TypedDict):
+    result: list[Series]
+
+
+class _SeriesAnswer(TypedDict):
+    data: _SeriesData
+
+
+class _CountedData(TypedDict):
+    result: list[Counted]
+
+
+class _CountedAnswer(TypedDict):
+    data: _CountedData
+
+
+_series_decoder: Final = msgspec.json.Decoder(_SeriesAnswer)
+_counted_decoder: Final = msgspec.json.Decoder(_CountedAnswer)
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How far Prometheus' clock is from ours."""
+
+    seconds: float
+    """Positive where Prometheus is ahead."""
+    uncertainty_s: float
+    """Half of the round trip in which it was read."""
+
+
+class Prometheus:
+    """One Prometheus, or what speaks its API. Not thread-safe."""
+
+    def __init__(self, url: str, access: Access) -> None:
+        self.url = url.rstrip("/")
+        self._access = access
+        self._session = _Session(access)
+        self._client = PrometheusConnect(
+            url=self.url, session=self._session, retry=Retry(total=0, redirect=3, raise_on_status=False)
+        )
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._session.close()
+
+    def build_info(self) -> str:
+        """Version of a server that speaks the API, "" when it does not say. Raises SourceError."""
+        content = self._get("/api/v1/status/buildinfo", {}, missing_is_empty=True)
+        if not content:
+            return ""  # VictoriaMetrics' and Thanos' older releases have no such page
+        try:
+            answer = msgspec.json.decode(content, type=dict[str, Any])
+            return str(dict(answer.get("data") or {}).get("version", ""))
+        except (msgspec.DecodeError, ValueError, TypeError):
+            raise SourceError(f"{self.url} answers, but not as Prometheus does") from None
+
+    def label_names(self, selector: str) -> set[str]:
+        """Names of all labels of the series that a selector matches. Raises SourceError."""
+        content = self._get("/api/v1/labels", {"match[]": selector})
+        try:
+            answer = msgspec.json.decode(content, type=dict[str, Any])
+            return {str(name) for name in answer.get("data") or ()}
+        except (msgspec.DecodeError, TypeError):
+            raise SourceError(f"{self.url}: the labels can't be read") from None
+
+    def series(self, query: str) -> list[Series]:
+        """An instant query. Raises SourceError."""
+        self._session.decoder = _series_decoder
+        result: list[Series] = self._query(query)
+        return result
+
+    def counted(self, query: str) -> list[Counted]:
+        """An instant query with few elements. Raises SourceError."""
+        self._session.decoder = _counted_decoder
+        result: list[Counted] = self._query(query)
+        return result
+
+    def skew(self) -> Skew:
+        """How far its clock is from ours. Raises SourceError."""
+        began = time.time()
+        answer = self.counted("vector(time())")
+        ended = time.time()
+        if not answer:
+            raise SourceError(f"{self.url} does not report its time")
+        return Skew(answer[0].value[0] - (began + ended) / 2, (ended - began) / 2)
+
+    def _query(self, query: str) -> Any:
+        self._session.read_secrets()
+        try:
+            return self._client.custom_query(query)
+        except PrometheusApiClientException as error:
+            raise SourceError(f"{self.url}: {str(error)[:300]}") from None
+        except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+            raise SourceError(f"{self.url}: the answer can't be read: {str(error)[:200]}") from None
+        except (requests.RequestException, OSError, ValueError) as error:
+            raise SourceError(f"{self.url}: {describe(error)}") from None
+
+    def _get(self, path: str, params: Mapping[str, str], *, missing_is_empty: bool = False) -> bytes:
+        self._session.read_secrets()
+        try:
+            response = self._session.request("GET", self.url + path, params=dict(params))
+        except (requests.RequestException, OSError, ValueError) as error:
+            raise SourceError(f"{self.url}: {describe(error)}") from None
+        if missing_is_empty and response.status_code in (400, 404, 405):
+            return b""
+        if response.status_code != 200:
+            raise SourceError(f"{self.url}{path}: HTTP status {response.status_code}")
+        return bytes(response.content)
+
+
+class _Session(requests.Session):
+    """A session with time-outs, secrets read again for every call, bounded answers and a decoder of its own."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__()
+        self._access = access
+        self.decoder: msgspec.json.Decoder[Any] = _counted_decoder
+        self.trust_env = False  # neither a proxy nor ~/.netrc of the machine is meant for this
+        self.verify = False if access.insecure_skip_verify else access.ca_file or True
+        if access.cert_file:
+            self.cert = (access.cert_file, access.key_file) if access.key_file else access.cert_file
+        # Compressing an answer of megabytes takes both sides longer than sending it.
+        self.headers.update({"User-Agent": "kerf", "Accept-Encoding": "identity", **access.headers})
+
+    def read_secrets(self) -> None:
+        """Take up the secrets as they are now. Raises SourceError."""
+        access = self._access
+        try:
+            if access.bearer_token_file:
+                self.headers["Authorization"] = f"Bearer {Path(access.bearer_token_file).read_text().strip()}"
+            elif access.username:
+                password = Path(access.password_file).read_text().strip() if access.password_file else ""
+                self.auth = (access.username, password)
+        except OSError as error:
+            raise SourceError(f"credentials can't be read: {error}") from None
+
+    def request(self, method: str, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
+        """As the client calls it; whatever it says of time-outs and authentication, ours hold."""
+        kwargs["timeout"] = (self._access.connect_timeout_s, self._access.timeout_s)
+        kwargs["stream"] = True
+        if kwargs.get("auth") is None:
+            kwargs.pop("auth", None)
+        response = super().request(method, url, *args, **kwargs)
+        content = _bounded(response, time.monotonic() + 2 * self._access.timeout_s)
+        response._content = content  # noqa: SLF001 - requests takes a body that others have read no other way
+        response.json = lambda **_: self.decoder.decode(response.content)  # type: ignore[method-assign]
+        return response
+
+
+def open_session(access: Access) -> requests.Session:
+    """A session as Prometheus is asked through, for other pages. Raises SourceError."""
+    session = _Session(access)
+    session.read_secrets()
+    return session
+
+
+def _bounded(response: requests.Response, deadline: float) -> bytes:
+    """The body: requests' time-out holds between two bytes only, and sets no limit to their number."""
+    chunks: list[bytes] = []
+    size = 0
+    with response:
+        for chunk in response.iter_content(_CHUNK_BYTES):
+            size += len(chunk)
+            if size > _MAX_ANSWER_BYTES:
+                raise SourceError(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
+            if time.monotonic() > deadline:
+                raise SourceError("the response does not end")
+            chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def describe(error: BaseException) -> str:
+    """A fault of the connection in few words: requests' own texts name addresses of objects."""
+    if isinstance(error, requests.ConnectTimeout):
+        return "no connection within the time-out"
+    if isinstance(error, requests.Timeout) or "Read timed out" in str(error):
+        return "no answer within the time-out"
+    if isinstance(error, requests.exceptions.SSLError):
+        return f"TLS: {_innermost(error)}"
+    if isinstance(error, requests.ConnectionError):
+        return f"no connection: {_innermost(error)}"
+    if isinstance(error, requests.exceptions.InvalidHeader):  # its text is the header's: a token
+        return "a header has invalid characters: check telemetry.headers and the token file"
+    return str(error)[:200] or type(error).__name__
+
+
+def _innermost(error: BaseException) -> str:
+    while isinstance(error.args[0] if error.args else None, BaseException):
+        error = error.args[0]
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, BaseException):
+        return _innermost(reason)
+    return str(error).rpartition(": ")[2][:200] or type(error).__name__
+
+
+def to_float(text: str) -> float:
+    """A value as Prometheus writes it; what is none is NaN."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def quoted(text: str) -> str:
+    """A string of PromQL."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def any_of(names: Iterable[str]) -> str:
+    """A selector of all series of these names."""
+    return "{__name__=~" + quoted("|".join(names)) + "}"

@@ -1,0 +1,68 @@
+"""PromQL: aggregated on the server, one query for each metric name, so that no answer is large.
+
+Measured on 48,000 series: whole series 629 ms and 19.6 MB, aggregated by GPU 487 ms and 6.5 MB.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from extender.core.observations import Gauge
+from extender.telemetry.aliases import ALIASES, Alias
+from extender.telemetry.series import HOST_LABELS, LABELS, MODEL_LABEL
+from extender.telemetry.sources.prometheus_client import any_of
+
+_LEAST: Final = frozenset({Gauge.MEMORY_FREE})
+"""Of several series of one GPU the least is the careful answer; of all other gauges the most."""
+
+_SERIES_AT_ONCE: Final = 12_000
+
+
+def every_name() -> str:
+    """Selector of everything that the table of aliases knows."""
+    return any_of(alias.name for alias in ALIASES)
+
+
+def present_names() -> str:
+    """How many series there are of each known name."""
+    return f"count by (__name__) ({every_name()})"
+
+
+def kept_labels(present: Iterable[str]) -> list[str]:
+    """The labels to aggregate by, of those that a source has."""
+    found = set(present)
+    kept: list[str] = [label for label in LABELS if label in found]
+    return [*kept, MODEL_LABEL] if "GPU_I_ID" in found and MODEL_LABEL in found else kept
+
+
+def samples(alias: Alias, labels: Sequence[str], shard: str = "") -> str:
+    """One sample of each GPU, of all or of one shard."""
+    reduce = "min" if alias.gauge in _LEAST else "max"
+    return f"{reduce} by ({', '.join(labels)}) ({alias.name}{shard})"
+
+
+def shards(num_series: int, labels: Sequence[str]) -> list[str]:
+    """Selectors that split the series of one name by index on the node, where they are so many that their answer
+    would cost much memory."""
+    if num_series <= _SERIES_AT_ONCE or "gpu" not in labels:
+        return [""]
+    pairs = [f'{{gpu=~"{number}|{number + 1}"}}' for number in range(0, 8, 2)]
+    return [*pairs, '{gpu!~"[0-7]"}']
+
+
+def sample_times(alias: Alias, labels: Sequence[str]) -> str:
+    """Unix time of each node's oldest sample of one name: all series of a target are scraped at one time."""
+    by = [label for label in labels if label in HOST_LABELS or label == "instance"]
+    return f"min by ({', '.join(by)}) (timestamp({alias.name}))"
+
+
+def pod_usage(alias: Alias, present: Iterable[str]) -> str:
+    """One sample of each pod: the mean over its GPUs, their sum for memory. "" where series name no pods.
+
+    A scrape with honorLabels false renames the exporter's own labels to `exported_*`.
+    """
+    found = set(present)
+    by = ("exported_namespace", "exported_pod") if "exported_pod" in found else ("namespace", "pod")
+    if by[1] not in found:
+        return ""
+    reduce = "sum" if alias.gauge is Gauge.MEMORY_USED else "avg"
+    return f'{reduce} by ({", ".join(by)}) ({alias.name}{{{by[1]}!=""}})'

@@ -1,0 +1,1 @@
+"""Commands that come with the simulator and the trainer."""

@@ -1,0 +1,122 @@
+"""What the commands have in common: consoles, faults, progress, seeds, figures as JSON."""
+
+import contextlib
+import json as json_format
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+NODE_LIST = "openb_node_list_gpu_node.csv"
+
+
+def console_on(stream: TextIO) -> Console:
+    """Files and pipes have no width of their own; the tables need 110 columns."""
+    return Console(file=stream, width=None if stream.isatty() else 110, highlight=False)
+
+
+def errors() -> Console:
+    """Made anew each time: standard error may be another one by then."""
+    return console_on(sys.stderr)
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Seeds as they are written on a command line."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 15 for part in parts):
+        raise ValueError(f"--seeds {text}: write whole numbers, as in 42,43,44")
+    return [int(part) for part in parts]
+
+
+def folder(traces: Path) -> Path:
+    """The folder that holds the lists itself, or has them in `openb`."""
+    inner = traces / "openb"
+    return inner if not (traces / NODE_LIST).exists() and (inner / NODE_LIST).exists() else traces
+
+
+@contextlib.contextmanager
+def telling_faults() -> Iterator[None]:
+    """Bad files and arguments end the command with a message and status 2."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        errors().print(f'{error}: install Kerf with its extra "sim"', style="red", markup=False)
+        raise typer.Exit(2) from None
+    except (ValueError, OSError) as error:
+        errors().print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+
+
+class _Rate(ProgressColumn):
+    """Steps by time, in the unit that makes a number above 1."""
+
+    def render(self, task: Task) -> Text:
+        """Nothing before the first step is done."""
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:.1f}/s" if speed >= 1 else f"{60 * speed:.1f}/min")
+
+
+@contextlib.contextmanager
+def progress_bar(num_steps: int) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error; the block calls what it gets with the name of each step as it begins."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(),
+               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=errors(), transient=True) as progress:
+        task = progress.add_task("starting", total=num_steps)
+        begun = 0
+
+        def tell(step: str) -> None:
+            nonlocal begun
+            progress.update(task, description=step, completed=begun)
+            begun += 1
+
+        yield tell
+
+
+def publish(report: dict[str, Any], tables: list[Table], json: str | None) -> None:
+    """Tables on standard output, or on standard error where the figures go there."""
+    console = errors() if json == "-" else console_on(sys.stdout)
+    for table in tables:
+        console.print(table)
+    if json is None:
+        return
+    text = json_format.dumps(report, indent=2) + "\n"
+    if json == "-":
+        sys.stdout.write(text)
+    else:
+        with telling_faults():
+            Path(json).write_text(text)
+
+
+def seed_range(text: str) -> list[int]:
+    """Seeds of "42-51", "42,43" or both mixed. Raises ValueError."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        ends = [first, last] if dash else [first, first]
+        if not all(end.isascii() and end.isdecimal() and len(end) <= 9 for end in ends):
+            raise ValueError(f"--seeds {text}: write whole numbers, as in 42-51 or 42,43")
+        low, high = int(ends[0]), int(ends[1])
+        if not low <= high < low + 1000:
+            raise ValueError(f"--seeds {text}: a range goes up, by less than 1000")
+        found += range(low, high + 1)
+    if len(set(found)) < len(found):
+        raise ValueError(f"--seeds {text}: a seed is named twice")
+    return found

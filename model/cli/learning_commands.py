@@ -1,0 +1,188 @@
+"""Commands of the learned rank: `kerf train`, `kerf evaluate`."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from model.cli.commands import JsonOption, TracesOption
+from model.cli.console import errors, folder, progress_bar, publish, seed_range, telling_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from extender.ranking.files import Manifest
+    from model.training.evaluations import Figures
+
+train_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+evaluate_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+MODES = ("es", "ppo")
+
+
+@train_app.command()
+def train(
+    traces: TracesOption,
+    config: Annotated[Path, typer.Option(help="YAML file: traces, seeds, search (docs/research/model.md).")],
+    out: Annotated[Path, typer.Option(help="Folder for checkpoint.npz, log.jsonl, a plot and model/.")] = Path(
+        "kerf-train"
+    ),
+    mode: Annotated[
+        str, typer.Option(help="es: evolution strategy (CMA-ES); ppo: actor-critic with attention.")
+    ] = "es",
+    episodes: Annotated[int, typer.Option(min=1, help="Total replays of a trace, rounded up to generations.")] = 2000,
+    save_interval: Annotated[
+        int, typer.Option(min=1, help="Episodes between checkpoints, rounded up to generations.")
+    ] = 100,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint in the folder.")] = False,
+    ray: Annotated[
+        str | None, typer.Option(help="Mode ppo: play on this Ray cluster; auto: the one in RAY_ADDRESS.")
+    ] = None,
+) -> None:
+    """Train the learned rank on traces, and evaluate it on unseen orders."""
+    with telling_faults():
+        from model.training import runs
+
+        if mode not in MODES:
+            raise ValueError(f"no mode {mode!r}; there is {', '.join(MODES)}")
+        if mode == "ppo":
+            manifest = _trained_by_ppo(folder(traces), config, out, episodes, save_interval, ray, resume=resume)
+        else:
+            chosen = runs.read_config(config)
+            generations = runs.num_generations(chosen, episodes)
+            num_validations = len(chosen.validation or chosen.train)
+            with progress_bar(generations + num_validations) as tell:
+                manifest = runs.train(
+                    folder(traces), chosen, generations, runs.num_generations(chosen, save_interval), out, tell,
+                    resume=resume,
+                )  # fmt: skip
+    if manifest is None:  # one of several learners, not the first
+        return
+    table = Table("trace", "seeds", "kerf @100", "fgd @100", "kerf @130", "fgd @130", title="Validation")
+    for row in manifest.evaluation:
+        means = [f"{fmean(policy[load]):.2f}" for load in ("100", "130") for policy in (row.kerf, row.fgd)]
+        table.add_row(row.trace, str(len(row.seeds)), *means)
+    publish({}, [table], None)
+    errors().print(f"{out / runs.MODEL}", soft_wrap=True)
+
+
+def _trained_by_ppo(
+    traces: Path, config: Path, out: Path, episodes: int, save_interval: int, ray: str | None, *, resume: bool
+) -> "Manifest | None":
+    try:
+        from model.training import ppo_rollouts, ppo_runs
+        from model.training.peers import joined
+    except ModuleNotFoundError as error:
+        raise ValueError(f'{error}: --mode ppo needs Kerf with its extra "train"') from None
+
+    chosen = ppo_runs.read_config(config)
+    updates = ppo_runs.num_updates(chosen, episodes)
+    playing = (lambda sources: ppo_rollouts.on_ray(sources, ray)) if ray else ppo_rollouts.here
+    with joined() as peers, progress_bar(1 + updates + len(chosen.validation or chosen.train)) as tell:
+        run = ppo_runs.Run(traces, chosen, out, peers=peers, playing=playing)
+        return run.train(updates, ppo_runs.num_updates(chosen, save_interval), tell, resume=resume)
+
+
+@evaluate_app.command()
+def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
+    traces: TracesOption,
+    trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
+    model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds, as in 42-51 or 42,43.")] = "42-51",
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help="kerf, kerf-online, with --departures kerf-selective, those of kerf simulate, NAME=FOLDER for other "
+            "models; the first is compared with each other. Default: kerf,kerf-online,fgd; with --departures also "
+            "kube-default."
+        ),
+    ] = None,
+    nodes: Annotated[
+        str, typer.Option(help="Nodes: all, half, mostly-large, mostly-small, lean (docs/research/model.md).")
+    ] = "all",
+    departures: Annotated[
+        bool, typer.Option("--departures", help="Pods leave after their own durations: GPUs in use, queueing delay.")
+    ] = False,
+    load: Annotated[
+        str | None,
+        typer.Option(help="With --departures: GPU work submitted, relative to capacity. Default: 0.8,1.0,1.2."),
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """GPU allocation of policies on a trace, seed by seed: at 100 % and 130 % arrived load, or with --departures."""
+    with telling_faults():
+        if load and not departures:
+            raise ValueError("--load needs --departures")
+        from extender.ranking.files import RELEASED
+        from model.training import departures as churned
+        from model.training.evaluations import SELECTIVE, contenders
+        from model.training.evaluations import evaluate as evaluated
+
+        listed = policies or f"kerf,kerf-online,fgd{',kube-default' if departures else ''}"
+        compared = contenders([name.strip() for name in listed.split(",")], model or RELEASED)
+        if SELECTIVE in compared and not departures:
+            raise ValueError(f"{SELECTIVE} needs --departures: without them no pod waits")
+        numbers, loads = seed_range(seeds), listed_loads(load or "0.8,1.0,1.2")
+        report: dict[str, Any] = {"trace": trace, "seeds": numbers, **({} if nodes == "all" else {"nodes": nodes})}
+        with progress_bar(len(compared) * len(numbers) * (len(loads) if departures else 1)) as tell:
+            if departures:
+                by_load = churned.evaluate(folder(traces), trace, loads, numbers, compared, tell, nodes)
+                report["loads"] = by_load
+                tables = [table for load, found in by_load.items() for table in _churn_tables(trace, load, found)]
+            else:
+                found = evaluated(folder(traces), trace, numbers, compared, tell, nodes)
+                report["policies"] = found
+                tables = _tables(trace, found)
+    publish(report, tables, json)
+
+
+def _tables(trace: str, found: "Mapping[str, Figures]") -> list[Table]:
+    """Percent allocated, and what the first policy allocates more than each other."""
+    from model.evaluation.reports import interval
+    from model.training.evaluations import differences
+
+    num_seeds = len(next(iter(found.values()))["refused"])
+    table = Table("policy", "@100", "@130", "refused", title=f"{trace}: percent allocated, {num_seeds} seeds, 95 %")
+    for name, rows in found.items():
+        table.add_row(name, str(interval(rows["100"])), str(interval(rows["130"])), str(sum(rows["refused"])))
+    paired = Table(
+        "less", "@100", "@130", title=f"{trace}: what {next(iter(found))} allocates more, paired by seed, 95 %"
+    )
+    for name, by_load in differences(found).items():
+        paired.add_row(name, str(by_load["100"]), str(by_load["130"]))
+    return [table, paired] if len(found) > 1 else [table]
+
+
+def _churn_tables(trace: str, load: str, found: "Mapping[str, Figures]") -> list[Table]:
+    """GPUs in use and queueing delays at a load, and how much better the first policy does than each other."""
+    from model.evaluation.reports import interval
+    from model.training.departures import differences
+
+    num_seeds = len(next(iter(found.values()))["allocated_gpus"])
+    title = f"{trace}, load {load}, {num_seeds} seeds, 95 %"
+    table = Table("policy", "GPUs in use", "mean delay, s", "of several GPUs", "median", "p99", "longest", title=title)
+    for name, rows in found.items():
+        told = [str(interval(rows[key])) for key in ("allocated_gpus", "mean_delay_s", "large_delay_s")]
+        means = [f"{fmean(rows[key]):,.0f}" for key in ("median_delay_s", "p99_delay_s", "max_delay_s")]
+        table.add_row(name, *told, *means)
+    first = next(iter(found))
+    paired = Table(
+        "than", "GPUs in use", "mean delay, s", "of several GPUs",
+        title=f"{trace}, load {load}: how much better {first} does, paired by seed, 95 %",
+    )  # fmt: skip
+    for name, better in differences(found).items():
+        paired.add_row(name, *(str(found_interval) for found_interval in better.values()))
+    return [table, paired] if len(found) > 1 else [table]
+
+
+def listed_loads(text: str) -> list[float]:
+    """Loads of "0.8,1.0". Raises ValueError."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0.001 <= load <= 1000 for load in found) or len(set(found)) < len(found):
+        raise ValueError(f"--load {text}: write different numbers from 0.001 to 1000, as in 0.8,1.0")
+    return found

@@ -1,0 +1,1 @@
+"""Compiled twins of the core's rules, for simulations."""

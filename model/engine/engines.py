@@ -1,0 +1,192 @@
+"""Who decides in a simulation: the compiled twins, or the service's own functions; both place alike.
+
+An engine fills its nodes in place. C classes of pods are offered to it by number.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from extender.core.bookings import Booking, book, booking
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Rows, num_true
+from extender.core.decisions import Memo, choice
+from extender.core.fit.fits import Fit, enough_compute, fit
+from extender.core.fit.reasons import Reason
+from extender.core.fragmentation.arrays import Asks, Nodes
+from extender.core.fragmentation.fragments import Mix, fragment_milli
+from extender.core.policies import fgd, kerf
+from extender.core.policies.policy import Policy
+from extender.core.resources.requests import GpuRequest
+from extender.core.valuenet.features import Outlook
+from extender.core.valuenet.learned_values import prospect
+from extender.core.valuenet.potentials import Potential
+from model.engine import kernels
+from model.engine.clusters import cluster_of, requests_of
+from model.engine.node_scores import Learned, learned_on
+from model.engine.ranks import Rank, Tie
+
+
+class Compiled:
+    """Decisions by the compiled twins."""
+
+    def __init__(self, nodes: Nodes, asks: Asks, mix: Mix, rank: Rank = Rank.NONE, tie: Tie = Tie.FIRST) -> None:
+        self.nodes, self._asks, self._rank, self._tie = nodes, asks, int(rank), int(tie)
+        self._learned: Learned | None = None
+        self._last = 0 if tie is Tie.SAMPLED else -1
+        self._remember(mix)
+
+    def follow(self, outlook: Outlook, potential: Potential) -> None:
+        """From now on a learned rank decides: nothing that is remembered holds."""
+        self._learned = learned_on(self.nodes, outlook, potential)
+        self._remember(outlook.mix)
+
+    def decide(self, c: int, draw: float = 0.0) -> int:
+        """The node for a class, -1 when none fits; `draw` in [0, 1) where ties are random."""
+        node, self._last = kernels.decide(
+            self.nodes, self._asks, c, self._rank, self._tie, self._mix, self._learned, self._memo, draw, self._last
+        )
+        return node
+
+    def take(self, c: int, node: int) -> int:
+        """Book a class on the node that was decided for; returns its GPUs as bits."""
+        return kernels.take(self.nodes, self._asks, c, node, self._mix, self._memo)
+
+    def give_back(self, c: int, node: int, gpus: int) -> None:
+        """Undo `take`, which returned `gpus`."""
+        kernels.give_back(self.nodes, self._asks, c, node, gpus, self._mix, self._memo)
+
+    def changed(self, node: int) -> None:
+        """What is free on a node was changed by somebody else."""
+        kernels.note_change(self.nodes, node, self._mix, self._memo)
+
+    def place_all(self, classes: Longs, draws: Floats, placed: Longs, gpus: Longs, fragments: Floats) -> None:
+        """Offer P pods one after the other, as `kernels.place_all`."""
+        kernels.place_all(
+            self.nodes, self._asks, classes, self._rank, self._tie, self._mix, self._learned, self._memo,
+            draws, placed, gpus, fragments,
+        )  # fmt: skip
+
+    def _remember(self, mix: Mix) -> None:
+        self._mix, self._memo = mix, kernels.memo_of(len(self._asks.cpu_milli), self.nodes, mix)
+
+
+class Rules:
+    """Decisions by the service's own functions: fit, score, choice of GPUs, booking."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        asks: Asks,
+        mix: Mix,
+        policy: Policy,
+        tie: Tie = Tie.FIRST,
+        model_names: Sequence[str] = (),
+    ) -> None:
+        """`model_names` are those that `nodes.model` counts."""
+        names = [
+            *model_names,
+            *(f"model-{bit}" for bit in range(len(model_names), int(nodes.model.max(initial=-1)) + 1)),
+        ]
+        self.nodes, self._mix, self._tie = nodes, mix, tie
+        self._policy = fgd.expecting(mix) if policy.name == "fgd" else policy
+        self._requests = requests_of(asks, names)
+        self._cluster = cluster_of(nodes, names, product_memory=policy.context is not None and policy.name != "kerf")
+        self._rows = np.arange(self._cluster.num_nodes)
+        self._memo = Memo(max_classes=len(self._requests) + 1)
+        self._last = 0 if tie is Tie.SAMPLED else -1
+
+    def follow(self, outlook: Outlook, potential: Potential) -> None:
+        """From now on a learned rank decides."""
+        self._mix = outlook.mix
+        self._policy = kerf.serving(kerf.LearnedScore(prospect(potential, outlook), serial=id(outlook)))
+        self._memo = Memo(max_classes=len(self._requests) + 1)
+
+    def scores(self, c: int) -> Floats:
+        """(N,) score of a class on each node, -inf where it does not fit."""
+        request = self._requests[c]
+        enough = enough_compute(self._cluster, request.cpu_milli, request.memory_mib, self._rows)
+        if request.count:
+            asked = _as_told_apart(request, self._policy)
+            score = self._memo.evaluate(self._cluster, asked, self._policy).evaluation.score
+        else:
+            score = self._policy.score(self._cluster, request, self._rows, _fits_everywhere(self.nodes))
+        return np.where(enough, score, -np.inf)
+
+    def decide(self, c: int, draw: float = 0.0) -> int:
+        """As `Compiled.decide`."""
+        node, self._last = kernels.pick(self.scores(c), int(self._tie), draw, self._last)
+        return node
+
+    def take(self, c: int, node: int) -> int:
+        """As `Compiled.take`."""
+        request, gpus = self._requests[c], self.gpus(c, node)
+        self._book(node, request, gpus, -1)
+        return sum(1 << gpu for gpu in gpus)
+
+    def gpus(self, c: int, node: int) -> tuple[int, ...]:
+        """The GPUs that a class gets on a node where it fits."""
+        request = self._requests[c]
+        if not request.count:
+            return ()
+        checked = fit(self._cluster, request, np.array([node]))
+        asked = _as_told_apart(request, self._policy)
+        shares = bool(checked.shares[0])
+        return choice(self._cluster, node, asked, self._policy, checked.room[0], shares=shares) or ()
+
+    def give_back(self, c: int, node: int, gpus: int) -> None:
+        """As `Compiled.give_back`."""
+        indices = tuple(g for g in range(self.nodes.gpu_free_milli.shape[1]) if gpus >> g & 1)
+        self._book(node, self._requests[c], indices, 1)
+
+    def changed(self, node: int) -> None:
+        """As `Compiled.changed`."""
+        version = self._cluster.version + 1
+        self._cluster = replace(self._cluster, version=version)
+        self._cluster.row_version[node] = version
+
+    def place_all(self, classes: Longs, draws: Floats, placed: Longs, gpus: Longs, fragments: Floats) -> None:
+        """As `Compiled.place_all`."""
+        fragment = self._fragments(self._rows)
+        total = float(np.add.accumulate(fragment)[-1])
+        for p, c in enumerate(classes.tolist()):
+            node = placed[p] = self.decide(c, float(draws[p]))
+            if node >= 0:
+                gpus[p] = self.take(c, node)
+                before = float(fragment[node])
+                fragment[node] = self._fragments(np.array([node]))[0]
+                total += float(fragment[node]) - before
+            fragments[p] = total
+
+    def _book(self, node: int, request: GpuRequest, gpus: tuple[int, ...], sign: int) -> None:
+        cpu, memory = request.cpu_milli, request.memory_mib
+        booked = Booking(cpu_milli=cpu, memory_mib=memory)
+        if gpus:
+            booked = booking(self._cluster, node, request, gpus, cpu, memory)
+        book(self._cluster, node, booked, sign)
+        self.changed(node)
+
+    def _fragments(self, rows: Rows) -> Floats:
+        nodes = self.nodes
+        free = nodes.gpu_free_milli[rows].astype(np.int64)
+        return fragment_milli(nodes.cpu_free_milli[rows], free, nodes.model[rows], self._mix)
+
+
+Engine = Compiled | Rules
+
+
+def _as_told_apart(request: GpuRequest, policy: Policy) -> GpuRequest:
+    """As `Policy.asked`."""
+    return replace(
+        request,
+        cpu_milli=request.cpu_milli if policy.weighs_cpu else 0,
+        memory_mib=request.memory_mib if policy.weighs_memory else 0,
+    )
+
+
+def _fits_everywhere(nodes: Nodes) -> Fit:
+    """The fit of a pod that asks for no GPU: placing those, the service leaves to kube-scheduler."""
+    N, nothing = len(nodes.model), np.zeros(len(nodes.model), np.int64)
+    idle = nodes.gpu_free_milli == WHOLE_MILLI
+    reason = np.full(N, Reason.FITS, np.uint8)
+    return Fit(reason, nothing, np.zeros_like(idle), idle, num_true(idle), nothing, np.zeros(N, np.bool_))

@@ -1,0 +1,1 @@
+"""Figures, comparisons and reports."""

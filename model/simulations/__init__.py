@@ -1,0 +1,1 @@
+"""Clusters over time, and what is placed on them."""

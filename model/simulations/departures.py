@@ -1,0 +1,134 @@
+"""The pods of a trace with their own durations, on its own nodes: a cluster that churns."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI
+from extender.core.durations import Durations
+from extender.core.fragmentation.arrays import Nodes
+from extender.core.selective_skip import takes_more
+from model.engine import kernels
+from model.engine.ranks import Rank
+from model.simulations.baselines import Baseline
+from model.simulations.delays import Owners, Run, reserve_after_s, turns_of
+from model.simulations.learned import Learned
+from model.simulations.online import Follower
+from model.simulations.queues import Simulation
+from model.simulations.replays import listed
+from model.simulations.simulated_jobs import Failures, Tasks
+from model.workloads.traces import NodeList, PodList, TraceError
+from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
+
+
+@dataclass(frozen=True)
+class Churn:
+    """A trace that repeats itself for ever, seen for one period.
+
+    J jobs: first those of earlier periods that still run when the period begins, then the trace's own.
+    """
+
+    tasks: Tasks
+    nodes: Nodes
+    model_names: tuple[str, ...]
+    """(M,) of the models that `nodes.model` counts."""
+    owners: list[Owners]
+    """(J,) what history is kept by: models asked for, and GPU milli."""
+    num_before: int
+    """Jobs of earlier periods; nothing is told of their delays."""
+    left_out: int
+    """Pods that no empty node can take."""
+    time_factor: float
+    """What the times between submissions were multiplied by; durations stay as they are."""
+
+
+def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed: int) -> Churn:
+    """The tasks of a trace: GPU work submitted in the period is `load` of the GPU capacity over the period.
+
+    Pods of a trace run far longer than it takes to submit as many as fill a cluster. An empty cluster would not be
+    full before the last one has come: so it begins with what earlier periods left behind, each pod with the rest of
+    its duration. `seed` draws the order of these, and that of the nodes, which ties go by. Raises TraceError when
+    the trace has no times.
+    """
+    if pod_list.submitted_s is None or pod_list.duration_s is None:
+        raise TraceError(f"{path}: line 1: no creation_time and deletion_time, without which nothing departs")
+    rng = np.random.default_rng(seed)
+    model_bits = bits_of(node_list)
+    nodes = empty_nodes(node_list, model_bits, rng.permutation(len(node_list.names)))
+    asks, pod_class = classes_of(pod_list, model_bits)
+    can_run = np.array([kernels.fitting(nodes, asks, c).any() for c in range(len(asks.cpu_milli))])
+    kept = np.flatnonzero(can_run[pod_class])
+    kept = kept[np.argsort(pod_list.submitted_s[kept], kind="stable")]
+    if len(kept) == 0:
+        raise TraceError(f"{path}: no pod fits an empty node")
+    submitted, duration = pod_list.submitted_s[kept], pod_list.duration_s[kept]
+    work_s = float((pod_list.asked_milli[kept] * duration).sum()) / node_list.gpu_milli
+    span_s = float(submitted[-1] - submitted[0])
+    if span_s <= 0 or work_s <= 0:
+        raise TraceError(f"{path}: the load is undefined: all pods arrive at once, or there is no GPU work")
+    period_s = work_s / load
+    factor = period_s / span_s
+    submitted = (submitted - submitted[0]) * factor
+    # Of the copy submitted m periods earlier, what is left when the period begins.
+    copies = np.maximum(np.ceil((duration + submitted) / period_s).astype(np.int64) - 1, 0)
+    before = np.repeat(np.arange(len(kept)), copies)
+    age = np.concatenate([np.arange(1, count + 1) for count in copies]) * period_s - submitted[before]
+    drawn = rng.permutation(len(before))
+    before, age = before[drawn], age[drawn]
+    jobs = kept[np.concatenate([before, np.arange(len(kept))])]
+    tasks = Tasks(
+        np.concatenate([np.zeros(len(before)), submitted]),
+        np.concatenate([duration[before] - age, duration]),
+        tuple(((c, 1),) for c in pod_class[jobs].tolist()),
+        np.zeros(len(jobs), np.int64),
+        pod_list.asked_milli[jobs],
+        asks,
+        typical_pods(pod_list, model_bits),
+    )
+    asked = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
+    owners: list[Owners] = [(f"{spec}/{milli}", spec) for spec, milli in asked]
+    return Churn(tasks, nodes, tuple(model_bits), owners, len(before), len(pod_list.names) - len(kept), factor)
+
+
+def simulate_churn(
+    offered: Churn,
+    policy: Baseline | Learned | Follower,
+    order: str,
+    seed: int,
+    failures: Failures | None = None,
+    round_s: float = 0.0,
+    patience_s: float = 0.0,
+) -> Run:
+    """Run all pods to their ends.
+
+    Under a learned rank that is told what to expect, shares that take more of a GPU's worth than their part give way to
+    pods that come up to `patience_s` after them (`extender.core.selective_skip`).
+    """
+    tasks = offered.tasks
+    late_s = np.zeros(len(tasks.kinds))
+    if isinstance(policy, Learned):
+        spoil = takes_more(policy.outlook.worth, tasks.asks.num_gpus, tasks.asks.gpu_milli)
+        late_s[spoil[[kind[0][0] for kind in tasks.kinds]]] = patience_s
+    nodes = offered.nodes.copy()
+    if isinstance(policy, Baseline) and policy.rank is Rank.LISTED:
+        nodes = nodes.at(listed(policy, nodes, offered.model_names))
+    durations = Durations()
+    turns = turns_of(order, tasks, offered.owners, durations)
+    simulation = Simulation(
+        tasks,
+        nodes,
+        policy,
+        replace(turns, place=lambda job: turns.place(job) + float(late_s[job])),
+        np.random.default_rng([seed, 2]),
+        lambda job: durations.finished(offered.owners[job], float(tasks.duration_s[job])),
+        failures,
+        round_s,
+        offered.model_names,
+        reserve_after_s(order),
+    )
+    begin = time.perf_counter()
+    outcome = simulation.run()
+    capacity = float(offered.nodes.gpu_free_milli.sum()) / WHOLE_MILLI
+    return Run(tasks.submitted_s, tasks.duration_s, outcome, capacity, time.perf_counter() - begin, offered.num_before)

@@ -1,0 +1,251 @@
+"""A cluster over time, in discrete events: jobs come, wait, run and go; nodes fail and return.
+
+A job is one or more parts that start together or not at all (a gang). Whenever something ends or comes, the queue is
+walked in its order and whatever fits starts: first come first served *with skipping* over what does not fit, which is
+what kube-scheduler does. With scheduling rounds the walk waits for the next round. Nothing that runs is preempted.
+"""
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI
+from extender.core.fragmentation.arrays import Nodes
+from model.engine import engines, kernels
+from model.engine.ranks import Tie
+from model.simulations.baselines import Baseline
+from model.simulations.learned import Learned
+from model.simulations.online import Follower
+from model.simulations.replays import engine_of
+from model.simulations.reservations import Reservation
+from model.simulations.simulated_jobs import Failures, Kind, Outcome, Tasks, Turns
+
+_Queue = tuple[Kind, Hashable]
+"""Jobs of a kind and a group."""
+_Place = tuple[int, float, int]
+"""(-priority, place, job): heaps of them."""
+
+_GONE: Final = 1 << 40
+"""CPU milli taken from a node that failed, so that nothing fits."""
+_COME, _END, _FAIL, _REPAIRED, _ROUND = range(5)
+
+
+@dataclass
+class Simulation:
+    """The state between events; `run` is all that is called from outside."""
+
+    tasks: Tasks
+    nodes: Nodes
+    """Filled in place."""
+    policy: Baseline | Learned | Follower
+    """A Follower is told of each job as it comes: it serves one simulation."""
+    turns: Turns
+    rng: np.random.Generator
+    tell_ended: Callable[[int], None] = lambda _: None
+    failures: Failures | None = None
+    round_s: float = 0.0
+    """Time between scheduling rounds; 0 walks the queue at every event."""
+    model_names: Sequence[str] = ()
+    """Of the models that `nodes.model` counts."""
+    reserve_after_s: float = math.inf
+    """When the first in the queue has waited so long without room, nodes are kept for it from those behind it."""
+
+    _events: list[tuple[float, int, int, int]] = field(default_factory=list)
+    """Heap of (time, what, job or node, attempt)."""
+    _queues: dict[_Queue, list[_Place]] = field(default_factory=lambda: defaultdict(list))
+    _held: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """Per running job its (class, node, GPUs)."""
+    _blocked: set[Kind] = field(default_factory=set)
+    """Kinds known not to fit since something was last given back."""
+    _round_due: float = -1.0
+
+    def run(self) -> Outcome:
+        """All jobs from the first submission to the last end."""
+        num_jobs = len(self.tasks.submitted_s)
+        outcome = Outcome(np.full(num_jobs, math.inf), np.full(num_jobs, math.inf), np.zeros(num_jobs, np.int64))
+        self._rank: Learned | None = None
+        self._random = isinstance(self.policy, Baseline) and self.policy.tie in (Tie.RANDOM, Tie.SAMPLED)
+        self._engine = self._begun()
+        self._reservation = Reservation(self._engine, self.tasks.asks)
+        self._place = [0.0] * num_jobs
+        self._attempt = [0] * num_jobs
+        self._waiting_milli = 0
+        self._free_milli = int(self.nodes.gpu_free_milli.sum())
+        self._used_milli = 0
+        self._left = num_jobs
+        self._events = [(float(at), _COME, job, 0) for job, at in enumerate(self.tasks.submitted_s)]
+        if self.failures:
+            for node in range(len(self.nodes.cpu_milli)):
+                self._plan(self._drawn(self.failures.mean_between_s), _FAIL, node)
+        heapq.heapify(self._events)
+        end_of_window = float(self.tasks.submitted_s[-1])
+        now = 0.0
+        while self._events and self._left:
+            at = self._events[0][0]
+            window = max(min(at, end_of_window) - now, 0.0)
+            outcome.allocated_gpu_s += window * self._used_milli / WHOLE_MILLI
+            outcome.blocked_gpu_s += window * min(self._free_milli, self._waiting_milli) / WHOLE_MILLI
+            now = at
+            due = False
+            while self._events and self._events[0][0] == at:
+                _, what, subject, attempt = heapq.heappop(self._events)
+                due |= self._happen(what, subject, attempt, now, outcome)
+            if due and self._may_walk(now):
+                self._walk(now, outcome)
+        return outcome
+
+    def _begun(self) -> engines.Engine:
+        tasks, policy = self.tasks, self.policy
+        if isinstance(policy, Baseline):
+            return engine_of(policy, self.nodes, tasks.asks, tasks.mix, self.model_names, compiled=True)
+        engine = engines.Compiled(self.nodes, tasks.asks, tasks.mix)
+        if isinstance(policy, Learned):
+            engine.follow(policy.outlook, policy.potential)
+        return engine
+
+    def _plan(self, at: float, what: int, subject: int, attempt: int = 0) -> None:
+        heapq.heappush(self._events, (at, what, subject, attempt))
+
+    def _drawn(self, mean: float) -> float:
+        return float(self.rng.exponential(mean))
+
+    def _may_walk(self, now: float) -> bool:
+        """Whether the queue is walked now; otherwise it is planned for the next round."""
+        if self.round_s <= 0 or now % self.round_s == 0:
+            return True
+        due = math.ceil(now / self.round_s) * self.round_s
+        if due > self._round_due:
+            self._round_due = due
+            self._plan(due, _ROUND, 0)
+        return now >= due
+
+    def _happen(self, what: int, subject: int, attempt: int, now: float, outcome: Outcome) -> bool:
+        """One event; returns whether the queue has to be walked."""
+        if what == _COME:
+            self._place[subject] = self.turns.place(subject)
+            self._enqueue(subject)
+            if isinstance(self.policy, Follower):
+                for c, count in self.tasks.kinds[subject]:
+                    for _ in range(count):
+                        self.policy.add(c)
+        elif what == _END:
+            if attempt != self._attempt[subject]:
+                return False  # the job was thrown back since
+            self._release(subject)
+            outcome.ended_s[subject] = now
+            self._left -= 1
+            self.tell_ended(subject)
+        elif what == _FAIL:
+            outcome.num_failures += 1
+            self._fail(subject, now, outcome)
+        elif what == _REPAIRED:
+            self.nodes.cpu_free_milli[subject] += _GONE
+            self._free_milli += int(self.nodes.gpu_free_milli[subject].sum())
+            self._engine.changed(subject)
+            self._blocked.clear()
+        return True
+
+    def _fail(self, node: int, now: float, outcome: Outcome) -> None:
+        failures = self.failures
+        if failures is None:
+            raise AssertionError("a failure that nobody planned")
+        for job in [job for job, parts in self._held.items() if any(part[1] == node for part in parts)]:
+            self._release(job)
+            self._attempt[job] += 1
+            outcome.num_restarts[job] += 1
+            self._enqueue(job)
+        self.nodes.cpu_free_milli[node] -= _GONE
+        self._free_milli -= int(self.nodes.gpu_free_milli[node].sum())
+        self._engine.changed(node)
+        back = now + self._drawn(failures.repair_s)
+        self._plan(back, _REPAIRED, node)
+        self._plan(back + self._drawn(failures.mean_between_s), _FAIL, node)
+
+    def _enqueue(self, job: int) -> None:
+        queue = self._queues[self.tasks.kinds[job], self.turns.group(job)]
+        heapq.heappush(queue, (-int(self.tasks.priority[job]), self._place[job], job))
+        self._waiting_milli += int(self.tasks.asked_milli[job])
+
+    def _release(self, job: int) -> None:
+        freed = np.zeros(len(self.tasks.asks.cpu_milli), np.bool_)
+        for c, node, gpus in self._held.pop(job):
+            self._engine.give_back(c, node, gpus)
+            kernels.mark_fitting(self.nodes, self.tasks.asks, node, freed)
+        self._count(job, -1)
+        # A kind that did not fit anywhere can fit now only where something was given back; a gang is simply tried.
+        self._blocked -= {kind for kind in self._blocked if _is_gang(kind) or freed[kind[0][0]]}
+
+    def _count(self, job: int, sign: int) -> None:
+        milli = int(self.tasks.asked_milli[job])
+        self._used_milli += sign * milli
+        self._free_milli -= sign * milli
+
+    def _walk(self, now: float, outcome: Outcome) -> None:
+        """Start what fits, in the order of the queue.
+
+        Jobs of a kind fit alike and room only shrinks on the way: the first one of a kind that does not fit speaks
+        for those behind it.
+        """
+        if isinstance(self.policy, Follower) and self._rank is not (rank := self.policy.now()):
+            self._rank = rank
+            self._engine.follow(rank.outlook, rank.potential)
+        reserves = self.reserve_after_s < math.inf
+        heads = [
+            self._turn(name)
+            for name, queue in self._queues.items()
+            if queue and (reserves or name[0] not in self._blocked)
+        ]
+        heapq.heapify(heads)
+        hidden, blocked_by_that = False, set()
+        while heads:
+            (_, _, job), name = heapq.heappop(heads)
+            kind = name[0]
+            parts = self._start(kind, outcome) if kind not in self._blocked else None
+            if parts is None:
+                if hidden and kind not in self._blocked:
+                    blocked_by_that.add(kind)
+                self._blocked.add(kind)
+                if reserves and not hidden and now - self.tasks.submitted_s[job] >= self.reserve_after_s:
+                    self._reservation.hide(job, [c for c, count in kind for _ in range(count)])
+                    hidden = True
+                continue
+            queue = self._queues[name]
+            heapq.heappop(queue)
+            if queue:
+                heapq.heappush(heads, self._turn(name))
+            self._held[job] = parts
+            self._waiting_milli -= int(self.tasks.asked_milli[job])
+            self._count(job, +1)
+            outcome.started_s[job] = min(outcome.started_s[job], now)
+            self._plan(now + float(self.tasks.duration_s[job]), _END, job, self._attempt[job])
+        if hidden:
+            self._reservation.show()
+            self._blocked -= blocked_by_that
+
+    def _turn(self, name: _Queue) -> tuple[_Place, _Queue]:
+        """The first of a queue, and its place among the first of all."""
+        minus_priority, place, job = self._queues[name][0]
+        return (minus_priority, place + self.turns.held(job), job), name
+
+    def _start(self, kind: Kind, outcome: Outcome) -> list[tuple[int, int, int]] | None:
+        """Book all parts of a kind, or none."""
+        parts: list[tuple[int, int, int]] = []
+        for c, count in kind:
+            for _ in range(count):
+                outcome.decisions += 1
+                node = self._engine.decide(c, float(self.rng.random()) if self._random else 0.0)
+                if node < 0:
+                    for booked in parts:
+                        self._engine.give_back(*booked)
+                    return None
+                parts.append((c, node, self._engine.take(c, node)))
+        return parts
+
+
+def _is_gang(kind: Kind) -> bool:
+    return len(kind) > 1 or kind[0][1] > 1

@@ -1,0 +1,81 @@
+"""What a simulation over time is given and what comes of it: jobs, turns, failures, outcomes."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs
+from extender.core.fragmentation.arrays import Asks, Nodes
+from extender.core.fragmentation.fragments import Mix
+
+Kind = tuple[tuple[int, int], ...]
+"""Parts of a job: classes, each with how many there are of it."""
+
+CPU_MILLI_PER_GPU: Final = 12_000
+MEMORY_MIB_PER_GPU: Final = 96 * 1024
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """J jobs by time of submission, in terms of the classes of `asks`."""
+
+    submitted_s: Floats
+    duration_s: Floats
+    kinds: tuple[Kind, ...]
+    priority: Longs
+    asked_milli: Longs
+    """(J,) GPU milli of all parts."""
+    asks: Asks
+    mix: Mix
+
+
+@dataclass(frozen=True)
+class Failures:
+    """How nodes fail: both times are drawn from exponential distributions."""
+
+    mean_between_s: float
+    """Of one node."""
+    repair_s: float
+
+
+@dataclass
+class Outcome:
+    """What became of J jobs. Times are inf where it did not happen."""
+
+    started_s: Floats
+    """(J,) the first start."""
+    ended_s: Floats
+    num_restarts: Longs
+    """(J,) how often a failing node threw the job back to its beginning."""
+    allocated_gpu_s: float = 0.0
+    """GPU seconds in use, in the window from the first to the last submission."""
+    blocked_gpu_s: float = 0.0
+    """In that window, GPU seconds that were free while jobs waited for so many or more."""
+    num_failures: int = 0
+    decisions: int = 0
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Whose turn it is among equals in priority: the job whose place plus what it is held back is smallest."""
+
+    place: Callable[[int], float]
+    """Told when a job is submitted."""
+    held: Callable[[int], float] = lambda _: 0.0
+    """Asked at each walk, of the first of a group: what is learned meanwhile counts."""
+    group: Callable[[int], Hashable] = lambda _: None
+    """Jobs of a group are held back alike."""
+
+
+def whole_gpu_nodes(num_gpus: int, per_node: int) -> Nodes:
+    """Nodes of one model of GPU, with CPU and memory in proportion; the last one has what remains.
+
+    Jobs that ask in proportion never lack either: kube-scheduler's own scores go by nothing else.
+    """
+    sizes = [per_node] * (num_gpus // per_node) + ([num_gpus % per_node] if num_gpus % per_node else [])
+    num = np.array(sizes, dtype=np.int64)
+    free = np.where(np.arange(per_node) < num[:, None], WHOLE_MILLI, 0).astype(np.int32)
+    cpu_milli, memory_mib = num * CPU_MILLI_PER_GPU, num * MEMORY_MIB_PER_GPU
+    return Nodes(cpu_milli, memory_mib, num, np.zeros(len(num), np.int64), cpu_milli.copy(), memory_mib.copy(), free)

@@ -1,0 +1,221 @@
+"""Traces: files in the layout of Alibaba's `cluster-trace-gpu-v2023` ("openb"), checked value by value.
+
+`openb_node_list_gpu_node.csv` and `openb_pod_list_<trace>.csv` as published; `arrivals_<trace>.npz`, where there is
+one, holds the order in which an experiment offers the pods (`model.workloads.workloads`).
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import WHOLE_MILLI, Longs
+
+MAX_GPUS: Final = 62
+"""GPUs of a node are bits of a number."""
+_LARGEST: Final = 2**40
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class TraceError(ValueError):
+    """A file that can't be used: names file, line, column and what would be right."""
+
+
+@dataclass(frozen=True)
+class NodeList:
+    """N nodes, sorted by name."""
+
+    names: tuple[str, ...]
+    cpu_milli: Longs
+    memory_mib: Longs
+    num_gpus: Longs
+    models: tuple[str, ...]
+    """(N,) "" for a node without GPUs."""
+
+    @property
+    def gpu_milli(self) -> int:
+        """GPU capacity of all nodes."""
+        return int(self.num_gpus.sum()) * WHOLE_MILLI
+
+
+@dataclass(frozen=True)
+class PodList:
+    """P pods, sorted by name."""
+
+    names: tuple[str, ...]
+    cpu_milli: Longs
+    memory_mib: Longs
+    num_gpus: Longs
+    gpu_milli: Longs
+    """(P,) of each GPU: 1..999 for a share of one GPU, 1000 for whole ones, 0 without GPUs."""
+    gpu_spec: tuple[str, ...]
+    """(P,) models allowed, as "A|B"; "" for any."""
+    submitted_s: npt.NDArray[np.float64] | None
+    """(P,) creation time; None where the file has no times."""
+    duration_s: npt.NDArray[np.float64] | None
+    """(P,) from scheduling (creation, for a pod that never was scheduled) to deletion."""
+
+    @property
+    def asked_milli(self) -> Longs:
+        """(P,) GPU milli that each pod asks for in all."""
+        return self.num_gpus * self.gpu_milli
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of a file, with its place."""
+
+    path: Path
+    line: int
+    column: str
+    text: str
+
+    def fault(self, right: str) -> TraceError:
+        """What is wrong here."""
+        shown = self.text if len(self.text) <= 60 else self.text[:57] + "..."
+        return TraceError(f'{self.path}: line {self.line}, column {self.column}: "{shown}" is not {right}')
+
+    def whole(self, smallest: int = 0, largest: int = _LARGEST) -> int:
+        """A whole number in a range."""
+        digits = self.text.removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= 15):
+            raise self.fault("a whole number")
+        value = int(self.text)
+        if not smallest <= value <= largest:
+            raise self.fault(f"between {smallest} and {largest}")
+        return value
+
+    def number(self) -> float:
+        """A finite number, 0 or more."""
+        try:
+            value = float(self.text)
+        except ValueError:
+            raise self.fault("a number") from None
+        if not 0 <= value <= _LARGEST:
+            raise self.fault(f"between 0 and {_LARGEST}")
+        return value
+
+
+Row = Mapping[str, Cell]
+
+
+def read_table(path: Path, required: tuple[str, ...], open_text: Callable[[Path], Any] | None = None) -> Iterator[Row]:
+    """Rows of a CSV file with a heading. Raises TraceError when it can't be read or lacks a column."""
+    try:
+        with open_text(path) if open_text else path.open(encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            heading = next(reader, None)
+            if heading is None:
+                raise TraceError(f"{path}: line 1: empty; its first line names the columns {', '.join(required)}")
+            missing = [name for name in required if name not in heading]
+            if missing:
+                raise TraceError(f"{path}: line 1: no column {', '.join(missing)}; there are {', '.join(heading)}")
+            if len(set(heading)) < len(heading):
+                raise TraceError(f"{path}: line 1: a column is named twice")
+            for values in reader:
+                if not values:
+                    continue
+                if len(values) != len(heading):
+                    raise TraceError(
+                        f"{path}: line {reader.line_num}: {len(values)} values, but {len(heading)} columns"
+                    )
+                yield {
+                    name: Cell(path, reader.line_num, name, text.strip())
+                    for name, text in zip(heading, values, strict=True)
+                }
+    except (OSError, UnicodeDecodeError, csv.Error, EOFError) as error:
+        raise TraceError(f"{path}: {error}") from None
+
+
+def read_nodes(directory: Path, which: str = "gpu") -> NodeList:
+    """The nodes of a folder of traces: "gpu" for those with GPUs, "all" for the others too."""
+    path = directory / f"openb_node_list_{which}_node.csv"
+    rows: dict[str, tuple[int, int, int, str]] = {}
+    for row in read_table(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")):
+        name = row["sn"].text
+        if not name or name in rows:
+            raise row["sn"].fault("a name of its own")
+        num_gpus = row["gpu"].whole(largest=MAX_GPUS)
+        if num_gpus and not row["model"].text:
+            raise row["model"].fault("a GPU model, and this node has GPUs")
+        model = row["model"].text if num_gpus else ""
+        rows[name] = (row["cpu_milli"].whole(1), row["memory_mib"].whole(1), num_gpus, model)
+    if not rows:
+        raise TraceError(f"{path}: no nodes")
+    names = tuple(sorted(rows))
+    columns = [np.array([rows[name][i] for name in names], dtype=np.int64) for i in range(3)]
+    return NodeList(names, columns[0], columns[1], columns[2], tuple(rows[name][3] for name in names))
+
+
+def read_pods(directory: Path, trace: str) -> PodList:
+    """The pods of a trace."""
+    path = pods_path(directory, checked_trace(directory, trace))
+    rows: dict[str, tuple[int, int, int, int, str, float | None, float | None]] = {}
+    for row in read_table(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
+        name = row["name"].text
+        if not name or name in rows:
+            raise row["name"].fault("a name of its own")
+        num_gpus = row["num_gpu"].whole(largest=MAX_GPUS)
+        milli = _gpu_milli(row, num_gpus)
+        submitted, duration = _times(row)
+        spec = row["gpu_spec"].text if "gpu_spec" in row and num_gpus else ""
+        if spec and not all(spec.split("|")):
+            raise row["gpu_spec"].fault('model names such as "A|B"')
+        rows[name] = (row["cpu_milli"].whole(), row["memory_mib"].whole(), num_gpus, milli, spec, submitted, duration)
+    if not rows:
+        raise TraceError(f"{path}: no pods")
+    names = tuple(sorted(rows))
+    columns = [np.array([rows[name][i] for name in names], dtype=np.int64) for i in range(4)]
+    times = [
+        None if any(rows[name][i] is None for name in names) else np.array([rows[name][i] for name in names], float)
+        for i in (5, 6)
+    ]
+    specs = tuple(rows[name][4] for name in names)
+    return PodList(names, columns[0], columns[1], columns[2], columns[3], specs, times[0], times[1])
+
+
+def pods_path(directory: Path, trace: str) -> Path:
+    """The file of a trace's pods."""
+    return directory / f"openb_pod_list_{trace}.csv"
+
+
+def checked_trace(directory: Path, trace: str) -> str:
+    """The name of a trace that is there. Raises TraceError that lists those that are."""
+    known = trace_names(directory)
+    if not _NAME.fullmatch(trace) or trace not in known:
+        raise TraceError(
+            f"{directory}: no trace {trace!r} (openb_pod_list_{trace}.csv); there are {', '.join(known) or 'none'}"
+        )
+    return trace
+
+
+def trace_names(directory: Path) -> list[str]:
+    """Traces of a folder, sorted."""
+    found = directory.glob("openb_pod_list_*.csv") if directory.is_dir() else ()
+    return sorted(path.stem.removeprefix("openb_pod_list_") for path in found)
+
+
+def _gpu_milli(row: Row, num_gpus: int) -> int:
+    if num_gpus == 0:
+        return 0
+    milli = row["gpu_milli"].whole(1, WHOLE_MILLI)
+    if num_gpus > 1 and milli != WHOLE_MILLI:
+        raise row["gpu_milli"].fault(f"{WHOLE_MILLI}, and only a pod of one GPU can ask for a share")
+    return milli
+
+
+def _times(row: Row) -> tuple[float | None, float | None]:
+    """When a pod was submitted, and how long it ran; None where the file does not say."""
+    if "creation_time" not in row or "deletion_time" not in row:
+        return None, None
+    submitted, deleted = row["creation_time"].number(), row["deletion_time"].number()
+    scheduled = row.get("scheduled_time")
+    started = scheduled.number() if scheduled and scheduled.text else submitted
+    if deleted < started:
+        raise row["deletion_time"].fault("at or after the pod's start")
+    return submitted, deleted - started

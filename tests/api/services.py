@@ -1,0 +1,246 @@
+"""A running Kerf in the test's own process: the real app on a cluster in memory, called through ASGI.
+
+Nothing runs between two calls, and time moves only when a test moves it.
+"""
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from extender.api.app import create_app
+from extender.api.build import Parts
+from extender.api.service import Service
+from extender.kube.memory import Manifest, MemoryCluster
+from extender.page.stream import Streams
+from extender.settings.load import load_settings
+from extender.telemetry.readings import Feed
+from tests.api import bodies
+from tests.ledger.builders import until
+
+Chunks = Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back over HTTP."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    def json(self) -> Any:
+        """The body, which has to be JSON and to say so."""
+        assert self.headers["content-type"] == "application/json"
+        return json.loads(self.content)
+
+
+class Clock:
+    """A monotonic clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Kerf:
+    """The service, with one method for each verb."""
+
+    def __init__(self, app: Any, cluster: MemoryCluster, clock: Clock, runner: asyncio.Runner) -> None:
+        self._app = app
+        self._runner = runner
+        self.cluster = cluster
+        self.clock = clock
+        self.service: Service = app.state.service
+        self.streams: Streams = app.state.streams
+        self.parts: Parts = app.state.parts
+        self._called_at = clock.now
+
+    def filter(self, pod: Manifest, names: Sequence[str]) -> Any:
+        """The answer of /filter."""
+        return self.post("/filter", bodies.args(pod, names)).json()
+
+    def prioritize(self, pod: Manifest, names: Sequence[str]) -> dict[str, int]:
+        """The scores of /prioritize by node."""
+        answer = self.post("/prioritize", bodies.args(pod, names)).json()
+        return {line["Host"]: line["Score"] for line in answer}
+
+    def bind(self, pod: Manifest, node: str) -> str:
+        """The `Error` of /bind, once the watch has told of the pod."""
+        answer = self.post("/bind", bodies.binding_args(pod, node)).json()
+        assert answer.keys() == {"Error"}
+        self.settle()
+        return str(answer["Error"])
+
+    def preempt(self, pod: Manifest, victims: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """The victims' UIDs by node that /preempt answers, when no eviction asked for before is under way any more."""
+        self.clock.now += 60
+        answer = self.post("/preempt", bodies.preemption_args(pod, victims)).json()
+        assert answer.keys() == {"NodeNameToMetaVictims"}
+        return {
+            name: [pod["UID"] for pod in victims["Pods"]] for name, victims in answer["NodeNameToMetaVictims"].items()
+        }
+
+    def create(self, pod: Manifest) -> Manifest:
+        """Put a pending pod into the cluster."""
+        self.cluster.apply(pod)
+        self.settle()
+        return pod
+
+    def events(self) -> list[Manifest]:
+        """The events written, once bindings have paused."""
+        self.clock.now += 1
+        self._runner.run(asyncio.wait_for(self.parts.base.events.flush(), 30.0))
+        return self.cluster.events
+
+    def gpus_of(self, pod: Manifest) -> str:
+        """The GPUs that a pod was given, as its annotation has them."""
+        metadata = self.cluster.pod(pod["metadata"]["namespace"], pod["metadata"]["name"])["metadata"]
+        return str(metadata["annotations"]["kerf.dev/assigned-gpus"])
+
+    def metric(self, name: str, **labels: str) -> float:
+        """One sample of /metrics; 0 when there is none."""
+        text = self.get("/metrics").content.decode()
+        return next(
+            (
+                sample.value
+                for family in text_string_to_metric_families(text)
+                for sample in family.samples
+                if sample.name == name and sample.labels == labels
+            ),
+            0.0,
+        )
+
+    @property
+    def num_reservations(self) -> int:
+        """How many reservations there are now."""
+        return int(self.metric("kerf_reservations"))
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        """GET."""
+        return self._call("GET", path, (b"",), headers or {})
+
+    def post(self, path: str, body: bytes | Chunks, headers: Mapping[str, str] | None = None) -> Answer:
+        """POST; a body in chunks travels without Content-Length."""
+        if isinstance(body, bytes):
+            return self._call("POST", path, (body,), {"content-length": str(len(body)), **(headers or {})})
+        return self._call("POST", path, body, headers or {})
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let something run in the service's loop until it ends."""
+        self._keep_current()
+        self._runner.run(work)
+
+    def stop_mirror(self) -> None:
+        """Hear nothing of the cluster any more."""
+        self._runner.run(self.service.mirror.stop())
+
+    def settle(self) -> None:
+        """Let the first lists and the watch catch up, and what follows from them begin."""
+        self._runner.run(until(self._has_caught_up))
+        self._runner.run(_turns(50))
+
+    def _has_caught_up(self) -> bool:
+        return not self.service.fault().endswith("not synced yet") and not self.cluster.num_untold
+
+    def _call(self, method: str, path: str, chunks: Chunks, headers: Mapping[str, str]) -> Answer:
+        self._keep_current()
+        return self._runner.run(call(self._app, method, path, chunks, headers))
+
+    def _keep_current(self) -> None:
+        """Have the API server say something, if the clock was moved: else it would have been silent for so long."""
+        if self.clock.now != self._called_at:
+            self._called_at = self.clock.now
+            self.cluster.breathe()
+            self.settle()
+
+
+async def call(
+    app: Any,
+    method: str,
+    path: str,
+    chunks: Chunks,
+    headers: Mapping[str, str],
+    client: tuple[str, int] = ("127.0.0.1", 50000),
+) -> Answer:
+    """One request through ASGI."""
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "server": ("testserver", 80),
+        "client": client,
+    }
+    waiting = [
+        {"type": "http.request", "body": chunk, "more_body": position < len(chunks)}
+        for position, chunk in enumerate(chunks, start=1)
+    ]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    start, *parts = sent
+    content = b"".join(part.get("body", b"") for part in parts)
+    return Answer(start["status"], {key.decode(): value.decode() for key, value in start["headers"]}, content)
+
+
+@contextmanager
+def running(
+    cluster: MemoryCluster | Iterable[Manifest] = bodies.CLUSTER, *, feed: Feed | None = None, **flags: Any
+) -> Iterator[Kerf]:
+    """Kerf on a cluster, or on one of these objects. Settings are given as `decisions__mode="scores"`.
+
+    Without a learned rank, where nothing else is said: it begins to rank at a moment that other tests don't see.
+    """
+    if not isinstance(cluster, MemoryCluster):
+        cluster = MemoryCluster(cluster)
+    clock = Clock()
+    given = {"model__mode": "off", **flags}
+    settings = load_settings(flags={name.replace("__", "."): value for name, value in given.items()})
+    app = create_app(settings, cluster, clock, feed)
+    with started(app) as runner:
+        kerf = Kerf(app, cluster, clock, runner)
+        kerf.settle()
+        yield kerf
+
+
+@contextmanager
+def started(app: Any) -> Iterator[asyncio.Runner]:
+    """An app from its start to its end, in a loop that runs while something is run in it."""
+    with asyncio.Runner() as runner:
+        lifespan = app.router.lifespan_context(app)
+        runner.run(_enter(lifespan))
+        try:
+            yield runner
+        finally:
+            runner.run(_exit(lifespan))
+
+
+async def _turns(number: int) -> None:
+    """Let what can go on do so."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def _enter(lifespan: Any) -> None:
+    await lifespan.__aenter__()
+
+
+async def _exit(lifespan: Any) -> None:
+    await lifespan.__aexit__(None, None, None)

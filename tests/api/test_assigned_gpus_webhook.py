@@ -1,0 +1,402 @@
+"""The webhook: what it injects, and that it never stands in the way."""
+
+import base64
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.api import bodies
+from tests.api.bodies import Manifest, node, pod, review
+from tests.api.damage import mutated as damaged
+from tests.api.services import Kerf, running
+
+NAME = "NVIDIA_VISIBLE_DEVICES"
+
+
+INDICES = "metadata.annotations['kerf.dev/assigned-gpus']"
+
+
+UUIDS = "metadata.annotations['kerf.dev/assigned-uuids']"
+
+
+VOID = {"name": NAME, "value": "void"}
+
+
+def assigned(field: str = INDICES) -> Manifest:
+    return {"name": NAME, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
+
+
+def asking(*containers: Manifest, **options: Any) -> Manifest:
+    """A pod that asks for two GPUs by annotation alone."""
+    annotations = {"kerf.dev/gpu-count": "2", **options.pop("annotations", {})}
+    manifest = pod("train", annotations=annotations, **options)
+    if containers:
+        manifest["spec"]["containers"] = list(containers)
+    del manifest["metadata"]["name"], manifest["metadata"]["uid"]  # as of a pod with generateName that is not stored
+    manifest["metadata"]["generateName"] = "train-"
+    return manifest
+
+
+def respond(kerf: Kerf, body: Manifest | bytes) -> Manifest:
+    """The response, which has to allow."""
+    answer = kerf.post("/mutate", body if isinstance(body, bytes) else json.dumps(body).encode())
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    decoded = answer.json()
+    assert decoded.keys() == {"apiVersion", "kind", "response"}
+    assert (decoded["apiVersion"], decoded["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    response: Manifest = decoded["response"]
+    assert response["allowed"] is True
+    assert response.keys() <= {"uid", "allowed", "patchType", "patch", "warnings"}
+    assert ("patch" in response) == ("patchType" in response)
+    assert all(len(warning) <= 256 and warning.isascii() and warning.isprintable() for warning in warnings(response))
+    return response
+
+
+def warnings(response: Manifest) -> list[str]:
+    found: list[str] = response.get("warnings", [])
+    return found
+
+
+def patched(manifest: Manifest, response: Manifest) -> Manifest:
+    """The pod as the API server stores it."""
+    result = copy.deepcopy(manifest)
+    if "patch" not in response:
+        return result
+    assert response["patchType"] == "JSONPatch"
+    for operation in json.loads(base64.b64decode(response["patch"])):
+        *parents, last = (part.replace("~1", "/") for part in operation["path"].removeprefix("/").split("/"))
+        holder: Any = result
+        for key in parents:
+            holder = holder[int(key)] if isinstance(holder, list) else holder[key]
+        match operation["op"], holder:
+            case "add", list():
+                holder.insert(int(last), operation["value"])
+            case "add", dict():
+                holder[last] = operation["value"]
+            case "replace", list():
+                holder[int(last)] = operation["value"]
+            case _:
+                raise AssertionError(operation)
+    return result
+
+
+def mutated(kerf: Kerf, manifest: Manifest) -> Manifest:
+    """The pod as it is stored; a second call changes nothing more."""
+    result = patched(manifest, respond(kerf, review(manifest)))
+    again = respond(kerf, review(result))
+    assert "patch" not in again
+    return result
+
+
+def env_of(manifest: Manifest, kind: str = "containers") -> dict[str, Any]:
+    return {container["name"]: container.get("env") for container in manifest["spec"][kind]}
+
+
+# What is injected
+
+
+def test_the_answer_byte_for_byte(kerf: Kerf) -> None:
+    patch = (
+        b'[{"op":"add","path":"/spec/containers/0/env","value":[{"name":"NVIDIA_VISIBLE_DEVICES","valueFrom":'
+        b'{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.annotations[\'kerf.dev/assigned-gpus\']"}}}]},'
+        b'{"op":"add","path":"/spec/containers/0/resources/limits/kerf.dev~1gpu","value":"1"}]'
+    )
+    assert kerf.post("/mutate", json.dumps(review(asking())).encode()).content == (
+        b'{"response":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002","allowed":true,"patchType":"JSONPatch","patch":"'
+        + base64.b64encode(patch)
+        + b'"},"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}'
+    )
+
+
+def test_all_containers_but_init_containers_get_the_gpus(kerf: Kerf) -> None:
+    manifest = asking({"name": "a"}, {"name": "b", "env": []}, initContainers=[{"name": "i"}])
+    stored = mutated(kerf, manifest)
+    assert env_of(stored) == {"a": [assigned()], "b": [assigned()]}
+    assert env_of(stored, "initContainers") == {"i": [VOID]}
+
+
+def test_a_pod_names_its_containers(kerf: Kerf) -> None:
+    manifest = asking(
+        {"name": "a"},
+        {"name": "b"},
+        initContainers=[{"name": "i"}, {"name": "j"}],
+        annotations={"kerf.dev/gpu-containers": "b, i"},
+    )
+    stored = mutated(kerf, manifest)
+    assert env_of(stored) == {"a": [VOID], "b": [assigned()]}
+    assert env_of(stored, "initContainers") == {"i": [assigned()], "j": [VOID]}
+
+
+def test_a_container_that_is_not_there_is_told(kerf: Kerf) -> None:
+    response = respond(kerf, review(asking({"name": "a"}, annotations={"kerf.dev/gpu-containers": "b"})))
+    assert warnings(response) == ['kerf: kerf.dev/gpu-containers: the pod has no container "b"']
+
+
+def test_other_variables_stay_and_may_refer_to_it(kerf: Kerf) -> None:
+    env = [{"name": "SEEN", "value": f"$({NAME})"}]
+    assert env_of(mutated(kerf, asking({"name": "a", "env": env})))["a"] == [assigned(), *env]
+
+
+@pytest.mark.parametrize("value", ["void", "none", ""])
+def test_who_wants_to_see_no_gpu_sees_none(kerf: Kerf, value: str) -> None:
+    manifest = asking({"name": "a", "env": [{"name": NAME, "value": value}]}, {"name": "b"})
+    assert env_of(mutated(kerf, manifest)) == {"a": [{"name": NAME, "value": value}], "b": [assigned()]}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"name": NAME, "value": "all"},
+        {"name": NAME, "value": "0"},
+        {"name": NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['mine']"}}},
+        {"name": NAME, "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+    ],
+    ids=["all", "an index", "another annotation", "a ConfigMap"],
+)
+def test_who_wants_to_see_other_gpus_is_told(kerf: Kerf, own: Manifest) -> None:
+    manifest = asking({"name": "a", "env": [{"name": "X", "value": "x"}, own]})
+    assert env_of(mutated(kerf, manifest))["a"] == [{"name": "X", "value": "x"}, assigned()]
+    assert warnings(respond(kerf, review(manifest))) == [
+        f"kerf: {NAME} of container a is replaced by the GPUs that Kerf assigns"
+    ]
+
+
+def test_of_several_settings_the_last_one_counts(kerf: Kerf) -> None:
+    both = [{"name": NAME, "value": "none"}, {"name": NAME, "value": "all"}]
+    assert env_of(mutated(kerf, asking({"name": "a", "env": both})))["a"] == [both[0], assigned()]
+    assert env_of(mutated(kerf, asking({"name": "a", "env": both[::-1]})))["a"] == both[::-1]
+
+
+def test_a_share_and_genius_labels_are_requests_too(kerf: Kerf) -> None:
+    for manifest in (
+        pod("share", annotations={"kerf.dev/gpu-share": "500"}),
+        pod("genius", labels={"genius/gpu-number": "1"}),
+    ):
+        assert env_of(mutated(kerf, manifest)) == {"c": [assigned()]}
+
+
+# UUIDs or indices
+
+
+def uuid_node(name: str) -> Manifest:
+    manifest = node(name, 2)
+    gpus = [{"index": index, "uuid": f"GPU-{name}-{index}"} for index in range(2)]
+    manifest["metadata"]["annotations"] = {"kerf.dev/gpus": json.dumps(gpus)}
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("nodes", "devices", "field"),
+    [
+        pytest.param([uuid_node("a"), node("cpu")], "auto", UUIDS, id="all GPUs have one"),
+        pytest.param([uuid_node("a"), node("b", 2)], "auto", INDICES, id="not all have one"),
+        pytest.param([node("cpu")], "auto", INDICES, id="no GPU is known"),
+        pytest.param([uuid_node("a")], "indices", INDICES, id="as set: indices"),
+        pytest.param([node("b", 2)], "uuids", UUIDS, id="as set: UUIDs"),
+    ],
+)
+def test_uuids_where_they_are_known(nodes: list[Manifest], devices: str, field: str) -> None:
+    with running(nodes, webhook__devices=devices) as kerf:
+        assert env_of(mutated(kerf, asking({"name": "a"}))) == {"a": [assigned(field)]}
+        # What a replica with another view has injected stays.
+        for other in (INDICES, UUIDS):
+            stored = {"name": "a", "env": [assigned(other)], "resources": {"limits": MARKED}}
+            assert "patch" not in respond(kerf, review(asking(stored)))
+
+
+# What is left alone
+
+
+def limited(limits: Manifest) -> Manifest:
+    """A pod that asks for GPUs by the resources of a device plugin."""
+    manifest = pod("by-resource")
+    manifest["spec"]["containers"][0]["resources"]["limits"] = limits
+    return manifest
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(review(pod("web")), id="no GPU asked"),
+        pytest.param(review(pod("gpu", 2)), id="asked by resource"),
+        pytest.param(review(pod("gpu", 2, annotations={"kerf.dev/gpu-model": "a100"})), id="by resource, conditions"),
+        pytest.param(review(limited({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4k"})), id="HAMi"),
+        pytest.param(review(limited({"aliyun.com/gpu-mem": "1"})), id="gpushare"),
+        pytest.param(review(asking(), operation="UPDATE"), id="no creation"),
+        pytest.param(review(asking(), subResource="ephemeralcontainers"), id="a part of a pod"),
+        pytest.param(review(asking(), kind={"group": "apps", "version": "v1", "kind": "Deployment"}), id="no pod"),
+        pytest.param(review(asking(), kind={"group": "x.io", "version": "v1", "kind": "Pod"}), id="another's pod"),
+    ],
+)
+def test_others_are_left_alone(kerf: Kerf, body: Manifest) -> None:
+    assert respond(kerf, body) == {"uid": body["request"]["uid"], "allowed": True}
+
+
+def test_nothing_is_asked_of_the_mirror(kerf: Kerf) -> None:
+    kerf.stop_mirror()
+    assert env_of(mutated(kerf, asking({"name": "a"}))) == {"a": [assigned()]}
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        pytest.param(b"", "can't be read", id="empty"),
+        pytest.param(b"{", "can't be read", id="one bracket"),
+        pytest.param(b"\xff", "can't be read", id="no UTF-8"),
+        pytest.param(b"[]", "can't be read", id="array"),
+        pytest.param(b'{"request":' + b"[" * 100_000, "can't be read", id="100,000 brackets"),
+        pytest.param(b"{}", "not an AdmissionReview", id="nothing in it"),
+        pytest.param(
+            b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}', "not an AdmissionReview", id="no request"
+        ),
+        pytest.param(
+            json.dumps(review(asking()) | {"apiVersion": "admission.k8s.io/v1beta1"}).encode(),
+            "not an AdmissionReview of admission.k8s.io/v1",
+            id="another version",
+        ),
+        pytest.param(json.dumps(review(asking(), uid=7)).encode(), "can't be read", id="a UID that is no text"),
+        pytest.param(json.dumps(review({"spec": 7})).encode(), "the pod can't be read", id="no pod"),
+        pytest.param(json.dumps(review(asking(), object=None)).encode(), "the pod can't be read", id="null"),
+        pytest.param(
+            json.dumps(review(pod("p", annotations={"kerf.dev/gpu-count": "zwölf\n"}))).encode(),
+            'kerf.dev/gpu-count: "zw?lf" is not a quantity',
+            id="a request that can't be understood",
+        ),
+    ],
+)
+def test_what_cannot_be_understood_is_allowed_with_a_warning(kerf: Kerf, body: bytes, fault: str) -> None:
+    response = respond(kerf, body)
+    patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
+    assert [operation["path"] for operation in patch] in ([], ["/spec/containers/0/resources/limits/kerf.dev~1gpu"])
+    (warning,) = warnings(response)
+    assert fault in warning
+
+
+def test_a_body_over_the_limit_is_allowed_with_a_warning() -> None:
+    with running(webhook__max_body_mib=1) as kerf:
+        (warning,) = warnings(respond(kerf, b" " * (1024 * 1024 + 1)))
+        assert "webhook.max_body_mib" in warning
+
+
+def test_warnings_are_few_and_short(kerf: Kerf) -> None:
+    loud = [{"name": f"c{number}" * 60, "env": [{"name": NAME, "value": "all"}]} for number in range(50)]
+    response = respond(kerf, review(asking(*loud)))
+    assert len(warnings(response)) == 8
+    assert len(json.loads(base64.b64decode(response["patch"]))) == 50 + 1  # and the marker
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Kerf]:
+    """One service for all examples."""
+    with running(bodies.CLUSTER) as kerf:
+        yield kerf
+
+
+VARIABLES = st.one_of(
+    st.sampled_from([assigned(), assigned(UUIDS), VOID, {"name": NAME, "value": "all"}, {"name": NAME}]),
+    st.builds(lambda name, value: {"name": name, "value": value}, st.text(max_size=3), st.text(max_size=3)),
+)
+
+
+CONTAINER_LISTS = st.lists(
+    st.fixed_dictionaries({}, optional={"env": st.none() | st.lists(VARIABLES, max_size=4)}), max_size=4
+)
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(containers=CONTAINER_LISTS, init_containers=CONTAINER_LISTS, chosen=st.sets(st.integers(0, 9)))
+def test_any_pod_ends_with_its_own_gpus_or_none(
+    service: Kerf, containers: list[Manifest], init_containers: list[Manifest], chosen: set[int]
+) -> None:
+    named = [{"name": f"c{number}", **item} for number, item in enumerate([*containers, *init_containers])]
+    names = ",".join(f"c{number}" for number in chosen)
+    manifest = asking(initContainers=named[len(containers) :], annotations={"kerf.dev/gpu-containers": names})
+    manifest["spec"]["containers"] = named[: len(containers)]
+    stored = mutated(service, manifest)
+    for position, before in enumerate(named):
+        kind, at = (
+            ("containers", position) if position < len(containers) else ("initContainers", position - len(containers))
+        )
+        after = stored["spec"][kind][at]
+        shown = [variable for variable in after["env"] if variable["name"] == NAME][-1]
+        gets = position in chosen if chosen else kind == "containers"
+        if shown.get("value", "") in ("void", "none", "") and "valueFrom" not in shown:
+            assert not gets or shown in (before.get("env") or [])
+        else:
+            assert gets
+            assert shown in (assigned(), assigned(UUIDS))
+        others = [variable for variable in before.get("env") or [] if variable["name"] != NAME]
+        assert [variable for variable in after["env"] if variable["name"] != NAME] == others
+        assert {**after, "env": None, "resources": None} == {**before, "env": None, "resources": None}
+        assert ("resources" in after) == (kind == "containers" and at == 0)
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(data=st.data())
+def test_anything_is_allowed(service: Kerf, data: st.DataObject) -> None:
+    body = data.draw(st.one_of(st.binary(max_size=100), damaged(review(asking({"name": "a", "env": [VOID]})))))
+    respond(service, body)
+
+
+# The marker
+
+MARKED = {"kerf.dev/gpu": "1"}
+
+
+def limits_of(manifest: Manifest) -> list[Any]:
+    return [container.get("resources", {}).get("limits") for container in manifest["spec"]["containers"]]
+
+
+@pytest.mark.parametrize(
+    ("first", "limits"),
+    [
+        ({"name": "a"}, MARKED),
+        ({"name": "a", "resources": {}}, MARKED),
+        ({"name": "a", "resources": {"requests": {"cpu": "1"}}}, MARKED),
+        ({"name": "a", "resources": {"limits": {"cpu": "1"}}}, {"cpu": "1", **MARKED}),
+        ({"name": "a", "resources": {"limits": {"kerf.dev/gpu": 1}}}, {"kerf.dev/gpu": 1}),
+    ],
+)
+def test_a_pod_that_asks_by_annotation_alone_is_marked_once(kerf: Kerf, first: Manifest, limits: Manifest) -> None:
+    assert limits_of(mutated(kerf, asking(first, {"name": "b"}))) == [limits, None]
+
+
+@pytest.mark.parametrize(
+    ("change", "marked"),
+    [
+        ({"labels": {"kerf.dev/inject": "disabled"}}, True),
+        ({"spec": {"resourceClaims": [{"name": "gpu"}]}}, True),
+        ({"spec": {"nodeName": "node"}}, False),
+        ({"annotations": {"kerf.dev/gpu-count": "many"}}, True),  # else it would be placed while nobody can refuse it
+        ({"annotations": {"kerf.dev/gpu-count": "0"}}, False),
+        ({"annotations": {"kerf.dev/gpu-count": " "}}, False),
+        ({"annotations": {"kerf.dev/gpu-count": "", "kerf.dev/gpu-model": "0"}}, True),
+        ({"annotations": {"kerf.dev/gpu-count": ""}, "labels": {"genius/gpu-memory-each": "16000"}}, True),
+        ({"annotations": {"kerf.dev/gpu-count": ""}, "labels": {"genius/priority": "3"}}, False),
+    ],
+)
+def test_whoever_asks_is_marked_whatever_is_injected(kerf: Kerf, change: dict[str, Manifest], marked: bool) -> None:
+    manifest = asking({"name": "a"}, annotations=change.get("annotations", {}))
+    manifest["metadata"]["labels"] = change.get("labels", {})
+    manifest["spec"] |= change.get("spec", {})
+    response = respond(kerf, review(manifest))
+    assert limits_of(patched(manifest, response)) == [MARKED if marked else None]
+
+
+@pytest.mark.parametrize(
+    "resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpumem", "aliyun.com/gpu-mem"]
+)
+def test_who_asks_by_resource_needs_no_marker(kerf: Kerf, resource: str) -> None:
+    for kind in ("containers", "initContainers"):
+        manifest = asking({"name": "a"})
+        manifest["spec"].setdefault(kind, []).append({"name": "b", "resources": {"limits": {resource: "2"}}})
+        response = respond(kerf, review(manifest))
+        assert limits_of(patched(manifest, response))[0] is None

@@ -1,0 +1,76 @@
+"""The queue's webhook: who gets the gate, and that it never stands in the way."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from extender.api.gate_webhook import gate
+from tests.api.bodies import Manifest, node, pod, review
+from tests.api.services import running
+
+GATE = {"name": "kerf.dev/queue"}
+
+
+def answer(manifest: Manifest, **request: Any) -> tuple[list[Manifest], list[str]]:
+    """The operations of the patch, and the warnings."""
+    response = json.loads(gate(json.dumps(review(manifest, **request)).encode()))["response"]
+    assert response["allowed"] is True
+    patch = json.loads(base64.b64decode(response.get("patch", "") or "W10="))
+    return patch, response.get("warnings", [])
+
+
+def waits(spec: Manifest | None = None, **metadata: Any) -> Manifest:
+    manifest = pod("p")
+    manifest["metadata"] = {"name": "p", **metadata}
+    manifest["spec"] |= spec or {}
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("labels", "by"),
+    [
+        ({}, "namespace"),
+        ({"kerf.dev/queue": "enabled"}, "label"),
+        ({"genius/priority": "3"}, "priority"),
+        ({"genius/priority": "3", "kerf.dev/queue": "enabled"}, "label"),
+        ({"kerf.dev/queue": "disabled", "genius/priority": "3"}, None),
+    ],
+)
+def test_who_gets_the_gate(labels: dict[str, str], by: str | None) -> None:
+    patch, warnings = answer(waits(labels=labels))
+    assert not warnings
+    assert patch == (
+        []
+        if by is None
+        else [
+            {"op": "add", "path": "/spec/schedulingGates", "value": [GATE]},
+            {"op": "add", "path": "/metadata/annotations", "value": {"kerf.dev/queued-by": by}},
+        ]
+    )
+
+
+def test_what_is_there_already_stays() -> None:
+    patch, _ = answer(waits({"schedulingGates": [{"name": "other"}]}, annotations={"a": "b"}))
+    assert patch == [
+        {"op": "add", "path": "/spec/schedulingGates/-", "value": GATE},
+        {"op": "add", "path": "/metadata/annotations/kerf.dev~1queued-by", "value": "namespace"},
+    ]
+    assert answer(waits({"schedulingGates": [GATE]})) == ([], [])
+    assert answer(waits({"nodeName": "n"})) == ([], [])  # a gate would be refused there
+
+
+def test_other_objects_and_broken_ones_pass() -> None:
+    assert answer(waits(), operation="UPDATE") == ([], [])
+    assert answer(waits(), kind={"group": "apps", "version": "v1", "kind": "Deployment"}) == ([], [])
+    patch, [warning] = answer(waits({"schedulingGates": 3}))
+    assert not patch
+    assert warning.startswith("kerf: the pod can't be read, and does not wait in the queue")
+    assert json.loads(gate(b"{"))["response"]["allowed"] is True
+
+
+def test_calls_of_one_address_are_limited() -> None:
+    body = json.dumps(review(pod("p"))).encode()
+    with running([node("n-0", 1)], webhook__calls_per_s=1) as kerf:
+        assert [kerf.post("/gate", body).status for _ in range(6)] == [200] * 4 + [429] * 2

@@ -1,0 +1,73 @@
+"""Probes when something in the background dies."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from extender.kube.background import MAX_DEATHS, Tasks
+from tests.api.services import Kerf, running
+from tests.ledger.builders import until
+
+
+def kill(kerf: Kerf, name: str, times: int, *, needed: bool) -> Tasks:
+    """Work that dies so many times, among that of the service."""
+    tasks = Tasks(first_pause_s=0.0)
+
+    async def work() -> None:
+        if tasks.num_deaths < times:
+            raise RecursionError("too deep")
+        await until(lambda: False)
+
+    async def begin() -> None:
+        tasks.begin(name, work, needed=needed)
+        await until(lambda: tasks.num_deaths == times)
+
+    kerf.service.tasks = [*kerf.service.tasks, tasks]
+    kerf.run(begin())
+    return tasks
+
+
+def ending(tasks: Tasks) -> Coroutine[Any, Any, None]:
+    return tasks.end()
+
+
+def test_what_is_needed_and_dies_again_and_again_ends_the_process() -> None:
+    with running() as kerf:
+        assert (kerf.get("/healthz").status, kerf.get("/healthz").json()) == (200, {"status": "ok"})
+        tasks = kill(kerf, "waker", MAX_DEATHS, needed=True)
+        answer = kerf.get("/healthz")
+        assert (answer.status, answer.json()) == (503, {"status": "the waker has died 5 times in a row: too deep"})
+        kerf.run(tasks.end())
+
+
+def test_what_died_a_few_times_is_no_reason_to_end() -> None:
+    with running() as kerf:
+        tasks = kill(kerf, "waker", MAX_DEATHS - 1, needed=True)
+        assert kerf.get("/healthz").status == 200
+        kerf.run(tasks.end())
+
+
+def test_what_is_not_needed_degrades_and_no_more() -> None:
+    with running() as kerf:
+        tasks = Tasks(first_pause_s=60.0)
+
+        async def work() -> None:
+            raise RecursionError("too deep")
+
+        async def begin() -> None:
+            tasks.begin("observer", work, needed=False)
+            await until(lambda: bool(tasks.lacking()))
+
+        kerf.service.tasks = [*kerf.service.tasks, tasks]
+        kerf.run(begin())
+        assert kerf.get("/healthz").status == 200
+        ready = kerf.get("/readyz")
+        assert (ready.status, ready.json()["degraded"]) == (200, ["the observer has stopped: too deep"])
+        kerf.run(tasks.end())
+
+
+def test_all_work_of_the_service_is_watched_over_and_counted() -> None:
+    with running(queue__enabled=True, queue__pipelines=True) as kerf:
+        names = {name for tasks in kerf.service.tasks for name in tasks.names}
+        assert {"mirror nodes", "mirror pods", "mirror devices", "election", "leadership", "waker", "settler"} <= names
+        assert {"queue", "pipelines", "event writer 0", "learned rank"} <= names
+        assert kerf.metric("kerf_task_deaths_total") == 0

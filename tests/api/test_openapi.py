@@ -1,0 +1,145 @@
+"""The OpenAPI description holds: requests are made from it, and the answers are checked against it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import schemathesis
+
+# Else loaded when first needed, deep in a test, where CPython before 3.11.9 may fail to parse it (its issue 106905).
+import schemathesis.specs.openapi.schemas
+from hypothesis import HealthCheck, assume, given, settings
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from extender.api.app import create_app
+from extender.kube.memory import MemoryCluster
+from extender.server.access import PROBES
+from extender.settings.access import AccessSettings, OpenTo
+from extender.settings.tree import Settings
+from tests.api import bodies
+
+pytestmark = pytest.mark.slow
+
+VALID, INVALID = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+VERBS = ("/filter", "/prioritize", "/others/filter", "/others/prioritize", "/preempt", "/mutate", "/gate", "/bind")
+Check = Callable[..., Any]
+KEYS = ("Pod", "Nodes", "NodeNames", "NodeNameToVictims", "NodeNameToMetaVictims", "Pods", "NumPDBViolations", "UID")
+
+
+@pytest.fixture(scope="module")
+def description() -> schemathesis.BaseSchema:
+    """The description of a service on the small cluster."""
+    # Its client has a name for an address, and is faster than a reader may be.
+    access = AccessSettings(open_to=OpenTo.ALL, calls_per_s=0)
+    app = create_app(Settings(access=access), MemoryCluster(bodies.CLUSTER))
+    return schemathesis.openapi.from_asgi("/openapi.json", app)
+
+
+@pytest.mark.parametrize(
+    ("label", "mode", "excluded"),
+    [
+        pytest.param("POST /filter", VALID, (), id="filter, valid"),
+        pytest.param("POST /filter", INVALID, (negative_data_rejection,), id="filter, invalid: a sentence in Error"),
+        # Of a form that is right: a pod that asks for "two" GPUs is rejected nevertheless.
+        pytest.param("POST /prioritize", VALID, (positive_data_acceptance,), id="prioritize, valid"),
+        pytest.param("POST /prioritize", INVALID, (), id="prioritize, invalid"),
+        # As valid a form has a victim that is a pod without a UID.
+        pytest.param("POST /others/filter", VALID, (), id="others/filter, valid"),
+        pytest.param("POST /others/filter", INVALID, (negative_data_rejection,), id="others/filter, invalid"),
+        pytest.param("POST /others/prioritize", VALID, (positive_data_acceptance,), id="others/prioritize, valid"),
+        pytest.param("POST /others/prioritize", INVALID, (), id="others/prioritize, invalid"),
+        pytest.param("POST /preempt", VALID, (positive_data_acceptance,), id="preempt, valid"),
+        pytest.param("POST /preempt", INVALID, (), id="preempt, invalid"),
+        pytest.param("POST /bind", VALID, (), id="bind, valid"),
+        pytest.param("POST /bind", INVALID, (negative_data_rejection,), id="bind, invalid: a sentence in Error"),
+        pytest.param("POST /mutate", VALID, (), id="mutate, valid"),
+        pytest.param("POST /mutate", INVALID, (negative_data_rejection,), id="mutate, invalid: allowed with a warning"),
+        pytest.param("POST /gate", VALID, (), id="gate, valid"),
+        pytest.param("POST /gate", INVALID, (negative_data_rejection,), id="gate, invalid: allowed with a warning"),
+        # As valid a form has a drain of a node that does not exist.
+        pytest.param("POST /what-if", VALID, (positive_data_acceptance,), id="what-if, valid"),
+        pytest.param("POST /what-if", INVALID, (), id="what-if, invalid"),
+        pytest.param("GET /healthz", VALID, (), id="healthz"),
+        pytest.param("GET /readyz", VALID, (), id="readyz"),
+        pytest.param("GET /syncz", VALID, (), id="syncz"),
+        pytest.param("GET /version", VALID, (), id="version"),
+        pytest.param("GET /metrics", VALID, (), id="metrics"),
+        pytest.param("GET /nodes", VALID, (), id="nodes, valid"),
+        pytest.param("GET /nodes", INVALID, (), id="nodes, invalid"),
+        pytest.param("GET /nodes/{node}", VALID, (), id="one node"),
+        pytest.param("GET /explain/pod/{namespace}/{name}", VALID, (), id="explain"),
+    ],
+)
+def test_every_answer_is_as_described(
+    description: schemathesis.BaseSchema, label: str, mode: schemathesis.GenerationMode, excluded: tuple[Check, ...]
+) -> None:
+    operation = description.find_operation_by_label(label)
+    assert operation
+
+    num_examples = 10 if label == "POST /what-if" else 60  # each is a process of its own
+
+    @settings(max_examples=num_examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def check(case: schemathesis.Case[Any]) -> None:
+        assume(mode is VALID or not differs_in_case(case.body))
+        case.call_and_validate(excluded_checks=list(excluded))
+
+    check()
+
+
+def differs_in_case(value: object) -> bool:
+    """Whether a key is one of kube-scheduler's but for its case: that is taken, as by Go, and no schema can say so."""
+    if isinstance(value, list):
+        return any(map(differs_in_case, value))
+    if not isinstance(value, dict):
+        return False
+    lower = {key.lower() for key in KEYS}
+    return any(str(key).lower() in lower and key not in KEYS for key in value) or any(
+        map(differs_in_case, value.values())
+    )
+
+
+def test_every_route_is_described_with_every_status(description: schemathesis.BaseSchema) -> None:
+    statuses = {
+        path: set().union(*(o["responses"] for o in operations.values()))
+        for path, operations in description.raw_schema["paths"].items()
+    }
+    refusals = {"401", "403", "429"}
+    for path, known in statuses.items():
+        guarded = path not in (*VERBS, *PROBES)
+        assert (known & refusals) == (refusals if guarded else set()), path
+    assert {path: known - refusals for path, known in statuses.items()} == {
+        "/filter": {"200"},
+        "/prioritize": {"200", "400", "413", "503"},
+        "/others/filter": {"200"},
+        "/others/prioritize": {"200", "400", "413", "503"},
+        "/preempt": {"200", "400", "413"},
+        "/mutate": {"200"},
+        "/gate": {"200"},
+        "/bind": {"200"},
+        "/what-if": {"200", "400", "413", "503"},
+        "/healthz": {"200", "503"},
+        "/readyz": {"200", "503"},
+        "/syncz": {"200", "503"},
+        "/version": {"200"},
+        "/metrics": {"200"},
+        "/telemetry": {"200"},
+        "/model": {"200"},
+        "/nodes": {"200", "422"},
+        "/nodes/{node}": {"200", "404", "422"},
+        "/live": {"200", "503"},
+        # 422 is FastAPI's own, for path parameters; every text is one.
+        "/explain/pod/{namespace}/{name}": {"200", "404", "422"},
+    }
+
+
+def test_answers_are_described_with_all_their_keys(description: schemathesis.BaseSchema) -> None:
+    schemas = description.raw_schema["components"]["schemas"]
+    keys = ["Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"]
+    assert schemas["FilterResult"]["required"] == keys
+    assert schemas["BindResult"]["required"] == ["Error"]
+    assert schemas["HostPriority"]["required"] == ["Host", "Score"]
+    assert schemas["ExtenderArgs"]["required"] == ["Pod"]
+    assert schemas["ExtenderPreemptionArgs"]["required"] == ["Pod"]
+    assert schemas["PreemptionResult"]["required"] == ["NodeNameToMetaVictims"]
+    assert schemas["ExtenderBindingArgs"]["required"] == ["PodName", "PodNamespace", "PodUID", "Node"]

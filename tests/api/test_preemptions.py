@@ -1,0 +1,397 @@
+"""Preempt: which of kube-scheduler's proposals are left, with which victims; and what bad input gets."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from extender.kube.memory import MemoryCluster
+from tests.api import bodies
+from tests.api.bodies import Manifest, pod
+from tests.api.services import Kerf, running
+from tests.ledger.builders import until
+
+
+def holder(name: str, on: str, gpus: str, *, priority: int = 0, started: str = "", **options: Any) -> Manifest:
+    """A pod that Kerf has placed on a node, with these GPUs."""
+    annotations = {"kerf.dev/assigned-gpus": gpus}
+    manifest = pod(name, len(gpus.split(",")), annotations=annotations, node_name=on, priority=priority, **options)
+    if started:
+        manifest["status"]["startTime"] = started
+    return manifest
+
+
+def uids(*names: str) -> list[str]:
+    return [f"uid-of-{name}" for name in names]
+
+
+TWO_OF_40 = pod("urgent", 2, annotations={"kerf.dev/gpu-memory-each": "40Gi"}, priority=1000)
+HOLDERS = (
+    holder("t0", "t4-0", "0"),
+    holder("t1", "t4-0", "1"),
+    *(holder(f"a{index}", "a100-40-0", str(index), priority=index) for index in range(4)),
+    holder("whole", "a100-0", "0,1,2,3,4,5,6,7", priority=2),
+)
+
+
+@pytest.fixture
+def busy() -> Iterator[Kerf]:
+    """Three nodes without a free GPU."""
+    with running([*bodies.CLUSTER, *HOLDERS]) as kerf:
+        yield kerf
+
+
+def test_nodes_whose_gpus_would_not_do_are_struck_out(busy: Kerf) -> None:
+    proposals = {"t4-0": uids("t0", "t1"), "a100-40-0": uids("a0", "a1")}
+    assert busy.preempt(TWO_OF_40, proposals) == {"a100-40-0": uids("a0", "a1")}
+
+
+def test_victims_that_hold_too_few_gpus_are_no_candidate(busy: Kerf) -> None:
+    assert busy.preempt(TWO_OF_40, {"a100-40-0": uids("a0")}) == {}
+
+
+def test_victims_on_another_node_free_nothing_here(busy: Kerf) -> None:
+    assert busy.preempt(TWO_OF_40, {"a100-40-0": uids("a0", "whole")}) == {}
+
+
+def test_victims_that_are_not_needed_are_spared(busy: Kerf) -> None:
+    assert busy.preempt(TWO_OF_40, {"a100-40-0": uids("a3", "a0", "a2", "a1")}) == {"a100-40-0": uids("a0", "a1")}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"affinity": {"podAntiAffinity": {bodies.REQUIRED: [{"topologyKey": "zone"}]}}}, id="affinity"),
+        pytest.param({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}, id="disk"),
+        pytest.param({"resourceClaims": [{"name": "c"}]}, id="resource claim"),
+        pytest.param({"hostNetwork": True}, id="host network"),
+        pytest.param(
+            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1}]}, id="spread"
+        ),
+    ],
+)
+def test_nobody_is_spared_who_may_be_in_the_way_otherwise(busy: Kerf, changes: dict[str, Any]) -> None:
+    asking = {**TWO_OF_40, "spec": {**TWO_OF_40["spec"], **changes}}
+    proposal = {"a100-40-0": uids("a0", "a1", "a2")}
+    assert busy.preempt(asking, proposal) == proposal
+
+
+def test_nobody_is_spared_whose_cpu_is_needed(busy: Kerf) -> None:
+    """The node has 64 CPUs; its four pods take 4 each."""
+    asking = json.loads(json.dumps(TWO_OF_40))
+    for cpus, expected in (("56", 2), ("57", 3), ("61", 4)):  # 64 - 2 * 4, and what no longer fits then
+        asking["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpus
+        answer = busy.preempt(asking, {"a100-40-0": uids("a0", "a1", "a2", "a3")})
+        assert len(answer["a100-40-0"]) == expected, cpus
+
+
+def test_nobody_is_spared_beside_one_who_is_not_known(busy: Kerf) -> None:
+    proposal = {"a100-40-0": uids("a0", "a1", "a2", "stranger")}
+    assert busy.preempt(TWO_OF_40, proposal) == proposal
+
+
+def test_of_nodes_that_do_the_one_that_loses_least_is_left(busy: Kerf) -> None:
+    # The highest priority evicted: 1 on a100-40-0, 2 on a100-0.
+    proposals = {"a100-0": uids("whole"), "a100-40-0": uids("a0", "a1")}
+    assert busy.preempt(TWO_OF_40, proposals) == {"a100-40-0": uids("a0", "a1")}
+
+
+def test_gpu_seconds_decide_among_equal_priorities() -> None:
+    holders = [
+        holder("old", "t4-0", "0,1", started="2026-01-01T00:00:00Z"),
+        holder("young-0", "t4-1", "0", started="2026-01-01T12:00:00Z"),
+        holder("young-1", "t4-1", "1", started="2026-01-01T12:00:00Z"),
+    ]
+    with running([*bodies.CLUSTER, *holders]) as kerf:
+        proposals = {"t4-0": uids("old"), "t4-1": uids("young-0", "young-1")}
+        assert kerf.preempt(pod("urgent", 2, priority=9), proposals) == {"t4-1": uids("young-0", "young-1")}
+
+
+def test_terminating_pods_still_hold_their_gpus_and_cost_nothing() -> None:
+    leaving = holder("leaving", "t4-0", "0", priority=8)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    with running([*bodies.CLUSTER, leaving, holder("t1", "t4-0", "1"), holder("t2", "t4-1", "0,1")]) as kerf:
+        asking = pod("urgent", 1, priority=9)
+        assert kerf.preempt(asking, {"t4-0": uids("leaving"), "t4-1": uids("t2")}) == {"t4-0": uids("leaving")}
+
+
+def test_pods_without_gpus_are_not_kerfs_business(busy: Kerf) -> None:
+    proposals = {"t4-0": uids("t0"), "nowhere": uids("x", "x"), "cpu-0": []}
+    assert busy.preempt(pod("web", priority=9), proposals) == {"t4-0": uids("t0"), "nowhere": uids("x"), "cpu-0": []}
+
+
+def test_an_empty_proposal_is_left_where_the_pod_fits_as_it_is(busy: Kerf) -> None:
+    assert busy.preempt(pod("urgent", 1), {"t4-0": [], "t4-1": [], "nowhere": []}) == {"t4-1": []}
+
+
+def test_preempt_holds_and_frees_nothing(busy: Kerf) -> None:
+    asking = pod("next", 1)
+    assert busy.filter(asking, ["t4-1"])["NodeNames"] == ["t4-1"]
+    busy.post("/preempt", bodies.preemption_args(TWO_OF_40, {"a100-40-0": uids("a0", "a1")}))
+    busy.post("/preempt", bodies.preemption_args(asking, {"t4-1": []}))
+    assert busy.num_reservations == 1
+    assert busy.filter(TWO_OF_40, ["a100-40-0"])["FailedNodes"].keys() == {"a100-40-0"}
+
+
+# Evictions under way
+
+
+def asked(kerf: Kerf, asking: Manifest, proposals: dict[str, list[str]]) -> list[str]:
+    """The nodes that are left, asked at this moment."""
+    answer = kerf.post("/preempt", bodies.preemption_args(asking, proposals)).json()
+    return list(answer["NodeNameToMetaVictims"])
+
+
+def nominated(asking: Manifest, on: str) -> Manifest:
+    """The pod once kube-scheduler has evicted others for it."""
+    return {**asking, "status": {**asking["status"], "nominatedNodeName": on}}
+
+
+def test_nobody_else_is_evicted_while_kerf_has_not_heard_of_the_end_of_the_first(busy: Kerf) -> None:
+    first, second = {"a100-40-0": uids("a0", "a1")}, {"a100-0": uids("whole")}
+    assert asked(busy, TWO_OF_40, first) == ["a100-40-0"]
+    again = nominated(TWO_OF_40, "a100-40-0")
+    assert asked(busy, again, second) == []
+    assert asked(busy, TWO_OF_40, second) == []  # its status is on the way as well
+    assert asked(busy, {**TWO_OF_40, "metadata": {**TWO_OF_40["metadata"], "uid": "another"}}, second) == ["a100-0"]
+    busy.clock.now += 31  # nobody was evicted after all
+    assert asked(busy, again, second) == ["a100-0"]
+
+
+def test_who_was_nominated_elsewhere_may_evict(busy: Kerf) -> None:
+    assert asked(busy, TWO_OF_40, {"a100-40-0": uids("a0", "a1")}) == ["a100-40-0"]
+    assert asked(busy, nominated(TWO_OF_40, "somewhere"), {"a100-0": uids("whole")}) == ["a100-0"]
+
+
+def test_room_that_another_has_taken_is_not_waited_for(busy: Kerf) -> None:
+    assert asked(busy, TWO_OF_40, {"a100-40-0": uids("a0", "a1")}) == ["a100-40-0"]
+    for name in ("a0", "a1"):
+        busy.cluster.delete(next(item for item in HOLDERS if item["metadata"]["name"] == name))
+    busy.create(holder("thief", "a100-40-0", "0,1"))
+    again = nominated(TWO_OF_40, "a100-40-0")
+    assert asked(busy, again, {"a100-0": uids("whole")}) == ["a100-0"]
+
+
+def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile(busy: Kerf) -> None:
+    """kube-scheduler asks about another node, for a pod that Kerf has rejected a moment ago."""
+    assert busy.filter(TWO_OF_40, ["a100-40-0", "t4-0"])["NodeNames"] == []
+    for name in ("a0", "a1"):
+        busy.cluster.delete(next(item for item in HOLDERS if item["metadata"]["name"] == name))
+    busy.settle()
+    assert asked(busy, TWO_OF_40, {"a100-0": uids("whole")}) == []
+
+
+# What makes a node a candidate at all
+
+
+def test_only_nodes_whose_gpus_are_in_use_may_be_candidates(busy: Kerf) -> None:
+    answer = busy.filter(TWO_OF_40, ["t4-0", "a100-40-0", "cpu-0", "nowhere"])
+    assert answer["FailedNodes"].keys() == {"a100-40-0"}
+    assert answer["FailedAndUnresolvableNodes"].keys() == {"t4-0", "cpu-0", "nowhere"}
+
+
+# The wire
+
+
+def test_the_answer_has_the_keys_of_the_go_types(busy: Kerf) -> None:
+    body = bodies.preemption_args(TWO_OF_40, {"t4-0": uids("t0"), "a100-40-0": uids("a0", "a1")}, violations=1)
+    answer = busy.post("/preempt", body)
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.content == (
+        b'{"NodeNameToMetaVictims":{"a100-40-0":{"Pods":[{"UID":"uid-of-a0"},{"UID":"uid-of-a1"}],'
+        b'"NumPDBViolations":1}}}'
+    )
+
+
+def test_whole_pods_are_understood_and_answered_by_uid(busy: Kerf) -> None:
+    victims = {"t4-0": list(HOLDERS[:2]), "a100-40-0": list(HOLDERS[2:4])}
+    by_pods = busy.post("/preempt", bodies.whole_preemption_args(TWO_OF_40, victims, 2))
+    busy.clock.now += 60
+    by_uids = busy.post(
+        "/preempt", bodies.preemption_args(TWO_OF_40, {"t4-0": uids("t0", "t1"), "a100-40-0": uids("a0", "a1")}, 2)
+    )
+    assert by_pods.content == by_uids.content
+    assert by_pods.json()["NodeNameToMetaVictims"]["a100-40-0"]["NumPDBViolations"] == 2
+
+
+def renamed(value: Any, change: Callable[[str], str], names: frozenset[str]) -> Any:
+    """The same JSON with these keys written differently."""
+    if isinstance(value, list):
+        return [renamed(item, change, names) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {(change(key) if key in names else key): renamed(child, change, names) for key, child in value.items()}
+
+
+@pytest.mark.parametrize("change", [str.lower, str.upper, str.swapcase], ids=["lower", "UPPER", "sWAPPED"])
+@pytest.mark.parametrize("whole", [False, True], ids=["UIDs", "whole pods"])
+def test_keys_are_read_in_any_case(busy: Kerf, change: Callable[[str], str], whole: bool) -> None:
+    exact = (
+        bodies.whole_preemption_args(TWO_OF_40, {"a100-40-0": list(HOLDERS[2:4])}, 1)
+        if whole
+        else bodies.preemption_args(TWO_OF_40, {"a100-40-0": uids("a0", "a1")}, 1)
+    )
+    names = frozenset(("Pod", "NodeNameToVictims", "NodeNameToMetaVictims", "Pods", "NumPDBViolations", "UID"))
+    other = json.dumps(renamed(json.loads(exact), change, names)).encode()
+    answer = busy.post("/preempt", exact).content
+    assert b"uid-of-a1" in answer
+    busy.clock.now += 60
+    assert busy.post("/preempt", other).content == answer
+
+
+@pytest.mark.parametrize(
+    "proposals",
+    [
+        pytest.param({}, id="neither form"),
+        pytest.param({"NodeNameToMetaVictims": None, "NodeNameToVictims": None}, id="both null"),
+        pytest.param({"NodeNameToMetaVictims": {}}, id="no nodes"),
+        pytest.param({"NodeNameToMetaVictims": {"t4-0": None}}, id="null victims"),
+        pytest.param({"NodeNameToMetaVictims": {"t4-0": {}}}, id="no keys"),
+        pytest.param({"NodeNameToMetaVictims": {"t4-0": {"Pods": None, "NumPDBViolations": None}}}, id="null pods"),
+    ],
+)
+def test_a_proposal_without_victims_is_none(busy: Kerf, proposals: dict[str, Any]) -> None:
+    body = json.dumps({"Pod": bodies.sent(TWO_OF_40), **proposals}).encode()
+    assert busy.post("/preempt", body).content == b'{"NodeNameToMetaVictims":{}}'
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        pytest.param(b"", "truncated", id="empty"),
+        pytest.param(b"{", "truncated", id="one bracket"),
+        pytest.param(b"null", "got `null`", id="null"),
+        pytest.param(b"{}", "no Pod", id="no pod"),
+        pytest.param(b'{"Pod":null}', "no Pod", id="null pod"),
+        pytest.param(b'{"Pod":7}', "got `int`", id="pod of another type"),
+        pytest.param(b'{"Pod":{},"NodeNameToMetaVictims":[]}', "got `array`", id="victims of another type"),
+        pytest.param(b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":{}}}}', "got `object`", id="pods no list"),
+        pytest.param(b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{}]}}}', "has no UID", id="no UID"),
+        pytest.param(b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":7}]}}}', "got `int`", id="UID no text"),
+        pytest.param(b'{"Pod":{},"NodeNameToVictims":{"n":{"Pods":[{}]}}}', "has no UID", id="pod without UID"),
+        pytest.param(
+            b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"NumPDBViolations":-1}}}', ">= 0", id="violations below 0"
+        ),
+        pytest.param(
+            b'{"Pod":{},"NodeNameToMetaVictims":{"n":{"NumPDBViolations":1.5}}}', "got `float`", id="half a violation"
+        ),
+        pytest.param(b'{"Pod":' + b"[" * 100_000, "", id="100,000 brackets"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused(busy: Kerf, body: bytes, fault: str) -> None:
+    answer = busy.post("/preempt", body)
+    assert answer.status == 400
+    assert answer.json().keys() == {"Error"}
+    assert fault in answer.json()["Error"]
+
+
+def test_a_body_over_the_limit_is_refused() -> None:
+    with running(server__max_body_mib=1) as kerf:
+        answer = kerf.post("/preempt", b" " * (1024 * 1024 + 1))
+        assert answer.status == 413
+        assert "server.max_body_mib" in answer.json()["Error"]
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        pytest.param(pod("urgent", 2, annotations={"kerf.dev/gpu-memory-each": "plenty"}), id="no size"),
+        pytest.param(pod("urgent", 2, annotations={"kerf.dev/policy": "tarot"}), id="no policy"),
+        pytest.param(pod("urgent", "2.5"), id="no whole number"),
+    ],
+)
+def test_nobody_is_evicted_for_a_pod_that_no_node_would_take(busy: Kerf, asking: Manifest) -> None:
+    assert busy.preempt(asking, {"a100-40-0": uids("a0", "a1")}) == {}
+    assert busy.metric("kerf_preemption_candidates_total", verdict="refused") == 1
+
+
+def test_nobody_is_evicted_by_an_old_mirror(busy: Kerf) -> None:
+    proposal = {"a100-40-0": uids("a0", "a1")}
+    assert busy.preempt(TWO_OF_40, proposal) == proposal
+    busy.stop_mirror()
+    assert busy.get("/readyz").status == 503
+    assert busy.preempt(TWO_OF_40, proposal) == {}
+    assert busy.preempt(pod("web"), proposal) == proposal
+
+
+def test_nobody_is_evicted_from_what_kerf_does_not_know(busy: Kerf) -> None:
+    assert busy.preempt(TWO_OF_40, {"nowhere": uids("a0", "a1")}) == {}
+
+
+def test_verdicts_are_counted(busy: Kerf) -> None:
+    busy.preempt(TWO_OF_40, {"t4-0": uids("t0", "t1"), "a100-40-0": uids("a0", "a1", "a2")})
+    assert busy.metric("kerf_preemption_candidates_total", verdict="kept") == 1
+    assert busy.metric("kerf_preemption_candidates_total", verdict="dropped") == 1
+    assert busy.metric("kerf_spared_victims_total") == 1
+
+
+# Shares
+
+
+def sharer(name: str, on: str, gpu: int, milli: int, **options: Any) -> Manifest:
+    """A pod that has a share of a GPU."""
+    annotations = {
+        "kerf.dev/gpu-share": str(milli),
+        "kerf.dev/assigned-gpus": str(gpu),
+        "kerf.dev/assigned-share": str(milli),
+    }
+    return pod(name, annotations=annotations, node_name=on, **options)
+
+
+def test_a_gpu_is_free_when_all_who_share_it_go() -> None:
+    sharers = [sharer("s0", "t4-0", 0, 300), sharer("s1", "t4-0", 0, 600), sharer("s2", "t4-0", 1, 100)]
+    with running([*bodies.CLUSTER, *sharers]) as kerf:
+        asking = pod("urgent", 1, priority=9)
+        assert kerf.preempt(asking, {"t4-0": uids("s0", "s2")}) == {"t4-0": uids("s2")}
+        assert kerf.preempt(asking, {"t4-0": uids("s0")}) == {}
+        assert kerf.preempt(asking, {"t4-0": uids("s0", "s1")}) == {"t4-0": uids("s0", "s1")}
+        half = pod("half", annotations={"kerf.dev/gpu-share": "500"}, priority=9)
+        assert kerf.preempt(half, {"t4-0": uids("s0", "s1")})["t4-0"] == uids("s0", "s1")  # there is room on GPU 1
+
+
+def test_shares_lose_their_part_of_a_gpu() -> None:
+    started = "2026-01-01T00:00:00Z"
+    old, young = sharer("old", "t4-0", 0, 100), holder("young", "t4-1", "0", started="2026-01-01T12:00:00Z")
+    old["status"]["startTime"] = started
+    fill = [holder("f0", "t4-0", "1"), holder("f1", "t4-1", "1")]
+    with running([*bodies.CLUSTER, old, young, *fill]) as kerf:
+        proposals = {"t4-0": uids("old"), "t4-1": uids("young")}
+        assert kerf.preempt(pod("urgent", 1, priority=9), proposals) == {"t4-0": uids("old")}
+
+
+def test_nobody_is_evicted_for_a_pod_whose_namespace_has_all_it_may_have() -> None:
+    """On a full node kube-scheduler's own plugins fail first: it asks whom to evict without having asked filter."""
+    asking, proposal = pod("urgent", 2, priority=1000), {"t4-0": uids("t0", "t1")}
+    settings: dict[str, Any] = {"queue__enabled": True, "queue__quotas": {"team-a": 1}}
+    with running([*bodies.CLUSTER, *HOLDERS], **settings) as kerf:
+        kerf.run(until(lambda: not kerf.service.fault()))
+        assert kerf.preempt(asking, proposal) == proposal
+        asking["metadata"]["namespace"] = "team-a"
+        assert kerf.preempt(asking, proposal) == {}
+        told = kerf.filter(asking, ["t4-0"])["FailedAndUnresolvableNodes"]["t4-0"]
+        assert told.startswith("quota of namespace team-a")
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_nobody_is_evicted_for_a_process_that_leads_by_its_clock_alone(taken: bool) -> None:
+    """It was paused with its clock while another replica took the lease."""
+    times = {"duration_s": 1000, "renew_deadline_s": 900, "retry_s": 800}
+    settings: dict[str, Any] = {f"leader_election__{name}": value for name, value in {"mode": "own", **times}.items()}
+    lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kerf"
+    proposal = {"a100-40-0": uids("a0", "a1")}
+
+    async def take(cluster: MemoryCluster) -> None:
+        found = json.loads(await cluster.get(lease))
+        change = {"metadata": found["metadata"], "spec": {"holderIdentity": "other", "leaseTransitions": 1}}
+        await cluster.patch(lease, json.dumps(change).encode())
+
+    with running([*bodies.CLUSTER, *HOLDERS], **settings) as kerf:
+        kerf.run(until(lambda: not kerf.service.fault()))
+        if taken:
+            kerf.run(take(kerf.cluster))
+        assert kerf.service.fault() == "", "so it looks"
+        assert kerf.preempt(TWO_OF_40, proposal) == ({} if taken else proposal)

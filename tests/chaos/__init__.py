@@ -1,9 +1,0 @@
-"""Faults on a real control plane: `kerf chaos --runs N --seed S --json FILE`.
-
-`plans` draws what happens in a run from its seed, `boards` keeps the faults that are due and counts those that took
-effect, `proxies` and `routers` are the hops on which they happen (Kerf to API server, kube-scheduler to Kerf), `steps`
-are those that happen to objects and `attacks` what hostile authors write. `zygotes` forks Kerf's processes, whose
-`clocks` can be told what to say. `clusters` starts everything, `runs` carries a run out, `witnesses` watches it, and
-`checker`, which knows nothing of Kerf's code, judges it by what the API server says. `workers` do that in processes
-side by side, `accounts` keeps what they have shown, and `commands` is the command line.
-"""

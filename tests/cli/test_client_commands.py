@@ -1,0 +1,206 @@
+"""Commands that ask a running Kerf, against a demo in a process of its own."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from extender.cli import kubectl_plugin
+from extender.cli.main import app
+from tests.api.bodies import args, pod
+from tests.api.processes import Server, ready_demo, request
+from tests.controlplane.processes import wait_until
+
+PENDING, UNKNOWN, USAGE, FAILED = 3, 4, 2, 1
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A demo that has decided on two pods: one placed, one that asks for more than its candidates have."""
+    with ready_demo(tmp_path_factory.mktemp("clients") / "log") as server:
+        with server.connection() as connection:
+            for name, gpus in (("placed", 1), ("pending", 8)):
+                body = args(pod(name, gpus), ["a100-0", "t4-1", "cpu-0"])
+                assert request(connection, "POST", "/filter", body).status == 200
+        yield server
+
+
+def kerf(server: Server, *arguments: str) -> Result:
+    """A command that asks the demo."""
+    return CliRunner().invoke(app, [*arguments], env={"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"})
+
+
+def test_explain_a_placed_pod(server: Server) -> None:
+    result = kerf(server, "explain", "default/placed")
+    assert result.exit_code == 0, result.output
+    assert "default/placed: placed on " in result.output
+    assert "1 x needs 1 GPU, no GPUs here" in result.output
+    assert "now: " in result.output
+
+
+@pytest.mark.parametrize("arguments", [["default/pending"], ["pending"], ["pending", "-n", "default"]])
+def test_explain_a_pending_pod(server: Server, arguments: list[str]) -> None:
+    result = kerf(server, "explain", *arguments)
+    assert result.exit_code == PENDING, result.output
+    assert "default/pending: pending" in result.output
+    assert "needs 8 GPUs, best here: 2 installed" in result.output
+    assert "It would fit with" in result.output
+    assert "GPUs fewer (" in result.output
+
+
+def test_explain_as_data(server: Server) -> None:
+    as_json = kerf(server, "explain", "default/pending", "-o", "json")
+    assert as_json.exit_code == PENDING
+    as_yaml = kerf(server, "explain", "default/pending", "-o", "yaml")
+    told, again = json.loads(as_json.output), yaml.safe_load(as_yaml.output)
+    assert told["verdict"] == again["verdict"] == "rejected"
+    assert told["reasons"] == again["reasons"]
+
+
+def test_explain_a_pod_of_which_nothing_is_known(server: Server) -> None:
+    result = kerf(server, "explain", "default/nobody")
+    assert result.exit_code == UNKNOWN
+    assert "no recent decision about pod default/nobody" in result.output
+    assert "schedulerName" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["a/b/c"], id="two slashes"),
+        pytest.param(["/name"], id="no namespace"),
+        pytest.param(["default/"], id="no name"),
+        pytest.param(["default/name", "-n", "other"], id="two namespaces"),
+        pytest.param(["default/name", "--server", "localhost:8888"], id="no scheme"),
+        pytest.param(["default/name", "--server", "file:///etc/passwd"], id="another scheme"),
+        pytest.param(["default/name", "-o", "xml"], id="no such form"),
+        pytest.param([], id="nothing"),
+    ],
+)
+def test_wrong_usage(server: Server, arguments: list[str]) -> None:
+    assert kerf(server, "explain", *arguments).exit_code == USAGE
+
+
+def test_nobody_answers() -> None:
+    result = CliRunner().invoke(app, ["explain", "default/name", "--server", "http://127.0.0.1:1"])
+    assert result.exit_code == FAILED
+    assert "can't reach Kerf at http://127.0.0.1:1" in result.output
+    assert "port-forward" in result.output
+
+
+POD = """
+kind: Pod
+metadata: {name: train}
+spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> str:
+    """A pod that asks for 8 GPUs."""
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD)
+    return str(path)
+
+
+def test_what_if(server: Server, manifest: str) -> None:
+    result = kerf(server, "what-if", "-f", manifest)
+    assert result.exit_code == 0, result.output
+    assert "1 of 1 pods would find a node, with 8 GPUs" in result.output
+    result = kerf(server, "what-if", "-f", manifest, "--replicas", "40")
+    assert result.exit_code == PENDING, result.output
+    assert "would stay pending" in result.output
+    assert "x needs 8 GPUs, best node: " in result.output
+
+
+def test_what_if_with_other_nodes(server: Server, manifest: str) -> None:
+    asked = ["what-if", "-f", manifest, "--replicas", "30", "--add-node", "h100-0=40", "-o", "json"]
+    told = json.loads(kerf(server, *asked).output)
+    assert (told["placed"], told["unassigned"]) == (30, [])
+    told = json.loads(kerf(server, "what-if", "--drain", "a100-0", "-o", "json").output)
+    assert told["moved"]
+    assert all(entry["node"] != "a100-0" for entry in told["assignments"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        pytest.param([], "nothing to place", id="nothing"),
+        pytest.param(["-f", "/nowhere.yaml"], "/nowhere.yaml", id="no file"),
+        pytest.param(["--drain", "moon"], "no node is named moon", id="no such node"),
+        pytest.param(["--drain", "a100-0", "--add-node", "x=y"], "NODE=3", id="number"),
+    ],
+)
+def test_wrong_what_ifs(server: Server, arguments: list[str], fault: str) -> None:
+    result = kerf(server, "what-if", *arguments)
+    assert result.exit_code == USAGE
+    assert fault in result.output
+
+
+def test_top_in_a_terminal_is_painted_again_and_again_until_interrupted(server: Server) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 140, 0, 0))
+    environment = os.environ | {"TERM": "xterm", "KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
+    # Interrupts are ignored by what a script has started in the background, and by all that this starts.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "extender", "top", "--interval", "0.5"]
+    seen = ""
+
+    def read_on() -> None:
+        """Nobody can write to a terminal that nobody reads."""
+        nonlocal seen
+        if select.select([ours], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):  # its other end is closed
+                seen += os.read(ours, 65536).decode(errors="replace")
+
+    def painted() -> int:
+        read_on()
+        return len(re.findall(r"\d+ nodes, \d+ with GPUs", seen))
+
+    def has_ended() -> bool:
+        read_on()
+        return process.poll() is not None
+
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        try:
+            os.close(theirs)
+            wait_until(lambda: painted() >= 3, 60.0, "it is painted three times")
+            process.send_signal(signal.SIGINT)
+            wait_until(has_ended, 30.0, "it has ended")
+            assert process.returncode == 0
+        finally:
+            process.kill()
+    os.close(ours)
+    assert "more nodes (--once prints all)" in seen, "no more rows than the screen has"
+    assert "Traceback" not in seen
+
+
+def test_top(server: Server) -> None:
+    result = kerf(server, "top", "--once")
+    assert result.exit_code == 0, result.output
+    assert " GPUs booked" in result.output
+    assert "h100-0" in result.output
+    assert "cpu-0" not in result.output
+    assert "cpu-0" in kerf(server, "top", "--all").output
+    told = json.loads(kerf(server, "top", "-o", "json").output)
+    assert len(told["items"]) == told["totals"]["gpuNodes"] == 34
+
+
+def test_the_kubectl_plugin(server: Server) -> None:
+    environment = {"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
+    for arguments in (["top", "--once"], ["what-if", "--drain", "cpu-0"], ["explain", "default/placed"]):
+        result = CliRunner().invoke(kubectl_plugin.app, arguments, env=environment)
+        assert result.exit_code == 0, result.output

@@ -1,0 +1,94 @@
+"""`kerf doctor`: which Prometheus, which names and units, and which nodes were not matched and why."""
+
+import asyncio
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from extender.cli.doctor import examine, print_finding
+from extender.demo.cluster import sample_cluster
+from extender.demo.metrics import SampleFeed
+from extender.kube.memory import MemoryCluster
+from extender.settings.load import load_settings
+from tests.api.bodies import node
+from tests.api.services import Kerf, running
+from tests.telemetry.servers import serving
+
+GOLDEN = Path(__file__).parents[1] / "telemetry" / "golden" / "dcgm-exporter-4.8.prom"
+
+
+def examined(**flags: Any) -> dict[str, Any]:
+    settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
+    cluster = MemoryCluster([node("gpu-node-1", 2), node("gpu-node-2", 2), node("cpu")])
+    told = asyncio.run(examine(settings, cluster))
+    print_finding(told, Console(file=io.StringIO()))
+    return told
+
+
+def test_everything_found_and_one_node_silent() -> None:
+    with serving(lambda *_: (200, GOLDEN.read_bytes())) as server:
+        told = examined(telemetry__exporters=[f"{server.url}/metrics"])
+    assert told["state"] == "ok"
+    assert told["nodes"] == {"missing": 1, "stale": 0, "fresh": 1}
+    assert (told["gpus"], told["gpusMatched"]) == (2, 2)
+    assert told["series"]["DCGM_FI_DEV_FB_USED"] == 2
+    assert told["findings"] == ["node gpu-node-2: no series"]
+
+
+def test_a_name_that_only_its_source_knows_is_listed_without_unit() -> None:
+    with serving(lambda *_: (200, GOLDEN.read_bytes())) as server:
+        told = examined(telemetry__exporters=[f"{server.url}/metrics"])
+    told["series"] = {"my_exporter_gpu_load": 3}
+    out = io.StringIO()
+    print_finding(told, Console(file=out))
+    assert "my_exporter_gpu_load" in out.getvalue()
+
+
+def test_a_host_that_is_no_node_is_told_with_the_reason() -> None:
+    page = GOLDEN.read_bytes().replace(b"gpu-node-1", b"renamed")
+    with serving(lambda *_: (200, page)) as server:
+        told = examined(telemetry__exporters=[f"{server.url}/metrics"])
+    assert told["gpusMatched"] == 0
+    address = server.url.removeprefix("http://")
+    assert f"renamed at {address}: matches no node by name, exporter pod or address" in told["findings"]
+
+
+def test_a_dead_prometheus_is_told() -> None:
+    told = examined(telemetry__url="http://127.0.0.1:9", telemetry__timeout_s=5)
+    assert told["state"] == "degraded"
+    assert "http://127.0.0.1:9: no connection" in told["findings"][0]
+
+
+def test_no_prometheus_at_all_is_told() -> None:
+    told = examined()
+    assert told["state"] == "absent"
+    assert "no Prometheus: none is configured" in told["findings"][0]
+    assert examined(telemetry__source="off")["findings"] == ["telemetry is off (setting telemetry.source)"]
+
+
+def test_the_demos_numbers_move() -> None:
+    cluster = MemoryCluster(sample_cluster())
+    now = [0.0]
+    with running(cluster, feed=SampleFeed(cluster, lambda: now[0]), telemetry__interval_s=3600) as kerf:
+        first = loads(kerf)
+        now[0] += 10
+        kerf.clock.now += 10
+        second = loads(kerf)
+        told = kerf.get("/telemetry").json()
+    assert told["state"] == "ok"
+    assert told["gpus"] == told["gpusMatched"] > 100
+    assert first.keys() == second.keys()
+    assert first != second
+
+
+def loads(kerf: Kerf) -> Mapping[str, float]:
+    """Load of each node's first GPU."""
+    observer = kerf.service.observer
+    assert observer is not None
+    kerf.run(observer.round())
+    cluster = kerf.service.placer.snapshot()
+    assert cluster.observed is not None
+    return {name: float(cluster.observed.value[0, row, 0]) for name, row in cluster.row_of.items()}

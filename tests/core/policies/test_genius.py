@@ -1,0 +1,106 @@
+"""Genius' score, with its worked vector."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.fit.fits import fit
+from extender.core.policies.genius import WEIGHTS, GeniusScore, genius_totals, min_max
+from extender.core.resources.requests import GpuRequest
+from tests.core.builders import all_rows, cluster_of, node
+
+NAN = np.nan
+OWN = {name: default for name, (default, _) in WEIGHTS.items()}
+"""Genius' own weights."""
+
+# Node A has two GPUs of {memory 11000, SMs 28, dec 1, enc 1, bandwidth 484, free 10000, 50 W, utils 0}, node B one of
+# {8000, 20, 1, 1, 256, free 4000, 150 W, enc .5, dec .25}.
+INSTALLED = np.array([[True, True], [True, False]])
+STATIC = np.array(
+    [
+        [[11000, 11000], [8000, NAN]],
+        [[28, 28], [20, NAN]],
+        [[1, 1], [1, NAN]],
+        [[1, 1], [1, NAN]],
+        [[484, 484], [256, NAN]],
+    ],
+    float,
+)
+DYNAMIC = np.array(
+    [
+        [[10000, 10000], [4000, NAN]],
+        [[50, 50], [150, NAN]],
+        [[1, 1], [0.5, NAN]],
+        [[1, 1], [0.75, NAN]],
+    ],
+    float,
+)
+
+
+def test_worked_vector() -> None:
+    """G7, G8: static and dynamic score, and their sum."""
+    static, dynamic, total = genius_totals(STATIC, DYNAMIC, INSTALLED, OWN)
+    # A: 3 (2*22000/30000 + 2*56/76 + 2/3 + 2/3 + 2*968/1224) = 17.566
+    assert static == pytest.approx([17.566, 6.434], abs=5e-4)
+    # A: 3/2 (2*20000/24000 + 100/250 + 2/2.5 + 2/2.75) = 5.391
+    assert dynamic == pytest.approx([5.391, 4.218], abs=5e-4)
+    assert total == pytest.approx([28.348, 14.870], abs=5e-4)
+    assert min_max(total, np.array([True, True])).tolist() == [1, 0]
+
+
+def test_weights_and_the_sign_of_power_are_a_choice() -> None:
+    """G7, G8: weights are settings."""
+    _, dynamic, _ = genius_totals(STATIC, DYNAMIC, INSTALLED, OWN | {"power": -1.0})
+    # A: 5.391 - 2 * 3/2 * 100/250 = 4.191; B: 4.218 - 2 * 3 * 150/250 = 0.618
+    assert dynamic == pytest.approx([4.191, 0.618], abs=5e-4)
+    _, _, total = genius_totals(STATIC, DYNAMIC, INSTALLED, OWN | {"static": 0, "dynamic": 1})
+    assert total == pytest.approx([5.391, 4.218], abs=5e-4)
+
+
+def test_zero_metrics_and_missing_nodes_are_finite() -> None:
+    """G9: always finite."""
+    zeros = np.zeros_like(DYNAMIC)
+    _, dynamic, total = genius_totals(STATIC, zeros, INSTALLED, OWN)
+    assert dynamic.tolist() == [0, 0]
+    assert np.isfinite(total).all()
+    unknown = np.full_like(DYNAMIC, NAN)
+    _, dynamic, _ = genius_totals(STATIC, unknown, INSTALLED, OWN)
+    assert dynamic.tolist() == [0, 0]
+    none = genius_totals(np.zeros((5, 0, 2)), np.zeros((4, 0, 2)), np.zeros((0, 2), np.bool_), OWN)
+    assert all(len(part) == 0 for part in none)
+
+
+def test_a_node_without_samples_counts_as_average() -> None:
+    dynamic = DYNAMIC.copy()
+    dynamic[:, 1, 0] = NAN
+    _, scores, _ = genius_totals(STATIC, dynamic, INSTALLED, OWN)
+    assert scores[0] == pytest.approx(scores[1])  # the mean of A's equal GPUs is what A itself has
+
+
+@given(
+    st.lists(st.lists(st.one_of(st.floats(0, 1e6), st.just(NAN)), min_size=16, max_size=16), min_size=1, max_size=6),
+    st.floats(-5, 5),
+)
+def test_the_normalised_score_is_finite_and_in_range(values: list[list[float]], power: float) -> None:
+    """G9: always in range."""
+    plane = np.array(values)
+    installed = np.ones(plane.shape, np.bool_)  # 16-GPU nodes
+    *_, total = genius_totals(np.stack([plane] * 5), np.stack([plane] * 4), installed, OWN | {"power": power})
+    scores = min_max(total, np.ones(len(plane), np.bool_))
+    assert np.isfinite(scores).all()
+    assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_unmonitored_and_cpu_only_nodes_are_survived() -> None:
+    """G13: Genius panics here."""
+    a100, t4 = ("NVIDIA-A100-SXM4-40GB", 40960), ("Tesla-T4", 15360)
+    cluster = cluster_of({"a": node(a100, a100), "b": node(t4), "c": node(), "d": node(("unheard-of", 0))})
+    rows = all_rows(cluster)
+    request = GpuRequest(1)
+    scores = GeniusScore()(cluster, request, rows, fit(cluster, request, rows))
+    assert scores[0] == 1
+    assert np.isfinite(scores).all()
+    empty = cluster_of({})
+    none = all_rows(empty)
+    assert GeniusScore()(empty, request, none, fit(empty, request, none)).tolist() == []

@@ -1,0 +1,118 @@
+"""Policies of other packages: the example package as pip installs it, in the service and in the simulator."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from extender.core.policies import installed, registry
+from extender.settings.decisions import DecisionSettings
+from extender.settings.load import SettingsError, describe_settings, load_settings
+from model.simulations.baselines import UnknownPolicyError, baseline
+from model.simulations.replays import replay
+from model.workloads.traces import read_nodes, read_pods
+from model.workloads.workloads import workload
+from tests.api.bodies import node, pod
+from tests.api.services import running
+from tests.docs.example import example_on_path, install_example
+from tests.model.builders import write_openb
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site")
+    install_example(target)
+    return target
+
+
+@pytest.fixture
+def example(site: Path) -> Iterator[Path]:
+    """The package is installed, and nothing is loaded yet."""
+    with example_on_path(site):
+        yield site
+
+
+def test_the_service_ranks_nodes_by_it(example: Path) -> None:
+    settings = load_settings(flags={"decisions.policy": "roomiest"})
+    assert settings.decisions.policy == "roomiest"
+    objects = [node("small", 2), node("large", 8), pod("held", 5, node_name="large")]
+    for policy, best in (("roomiest", "large"), ("tightest", "small")):
+        with running(objects, decisions__policy=policy) as kerf:
+            asking = pod("asking", 1)
+            kerf.create(asking)
+            assert kerf.filter(asking, ["small", "large"])["NodeNames"] == [best]
+            assert kerf.get("/version").json()["policy"] == policy
+
+
+def test_a_pod_chooses_it(example: Path) -> None:
+    load_settings()
+    with running([node("small", 2), node("large", 8)], decisions__policy="tightest") as kerf:
+        asking = pod("asking", 1, annotations={"kerf.dev/policy": "roomiest"})
+        kerf.create(asking)
+        assert kerf.filter(asking, ["small", "large"])["NodeNames"] == ["large"]
+
+
+def test_the_simulator_runs_it(example: Path, tmp_path: Path) -> None:
+    write_openb(tmp_path, num_nodes=6, num_pods=40)
+    arrivals = workload(tmp_path, "small", 1, read_nodes(tmp_path), read_pods(tmp_path, "small"))
+    done = replay(arrivals, baseline("roomiest"), 1)
+    first = int(done.placed[0])
+    fits = arrivals.nodes.num_gpus[first]
+    assert fits == arrivals.nodes.num_gpus.max()
+    assert (done.placed >= 0).sum() > 5
+
+
+def test_it_is_described(example: Path) -> None:
+    assert "| `roomiest` | most idle GPUs first |" in describe_settings()
+
+
+def broken(site: Path, entry: str, source: str) -> None:
+    """Another package beside it."""
+    info = site / "kerf_broken-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kerf-broken\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[kerf.policies]\n{entry}\n")
+    (site / "kerf_broken.py").write_text(source)
+
+
+@pytest.mark.parametrize(
+    ("entry", "source", "fault"),
+    [
+        ("odd = kerf_broken:policy", "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("odd = kerf_broken:policy", "", "has no attribute 'policy'"),
+        ("odd = kerf_broken:policy", "def policy(options): return 1", "it is not a Policy of that name but 1"),
+        ("odd = kerf_broken:policy", "def policy(options): raise SystemError('no')", "SystemError: no"),
+        ("odd = kerf_broken:policy", "import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+    ids=["import", "attribute", "no policy", "raises", "exits"],
+)
+def test_a_broken_one_costs_itself_only(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, source: str, fault: str
+) -> None:
+    broken(tmp_path, entry, source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "kerf_broken", raising=False)
+    assert load_settings(flags={"decisions.policy": "roomiest"}).decisions.policy == "roomiest"
+    assert fault in installed.faults["odd"]
+    assert installed.faults["odd"] in describe_settings()
+    with pytest.raises(SettingsError, match="policy odd"):
+        load_settings(flags={"decisions.policy": "odd"})
+    with pytest.raises(UnknownPolicyError, match="policy odd"):
+        baseline("odd")
+
+
+def test_a_name_of_kerfs_own_is_not_taken(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(tmp_path, "binpack = kerf_example.policy:policy", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = registry.POLICIES["binpack"]
+    load_settings()
+    assert registry.POLICIES["binpack"] is before
+    assert installed.faults["binpack"].endswith(
+        "could not be loaded: ValueError: Kerf already has a policy of that name"
+    )
+
+
+def test_without_packages_there_are_kerfs_own_alone() -> None:
+    with pytest.raises(ValueError, match="no policy of that name; use one of tightest, binpack, spread, live,"):
+        DecisionSettings(policy="roomiest")

@@ -1,0 +1,170 @@
+"""Live scores: what GPUs are really doing moves decisions, and only while it is fresh."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from extender.core.clusters import Cluster
+from extender.core.decisions import Memo, decide, evaluate
+from extender.core.fit.fits import fit
+from extender.core.observations import Gauge
+from extender.core.policies.alnair import AlnairScore
+from extender.core.policies.interference import interference
+from extender.core.policies.live import LiveScore
+from extender.core.policies.policy import Policy
+from extender.core.policies.registry import POLICIES
+from extender.core.resources.requests import GpuRequest
+from tests.core.builders import all_rows, arrays_of, node
+from tests.core.observing import Samples, observe, observed_cluster
+
+A100 = ("NVIDIA-A100-SXM4-40GB", 40960)
+ONE = GpuRequest(1)
+LIVE = POLICIES["live"]
+NODES = {"a": node(A100, A100), "b": node(A100, A100)}
+
+
+def best(cluster: Cluster, policy: Policy = LIVE, request: GpuRequest = ONE) -> str:
+    decision = decide(cluster, request, policy, all_rows(cluster), Memo())
+    assert decision.best is not None
+    return cluster.node_names[decision.best]
+
+
+def live(cluster: Cluster, weights: Mapping[str, float] | None = None) -> list[float]:
+    rows = all_rows(cluster)
+    scores: list[float] = LiveScore(weights)(cluster, ONE, rows, fit(cluster, ONE, rows)).tolist()
+    return scores
+
+
+def busy(*loads: float) -> dict[Gauge, list[float]]:
+    return {Gauge.LOAD: list(loads)}
+
+
+def test_worked_example() -> None:
+    samples: Samples = {
+        "a": {
+            Gauge.LOAD: [0.5, 0.5],
+            Gauge.POWER: [200, 200],
+            Gauge.TEMPERATURE: [70, 70],
+            Gauge.BANDWIDTH: [0.25, 0.25],
+            Gauge.TENSOR: [0.75, 0.75],
+        }
+    }
+    cluster = observed_cluster({"a": node(A100, A100)}, samples)
+    # 4*(1-.5) + 2*1 + 1*(1-200/400) + 1*(90-70)/40 + 1*(1-.25) + 1*(1-.75), of 10
+    assert live(cluster) == pytest.approx([(2 + 2 + 0.5 + 0.5 + 0.75 + 0.25) / 10])
+
+
+@pytest.mark.parametrize(
+    ("gauge", "good", "bad"),
+    [
+        (Gauge.LOAD, 0.1, 0.9),
+        (Gauge.POWER, 60.0, 390.0),
+        (Gauge.TEMPERATURE, 55.0, 85.0),
+        (Gauge.BANDWIDTH, 0.1, 0.9),
+        (Gauge.TENSOR, 0.1, 0.9),
+        (Gauge.XID, 0.0, 79.0),
+        (Gauge.ROW_REMAP_FAILED, 0.0, 1.0),
+    ],
+)
+def test_decisions_follow_each_gauge(gauge: Gauge, good: float, bad: float) -> None:
+    assert best(observed_cluster(NODES, {"a": {gauge: [bad] * 2}, "b": {gauge: [good] * 2}})) == "b"
+    assert best(observed_cluster(NODES, {"a": {gauge: [good] * 2}, "b": {gauge: [bad] * 2}})) == "a"
+
+
+@pytest.mark.parametrize("policy", ["live", "genius", "alnair"])
+def test_the_same_cluster_and_pod_go_elsewhere_when_metrics_shift(policy: str) -> None:
+    """A2: decisions change with feedback."""
+    gauge = {"live": Gauge.LOAD, "genius": Gauge.ENCODER, "alnair": Gauge.MEMORY_FREE}[policy]
+    rest = {Gauge.MEMORY_USED: [500.0] * 2, Gauge.MEMORY_FREE: [40000.0] * 2} if policy == "alnair" else {}
+    low, high = (5000.0, 40000.0) if policy == "alnair" else (0.1, 0.9)
+    arrays, memo = arrays_of(NODES), Memo()
+
+    def chosen(a: float, b: float, now: float) -> str:
+        cluster = observe(arrays, {"a": {**rest, gauge: [a] * 2}, "b": {**rest, gauge: [b] * 2}}, now)
+        decision = decide(cluster, ONE, POLICIES[policy], all_rows(cluster), memo)
+        assert decision.best is not None
+        return cluster.node_names[decision.best]
+
+    assert chosen(low, high, 1000) == "a"
+    assert chosen(high, low, 1015) == "b"
+    assert chosen(low, high, 1030) == "a"
+
+
+def test_stale_samples_are_neutral() -> None:
+    samples: Samples = {"a": busy(0.9, 0.9), "b": busy(0.1, 0.1)}
+    assert best(observed_cluster(NODES, samples)) == "b"
+    stale = observed_cluster(NODES, samples, age_s=91)
+    assert best(stale) == "a"  # equal again: the first by name
+    assert len(set(live(stale))) == 1
+
+
+def test_a_node_without_samples_ranks_between() -> None:
+    nodes = {**NODES, "c": node(A100, A100)}
+    scores = live(observed_cluster(nodes, {"a": busy(0.9, 0.9), "b": busy(0.1, 0.1)}))
+    assert scores[0] < scores[2] < scores[1]
+    assert scores[2] == pytest.approx((scores[0] + scores[1]) / 2)
+
+
+def test_the_score_is_smooth() -> None:
+    scores = [live(observed_cluster(NODES, {"a": busy(load, load)}))[0] for load in np.linspace(0, 1, 101)]
+    steps = np.diff(scores)
+    assert (steps < 0).all()
+    assert np.abs(steps).max() < 0.01
+
+
+def test_expected_load_counts_like_observed_load() -> None:
+    arrays = arrays_of(NODES)
+    observe(arrays, {"a": busy(0, 0), "b": busy(0, 0)})
+    observed = arrays.observed
+    assert observed is not None
+    observed.expect("pod", arrays.row_of["a"], (0,), 0.7, 1000.0)
+    arrays.touch(np.array([arrays.row_of["a"]]))
+    assert best(arrays.snapshot()) == "b"
+
+
+def test_remembered_scores_are_those_of_a_fresh_look() -> None:
+    rng = np.random.default_rng(20261121)
+    arrays, memo = arrays_of({f"n{i}": node(A100, A100) for i in range(20)}), Memo()
+    for step in range(30):
+        some = rng.choice(20, 5, replace=False)
+        samples = {f"n{i}": {gauge: rng.random(2).tolist() for gauge in (Gauge.LOAD, Gauge.ENCODER)} for i in some}
+        cluster = observe(arrays, samples, now=1000.0 + 10 * step)
+        observed = arrays.observed
+        assert observed is not None
+        observed.expect(f"pod-{step}", int(some[0]), (0,), 0.7, 1000.0 + 10 * step)
+        arrays.touch(some[:1])
+        cluster = arrays.snapshot()
+        for name in ("live", "genius", "alnair"):
+            plain = evaluate(cluster, ONE, POLICIES[name], all_rows(cluster))
+            remembered = memo.evaluate(cluster, ONE, POLICIES[name]).evaluation
+            assert remembered.score.tolist() == plain.score.tolist()
+            assert remembered.reason.tolist() == plain.reason.tolist()
+
+
+def test_alnair_prefers_large_and_full_nodes() -> None:
+    t4 = ("Tesla-T4", 15360)
+    nodes = {"a": node(A100, A100), "b": node(A100), "c": node(t4)}
+    half, empty = (
+        {Gauge.MEMORY_USED: [20480.0], Gauge.MEMORY_FREE: [20480.0]},
+        {
+            Gauge.MEMORY_USED: [0.0],
+            Gauge.MEMORY_FREE: [15360.0],
+        },
+    )
+    cluster = observed_cluster(nodes, {"b": half, "c": empty})
+    rows = all_rows(cluster)
+    scores = AlnairScore()(cluster, ONE, rows, fit(cluster, ONE, rows))
+    # a: 5*(40*10*2/12) + 10*(2*.25) (unobserved: the mean of .5 and 0), b: 5*(40*10/12) + 10*.5, c: 5*(15*10/12) + 0
+    raw = [5 * 40 * 10 * 2 / 12 + 10 * 0.5, 5 * 40 * 10 / 12 + 10 * 0.5, 5 * 15 * 10 / 12]
+    assert scores == pytest.approx([100, 100 * (raw[1] - raw[2]) / (raw[0] - raw[2]), 0])
+
+
+def test_interference_of_pods_on_one_gpu() -> None:
+    light = interference([0.3, 0.4])
+    assert (light.slowdown, light.saving) == (1.0, 0.5)  # two on one, neither slower
+    heavy = interference([0.9, 0.9])
+    assert heavy.slowdown == pytest.approx(1.8)
+    assert heavy.saving == pytest.approx(1 - 1.8 / 2)
+    assert interference([0.2, 0.2], [0.8, 0.7]).slowdown == pytest.approx(1.5)
+    assert interference([]).slowdown == 1

@@ -1,0 +1,134 @@
+"""The attention actor in NumPy: what it sees, how it pools, the potential that comes out, what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from extender.core.clusters import Floats
+from extender.core.valuenet import attention
+from extender.core.valuenet.features import FEATURES, FEATURES_VERSION
+from extender.core.valuenet.potentials import PotentialError
+from tests.core.valuenet.builders import D, random_attention, random_outlook, random_sight
+from tests.model.builders import random_nodes
+
+
+def pooled_slowly(rows: Floats, count: Floats, embed: Floats, bias: Floats, queries: Floats) -> list[float]:
+    """Each query by loops: sum of count x exp(level) x embedding, by the sum of count x exp(level)."""
+    found = []
+    embedded = [
+        [math.tanh(sum(row[f] * embed[f, h] for f in range(len(row))) + bias[h]) for h in range(len(bias))]
+        for row in rows
+    ]
+    for q in range(queries.shape[1]):
+        weights = [
+            times * math.exp(sum(part[h] * queries[h, q] for h in range(len(bias))) / math.sqrt(len(bias)))
+            for part, times in zip(embedded, count, strict=True)
+        ]
+        for h in range(len(bias)):
+            found.append(sum(w * part[h] for w, part in zip(weights, embedded, strict=True)) / sum(weights))
+    return found
+
+
+def test_pooling_is_a_weighted_mean_for_each_query() -> None:
+    rng = np.random.default_rng(0)
+    rows, count = rng.normal(size=(6, 4)), rng.integers(1, 5, 6).astype(np.float64)
+    embed, bias, queries = rng.normal(size=(4, 3)), rng.normal(size=3), rng.normal(size=(3, 2))
+    assert attention.pooled(rows, count, embed, bias, queries) == pytest.approx(
+        pooled_slowly(rows, count, embed, bias, queries), rel=1e-12
+    )
+
+
+def test_nodes_without_gpus_are_not_seen() -> None:
+    rng = np.random.default_rng(7)
+    nodes = random_nodes(rng, 20)
+    with_gpus = nodes.at(nodes.num_gpus > 0)
+    assert 0 < len(with_gpus.model) < 20
+    outlook = random_outlook(rng)
+    for ours, theirs in zip(attention.sight(nodes, outlook), attention.sight(with_gpus, outlook), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+def test_a_row_that_stands_for_three_nodes_is_three_rows() -> None:
+    rng = np.random.default_rng(1)
+    actor, seen = random_attention(rng), random_sight(rng, 4, 3)
+    often = np.repeat(np.arange(4), [3, 1, 2, 1])
+    one_by_one = seen._replace(nodes=seen.nodes[often], node_count=np.ones(7))
+    grouped = seen._replace(node_count=np.array([3.0, 1.0, 2.0, 1.0]))
+    assert attention.point(grouped, actor) == pytest.approx(attention.point(one_by_one, actor), rel=1e-12)
+
+
+def test_the_order_of_nodes_and_pods_does_not_matter() -> None:
+    rng = np.random.default_rng(2)
+    actor, seen = random_attention(rng), random_sight(rng, 8, 5)
+    order, other = rng.permutation(8), rng.permutation(5)
+    shuffled = seen._replace(
+        nodes=seen.nodes[order],
+        node_count=seen.node_count[order],
+        pods=seen.pods[other],
+        pod_count=seen.pod_count[other],
+    )
+    assert attention.point(shuffled, actor) == pytest.approx(attention.point(seen, actor), rel=1e-12)
+
+
+def test_what_is_seen_changes_the_potential_and_nothing_seen_does_without_attention() -> None:
+    rng = np.random.default_rng(3)
+    actor = random_attention(rng)
+    one, other = random_sight(rng, 6, 3), random_sight(rng, 9, 2)
+    other = other._replace(cluster=one.cluster)
+    assert not np.allclose(attention.point(one, actor), attention.point(other, actor))
+    blind = random_attention(rng, queries=0)
+    assert attention.point(one, blind).tolist() == attention.point(other, blind).tolist()
+
+
+def test_a_point_of_zero_is_where_the_actor_began() -> None:
+    actor = random_attention(np.random.default_rng(4))
+    begun = attention.potential_at(np.zeros(D), actor)
+    assert begun.weights.tolist() == actor.begin[:-1].tolist()
+    assert begun.quantum[0] == pytest.approx(math.exp(actor.begin[-1]))
+    further = attention.potential_at(np.eye(D)[2], actor)
+    assert further.weights[2] == actor.begin[2] + actor.reach[2]
+
+
+def test_no_pods_expected_is_no_fault() -> None:
+    rng = np.random.default_rng(5)
+    seen = random_sight(rng, 3, 0)
+    assert np.isfinite(attention.point(seen, random_attention(rng))).all()
+
+
+def arrays() -> dict[str, Floats]:
+    return dict(random_attention(np.random.default_rng(6))._asdict())
+
+
+def test_arrays_of_a_file_are_an_actor() -> None:
+    given = arrays()
+    actor = attention.attention_of(given, FEATURES_VERSION, FEATURES)
+    assert all(np.array_equal(given[name], array) for name, array in actor._asdict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "reason"),
+    [
+        ("out", None, "has arrays"),
+        ("more", np.zeros(1), "has arrays"),
+        ("out", np.zeros((3, D)), "array out: shape"),
+        ("node_queries", np.zeros(5), "array node_queries: shape"),
+        ("begin", np.full(D, np.nan), "array begin: not all numbers are finite"),
+        ("reach", np.ones(D, np.float32), "array reach: float32 numbers"),
+        ("out", np.full((4, D), 1e308), "not finite"),
+    ],
+)
+def test_what_does_not_match_is_refused(name: str, array: Floats | None, reason: str) -> None:
+    given = arrays()
+    given.pop(name, None)
+    if array is not None:
+        given[name] = array
+    with pytest.raises(PotentialError, match=reason):
+        attention.attention_of(given, FEATURES_VERSION, FEATURES)
+
+
+def test_other_features_are_refused() -> None:
+    with pytest.raises(PotentialError, match="version"):
+        attention.attention_of(arrays(), FEATURES_VERSION + 1, FEATURES)
+    with pytest.raises(PotentialError, match="other features"):
+        attention.attention_of(arrays(), FEATURES_VERSION, FEATURES[1:])

@@ -1,0 +1,101 @@
+"""The learned rank: its scores beside a loop, and what it refuses."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.fragmentation.arrays import Asks, Nodes
+from extender.core.valuenet import potentials
+from extender.core.valuenet.features import FEATURES, FEATURES_VERSION, Outlook, features
+from extender.core.valuenet.potentials import Potential, PotentialError, potential_of
+from model.engine import kernels
+from model.engine.node_scores import book, learned_on
+from model.engine.ranks import Rank
+from tests.core.valuenet.builders import random_outlook, random_potential
+from tests.model.builders import random_asks, random_nodes, twin_scores
+
+SEEDS = st.integers(0, 2**32)
+
+
+def oracle_value(nodes: Nodes, n: int, outlook: Outlook, potential: Potential) -> float:
+    x = features(Nodes(*(column[n : n + 1] for column in nodes)), outlook)[0]  # type: ignore[arg-type]
+    value = math.fsum(x * potential.weights)
+    for h in range(len(potential.out)):
+        level = potential.bias[h] + math.fsum(x * potential.scale * potential.hidden[:, h])
+        value += potential.out[h] * math.tanh(level)
+    return value
+
+
+def oracle_gains(nodes: Nodes, asks: Asks, c: int, n: int, outlook: Outlook, potential: Potential) -> dict[int, float]:
+    """The gain of V by GPU of a share, or by -1."""
+    before = oracle_value(nodes, n, outlook, potential)
+    free, milli = nodes.gpu_free_milli[n].tolist(), int(asks.gpu_milli[c])
+    share = 0 < milli < 1000
+    found = {}
+    for gpu in [g for g, left in enumerate(free) if left >= milli] if share else [-1]:
+        after = nodes.copy()
+        book(after, asks, c, n, gpu)
+        found[gpu] = oracle_value(after, n, outlook, potential) - before
+    return found
+
+
+@given(SEEDS, st.integers(0, 3))
+def test_scores_equal_a_loop_over_nodes_and_gpus(seed: int, num_hidden: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes, asks, outlook = random_nodes(rng, 6), random_asks(rng, 5), random_outlook(rng)
+    potential = random_potential(rng, num_hidden)
+    untouched = nodes.copy()
+    for c in range(5):
+        score, gpu = twin_scores(nodes, asks, c, Rank.NONE, outlook.mix, learned_on(nodes, outlook, potential))
+        fit = kernels.fitting(nodes, asks, c)
+        for n in range(6):
+            if not fit[n]:
+                assert score[n] == -np.inf and gpu[n] == -1
+                continue
+            gains = oracle_gains(nodes, asks, c, n, outlook, potential)
+            best = max(gains.values())
+            # The first of those that gain most, up to the last bits of the sums.
+            assert gpu[n] == next(g for g, gain in gains.items() if gain > best - 1e-7)
+            assert abs(score[n] - math.floor(best / 0.1 + 1e-6)) <= (abs(best / 0.1 + 1e-6) % 1 < 1e-8)
+    assert all(np.array_equal(np.asarray(nodes[i]), np.asarray(untouched[i])) for i in range(len(nodes)))
+
+
+def test_a_quantum_makes_equals() -> None:
+    potential = potentials.linear(np.zeros(len(FEATURES)), 0.5)
+    gains = np.array([-0.1, 0.0, -1e-9, 0.49, 0.5, 0.4999999999])
+    assert potentials.steps(gains, potential).tolist() == [-1, 0, 0, 0, 1, 1]
+
+
+def arrays(**replaced: np.ndarray) -> dict[str, np.ndarray]:
+    return {**random_potential(np.random.default_rng(0))._asdict(), **replaced}
+
+
+@pytest.mark.parametrize(
+    ("given_arrays", "version", "names", "reason"),
+    [
+        (arrays(), FEATURES_VERSION + 1, FEATURES, "features version 3; this program has version 2"),
+        (arrays(), FEATURES_VERSION, FEATURES[::-1], "other features"),
+        ({}, FEATURES_VERSION, FEATURES, "has arrays none"),
+        (arrays(more=np.zeros(1)), FEATURES_VERSION, FEATURES, "has arrays bias, hidden, more"),
+        (arrays(bias=np.zeros(4)), FEATURES_VERSION, FEATURES, r"bias: shape \(4,\)"),
+        (arrays(bias=np.array([0, np.nan, 0])), FEATURES_VERSION, FEATURES, "bias: not all numbers are finite"),
+        (arrays(bias=np.zeros(3, np.float32)), FEATURES_VERSION, FEATURES, "bias: float32"),
+        (arrays(weights=np.full(len(FEATURES), 1e303)), FEATURES_VERSION, FEATURES, "of 1e\\+06 is not finite"),
+        (arrays(quantum=np.zeros(1)), FEATURES_VERSION, FEATURES, "quantum is not above 0"),
+    ],
+)
+def test_what_does_not_belong_here_is_refused(
+    given_arrays: dict[str, np.ndarray], version: int, names: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(PotentialError, match=reason):
+        potential_of(given_arrays, version, names)
+
+
+def test_arrays_of_a_potential_give_it_back() -> None:
+    right = random_potential(np.random.default_rng(0))
+    found = potential_of(right._asdict(), FEATURES_VERSION, FEATURES)
+    for ours, theirs in zip(found, right, strict=True):
+        assert np.array_equal(ours, theirs)

@@ -1,0 +1,46 @@
+"""The package of docs/examples/kerf-example, as pip installs it."""
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from extender.core.policies import installed, registry
+from extender.plugins import managed_resources
+from extender.plugins.registry import plugins
+from tests.docs.pages import DOCS
+
+
+def install_example(folder: Path) -> None:
+    """Install the package into a folder, without a network."""
+    offline = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
+    uv = Path(sys.executable).with_name("uv")
+    where = ("--python", sys.executable, "--target", str(folder))
+    subprocess.run([uv, "pip", "install", *offline, *where, DOCS / "examples" / "kerf-example"], check=True)
+
+
+@contextmanager
+def example_on_path(folder: Path) -> Iterator[None]:
+    """It is where Python looks for packages, and nothing of it is loaded yet, nor afterwards."""
+    known = dict(registry.POLICIES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        _forget()
+        yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kerf_example"]:
+        del sys.modules[name]
+    registry.POLICIES.clear()
+    registry.POLICIES.update(known)
+    _forget()
+
+
+def _forget() -> None:
+    """Let policies and device plugins be looked for again."""
+    installed.forget()
+    for remembered in (plugins, managed_resources.managed_resources, managed_resources.managed_names):
+        remembered.cache_clear()
+    importlib.invalidate_caches()

@@ -1,0 +1,185 @@
+"""The writer's arrays: rows that are used again, growth, and snapshots that never change."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.clusters import Cluster
+from extender.core.resources.nodes import NO_GPUS, GpuUnit, NodeOffer
+from extender.ledger.arrays import ClusterArrays
+from tests.core.builders import node, wholly
+
+T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
+ARRAY_FIELDS = (
+    "row_version",
+    "tie_rank",
+    "unit",
+    "units_per_gpu",
+    "gpu_model",
+    "gpu_memory_mib",
+    "gpu_healthy",
+    "gpu_numa",
+    "gpu_link",
+    "gpu_free_milli",
+    "gpu_free_mib",
+    "mig_installed",
+    "mig_free",
+    "cpu_free_milli",
+    "memory_free_mib",
+    "untracked_units",
+)
+
+
+def test_an_empty_cluster_has_no_rows() -> None:
+    cluster = ClusterArrays().snapshot()
+    assert (cluster.num_nodes, cluster.node_names, dict(cluster.row_of)) == (0, (), {})
+    assert cluster.gpu_idle.shape[0] == 0
+
+
+def test_a_node_is_written_in_full() -> None:
+    arrays = ClusterArrays()
+    row = arrays.set_node("n", node(A100, T4, withheld=1).offer)
+    arrays.set_held(row, wholly(arrays.offer(row), [1]), 1)
+    cluster = arrays.snapshot()
+    assert cluster.row_of == {"n": 0}
+    assert [cluster.models[index].name for index in cluster.gpu_model[0]] == ["a100-sxm4-80gb", "t4"]
+    assert cluster.gpu_memory_mib[0].tolist() == [81920, 15360]
+    assert cluster.gpu_idle[0].tolist() == [True, False]
+    assert (cluster.unit[0], cluster.units_per_gpu[0], cluster.untracked_units[0]) == (GpuUnit.WHOLE, 1, 1)
+
+
+def test_nothing_of_a_new_node_is_free_before_its_holders_are_known() -> None:
+    arrays = ClusterArrays()
+    arrays.set_node("n", node(T4, T4).offer)
+    assert not arrays.snapshot().gpu_idle.any()
+
+
+def test_a_removed_node_leaves_a_row_that_offers_nothing_and_is_used_again() -> None:
+    arrays = ClusterArrays()
+    for name in ("a", "b"):
+        arrays.set_held(arrays.set_node(name, node(T4, T4).offer), {}, 0)
+    arrays.remove_node("a")
+    cluster = arrays.snapshot()
+    assert (cluster.node_names, dict(cluster.row_of)) == (("", "b"), {"b": 1})
+    assert cluster.unit.tolist() == [GpuUnit.NONE, GpuUnit.WHOLE]
+    assert not cluster.gpu_idle[0].any()
+    assert (cluster.gpu_model[0] == -1).all()
+    assert arrays.set_node("c", node(A100).offer) == 0
+    assert arrays.snapshot().node_names == ("c", "b")
+
+
+def test_a_node_that_loses_gpus_leaves_no_traces() -> None:
+    arrays = ClusterArrays()
+    row = arrays.set_node("n", node(T4, T4, T4).offer)
+    arrays.set_held(row, {}, 0)
+    arrays.set_node("n", node(A100).offer)
+    arrays.set_held(row, {}, 0)
+    cluster = arrays.snapshot()
+    assert cluster.gpu_idle[0].tolist() == [True, False, False]
+    assert cluster.gpu_memory_mib[0].tolist() == [81920, 0, 0]
+    assert (cluster.gpu_model[0] >= 0).tolist() == [True, False, False]
+
+
+def test_arrays_grow_in_rows_and_slots() -> None:
+    arrays = ClusterArrays()
+    for number in range(200):
+        arrays.set_held(arrays.set_node(f"n{number}", node(T4).offer), {}, 0)
+    arrays.set_held(arrays.set_node("wide", node(*[T4] * 64).offer), {63: (1000, 15360)}, 0)
+    cluster = arrays.snapshot()
+    assert cluster.gpu_idle.shape == (201, 64)
+    assert cluster.gpu_idle.sum() == 200 + 63
+    assert cluster.units_per_gpu.tolist() == [1] * 201
+
+
+def test_more_holders_than_an_integer_counts_are_still_all_of_the_node() -> None:
+    arrays = ClusterArrays()
+    row = arrays.set_node("n", node(T4).offer)
+    arrays.set_held(row, {}, 2 * (2**31 - 1))
+    assert arrays.snapshot().untracked_units[0] == 2**31 - 1
+
+
+def test_models_keep_their_index() -> None:
+    arrays = ClusterArrays()
+    arrays.set_node("a", node(T4).offer)
+    before = arrays.snapshot()
+    arrays.remove_node("a")
+    arrays.set_node("b", node(A100, T4).offer)
+    after = arrays.snapshot()
+    assert after.models[: len(before.models)] == before.models
+    assert after.gpu_model[0].tolist() == [1, 0]
+
+
+def test_ties_are_ranked_by_name() -> None:
+    arrays = ClusterArrays()
+    for name in ("c", "a", "b"):
+        arrays.set_node(name, NO_GPUS)
+    assert arrays.snapshot().tie_rank.tolist() == [2, 0, 1]
+
+
+def test_a_snapshot_costs_nothing_while_nothing_moves() -> None:
+    arrays = ClusterArrays()
+    row = arrays.set_node("n", node(T4).offer)
+    arrays.set_held(row, {}, 0)
+    first = arrays.snapshot()
+    arrays.set_held(row, {}, 0)
+    assert arrays.snapshot() is first
+
+
+def test_only_the_row_that_changed_has_a_new_version() -> None:
+    arrays = ClusterArrays()
+    rows = [arrays.set_node(name, node(T4).offer) for name in ("a", "b")]
+    before = arrays.snapshot()
+    arrays.set_held(rows[1], {}, 0)
+    after = arrays.snapshot()
+    assert (after.row_version > before.version).tolist() == [False, True]
+    assert after.version > before.version
+
+
+def test_what_moves_rarely_is_shared_between_snapshots() -> None:
+    arrays = ClusterArrays()
+    row = arrays.set_node("n", node(T4).offer)
+    before = arrays.snapshot()
+    arrays.set_held(row, {}, 0)
+    after = arrays.snapshot()
+    assert after.gpu_model is before.gpu_model
+    assert after.gpu_free_milli is not before.gpu_free_milli
+
+
+@pytest.mark.parametrize("name", ARRAY_FIELDS)
+def test_a_snapshot_cannot_be_written(name: str) -> None:
+    arrays = ClusterArrays()
+    arrays.set_node("n", node(T4).offer)
+    array = getattr(arrays.snapshot(), name)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 0
+
+
+def copied(cluster: Cluster) -> dict[str, object]:
+    arrays = {name: getattr(cluster, name).tolist() for name in ARRAY_FIELDS}
+    return {**arrays, "row_of": dict(cluster.row_of), "names": cluster.node_names, "models": cluster.models}
+
+
+OFFERS = st.sampled_from([NO_GPUS, node(T4).offer, node(A100, T4).offer, node(*[T4] * 3).offer])
+NAMES = st.sampled_from(["a", "b", "c"])
+
+
+@given(st.lists(st.tuples(NAMES, OFFERS | st.none(), st.sets(st.integers(0, 2)), st.integers(0, 3)), max_size=20))
+def test_no_later_change_reaches_a_snapshot(
+    changes: list[tuple[str, NodeOffer | None, set[int], int]],
+) -> None:
+    arrays = ClusterArrays()
+    taken: list[tuple[Cluster, dict[str, object]]] = []
+    for name, offer, held, untracked in changes:
+        if offer is not None:
+            row = arrays.set_node(name, offer)
+            arrays.set_held(row, wholly(offer, {index for index in held if index < len(offer.gpus)}), untracked)
+        elif name in arrays.row_of:
+            arrays.remove_node(name)
+        cluster = arrays.snapshot()
+        taken.append((cluster, copied(cluster)))
+    for cluster, state in taken:
+        assert copied(cluster) == state
+    versions = [cluster.version for cluster, _ in taken]
+    assert versions == sorted(versions)
+    assert all(np.all(cluster.row_version <= cluster.version) for cluster, _ in taken)

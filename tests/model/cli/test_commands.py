@@ -1,0 +1,101 @@
+"""The simulator's commands: figures, messages, exit statuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from extender.cli.main import app
+from model.simulations.baselines import BASELINES
+from tests.model.builders import write_openb
+from tests.model.cli.calls import kerf
+
+
+def simulate(directory: Path, *arguments: str) -> dict[str, object]:
+    """The figures of `kerf simulate openb` on the small trace."""
+    target = directory / "figures.json"
+    result = kerf("simulate", "openb", "--traces", directory, "--trace", "small", *arguments, "--json", target)
+    assert result.exit_code == 0, result.output
+    figures: dict[str, object] = json.loads(target.read_text())
+    return figures
+
+
+@pytest.mark.parametrize("policy", BASELINES)
+def test_simulate_openb(tmp_path: Path, policy: str) -> None:
+    figures = simulate(write_openb(tmp_path), "--seed", "3", "--policy", policy)
+    assert (figures["trace"], figures["seed"], figures["policy"]) == ("small", 3, policy)
+    allocation = figures["allocation"]
+    assert isinstance(allocation, dict)
+    assert set(allocation) == {"100", "130"}
+    assert figures["decisions_per_s"]
+
+
+def test_equal_seeds_give_equal_figures(tmp_path: Path) -> None:
+    write_openb(tmp_path)
+    first, second = (simulate(tmp_path, "--policy", "random", "--seed", "9") for _ in range(2))
+    # How fast it was is no result.
+    assert {**first, "decisions_per_s": 0} == {**second, "decisions_per_s": 0}
+    assert {**simulate(tmp_path, "--policy", "random", "--seed", "10"), "seed": 9, "decisions_per_s": 0} != {
+        **first,
+        "decisions_per_s": 0,
+    }
+
+
+def test_simulate_live(tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    write_openb(tmp_path)
+    given = ("simulate", "live", "--traces", tmp_path, "--trace", "small", "--seeds", "1001,1002", "--nodes", "6")
+    target = tmp_path / "figures.json"
+    result = kerf(*given, "--weights", "0, 8", "--json", target)
+    assert result.exit_code == 0, result.output
+    runs = json.loads(target.read_text())["weights"]
+    assert {name: len(rows) for name, rows in runs.items()} == {"0": 2, "8": 2}
+    assert all(fast <= held for row in runs["8"] for fast, held in zip(row["effective"], row["allocated"], strict=True))
+    refused = kerf(*given, "--weights", "0,much")
+    assert refused.exit_code == 2
+    assert "--weights 0,much: write numbers from 0 on, as in 0,2,8" in refused.output
+
+
+def test_figures_on_standard_output_are_alone_there(tmp_path: Path) -> None:
+    write_openb(tmp_path)
+    result = kerf("simulate", "openb", "--traces", tmp_path, "--trace", "small", "--json", "-")
+    assert json.loads(result.stdout)["trace"] == "small"
+
+
+def test_a_folder_with_an_openb_folder_will_do(tmp_path: Path) -> None:
+    write_openb(tmp_path / "openb")
+    result = CliRunner().invoke(app, ["simulate", "openb", "--trace", "small"], env={"KERF_TRACES": str(tmp_path)})
+    assert result.exit_code == 0, result.output
+    assert "allocation 100" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trace", "other"], "there are small"),
+        (["--policy", "best"], "no policy 'best'"),
+        (["--engine", "abacus"], "'abacus'"),
+        (["--json", "/nowhere/x.json"], "/nowhere/x.json"),
+    ],
+    ids=["trace", "policy", "engine", "target"],
+)
+def test_faults_are_told(tmp_path: Path, arguments: list[str], message: str) -> None:
+    write_openb(tmp_path)
+    result = kerf("simulate", "openb", "--traces", tmp_path, "--trace", "small", *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_verify_published_tells_differences(tmp_path: Path) -> None:
+    write_openb(tmp_path)
+    table = tmp_path / "published_allocation.csv"
+    table.write_text("trace,policy,seed,alloc_at_100,alloc_at_130\nsmall,FGD,7,1.0,99.0\n")
+    result = kerf("verify", "published", "--traces", tmp_path)
+    assert result.exit_code == 1
+    assert "0 of 1 runs equal" in result.output
+    assert kerf("verify", "published", "--traces", tmp_path, "--seed", "8").exit_code == 2
+    table.write_text("trace,policy,seed,alloc_at_100,alloc_at_130\nsmall,FGD,7,1.0,nan\n")
+    result = kerf("verify", "published", "--traces", tmp_path)
+    assert 'line 2, column alloc_at_130: "nan"' in result.output.replace("\n", "")

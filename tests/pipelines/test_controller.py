@@ -1,0 +1,190 @@
+"""The pipelines' controller against an API server of a test's own: what fails is tried again, and holds up nobody."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.kube.client import ApiError, UnreachableError
+from extender.pipelines.controller import PipelineController
+from extender.pipelines.specs import Pipeline
+
+Manifest = dict[str, Any]
+
+
+class Api:
+    """Pipelines and Jobs; tells nobody of what is written, as a watch that lags."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Manifest] = {}
+        self.pipelines: dict[str, Manifest] = {}
+        self.errors: dict[str, Exception] = {}
+        """What a call fails with whose path or body has a text."""
+        self.tried = 0
+
+    def _fail(self, text: str) -> None:
+        for part, error in self.errors.items():
+            if part in text:
+                raise error
+
+    async def get(self, path: str, query: object = None) -> bytes:
+        return msgspec.json.encode(self.jobs[path.rpartition("/")[2]])
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        self._fail(path + body.decode())
+        made = msgspec.json.decode(body, type=Manifest)
+        name = made["metadata"]["name"]
+        if "dryRun=All" in path:
+            self.tried += 1
+        elif name in self.jobs:
+            raise ApiError(409, "AlreadyExists", name)
+        else:
+            made["metadata"]["uid"] = f"uid-{name}"
+            self.jobs[name] = made
+        return msgspec.json.encode(made)
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        self._fail(path)
+        asked = msgspec.json.decode(body, type=Manifest)
+        if "/jobs/" in path:
+            self.jobs[path.rpartition("/")[2]]["spec"] |= asked["spec"]
+            return b"{}"
+        pipeline = self.pipelines[path.split("/")[-2]]
+        if asked["metadata"]["resourceVersion"] != pipeline["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", "the object has been modified")
+        pipeline["metadata"]["resourceVersion"] += "+"
+        pipeline["status"] = asked["status"]
+        return msgspec.json.encode(pipeline)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.api = Api()
+        self.controller = PipelineController(
+            self.api,  # type: ignore[arg-type]
+            clock=lambda: self.now,
+            wall_clock=lambda: 0.0,
+            standby=lambda: "",
+        )
+
+    def create(self, name: str, *stages: str) -> None:
+        steps = [{"name": "x", "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}]
+        made = {
+            "metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": "1"},
+            "spec": {"stages": [{"name": stage, "steps": steps} for stage in stages]},
+        }
+        self.api.pipelines[name] = made
+        self.controller.pipelines.upsert(msgspec.convert(made, Pipeline))
+
+    def rounds(self, later_s: float = 0.0, count: int = 4) -> None:
+        self.now += later_s
+        for _ in range(count):
+            asyncio.run(self.controller.run_round())
+
+    def finish(self, job: str) -> None:
+        from extender.pipelines.jobs import Job
+
+        self.api.jobs[job]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+        self.controller.jobs.upsert(msgspec.convert(self.api.jobs[job], Job))
+
+    def status(self, name: str) -> Manifest:
+        found: Manifest = self.api.pipelines[name].get("status", {})
+        return found
+
+
+def test_from_acceptance_to_success() -> None:
+    rig = Rig()
+    rig.create("p", "a", "b")
+    rig.rounds()
+    assert rig.api.tried == 2  # every Job, once, before the first runs
+    assert list(rig.api.jobs) == ["p-a-x-1"]
+    rig.finish("p-a-x-1")
+    rig.rounds()
+    rig.finish("p-b-x-1")
+    rig.rounds()
+    assert rig.status("p")["phase"] == "Succeeded"
+    assert rig.api.tried == 2
+    assert rig.controller.num_by_phase() == {"Succeeded": 1}
+
+
+@pytest.mark.parametrize("where", ["dryRun=All", "jobs{", "/status"])
+@pytest.mark.parametrize("error", [UnreachableError("cut"), ApiError(500, "", "broken"), RuntimeError("a fault")])
+def test_whatever_fails_is_tried_again_and_holds_up_nobody(where: str, error: Exception) -> None:
+    rig = Rig()
+    rig.create("bad", "a")
+    rig.api.errors = {where: error}
+    rig.rounds()
+    rig.api.errors = {}
+    rig.create("good", "a")
+    rig.rounds()
+    assert rig.status("good")["phase"] == "Running"  # at once; the other one waits for its second try
+    assert not rig.status("bad")
+    rig.rounds(60.0)
+    assert rig.status("bad")["phase"] == "Running"
+    assert sorted(rig.api.jobs) == ["bad-a-x-1", "good-a-x-1"]
+
+
+def test_a_job_that_is_somebody_elses_is_not_taken_for_the_step() -> None:
+    rig = Rig()
+    rig.api.jobs["p-a-x-1"] = {"metadata": {"name": "p-a-x-1", "uid": "other"}, "spec": {}}
+    rig.create("p", "a")
+    rig.rounds()
+    assert not rig.status("p")
+    del rig.api.jobs["p-a-x-1"]  # the garbage collector has come to it
+    rig.rounds(2.0)
+    assert rig.status("p")["phase"] == "Running"
+    assert rig.api.jobs["p-a-x-1"]["metadata"]["ownerReferences"][0]["uid"] == "uid-p"
+
+
+def test_a_job_that_the_watch_has_not_told_of_is_not_made_twice() -> None:
+    rig = Rig()
+    rig.create("p", "a")
+    rig.rounds()
+    job = rig.api.jobs["p-a-x-1"]
+    rig.controller.jobs.keep(set(), 0.0)  # as after a restart whose list is older
+    rig.rounds()
+    assert rig.api.jobs == {"p-a-x-1": job}
+
+
+def test_a_status_of_an_older_version_is_not_written_over_a_newer_one() -> None:
+    rig = Rig()
+    rig.create("p", "a")
+    rig.api.pipelines["p"]["metadata"]["resourceVersion"] = "2"  # cancelled, say: the watch will tell
+    rig.rounds()
+    assert not rig.status("p")
+    rig.controller.pipelines.upsert(msgspec.convert(rig.api.pipelines["p"], Pipeline))
+    rig.rounds()
+    assert rig.status("p")["phase"] == "Running"
+
+
+def test_a_template_that_the_api_server_refuses_ends_the_pipeline_before_it_began() -> None:
+    rig = Rig()
+    rig.api.errors = {"dryRun=All": ApiError(422, "Invalid", "spec.template: no")}
+    rig.create("p", "a")
+    rig.rounds()
+    status = rig.status("p")
+    assert (status["phase"], status["conditions"][0]["message"]) == (
+        "Failed",
+        "spec.stages[0].steps[0]: spec.template: no",
+    )
+    rig.api.errors = {}
+    rig.rounds(3600.0)
+    assert not rig.api.jobs
+
+
+def test_a_job_of_another_namespace_that_names_a_pipeline_as_its_owner_says_nothing_of_it() -> None:
+    from extender.pipelines.jobs import Job
+
+    rig = Rig()
+    rig.create("p", "a")
+    rig.rounds()
+    forged = msgspec.json.decode(msgspec.json.encode(rig.api.jobs["p-a-x-1"]), type=Manifest)
+    forged["metadata"] |= {"namespace": "another", "uid": "forged"}
+    forged["metadata"]["labels"]["kerf.dev/pipeline-attempt"] = "9"
+    forged["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    rig.controller.jobs.upsert(msgspec.convert(forged, Job))
+    rig.rounds()
+    assert rig.status("p")["phase"] == "Running"
+    assert "suspend" not in rig.api.jobs["p-a-x-1"]["spec"]

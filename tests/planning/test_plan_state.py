@@ -1,0 +1,102 @@
+"""A plan books what a live placement books: the same GPUs, as much of each, and so the same nodes for the next pod."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.core.clusters import Cluster
+from extender.kube import objects
+from extender.kube.objects import Node
+from extender.planning.plan_state import PlanState
+from extender.queueing.node_view import view_of
+from extender.queueing.pods.batches import plan_pod
+from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.queueing.pods.restrictions import Kinds
+from tests.ledger.builders import node_manifest
+from tests.plugins.rigs import A, B, Rig, asking, gpushare_node, hami_node
+
+Manifest = dict[str, Any]
+
+hami_shares = st.builds(
+    lambda percent, cores, count: {
+        "nvidia.com/gpu": str(count),
+        "nvidia.com/gpumem-percentage": str(percent),
+        **({"nvidia.com/gpucores": str(cores)} if cores else {}),
+    },
+    st.sampled_from([10, 25, 33, 50, 60, 99, 100]),
+    st.sampled_from([0, 20, 60, 100]),
+    st.integers(1, 2),
+)
+hami_sizes = st.builds(
+    lambda mib, cores: {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(mib), "nvidia.com/gpucores": str(cores)},
+    st.sampled_from([1, 4000, 9000, 16000]),
+    st.sampled_from([0, 30, 100]),
+)
+whole_gpus = st.builds(lambda count: {"nvidia.com/gpu": str(count)}, st.integers(1, 2))
+gpushare_sizes = st.builds(lambda units: {"aliyun.com/gpu-mem": str(units)}, st.integers(1, 16))
+annotated = st.fixed_dictionaries(
+    {}, optional={"kerf.dev/gpu-share": st.just("0.5"), "kerf.dev/gpu-memory-each": st.sampled_from(["1Gi", "9000"])}
+)
+asks = st.one_of(hami_shares, hami_sizes, whole_gpus, gpushare_sizes)
+
+
+def cluster_nodes() -> list[Manifest]:
+    return [
+        hami_node("h-0", (A, 16000), (B, 24000), count=100),
+        hami_node("h-1", ("GPU-c", 15360), count=100),
+        gpushare_node("s-0", 2, 16),
+        node_manifest("w-0", 2),
+    ]
+
+
+def booked(cluster: Cluster) -> dict[str, list[Any]]:
+    arrays = (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.untracked_units)
+    return {name: [array[row].tolist() for array in arrays] for name, row in cluster.row_of.items()}
+
+
+def assert_planned_as_placed(nodes: list[Manifest], pods: list[Manifest]) -> None:
+    rig = Rig(*nodes)
+    described: list[Node] = [decode_node(manifest) for manifest in nodes]
+    kinds = Kinds()
+    batch = [plan_pod(decode_pod(manifest), kinds) for manifest in pods]
+    state = PlanState(view_of(rig.ledger.snapshot(rig.clock()), described, kinds), batch)
+    for position, manifest in enumerate(pods):
+        placement = rig.filter(manifest)
+        row = state.best_row(position)
+        assert (None if row is None else state.cluster.node_names[row]) == placement.node
+        if row is not None:
+            assert state.put(position, row) == placement.decision.gpus
+        assert booked(state.cluster) == booked(rig.ledger.snapshot(rig.clock()))
+
+
+def pod(number: int, resources: dict[str, str], annotations: dict[str, str]) -> Manifest:
+    return asking(f"p{number}", resources, annotations=annotations)
+
+
+def test_three_shares_of_60_percent_need_three_gpus_in_a_plan_too() -> None:
+    resources = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "60"}
+    pods = [pod(number, resources, {}) for number in range(3)]
+    assert_planned_as_placed([hami_node("h", (A, 16000), (B, 16000))], pods)
+
+
+@pytest.mark.parametrize("percent", ["60", "50"])
+def test_of_unlike_gpus_a_percentage_fills_the_same_one(percent: str) -> None:
+    resources = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": percent}
+    assert_planned_as_placed([hami_node("h", (A, 16000), (B, 24000))], [pod(n, resources, {}) for n in range(4)])
+
+
+@given(pods=st.lists(st.tuples(asks, annotated), min_size=1, max_size=12))
+def test_a_plan_books_what_a_live_placement_books(pods: list[tuple[dict[str, str], dict[str, str]]]) -> None:
+    readable = []
+    for number, (resources, annotations) in enumerate(pods):
+        manifest = pod(number, resources, annotations)
+        try:
+            plan_pod(decode_pod(manifest), Kinds())
+        except ValueError:
+            continue  # contradicts itself: nobody places it
+        msgspec.convert(manifest, objects.Pod)
+        readable.append(manifest)
+    assert_planned_as_placed(cluster_nodes(), readable)

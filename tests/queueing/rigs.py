@@ -1,0 +1,195 @@
+"""A queue on a cluster of a test's own, and the API server that it writes to."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from extender.core.resources.requests import GpuRequest
+from extender.kube.client import ApiError, ClusterError
+from extender.kube.objects import Node, Pod
+from extender.kube.watches.feeds import WatchHub
+from extender.ledger.ledger import Ledger
+from extender.queueing.controller import QueueController
+from extender.queueing.options import Options
+from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.scheduling.placer import Placer, PodIdentity
+
+Manifest = dict[str, Any]
+
+
+GATES = [{"name": "kerf.dev/queue"}]
+
+
+class Api:
+    """Pods as an API server has them; writes are told at once to the controller, unless `deaf`."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Manifest] = {}
+        self.told: Callable[[Pod], None] = lambda pod: None
+        self.deaf = False
+        self.fail: Callable[[str, str], ClusterError | None] = lambda name, part: None
+        self.order: list[str] = []
+        """Pods in the order in which their gates were opened."""
+
+    async def get(self, path: str, query: object = None) -> bytes:
+        if path.endswith("/pods"):
+            return msgspec.json.encode({"items": list(self.pods.values())})
+        if (pod := self.pods.get(path.rpartition("/pods/")[2])) is not None:
+            return msgspec.json.encode(pod)
+        raise ApiError(404, "NotFound", path)
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        name, _, part = path.partition("/pods/")[2].partition("/")
+        error = self.fail(name, part)
+        if error is not None:
+            raise error
+        pod, asked = self.pods[name], msgspec.json.decode(body, type=Manifest)
+        for key, value in asked["metadata"].get("annotations", {}).items():
+            pod["metadata"]["annotations"][key] = value
+            if value is None:
+                del pod["metadata"]["annotations"][key]
+        if part == "status":
+            changed = pod["status"] | asked.get("status", {})
+            pod["status"] = {key: value for key, value in changed.items() if value is not None}
+        elif "spec" in asked:
+            pod["spec"] |= asked["spec"]
+            self.order.append(name)
+        if not self.deaf:
+            self.told(decode_pod(pod))
+        return b"{}"
+
+
+class Rig:
+    """A controller without its reflectors: the test tells it what the watch would."""
+
+    def __init__(self, api: Api | None = None, **options: Any) -> None:
+        self.now = 1000.0
+        self.api = api or Api()
+        self.ledger = Ledger(reservation_ttl_s=30.0)
+        clock = lambda: self.now  # noqa: E731 - a clock
+        self.placer = Placer(self.ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
+        self.standby = ""
+        self.takes_more: Callable[[GpuRequest], bool] = lambda request: False
+        self.why_refused: Callable[[PodIdentity], str] = lambda pod: ""
+        self.queue = QueueController(
+            self.api,  # type: ignore[arg-type]
+            WatchHub(self.api, clock),  # type: ignore[arg-type]
+            self.ledger,
+            self.placer,
+            Options(**options),
+            clock=clock,
+            wall_clock=clock,
+            standby=lambda: self.standby,
+            mirror_fault=lambda: "",
+            takes_more=lambda request: self.takes_more(request),  # noqa: PLW0108 - tests change it
+            why_refused=lambda pod: self.why_refused(pod),  # noqa: PLW0108
+        )
+        for reflector in self.queue.reflectors.values():
+            reflector.num_lists = 1
+        self.api.told = self.queue.backlog.upsert
+
+    def node(self, name: str, gpus: int, **labels: str) -> None:
+        allocatable = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": str(gpus)}
+        metadata = {"name": name, "uid": name, "labels": labels}
+        node: Node = decode_node({"metadata": metadata, "status": {"allocatable": allocatable}})
+        self.ledger.upsert_node(node)
+        self.queue.nodes.upsert(node)
+
+    def pod(self, name: str, gpus: int, created: str = "", **annotations: str) -> None:
+        found = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        manifest = {
+            "metadata": {
+                **{"name": name, "namespace": "ns", "uid": name, "annotations": found},
+                "creationTimestamp": created,
+            },
+            "spec": {
+                "schedulingGates": GATES,
+                "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus, "cpu": 1}}}],
+            },
+            "status": {"phase": "Pending"},
+        }
+        self.api.pods[name] = manifest
+        self.queue.backlog.upsert(decode_pod(manifest))
+
+    def told(self, name: str) -> None:
+        """The watch tells of a pod as it is now."""
+        self.queue.backlog.upsert(decode_pod(self.api.pods[name]))
+
+    def bind(self, name: str) -> None:
+        """kube-scheduler follows the nomination."""
+        pod = self.api.pods[name]
+        pod["spec"]["nodeName"] = pod["status"]["nominatedNodeName"]
+        self.ledger.upsert_pod(decode_pod(pod), self.now)
+        self.queue.backlog.remove(decode_pod(pod))
+
+    def round(self, later_s: float = 0.1) -> None:
+        self.now += later_s
+        asyncio.run(self.queue.run_round())
+
+    def refuse(self, name: str, message: str = "0/1 nodes are available") -> None:
+        """kube-scheduler finds no node for a pod; Kerf's filter, asked about it, gives back what it held."""
+        refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        self.api.pods[name]["status"] = {"phase": "Pending", "conditions": [refusal]}
+        self.ledger.release(name)
+        self.queue.backlog.upsert(decode_pod(self.api.pods[name]))
+
+    def remove_node(self, name: str) -> None:
+        self.ledger.remove_node(name)
+        self.queue.nodes.remove(decode_node({"metadata": {"name": name, "uid": name}}))
+
+    def node_of(self, name: str) -> str:
+        """Where a pod is nominated, "" while its gate is closed."""
+        pod = self.api.pods[name]
+        return "" if pod["spec"]["schedulingGates"] else str(pod["status"].get("nominatedNodeName", ""))
+
+    def note(self, name: str, key: str = "skipped") -> str:
+        return str(self.api.pods[name]["metadata"]["annotations"].get(f"kerf.dev/{key}", ""))
+
+
+class SlowApi(Api):
+    """Answers about one pod when it may."""
+
+    def __init__(self, slow: str) -> None:
+        super().__init__()
+        self.slow = slow
+        self.may = asyncio.Event()
+        self.asked: list[tuple[str, str]] = []
+        """Pod and part of each write, as they came."""
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        name, _, part = path.partition("/pods/")[2].partition("/")
+        self.asked.append((name, part))
+        for _ in range(100):  # while others are looked at
+            await asyncio.sleep(0)
+        if name == self.slow:
+            await self.may.wait()
+        return await super().patch(path, body)
+
+
+async def nominating() -> tuple[SlowApi, Rig]:
+    """Pod "slow", as the write of its nomination is on its way."""
+    api = SlowApi("slow")
+    rig = Rig(api=api)
+    rig.node("n", 1)
+    rig.pod("slow", 1)
+    await rig.queue.begin_round()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return api, rig
+
+
+def lost(**options: Any) -> Rig:
+    """A pod was let go for a node that vanished, and the other one is taken."""
+    rig = Rig(**options)
+    for name, node in (("runs", "a"), ("p", "b")):
+        rig.node(node, 1)
+        rig.pod(name, 1)
+        rig.round()
+        assert rig.node_of(name) == node
+        if name == "runs":
+            rig.bind(name)
+    rig.remove_node("b")
+    rig.refuse("p")
+    return rig

@@ -1,0 +1,109 @@
+"""A binder on a cluster in memory, and the ways in which an API server fails."""
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from extender.kube import objects
+from extender.kube.client import ApiError, UnreachableError
+from extender.kube.events import EventRecorder
+from extender.kube.memory import Manifest, MemoryCluster
+from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.ledger.ledger import ClaimState, Ledger
+from extender.plugins.kerf import (
+    GPUS,
+)
+from extender.plugins.pods import read_pod_request
+from extender.scheduling.binding.binder import Binder, BindError
+from extender.scheduling.placer import Placer, PodIdentity
+from tests.ledger.builders import TTL_S, Clock, FaultyTransport, node_manifest, open_fence, pod_manifest
+
+TIMEOUT = UnreachableError("POST: timed out")
+
+
+CONFLICT = ApiError(409, "Conflict", "already assigned")
+
+
+SERVER_ERROR = ApiError(500, "InternalError", "etcdserver: request timed out")
+
+
+NOT_FOUND = ApiError(404, "NotFound", 'pods "p" not found')
+
+
+FORBIDDEN = ApiError(403, "Forbidden", "no")
+
+
+def annotated_node(name: str, *uuids: str) -> Manifest:
+    """A node whose GPUs Kerf's own annotation names."""
+    gpus = [{"index": index, "uuid": uuid} for index, uuid in enumerate(uuids)]
+    return {"kind": "Node", "metadata": {"name": name, "uid": name, "annotations": {GPUS: json.dumps(gpus)}}}
+
+
+class Rig:
+    """A binder on a cluster in memory: nodes "n" (2 T4) and "m" (2 T4), pod "p" as given."""
+
+    def __init__(self, pod: Manifest | None = None) -> None:
+        self.clock = Clock()
+        self.cluster = MemoryCluster([node_manifest("n", 2), node_manifest("m", 2)])
+        self.transport = FaultyTransport(self.cluster)
+        self.ledger = Ledger(reservation_ttl_s=TTL_S)
+        self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
+        self.events = EventRecorder(self.transport)
+        self.fence = open_fence()
+        self.binder = Binder(
+            self.transport, self.ledger, self.placer, self.events, self.clock, self.fence, lambda: 1_800_000_000.0
+        )
+        self.cluster.apply(pod or pod_manifest("p", 1, uid="u"))
+        self.identity = PodIdentity("default", "p", "u")
+        self.sync()
+
+    def sync(self) -> None:
+        """What the watch would tell."""
+        for path, take in ((NODES_PATH, self._take_node), (PODS_PATH, self._take_pod)):
+            for item in msgspec.json.decode(asyncio.run(self.cluster.get(path)))["items"]:
+                take(item)
+
+    def _take_node(self, item: Manifest) -> None:
+        self.ledger.upsert_node(msgspec.convert(item, objects.Node))
+
+    def _take_pod(self, item: Manifest) -> None:
+        self.ledger.upsert_pod(msgspec.convert(item, objects.Pod), self.clock())
+
+    def filter(self, *nodes: str) -> None:
+        """What filter does with the pod: decide, reserve, remember."""
+        pod = msgspec.convert(self.cluster.pod("default", "p"), objects.Pod)
+        request = read_pod_request(pod)
+        self.placer.remember(self.identity, request)
+        self.fence.note(pod.metadata)
+        if request.gpus:
+            policy = self.placer.policy_of(request)
+            self.placer.reserve(self.placer.place(self.identity, request.gpus, policy, nodes or ["m", "n"]))
+
+    def bind(self, node: str = "n", fault: str = "") -> None:
+        asyncio.run(self.binder.bind(self.identity, node, fault))
+
+    def fail(self, node: str = "n", fault: str = "") -> str:
+        with pytest.raises(BindError) as raised:
+            self.bind(node, fault)
+        return str(raised.value)
+
+    def settle(self) -> None:
+        asyncio.run(self.binder.settler.settle_round())
+
+    def free(self, node: str) -> set[int]:
+        cluster = self.ledger.snapshot(self.clock())
+        row = cluster.row_of[node]
+        return {index for index, free in enumerate(cluster.gpu_idle[row].tolist()) if free}
+
+    def state(self) -> ClaimState | None:
+        claim = self.ledger.claim("u")
+        return claim.state if claim else None
+
+    def paths(self) -> list[str]:
+        return [f"{verb} {path.rpartition('/')[2]}" for verb, path, _ in self.transport.calls]
+
+    def bindings(self) -> list[Any]:
+        return [msgspec.json.decode(body) for _, path, body in self.transport.calls if path.endswith("/binding")]

@@ -1,0 +1,192 @@
+"""Rejected pods are woken when they fit, and only then."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.plugins.holdings import Holding, Part
+from extender.scheduling.placer import PodIdentity
+from extender.scheduling.waking.waker import WOKEN
+from tests.ledger.builders import pod_object, until
+from tests.scheduling.waking.rigs import RefusingTransport, Rig
+
+
+def test_a_pod_that_fits_is_woken_by_a_patch_of_its_status() -> None:
+    rig = Rig()
+    rig.reject()
+    assert rig.woken(0.2) == ["p"]
+    ((verb, path, body),) = rig.transport.calls
+    assert (verb, path) == ("PATCH", "/api/v1/namespaces/default/pods/p/status")
+    assert msgspec.json.decode(body) == {"metadata": {"uid": "uid-p", "annotations": {WOKEN: "1"}}}
+    assert rig.waker.num_woken == 1
+
+
+def test_a_pod_that_fits_nowhere_sleeps_until_it_does() -> None:
+    rig = Rig()
+    rig.reject(gpus=2)
+    rig.ledger.upsert_pod(pod_object("rival", 1, node="n"), 0.0)
+    assert rig.woken(1.0) == []
+    rig.ledger.remove_pod("uid-rival")
+    assert rig.woken() == ["p"]
+
+
+def test_waits_double_up_to_a_minute() -> None:
+    rig = Rig()
+    rig.reject()
+    for wait_s in [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0]:
+        assert rig.woken(wait_s - 0.01) == []
+        assert rig.woken(0.02) == ["p"]
+
+
+def test_a_new_rejection_gives_the_scheduler_its_time_again() -> None:
+    rig = Rig()
+    rig.reject()
+    assert rig.woken(0.2) == ["p"]
+    rig.clock.now += 0.3
+    rig.reject()
+    assert rig.woken(0.3) == []
+    assert rig.woken(0.1) == ["p"]
+
+
+def test_higher_priority_is_woken_first_then_who_waits_longest() -> None:
+    rig = Rig()
+    for name, priority in (("old", 0), ("urgent", 5), ("new", 0)):
+        rig.reject(name, priority=priority)
+        rig.clock.now += 0.01
+    assert rig.woken(1.0) == ["urgent", "old", "new"]
+
+
+def test_a_round_wakes_so_many_and_the_next_goes_on() -> None:
+    rig = Rig()
+    for number in range(25):
+        rig.reject(f"p{number}")
+    assert len(rig.woken(0.2)) == 20
+    assert len(rig.woken()) == 5
+
+
+def test_a_pod_that_is_placed_is_left_alone() -> None:
+    rig = Rig()
+    rig.reject()
+    rig.waker.placed("uid-p")
+    rig.waker.placed("uid-p")
+    assert (rig.woken(1.0), rig.waker.num_waiting) == ([], 0)
+
+
+def test_a_pod_that_somebody_else_bound_is_left_alone() -> None:
+    rig = Rig()
+    rig.reject()
+    rig.ledger.upsert_pod(pod_object("p", 1, node="n"), rig.clock())
+    assert (rig.woken(1.0), rig.waker.num_waiting) == ([], 0)
+
+
+def test_a_pod_that_kube_scheduler_no_longer_asks_about_is_forgotten() -> None:
+    rig = Rig()
+    rig.reject(gpus=3)
+    rig.woken(900.0)
+    assert rig.waker.num_waiting == 1
+    rig.woken(0.1)
+    assert rig.waker.num_waiting == 0
+
+
+def test_a_pod_without_a_uid_is_nobodys() -> None:
+    rig = Rig()
+    rig.waker.rejected(PodIdentity("default", "p", ""), PodRequest(GpuRequest(1)))
+    assert rig.waker.num_waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "waiting"),
+    [
+        pytest.param(ApiError(404, "NotFound", ""), 0, id="gone"),
+        pytest.param(ApiError(422, "Invalid", ""), 0, id="another pod of that name"),
+        pytest.param(ApiError(403, "Forbidden", ""), 1, id="forbidden"),
+        pytest.param(UnreachableError("refused"), 1, id="unreachable"),
+    ],
+)
+def test_a_refused_wake(error: ClusterError, waiting: int) -> None:
+    rig = Rig(transport=RefusingTransport(error=error))
+    rig.reject()
+    assert rig.woken(0.2) == ["p"]
+    assert (rig.waker.num_woken, rig.waker.num_waiting) == (0, waiting)
+
+
+def test_rounds_run_in_the_background_until_the_stop() -> None:
+    rig = Rig()
+    rig.reject()
+    rig.clock.now += 1.0
+
+    async def run() -> None:
+        rig.waker.start()
+        await until(lambda: rig.waker.num_woken)
+        await rig.waker.stop()
+
+    asyncio.run(run())
+    assert rig.transport.inner.pod("default", "p")["metadata"]["annotations"] == {WOKEN: "1"}
+
+
+def test_to_stop_what_never_started_is_nothing() -> None:
+    asyncio.run(Rig().waker.stop())
+
+
+def test_who_waits_on_is_told_why_once_and_again_when_that_has_changed() -> None:
+    rig = Rig()
+    why = {"uid-p": "1 x needs 4 GPUs, best here: 2 installed"}
+    rig.why = lambda pod: why.get(pod.uid, "")
+    rig.reject(gpus=4)
+    assert rig.explained(59.9) == []
+    assert rig.explained(0.1) == ["pending: 1 x needs 4 GPUs, best here: 2 installed"]
+    ((verb, path, _),) = rig.transport.calls
+    assert (verb, path) == ("PATCH", "/api/v1/namespaces/default/pods/p/status")
+    assert rig.waker.num_woken == 0
+    assert rig.explained(301.0) == [], "nothing has changed"
+    why["uid-p"] = "x" * 5_000
+    assert rig.explained(299.0) == [], "each write makes kube-scheduler ask again"
+    assert rig.explained(2.0) == [f"pending: {'x' * 991}"]
+
+
+def test_an_explanation_that_was_not_written_is_tried_again() -> None:
+    rig = Rig()
+    rig.why = lambda pod: "no room"
+    rig.transport.error = UnreachableError("gone")
+    rig.reject(gpus=4)
+    assert rig.explained(60.0) == ["pending: no room"]
+    rig.transport.error = None
+    assert rig.explained(300.0) == ["pending: no room"]
+    assert rig.explained(300.0) == []
+
+
+def test_one_is_told_in_a_round() -> None:
+    rig = Rig()
+    rig.why = lambda pod: "no room"
+    for name in ("p", "q"):
+        rig.reject(name, gpus=4)
+    assert [len(rig.explained(after_s)) for after_s in (60.0, 0.0, 0.0)] == [1, 1, 0]
+
+
+def test_who_is_about_to_get_a_node_is_not_told_that_he_is_pending() -> None:
+    rig = Rig()
+    rig.why = lambda pod: "no room"
+    rig.reject(gpus=4)
+    rig.clock.now += 59.0
+    rig.ledger.reserve("uid-p", "n", Holding(2, (Part(0), Part(1))), rig.clock())
+    assert rig.explained(1.0) == []
+    rig.ledger.release("uid-p")
+    assert rig.explained() == ["pending: no room"]
+
+
+def test_many_kinds_of_one_namespace_hold_nobody_elses_up() -> None:
+    rig = Rig()
+    for number in range(300):
+        request = PodRequest(GpuRequest(3 + number), priority=1_000)
+        rig.waker.rejected(PodIdentity("hostile", f"h{number}", f"uid-h{number}"), request)
+    rig.reject(gpus=2)
+    assert rig.woken(1.0) == ["p"]
+    looks = rig.placer.looks
+    assert len(looks) <= 16
+    for _ in range(300 // 15):
+        rig.woken(0.25)
+    looks = rig.placer.looks
+    assert {request.gpus.count for request in looks if request.gpus} >= set(range(3, 303))  # and everybody's turn comes

@@ -1,0 +1,212 @@
+"""HTTPS with certificates on both sides, and files that are replaced while it runs."""
+
+import selectors
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from extender.settings.load import SettingsError, load_settings
+from tests.api import bodies
+from tests.api.bodies import pod
+from tests.api.certificates import Authority
+from tests.api.processes import Server, demo, request
+from tests.api.services import Answer
+
+BODY = bodies.args(pod(gpus=2), ["h100-0", "a100-0", "t4-0", "cpu-0"])
+REFUSALS = (ssl.SSLError, ConnectionError, HTTPException)
+
+
+class Files:
+    """The files that a server is told of, as they are replaced."""
+
+    def __init__(self, folder: Path, authority: Authority) -> None:
+        folder.mkdir()
+        self._paths = [folder / name for name in ("tls.crt", "tls.key", "ca.crt")]
+        self.replace(authority)
+
+    def replace(self, authority: Authority) -> None:
+        """A new certificate and key from an authority, and its CA for clients."""
+        for source, path in zip((*authority.issue("server"), authority.certificate), self._paths, strict=True):
+            new = path.with_suffix(".new")
+            shutil.copyfile(source, new)
+            new.replace(path)
+
+    def garble(self) -> None:
+        """What a reader sees in the middle of a copy."""
+        self._paths[0].write_text("-----BEGIN CERTIFICATE-----\n")
+
+    def arguments(self, *names: str) -> list[str]:
+        """Settings of a server."""
+        return [
+            part
+            for name, path in zip(("tls_cert_file", "tls_key_file", "tls_client_ca_file"), self._paths, strict=True)
+            if name in names
+            for part in ("--set", f"server.{name}={path}")
+        ]
+
+    def mutual(self) -> list[str]:
+        """Settings of a server that wants certificates."""
+        return self.arguments("tls_cert_file", "tls_key_file", "tls_client_ca_file")
+
+
+@contextmanager
+def connection(server: Server, context: ssl.SSLContext) -> Iterator[HTTPSConnection]:
+    """A connection of its own."""
+    found = HTTPSConnection("127.0.0.1", server.port, timeout=20, context=context)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def call(server: Server, context: ssl.SSLContext, method: str, path: str, body: bytes | None = None) -> Answer:
+    """One request on a connection of its own."""
+    with connection(server, context) as found:
+        return request(found, method, path, body)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "first", "first")
+
+
+@pytest.fixture
+def files(tmp_path: Path, authority: Authority) -> Files:
+    return Files(tmp_path / "mounted", authority)
+
+
+def test_verbs_are_for_clients_with_a_certificate(tmp_path: Path, authority: Authority, files: Files) -> None:
+    with demo(tmp_path / "log", files.mutual()) as process:
+        server = Server(process, tmp_path / "log")
+        nobody, somebody = authority.client(), authority.client(authority.issue("kube-scheduler"))
+        server.wait_for(lambda: call(server, nobody, "GET", "/readyz").status == 200)  # a kubelet has none
+        assert call(server, somebody, "POST", "/filter", BODY).json()["Error"] == ""
+        with connection(server, somebody) as kept:
+            for _ in range(2):
+                assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+        for verb in ("filter", "prioritize", "bind"):
+            answer = call(server, nobody, "POST", f"/{verb}", BODY)
+            assert answer.status == 403
+            assert answer.json()["Error"].startswith("a client certificate is required")
+        for webhook in ("mutate", "gate"):  # the API server shows none
+            assert call(server, nobody, "POST", f"/{webhook}", b"{}").json()["response"]["allowed"] is True
+        stranger = Authority(tmp_path / "stranger", "stranger").issue("kube-scheduler")
+        with pytest.raises(REFUSALS):
+            call(server, authority.client(stranger), "POST", "/bind", BODY)
+        with pytest.raises(REFUSALS), server.connection() as plain:
+            request(plain, "POST", "/bind", BODY)
+        assert "Traceback" not in server.log
+
+
+def test_replaced_files_are_taken_over_by_new_connections(tmp_path: Path, authority: Authority, files: Files) -> None:
+    second = Authority(tmp_path / "second", "second")
+    before, after = authority.client(authority.issue("client")), second.client(second.issue("client"))
+    with demo(tmp_path / "log", files.mutual()) as process:
+        server = Server(process, tmp_path / "log")
+        with connection(server, before) as kept:
+            server.wait_for(lambda: request(kept, "GET", "/readyz").status == 200)
+            files.garble()
+            assert call(server, before, "POST", "/filter", BODY).status == 200, "what is no certificate changes nothing"
+            files.replace(second)
+            assert call(server, after, "POST", "/filter", BODY).json()["Error"] == ""
+            with pytest.raises(REFUSALS):
+                call(server, before, "POST", "/filter", BODY)  # neither does the client trust the server any more
+            distrusted = second.client(authority.issue("client"))
+            with pytest.raises(REFUSALS):
+                call(server, distrusted, "POST", "/filter", BODY)
+            assert request(kept, "POST", "/filter", BODY).json()["Error"] == "", "a connection that is open stays"
+        assert "new certificates are in use" in server.log
+        assert "changed certificates could not be loaded" in server.log
+        assert "Traceback" not in server.log
+
+
+def test_https_without_client_certificates(tmp_path: Path, authority: Authority, files: Files) -> None:
+    with demo(tmp_path / "log", files.arguments("tls_cert_file", "tls_key_file")) as process:
+        server = Server(process, tmp_path / "log")
+        client = authority.client()
+        server.wait_for(lambda: call(server, client, "GET", "/readyz").status == 200)
+        assert call(server, client, "POST", "/filter", BODY).json()["Error"] == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        (("tls_cert_file",), "tls_cert_file and tls_key_file go together"),
+        (("tls_client_ca_file",), "tls_client_ca_file needs tls_cert_file and tls_key_file"),
+    ],
+)
+def test_half_of_the_settings_is_said_so(names: tuple[str, ...], fault: str) -> None:
+    with pytest.raises(SettingsError, match=fault):
+        load_settings(flags={f"server.{name}": "/file" for name in names})
+
+
+def test_files_that_are_no_certificates_are_said_so(tmp_path: Path, files: Files) -> None:
+    files.garble()
+    with demo(tmp_path / "log", files.mutual()) as process:
+        assert process.wait(timeout=30) == 1
+    log = (tmp_path / "log").read_text()
+    assert "tls.crt" in log
+    assert "Traceback" not in log
+
+
+@contextmanager
+def silent(server: Server) -> Iterator[list[socket.socket]]:
+    """Forty connections that say nothing."""
+    with ExitStack() as opened:
+        yield [
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20)) for _ in range(40)
+        ]
+
+
+def wait_for_ends(connections: list[socket.socket], num: int) -> None:
+    """Wait until the server has closed that many, in any order: under load it may take them in another than ours."""
+    with selectors.DefaultSelector() as opened:
+        for one in connections:
+            opened.register(one, selectors.EVENT_READ)
+        while len(connections) - len(opened.get_map()) < num:
+            for key, _ in opened.select(timeout=20.0) or pytest.fail(f"fewer than {num} have ended"):
+                with suppress(ConnectionError):
+                    assert cast(socket.socket, key.fileobj).recv(1) == b""
+                opened.unregister(key.fileobj)
+
+
+def test_connections_without_a_handshake_are_counted_and_closed_in_time(
+    tmp_path: Path, authority: Authority, files: Files
+) -> None:
+    few = ["server.request_s=5", "server.max_connections=12", "server.max_connections_each=8"]
+    with demo(tmp_path / "log", [*files.mutual(), *(part for one in few for part in ("--set", one))]) as process:
+        server = Server(process, tmp_path / "log")
+        nobody, somebody = authority.client(), authority.client(authority.issue("kube-scheduler"))
+        server.wait_for(lambda: call(server, nobody, "GET", "/readyz").status == 200)
+        with connection(server, somebody) as kept:
+            assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+            first = kept.sock
+            with silent(server) as opened:
+                began = time.monotonic()
+                wait_for_ends(opened, 32)
+                assert time.monotonic() - began < 4.0, "they made room before their time was over"
+                assert call(server, nobody, "GET", "/readyz").status == 200
+                assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+                wait_for_ends(opened, 40)
+                assert time.monotonic() - began < 15.0, "asyncio's own limit is a minute"
+            assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
+            assert kept.sock is first
+        assert "Traceback" not in server.log
+
+
+def test_connections_without_a_handshake_hold_up_no_end(tmp_path: Path, files: Files) -> None:
+    with demo(tmp_path / "log", [*files.mutual(), "--set", "server.request_s=60"]) as process:
+        server = Server(process, tmp_path / "log")
+        server.wait_for(lambda: "listening on" in server.log)
+        with silent(server):
+            process.terminate()
+            assert process.wait(timeout=20) == 0
+        assert "Traceback" not in server.log

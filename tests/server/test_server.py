@@ -1,0 +1,271 @@
+"""A real process on a real socket: start, bodies that are too large or cut off, and a stop that cuts nothing off."""
+
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.api import bodies
+from tests.api.bodies import pod
+from tests.api.processes import Server, demo, ready_demo, request
+
+MIB = 1024 * 1024
+BODY = bodies.args(pod(gpus=2), ["h100-0", "a100-0", "t4-0", "cpu-0"])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A demo that takes bodies of up to 1 MiB."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    with ready_demo(log, "server.max_body_mib=1") as found:
+        yield found
+
+
+def test_the_demo_answers(server: Server) -> None:
+    assert server.get("/healthz").json() == {"status": "ok"}
+    assert server.get("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert b"\nkerf_cache_lists_total 2.0\n" in server.get("/metrics").content  # one mirror, started once
+    assert server.get("/docs").status == 200
+    assert server.get("/nothing").status == 404
+    with server.connection() as connection:
+        answer = request(connection, "POST", "/filter", BODY)
+        assert len(answer.json()["NodeNames"]) == 1
+        assert "server" not in answer.headers
+        assert request(connection, "GET", "/filter").status == 405
+
+
+def test_a_connection_is_kept_longer_than_kube_scheduler_keeps_it(server: Server) -> None:
+    with server.connection() as connection:
+        for _ in range(3):
+            assert "connection" not in request(connection, "POST", "/filter", BODY).headers
+        assert connection.sock is not None  # http.client gives it up when the server closes
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["Content-Length", "chunked"])
+def test_a_body_over_the_limit_is_refused_and_the_connection_goes_on(server: Server, chunked: bool) -> None:
+    body = BODY + b" " * (3 * MIB)
+    with server.connection() as connection:
+        answer = request(connection, "POST", "/filter", (piece for piece in (body, b" ")) if chunked else body)
+        assert answer.status == 200
+        assert answer.json()["Error"] == "the request body is larger than 1 MiB (setting server.max_body_mib)"
+        assert request(connection, "POST", "/filter", BODY).json()["Error"] == ""
+
+
+def has_read(raw: socket.socket) -> bool:
+    """Whether a server of this machine has taken in all that was sent to it: nothing waits in its socket."""
+    theirs, ours = (f":{address[1]:04X}" for address in (raw.getpeername(), raw.getsockname()))
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return any(
+        found[1].endswith(theirs) and found[2].endswith(ours) and found[4].endswith(":00000000") for found in sockets
+    )
+
+
+def lets_in(server: Server) -> bool:
+    """Whether it takes new connections."""
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5):
+            return True
+    except ConnectionError:
+        return False
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+def test_a_caller_that_goes_away_in_the_middle_is_nothing_special(server: Server, verb: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (verb.encode(), len(BODY)))
+        raw.sendall(BODY[:100])
+        server.wait_for(lambda: has_read(raw))
+    assert server.get("/readyz").status == 200
+    assert "ERROR" not in server.log
+
+
+HALVES = [
+    b"",
+    b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Le",
+    b"POST /gate HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n{",
+    b"\r\n",
+    b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    + BODY
+    + b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n",
+]
+
+
+@pytest.fixture(scope="module")
+def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A demo that waits half a second for a request, and has few connections."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    few = ["server.request_s=0.5", "server.max_connections=12", "server.max_connections_each=8"]
+    with ready_demo(log, *few) as found:
+        yield found
+
+
+@pytest.mark.parametrize("half", HALVES, ids=["nothing", "half a head", "half a body", "a blank line", "half a second"])
+def test_a_request_that_does_not_come_in_is_waited_for_no_longer(small_server: Server, half: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", small_server.port), timeout=20) as raw:
+        raw.sendall(half)
+        while raw.recv(65536):  # answers to what came in whole
+            pass
+
+
+def test_a_head_without_end_is_not_read_to_its_end(small_server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", small_server.port), timeout=20) as raw, pytest.raises(OSError):
+        raw.sendall(b"GET / HTTP/1.1\r\n")
+        for _ in range(2000):
+            raw.sendall(b"x: " + b"y" * 1000 + b"\r\n")
+
+
+def test_who_opens_many_connections_locks_nobody_out(small_server: Server) -> None:
+    with small_server.connection() as scheduler:
+        assert request(scheduler, "POST", "/filter", BODY).status == 200
+        first = scheduler.sock
+        opened = [socket.create_connection(("127.0.0.1", small_server.port)) for _ in range(40)]
+        for one in opened:
+            one.sendall(HALVES[2])
+        for _ in range(3):
+            assert request(scheduler, "POST", "/filter", BODY).status == 200
+        assert scheduler.sock is first
+        assert small_server.get("/readyz").status == 200
+        for one in opened:
+            one.close()
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/gate"])
+def test_webhooks_take_small_bodies(server: Server, path: str) -> None:
+    with server.connection() as connection:
+        answer = request(connection, "POST", path, b" " * (5 * MIB))
+    assert answer.json()["response"]["warnings"] == [
+        "kerf: the request body is larger than 4 MiB (setting webhook.max_body_mib)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"POST /filter HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
+    ids=["TLS", "half a line", "Content-Length"],
+)
+def test_what_is_no_http_is_refused(server: Server, junk: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw:
+        raw.sendall(junk)
+        assert raw.recv(4096).startswith(b"HTTP/1.1 400 ")
+    assert server.get("/readyz").status == 200
+
+
+def test_a_port_in_use_is_said_so(server: Server, tmp_path: Path) -> None:
+    with demo(tmp_path / "log", port=server.port) as process:
+        status = process.wait(timeout=30)
+    log = (tmp_path / "log").read_text()
+    assert status not in (0, -signal.SIGTERM)
+    assert f"error while attempting to bind on address ('127.0.0.1', {server.port}): " in log
+    assert "address already in use" in log
+    assert "Traceback" not in log
+
+
+# Stopping
+
+
+class Caller(threading.Thread):
+    """kube-scheduler under load: one request after the other on a connection that is kept alive."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self.statuses: list[int] = []
+        self.fault: Exception | None = None
+        self.told_to_close = False
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Call until told to stop; a connection that the server wants closed is opened anew."""
+        try:
+            while not self.stop.is_set():
+                with self._server.connection() as connection:
+                    self._use(connection)
+        except Exception as error:
+            self.fault = error
+
+    def _use(self, connection: HTTPConnection) -> None:
+        while not self.stop.is_set():
+            answer = request(connection, "POST", "/filter", BODY)
+            self.statuses.append(answer.status)
+            assert answer.json()["Error"] == ""
+            if answer.headers.get("connection") == "close":
+                self.told_to_close = True
+                return
+
+
+def test_a_stop_under_load_cuts_no_request_off(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with demo(log, ["--set", "server.drain_s=1.5"]) as process:
+        server = Server(process, log)
+        callers = [Caller(server) for _ in range(3)]
+        with server.connection() as idle:
+            server.wait_for(lambda: request(idle, "GET", "/readyz").status == 200)
+            for caller in callers:
+                caller.start()
+            server.wait_for(lambda: all(len(caller.statuses) > 20 for caller in callers))
+
+            server.terminate()
+            terminated = time.monotonic()
+            # Not ready at once, and still answering: that is the time in which callers are led elsewhere.
+            server.wait_for(lambda: server.get("/readyz").status == 503, limit_s=1.4)
+            assert server.get("/readyz").json() == {"status": "shutting down"}
+            server.wait_for(lambda: all(caller.told_to_close for caller in callers), limit_s=1.4)
+            for caller in callers:
+                caller.stop.set()
+            for caller in callers:
+                caller.join(timeout=10)
+            while time.monotonic() < terminated + 1.2:
+                assert server.get("/readyz").status == 503
+                time.sleep(0.05)  # all the while
+
+            assert server.wait() == 0
+        assert [caller.fault for caller in callers] == [None, None, None]
+        assert {status for caller in callers for status in caller.statuses} == {200}
+        assert "Traceback" not in server.log
+        assert "ERROR" not in server.log
+
+
+def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
+    with ready_demo(tmp_path / "log", "server.drain_s=0.1") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
+            raw.sendall(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY))
+            raw.sendall(BODY[:100])
+            server.wait_for(lambda: has_read(raw))
+            server.terminate()
+            server.wait_for(lambda: not lets_in(server))  # the drain time is over
+            raw.sendall(BODY[100:])
+            answer = b""
+            while chunk := raw.recv(65536):
+                answer += chunk
+        head, _, content = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert b"connection: close" in head.lower()
+        assert len(json.loads(content)["NodeNames"]) == 1
+        assert server.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_second_signal_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    with ready_demo(tmp_path / "log", "server.drain_s=60") as server:
+        server.terminate()
+        server.wait_for(lambda: server.get("/readyz").status == 503)
+        server.process.send_signal(number)
+        assert server.process.wait(timeout=5) == 0
+
+
+def test_pages_that_are_open_hold_up_no_end(tmp_path: Path) -> None:
+    with ready_demo(tmp_path / "log") as server:
+        with server.connection() as connection:
+            connection.request("GET", "/live")
+            stream = connection.getresponse()
+            assert stream.readline() == b"event: begin\n"
+            server.terminate()
+            rest = stream.read()  # until the chunk that ends the answer: one that is cut off raises IncompleteRead
+        assert b"event: tick\n" in rest
+        assert server.wait() == 0

@@ -1,0 +1,117 @@
+"""The reading process: arrays come out of it as they went in, and whatever it does ends in time."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from extender.core.observations import Gauge
+from extender.telemetry.errors import ReaderError, SourceError
+from extender.telemetry.reader.process import ReaderProcess
+from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access, Command
+from tests.telemetry.exporters import V4_8, Gpu, Node, dcgm_page
+from tests.telemetry.servers import serving
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+async def wait_until_gone(pid: int) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_refresh_comes_through_whole() -> None:
+    nodes = [
+        Node(f"n{host}", [Gpu(number, load=number / 8, uuid=f"{host}-{number}") for number in range(8)])
+        for host in range(120)
+    ]
+    pages = {f"/{node.name}": dcgm_page(node, V4_8).encode() for node in nodes}
+
+    async def read() -> None:
+        reader = ReaderProcess(60)
+        with serving(lambda path, *_: (200, pages[path])) as server:
+            command = Command(EXPORTERS, [server.url + path for path in pages])
+            reading = await reader.read(command)
+            assert len(reading.inventory.hosts) == 120
+            assert len(reading.inventory.uuids) == 960  # more than one frame of them
+            loads = reading.values[Gauge.LOAD]
+            for index, uuid in enumerate(reading.inventory.uuids):
+                host, _, number = uuid.partition("-")
+                assert reading.inventory.hosts[reading.inventory.host_idx[index]].names == (f"n{host}",)
+                assert loads[index] == pytest.approx(round(int(number) / 8 * 100) / 100)
+            assert np.allclose(reading.age_s, 0, atol=1)
+            again = await reader.read(command)
+            assert again.inventory is reading.inventory  # nothing was told twice
+            assert len(again.values[Gauge.LOAD]) == 960
+            assert 0 < again.report.rss_mib < 500
+        await reader.close()
+
+    asyncio.run(read())
+
+
+def test_a_fault_leaves_the_process_running() -> None:
+    async def read() -> None:
+        reader = ReaderProcess(60)
+        with serving(lambda *_: (503, b"")) as server:
+            with pytest.raises(SourceError, match="503"):
+                await reader.read(Command(PROMETHEUS, [server.url]))
+            pid = reader.pid
+            with pytest.raises(SourceError, match="503"):
+                await reader.read(Command(PROMETHEUS, [server.url]))
+            assert reader.pid == pid
+        await reader.close()
+        assert reader.pid is None
+
+    asyncio.run(read())
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_ended_and_started_anew() -> None:
+    async def read() -> None:
+        reader = ReaderProcess(60)
+        page = (GOLDEN / "dcgm-exporter-4.8.prom").read_bytes()
+        with serving(lambda path, *_: (200, page) if path == "/good" else None) as server:
+            good = Command(EXPORTERS, [f"{server.url}/good"])
+            await reader.read(good)
+            first = reader.pid
+            assert first is not None
+            reader.max_s = 0.5
+            with pytest.raises(ReaderError, match="did not finish"):
+                await reader.read(Command(PROMETHEUS, [server.url], access=Access(timeout_s=50)))
+            await wait_until_gone(first)
+            reader.max_s = 60
+            reading = await reader.read(good)
+            assert len(reading.inventory.hosts) == 1
+        await reader.close()
+
+    asyncio.run(read())
+
+
+def test_a_process_that_is_killed_is_started_anew() -> None:
+    async def read() -> None:
+        reader = ReaderProcess(60)
+        page = (GOLDEN / "dcgm-exporter-4.8.prom").read_bytes()
+        with serving(lambda *_: (200, page)) as server:
+            command = Command(EXPORTERS, [server.url])
+            await reader.read(command)
+            assert reader.pid is not None
+            pid = reader.pid
+            os.kill(pid, 9)
+            await wait_until_gone(pid)
+            try:
+                reading = await reader.read(command)
+            except ReaderError:  # its end was not noticed before the command was sent
+                reading = await reader.read(command)
+            assert reader.pid != pid
+            assert len(reading.inventory.hosts) == 1
+        await reader.close()
+
+    asyncio.run(read())

@@ -1,0 +1,96 @@
+"""Finding Prometheus among the Services of a cluster, and the exporters' pods."""
+
+import asyncio
+import json
+from typing import Any
+
+from extender.kube.client import ApiError, Query
+from extender.telemetry.sources.discovery import find_exporters, find_prometheus
+
+
+class Server:
+    """An API server with some Services and pods, found by one label selector each."""
+
+    def __init__(self, objects: dict[str, list[dict[str, Any]]], error: ApiError | None = None) -> None:
+        self._objects = objects
+        self._error = error
+
+    async def get(self, path: str, query: Query | None = None) -> bytes:
+        if self._error:
+            raise self._error
+        items = self._objects.get((query or {}).get("labelSelector", ""), [])
+        return json.dumps({"items": items}).encode()
+
+
+def service(name: str, *ports: tuple[str, int]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "monitoring"},
+        "spec": {"clusterIP": "None", "ports": [{"name": port, "port": number} for port, number in ports]},
+    }
+
+
+def found(server: Any) -> tuple[list[str], str]:
+    return asyncio.run(find_prometheus(server))
+
+
+def test_the_operators_service_goes_first() -> None:
+    """G12: Prometheus is found in the cluster."""
+    operated = service("prometheus-operated", ("http-web", 9090), ("grpc", 10901))
+    named = service("prometheus-server", ("http", 80))
+    server = Server({"operated-prometheus=true": [operated], "": [named, service("web", ("http", 80))]})
+    assert found(server) == (["http://prometheus-operated.monitoring.svc:9090"], "")
+
+
+def test_a_service_is_known_by_its_name_when_labels_say_nothing() -> None:
+    server = Server({"": [service("web", ("http", 80)), service("prometheus-server", ("http", 80))]})
+    assert found(server) == (["http://prometheus-server.monitoring.svc:80"], "")
+
+
+def test_ports_of_others_that_speak_its_api() -> None:
+    selector = "app.kubernetes.io/name in (prometheus,thanos-query,vmsingle)"
+    server = Server(
+        {selector: [service("thanos-query", ("grpc", 10901), ("http", 10902)), service("vm", ("http", 8429))]}
+    )
+    assert found(server) == (
+        ["http://thanos-query.monitoring.svc:10902", "http://vm.monitoring.svc:8429"],
+        "",
+    )
+
+
+def test_no_right_to_list_services_is_told() -> None:
+    addresses, fault = found(Server({}, ApiError(403, "Forbidden", "services is forbidden")))
+    assert addresses == []
+    assert "Services can't be listed: 403 Forbidden" in fault
+    assert found(Server({}, ApiError(404, "NotFound", ""))) == ([], "")
+
+
+def test_exporters_are_known_by_name_and_address() -> None:
+    pod = {
+        "metadata": {"name": "dcgm-exporter-abc", "namespace": "gpu"},
+        "spec": {"nodeName": "n1"},
+        "status": {"podIP": "10.1.0.7"},
+    }
+    server: Any = Server({"app.kubernetes.io/name in (dcgm-exporter,nvidia-dcgm-exporter)": [pod]})
+    assert asyncio.run(find_exporters(server)) == {"dcgm-exporter-abc": "n1", "10.1.0.7": "n1"}
+
+
+def test_who_takes_an_exporters_name_or_address_for_his_pod_moves_no_samples() -> None:
+    def exporter(name: str, namespace: str, day: int, node: str, address: str) -> dict[str, Any]:
+        metadata = {"name": name, "namespace": namespace, "creationTimestamp": f"2026-01-0{day}T00:00:00Z"}
+        return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"podIP": address}}
+
+    pods = [
+        exporter("dcgm-exporter-abc", "gpu", 2, "n1", "10.1.0.7"),
+        exporter("dcgm-exporter-abc", "hostile", 3, "n2", "10.2.0.1"),
+        exporter("10.1.0.7", "hostile", 4, "n2", "10.2.0.2"),
+        exporter("10.0.0.1", "hostile", 1, "n2", "10.1.0.7"),  # an address of n1, and one that the exporter has by now
+    ]
+    selector = "app.kubernetes.io/name in (dcgm-exporter,nvidia-dcgm-exporter)"
+    for listed in (pods, pods[::-1]):
+        server: Any = Server({selector: listed})
+        assert asyncio.run(find_exporters(server)) == {
+            "dcgm-exporter-abc": "n1",
+            "10.1.0.7": "n1",
+            "10.2.0.1": "n2",
+            "10.2.0.2": "n2",
+        }

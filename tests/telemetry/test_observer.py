@@ -1,0 +1,290 @@
+"""The observer: samples land in the right GPU's place, age there, and never look fresher than they are."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from extender.core.clusters import Cluster
+from extender.core.observations import Gauge, Observations, SampleState
+from extender.kube import objects
+from extender.ledger.ledger import Ledger
+from extender.ledger.observed import SampleTimes
+from extender.telemetry.errors import SourceError
+from extender.telemetry.matching import Directory
+from extender.telemetry.observer import Finders, Observer, Wanted
+from extender.telemetry.series import Host
+from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access
+from extender.telemetry.status import State
+from tests.api.services import Clock
+from tests.telemetry.feeds import FakeFeed
+
+TIMES = SampleTimes(fresh_s=90, forget_s=900, warmup_s=45)
+
+
+class World:
+    """A ledger of some nodes, a source, and the observer between them."""
+
+    def __init__(self, nodes: Mapping[str, int], wanted: Wanted | None = None) -> None:
+        self.clock = Clock()
+        self.feed = FakeFeed(self.clock)
+        self.ledger = Ledger(reservation_ttl_s=30)
+        self.prometheus: tuple[list[str], str] = [], ""
+        self.exporters: dict[str, str] = {}
+
+        async def find_prometheus() -> tuple[list[str], str]:
+            return self.prometheus
+
+        async def find_exporters() -> dict[str, str]:
+            return self.exporters
+
+        finders = Finders(find_prometheus, find_exporters)
+        wanted = wanted or Wanted(addresses=("http://prometheus",), times=TIMES)
+        self.observer = Observer(wanted, self.feed, finders, self.ledger, self.clock)
+        self.ledger.arrays.observe(wanted.times)
+        for name, num_gpus in nodes.items():
+            self.add(name, num_gpus)
+
+    def add(self, name: str, num_gpus: int, address: str = "") -> None:
+        node = objects.Node(
+            objects.Metadata(name=name),
+            objects.NodeStatus(
+                {"nvidia.com/gpu": str(num_gpus)}, [objects.NodeAddress("InternalIP", address)] if address else None
+            ),
+        )
+        self.ledger.upsert_node(node)
+        self.observer.node_changed(node)
+
+    def round(self, **gauges: Sequence[float]) -> None:
+        """One round; loads are given by node."""
+        if gauges:
+            self.feed.gauges = {name.replace("_", "-"): {Gauge.LOAD: loads} for name, loads in gauges.items()}
+        asyncio.run(self.observer.round())
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.ledger.snapshot(self.clock.now)
+
+    @property
+    def observed(self) -> Observations:
+        observed = self.cluster.observed
+        assert observed is not None
+        return observed
+
+    def loads(self, name: str) -> list[float]:
+        return [float(load) for load in self.observed.gauge(Gauge.LOAD)[self.cluster.row_of[name]]]
+
+    def state(self, name: str) -> SampleState:
+        return SampleState(int(self.observed.state[self.cluster.row_of[name]]))
+
+
+def test_samples_land_on_their_gpus() -> None:
+    world = World({"a": 2, "b": 2, "c": 2})
+    world.round(b=[0.25, 0.5], a=[0.75, 1.0])
+    assert world.loads("a") == [0.75, 1.0]
+    assert world.loads("b") == [0.25, 0.5]
+    assert np.isnan(world.loads("c")).all()
+    assert [world.state(name) for name in "abc"] == [SampleState.FRESH, SampleState.FRESH, SampleState.MISSING]
+    assert world.observer.status.state is State.OK
+
+
+def test_only_rows_that_changed_get_a_new_version() -> None:
+    world = World({"a": 1, "b": 1})
+    world.round(a=[0.5], b=[0.5])
+    before = world.cluster
+    world.clock.now += 15
+    world.round(a=[0.75], b=[0.5])
+    after = world.cluster
+    assert after.version > before.version
+    assert after.row_version[after.row_of["a"]] > before.version
+    assert after.row_version[after.row_of["b"]] <= before.version
+
+
+def test_samples_grow_stale_then_missing_and_stale_ones_are_neutral() -> None:
+    """G11: every sample carries its age."""
+    world = World({"a": 1})
+    world.round(a=[0.5])
+    version = world.cluster.version
+    world.feed.fault = SourceError("gone")
+    world.clock.now += TIMES.fresh_s + 1
+    world.round()
+    assert world.state("a") is SampleState.STALE
+    assert np.isnan(world.loads("a")).all()
+    assert world.cluster.row_version[0] > version  # remembered scores are worked out again
+    assert world.observer.status.state is State.DEGRADED
+    assert world.observer.fault() == "gone"
+    world.clock.now += TIMES.forget_s
+    world.round()
+    assert world.state("a") is SampleState.MISSING
+    world.feed.fault = None
+    world.round(a=[0.25])
+    assert world.loads("a") == [0.25]
+    assert world.observer.fault() == ""
+
+
+def test_old_samples_never_look_fresh() -> None:
+    world = World({"a": 1, "b": 1})
+    world.feed.ages = {"a": 91.0}
+    world.round(a=[0.5], b=[0.5])
+    assert world.state("a") is SampleState.STALE
+    assert np.isnan(world.loads("a")).all()
+    assert world.state("b") is SampleState.FRESH
+    world.clock.now += 30
+    world.feed.ages = {"a": 0.0, "b": 100.0}  # a lagging replica must not take the place of what is newer
+    world.round(a=[0.6], b=[0.9])
+    assert world.loads("a") == pytest.approx([0.6])
+    assert world.loads("b") == [0.5]
+
+
+def test_ages_that_are_not_told_or_in_the_future_are_not_trusted() -> None:
+    world = World({"a": 1, "b": 1, "c": 1})
+    world.feed.ages = {"a": float("nan"), "b": -60.0, "c": -1.0}
+    world.round(a=[0.5], b=[0.5], c=[0.5])
+    assert world.state("a") is SampleState.MISSING
+    assert world.state("b") is SampleState.MISSING
+    assert world.state("c") is SampleState.FRESH
+    assert "from the future" in world.observer.fault()
+
+
+def test_a_metric_that_never_comes_back_is_gone() -> None:
+    world = World({"a": 1})
+    world.feed.gauges = {"a": {Gauge.LOAD: [0.5], Gauge.POWER: [100.0]}}
+    world.round()
+    world.feed.gauges = {"a": {Gauge.POWER: [100.0]}}
+    world.clock.now += 15
+    world.round()
+    assert np.isnan(world.loads("a")).all()
+    assert world.observed.gauge(Gauge.POWER)[0, 0] == 100
+
+
+def test_a_node_is_found_by_exporter_pod_and_by_address() -> None:
+    world = World({"a": 1})
+    world.add("b", 1, address="10.0.0.2")
+    world.add("c", 1, address="10.0.0.3")
+    world.exporters = {"dcgm-exporter-x7z": "a"}
+    world.feed.gauges = {"dcgm-exporter-x7z": {Gauge.LOAD: [0.5]}}
+    world.round()
+    assert world.loads("a") == [0.5]
+
+    world.feed.gauges = {"elsewhere": {Gauge.LOAD: [0.25]}}
+    world.feed.instances = {"elsewhere": "10.0.0.3:9400"}
+    world.round()
+    assert world.loads("c") == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("names", "instance", "node"),
+    [
+        (("elsewhere",), "10.0.0.3:9400", "c"),
+        (("B",), "10.0.0.3:9400", "b"),  # a name goes first
+        (("elsewhere", "a"), "10.0.0.3:9400", "a"),
+        (("elsewhere",), "10.9.9.9:9400", ""),
+    ],
+)
+def test_the_first_that_tells_a_host_is_its_name_then_its_address(
+    names: tuple[str, ...], instance: str, node: str
+) -> None:
+    directory = Directory(node_of_ip={"10.0.0.2": "b", "10.0.0.3": "c"})
+    assert directory.node_of(Host(names, instance), {"a": 0, "b": 1, "c": 2}) == node
+
+
+def test_hosts_that_are_no_node_are_told() -> None:
+    world = World({"a": 1})
+    world.round(a=[0.5], renamed=[0.5, 0.5])
+    status = world.observer.status
+    assert status.unmatched == ("renamed",)
+    assert (status.num_gpus, status.num_gpus_matched) == (3, 1)
+    world.add("renamed", 2)
+    world.round()
+    assert world.loads("renamed") == [0.5, 0.5]
+    assert world.observer.status.unmatched == ()
+
+
+def test_a_row_that_is_used_again_starts_without_samples() -> None:
+    world = World({"a": 1})
+    world.round(a=[0.5])
+    world.ledger.remove_node("a")
+    world.add("b", 4)  # takes a's row, and the arrays get wider
+    assert world.cluster.row_of == {"b": 0}
+    assert world.state("b") is SampleState.MISSING
+    assert np.isnan(world.loads("b")).all()
+    world.round(b=[0.1, 0.2, 0.3, 0.4])
+    assert world.loads("b") == pytest.approx([0.1, 0.2, 0.3, 0.4])
+
+
+def test_without_a_source_nothing_is_wrong() -> None:
+    world = World({"a": 1}, Wanted(times=TIMES))
+    world.round()
+    assert world.observer.status.state is State.ABSENT
+    assert world.observer.fault() == ""
+    assert not world.feed.asked
+    world.prometheus = ["http://prometheus.monitoring.svc:9090"], ""
+    world.clock.now += 61
+    world.round(a=[0.5])
+    assert world.feed.asked[0].addresses == ["http://prometheus.monitoring.svc:9090"]
+    assert world.loads("a") == [0.5]
+
+
+def test_a_named_source_is_read_without_an_address_and_nothing_is_looked_for() -> None:
+    world = World({"a": 1}, Wanted("a-file", discover=False, times=TIMES))
+    world.prometheus = ["http://prometheus.anybody.svc:9090"], ""
+    world.round(a=[0.5])
+    assert (world.feed.asked[0].kind, world.feed.asked[0].addresses) == ("a-file", [])
+    assert world.loads("a") == [0.5]
+
+
+@pytest.mark.parametrize("kind", [PROMETHEUS, EXPORTERS])
+def test_an_address_that_was_found_gets_no_secrets(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    secrets = Access(
+        *("kerf", "/password", "/token", "/ca", "/cert", "/key", True), headers={"X-Key": "secret"}, timeout_s=7
+    )
+    world = World({"a": 1}, Wanted(access=secrets, times=TIMES))
+    world.prometheus = ["http://prometheus.anybody.svc:9090"], ""
+    for _ in range(3):
+        world.round(a=[0.5])
+        world.clock.now += 61
+    assert world.feed.asked[-1].access == Access(ca_file="/ca", insecure_skip_verify=True, timeout_s=7)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert (
+        "http://prometheus.anybody.svc:9090 was discovered, not configured, and gets none of telemetry's credentials"
+        in told
+    )
+    assert "set telemetry.url" in world.observer.status.withheld
+
+    world = World({"a": 1}, Wanted(kind, ("http://set",), secrets, times=TIMES))
+    world.round(a=[0.5])
+    assert world.feed.asked[0].access == secrets
+    assert world.observer.status.withheld == ""
+
+
+def test_a_skewed_clock_is_told() -> None:
+    world = World({"a": 1})
+    world.feed.report.skew_s = -40
+    world.round(a=[0.5])
+    assert "-40 s from Kerf's" in world.observer.fault()
+    assert world.loads("a") == [0.5]  # ages are by the source's own clock
+
+
+def test_expected_load_counts_until_samples_show_it() -> None:
+    world = World({"a": 2, "b": 2})
+    world.round(a=[0.0, 0.0], b=[0.0, 0.0])
+    observed = world.ledger.arrays.observed
+    assert observed is not None
+    row = world.cluster.row_of["a"]
+    observed.expect("pod", row, (1,), 0.8, world.clock.now)
+    world.ledger.arrays.touch(np.array([row]))
+    assert world.observed.expected_load[row].tolist() == pytest.approx([0, 0.8])
+    world.clock.now += 30
+    world.round()  # sampled while its containers may still be starting
+    assert world.observed.expected_load[row].tolist() == pytest.approx([0, 0.8])
+    world.clock.now += 16
+    world.round(a=[0.0, 0.6], b=[0.0, 0.0])
+    assert world.observed.expected_load[row].tolist() == [0, 0]
+    # Without samples it is forgotten in the end, too.
+    observed.expect("pod", row, (), 0.8, world.clock.now)
+    assert observed.current.expected_load[row].tolist() == pytest.approx([0.4, 0.4])
+    world.feed.fault = SourceError("gone")
+    world.clock.now += TIMES.warmup_s + TIMES.fresh_s + 1
+    world.round()
+    assert world.observed.expected_load[row].tolist() == [0, 0]

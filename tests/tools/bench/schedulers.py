@@ -1,0 +1,203 @@
+"""Pods a second of a real kube-scheduler: with no extender, the Go echo, Kerf in both its modes and planned, and bare.
+
+Repetitions go over the modes in turn, each time from another one on, so that what the machine does besides falls on
+all alike. Every single run has a control plane of its own: no mode inherits another one's pods or warm caches. All
+run under the same client limits and the same percentageOfNodesToScore. The processor time of each process is reported
+too: where all share few cores, that is what the rates come from.
+"""
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.controlplane import ControlPlane, Process, free_port
+from tests.controlplane.kerf import QUEUE_RBAC, SCHEDULER_CONFIG
+from tests.tools.bench import reports, servers
+from tests.tools.bench.servers import GPUS_PER_NODE, BenchError
+from tests.tools.chaos import checker
+
+
+class Mode(StrEnum):
+    """What kube-scheduler asks besides its own plugins."""
+
+    NONE = "none"
+    ECHO = "echo"
+    DECISIVE = "decisive"
+    SCORES = "scores"
+    PLANNED = "planned"
+    """Pods wait behind Kerf's gate: it nominates a node for each, and opens. These writes count."""
+    BARE = "bare"
+    """The same writes by a Go client that knows each pod's node, and no extender: the most that planned can reach."""
+
+
+class View(StrEnum):
+    """How many nodes a pod is offered: all of them, or the sample that kube-scheduler takes by default."""
+
+    FULL = "full"
+    DEFAULT = "default"
+
+
+_PERCENTAGE = {View.FULL: 100, View.DEFAULT: 0}
+"""percentageOfNodesToScore; 0 lets kube-scheduler choose by the number of nodes."""
+_GATE = "kerf.dev/queue"
+_RUN = "load.kerf.dev/run=measured"
+_CLIENT_LIMITS = {"qps": 5000, "burst": 5000}
+_PLAIN = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "profiles": [{"schedulerName": "default-scheduler"}],
+}
+_ECHO = {
+    **{"urlPrefix": "http://replaced.invalid", "nodeCacheCapable": True, "weight": 1},
+    **{"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"},
+}
+_OF_KERF = (Mode.DECISIVE, Mode.SCORES, Mode.PLANNED)
+_RATIOS = ((Mode.ECHO, Mode.NONE), (Mode.BARE, Mode.NONE), *((mode, than) for mode in _OF_KERF for than in Mode))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    nodes: int
+    pods: int
+    view: View
+    modes: tuple[Mode, ...] = tuple(Mode)
+    pod_gpus: int = 1
+    repetitions: int = 5
+    backlog: bool = False
+    """Whether all pods exist before the first is placed; else they are created meanwhile."""
+    timeout_s: float = 600.0
+    """How long the pods of one run may take before those still unbound fail it."""
+
+    @property
+    def num_steps(self) -> int:
+        """Runs."""
+        return self.repetitions * len(self.modes)
+
+
+def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
+    """Run the plan. Raises BenchError when a pod stays unbound or a node is over its capacity."""
+    rates: dict[Mode, list[float]] = {mode: [] for mode in plan.modes}
+    cpu_ms: dict[Mode, list[dict[str, float]]] = {mode: [] for mode in plan.modes}
+    with servers.workspace() as directory:
+        for repetition in range(plan.repetitions):
+            first = repetition % len(plan.modes)
+            for mode in plan.modes[first:] + plan.modes[:first]:
+                what = f"{mode}, {plan.view} view, {plan.pod_gpus}-GPU pods, repetition {repetition + 1}"
+                tell(what)
+                outcome, cpu = _run(mode, plan, directory / f"{repetition + 1}-{mode}")
+                _check(outcome, what)
+                rates[mode].append(round(outcome["pods_per_s"], 1))
+                cpu_ms[mode].append(cpu)
+    return {
+        **{"nodes": plan.nodes, "view": plan.view.value, "pods": plan.pods, "pod_gpus": plan.pod_gpus},
+        "backlog": plan.backlog,
+        "modes": {mode.value: {"pods_per_s": rates[mode], "cpu_ms_per_pod": cpu_ms[mode]} for mode in plan.modes},
+        "ratios": _ratios(rates),
+        "machine": reports.machine(),
+    }
+
+
+def scheduler_config(mode: Mode, view: View) -> str:
+    """The KubeSchedulerConfiguration of a mode: Kerf's own as shipped, apart from what all modes have in common."""
+    settings: dict[str, Any] = dict(_PLAIN)
+    if mode is Mode.ECHO:
+        settings["extenders"] = [_ECHO]
+    elif mode in _OF_KERF:
+        name = Mode.DECISIVE if mode is Mode.PLANNED else mode
+        settings = yaml.safe_load((SCHEDULER_CONFIG / f"{name}.yaml").read_text())
+    common = {"clientConnection": _CLIENT_LIMITS, "percentageOfNodesToScore": _PERCENTAGE[view]}
+    return yaml.safe_dump(settings | common)
+
+
+def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[str, float]]:
+    """One run on a control plane of its own: what the load generator saw, and each process's CPU ms per pod."""
+    pods = (
+        *(f"-count={plan.pods}", f"-pod-gpus={plan.pod_gpus}", f"-label={_RUN}"),
+        *([f"-gate={_GATE}"] if mode in (Mode.PLANNED, Mode.BARE) else []),
+    )
+    flags = (
+        *(*pods, f"-timeout={plan.timeout_s:g}s"),
+        *(["-exist"] if plan.backlog else []),
+        *(["-nominate"] if mode is Mode.BARE else []),
+    )
+    with (
+        servers.plane_with_nodes(directory, plan.nodes) as plane,
+        ThreadPoolExecutor(1) as pool,
+        contextlib.ExitStack() as stack,
+    ):
+
+        def measure() -> Future[dict[str, Any]]:
+            return pool.submit(servers.load, plane, "measure", *flags)
+
+        if plan.backlog:
+            servers.load(plane, "pods", *pods)
+        # A backlog is looked at before anything can place it. What lets it go in mode bare is `measure` itself.
+        early = measure() if plan.backlog and mode is not Mode.BARE else None
+        extender = stack.enter_context(_deciding(mode, plan, plane))
+        processes = plane.running + ([extender] if extender else [])
+        before = list(map(servers.cpu_seconds, processes))
+        outcome = (early or measure()).result()
+        after = list(map(servers.cpu_seconds, processes))
+        if mode in (Mode.DECISIVE, Mode.PLANNED):
+            _judge(plane)
+    used = zip(processes, before, after, strict=True)
+    return outcome, {process.name: round((end - begin) * 1000 / plan.pods, 2) for process, begin, end in used}
+
+
+@contextlib.contextmanager
+def _deciding(mode: Mode, plan: Plan, plane: ControlPlane) -> Iterator[Process | None]:
+    """kube-scheduler with the extender of a mode. Of the two the one that the pods wait for is started last."""
+    config = scheduler_config(mode, plan.view)
+    if mode is Mode.PLANNED:
+        plane.apply(QUEUE_RBAC)
+        port = free_port()
+        plane.start_scheduler(config, extender_url=servers.url_of(port))
+        with servers.kerf(plane, Mode.DECISIVE, "--set=queue.enabled=true", port=port) as extender:
+            yield extender
+    elif mode in (Mode.NONE, Mode.BARE):
+        plane.start_scheduler(config)
+        yield None
+    else:
+        with servers.go_echo(plane) if mode is Mode.ECHO else servers.kerf(plane, mode) as extender:
+            plane.start_scheduler(config, extender_url=extender.url)
+            yield extender
+
+
+def _judge(plane: ControlPlane) -> None:
+    """Each pod has the GPUs that it asked for, and no GPU two of them. Raises BenchError."""
+    nodes, pods = (plane.request("GET", f"/api/v1/{plural}")["items"] for plural in ("nodes", "pods"))
+    found = checker.overbooked(nodes, pods) + checker.misplaced(nodes, pods, ["default-scheduler"])
+    if found:
+        raise BenchError(f"{len(found)} promises are broken; the first: {found[0]}")
+
+
+def _check(outcome: dict[str, Any], what: str) -> None:
+    """Refuse a rate that was reached, or not reached, by wrong placements."""
+    if outcome["unbound"]:
+        raise BenchError(f"{outcome['unbound']} of {outcome['pods']} pods stayed unbound ({what})")
+    if outcome["over_capacity_nodes"]:
+        raise BenchError(
+            f"{outcome['over_capacity_nodes']} nodes are over their {GPUS_PER_NODE} GPUs, "
+            f"up to {outcome['max_per_node']} on one ({what})"
+        )
+    if not outcome["pods_per_s"] > 0:
+        raise BenchError(f"no rate in {outcome['pods']} pods: it takes two bindings at different times ({what})")
+
+
+def _ratios(rates: dict[Mode, list[float]]) -> dict[str, float]:
+    """Of medians: "decisive/none" is how many times as fast decisive is."""
+    medians = {mode: statistics.median(values) for mode, values in rates.items()}
+    return {
+        f"{mode}/{than}": round(medians[mode] / medians[than], 3)
+        for mode, than in _RATIOS
+        if mode != than and mode in medians and than in medians
+    }

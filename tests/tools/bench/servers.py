@@ -1,0 +1,167 @@
+"""What is measured, started on loopback: control planes with nodes, Kerf, and the two echoes it is compared with."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.controlplane import (
+    ApiError,
+    ControlPlane,
+    Process,
+    ProcessError,
+    free_port,
+    processes,
+    start_process,
+    wait_until,
+)
+from tests.controlplane import kerf as kerfs
+from tests.controlplane.kerf import RBAC, SERVICE_ACCOUNT
+
+GPUS_PER_NODE = 8
+
+_LOAD_TIMEOUT_S = 900.0
+
+
+class BenchError(Exception):
+    """A measurement that must not be reported; says why."""
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """A folder for logs and configurations; it is kept, and named, when the measurement fails."""
+    directory = Path(tempfile.mkdtemp(prefix="kerf-bench-"))
+    try:
+        yield directory
+    except Exception as error:
+        error.add_note(f"logs: {directory}")
+        raise
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def plane(directory: Path) -> Iterator[ControlPlane]:
+    """A fresh control plane, where user `kerf` has the rights of manifests/rbac.yaml alone."""
+    with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}) as opened:
+        opened.apply(RBAC)
+        wait_until(lambda: _may_list_nodes(opened), 10.0, f"rights of {RBAC} in effect")
+        yield opened
+
+
+@contextlib.contextmanager
+def plane_with_nodes(directory: Path, num_nodes: int) -> Iterator[ControlPlane]:
+    """The same with nodes of 8 GPUs."""
+    with plane(directory) as opened:
+        load(opened, "nodes", f"-count={num_nodes}", f"-gpus={GPUS_PER_NODE}")
+        yield opened
+
+
+def load(plane: ControlPlane, command: str, *flags: str) -> dict[str, Any]:
+    """Run the load generator; returns what it prints. Raises BenchError."""
+    arguments: list[str | Path] = [plane.binaries.load, command, f"-kubeconfig={plane.kubeconfig()}", *flags]
+    try:
+        result = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"load {command} has not ended after {_LOAD_TIMEOUT_S:g} s") from None
+    if result.returncode != 0:
+        raise BenchError(f"load {command} failed: {result.stderr.strip()}")
+    printed: dict[str, Any] = json.loads(result.stdout or "{}")
+    return printed
+
+
+def cpu_seconds(process: Process) -> float:
+    """Processor time that a process has used so far."""
+    # utime and stime are the fields 14 and 15 (proc_pid_stat(5)); the second one, the name, may have spaces.
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(process: Process, field: str = "VmRSS") -> float:
+    """A line of /proc/PID/status in MB (10^6 bytes; the kernel counts KiB)."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    match = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
+    if match is None:
+        raise BenchError(f"/proc/{process.pid}/status has no {field}")
+    return round(int(match[1]) * 1024 / 1e6, 1)
+
+
+@contextlib.contextmanager
+def kerf(plane: ControlPlane, mode: str, *arguments: str, port: int = 0) -> Iterator[Process]:
+    """Kerf on a control plane, ready; everything but the mode and what is given is as it comes."""
+    process = processes.retry_taken_port(lambda: _ready(start_kerf(plane, mode, *arguments, port=port), "readyz"))
+    with _stopping(process):
+        yield process
+
+
+def start_kerf(plane: ControlPlane, mode: str, *arguments: str, port: int = 0) -> Process:
+    """Start `kerf serve` and return at once; without a port on one that is free."""
+    return kerfs.start_kerf(plane, "kerf", url_of(port or free_port()), "--mode", mode, *arguments)
+
+
+@contextlib.contextmanager
+def go_echo(plane: ControlPlane) -> Iterator[Process]:
+    """The extender that does the least, in Go: filter, prioritize, bind, and /raw."""
+    process = processes.retry_taken_port(lambda: _ready(_start_go_echo(plane), "healthz"))
+    with _stopping(process):
+        yield process
+
+
+@contextlib.contextmanager
+def bare_echo(directory: Path) -> Iterator[Process]:
+    """The bytes echo on Kerf's own HTTP stack (`echo_app`)."""
+    process = processes.retry_taken_port(lambda: _ready(_start_bare_echo(directory), "healthz"))
+    with _stopping(process):
+        yield process
+
+
+def _start_go_echo(plane: ControlPlane) -> Process:
+    port = free_port()
+    kubeconfig = plane.kubeconfig("scheduler")
+    command = [str(plane.binaries.echo), f"-listen=127.0.0.1:{port}", f"-kubeconfig={kubeconfig}"]
+    return start_process("echo", command, plane.directory / "echo.log", url_of(port))
+
+
+def _start_bare_echo(directory: Path) -> Process:
+    port = free_port()
+    command = [sys.executable, "-P", str(Path(__file__).with_name("echo_app.py")), str(port)]
+    return start_process("bare echo", command, directory / "bare-echo.log", url_of(port))
+
+
+@contextlib.contextmanager
+def _stopping(process: Process) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.stop()
+
+
+def _ready(process: Process, path: str) -> Process:
+    try:
+        process.wait_ready(lambda: processes.answers(f"{process.url}/{path}"))
+    except ProcessError:
+        process.stop()
+        raise
+    return process
+
+
+def url_of(port: int) -> str:
+    """Of a server on loopback."""
+    return f"http://127.0.0.1:{port}"
+
+
+def _may_list_nodes(plane: ControlPlane) -> bool:
+    with contextlib.closing(plane.api("kerf")) as api:
+        try:
+            api.request("GET", "/api/v1/nodes?limit=1")
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return False
+        return True

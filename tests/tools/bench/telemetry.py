@@ -1,0 +1,293 @@
+"""What telemetry costs: a refresh of a whole cluster from a real Prometheus, and what it does to filter.
+
+Kerf's app runs in this process on a cluster in memory, with its reading process beside it; a real Prometheus has one
+series for each GPU and metric.
+
+- `refresh_s`: wall time of one round, from the first query to samples in the arrays.
+- `stall_ms`: the longest that the event loop did not get to a waiting task during refreshes, whoever had the core.
+- `stall_cpu_ms`: the same in CPU time of the loop's thread, which other processes of the machine leave alone.
+- `stall_idle_ms`, `stall_idle_cpu_ms`: the same of the same loop for as long, without a refresh: what the machine does
+  to a process that does nothing.
+- `filter_p99_ratio_dead`: p99 of filter while Prometheus is dead and asked again and again, over p99 while refreshes go
+  on.
+- `score_ratio`: filter with the policy `live` and samples, between refreshes, over filter with `bestfit` and none, in
+  CPU time: requests go to both in turn, a block to each; the mean over blocks of the ratio of medians, with
+  `score_ratio_half_width`, half of its 95 % interval.
+
+Prometheus runs with a lower priority here: in a cluster it has a machine of its own.
+"""
+
+import asyncio
+import contextlib
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from extender.api.app import create_app
+from extender.api.service import Service
+from extender.core.observations import SampleState
+from extender.kube.memory import MemoryCluster
+from extender.server.run import keep_what_is_there
+from extender.settings.load import load_settings
+from extender.telemetry.observer import Observer
+from extender.telemetry.status import State
+from model.evaluation.reports import interval
+from tests.telemetry.exporters import V4_8, Gpu, Node, dcgm_page
+from tests.telemetry.prometheuses import Job, prometheus
+from tests.telemetry.servers import serving
+from tests.tools.bench import reports
+from tests.tools.bench.servers import BenchError
+
+_GPUS = 8
+_METRICS = (
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_FB_USED",
+    "DCGM_FI_DEV_FB_FREE",
+    "DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_DEV_GPU_TEMP",
+    "DCGM_FI_PROF_DRAM_ACTIVE",
+)
+_SCRAPE = "60s"
+_READY_WITHIN_S = 300.0
+_TICK_S = 0.0005
+_BLOCK = 20
+"""Requests to one service before the other has its turn."""
+_PAUSE_S = 0.25
+"""Between two rounds while requests are made: 15 s where nothing else is set."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    nodes: int = 5000
+    refreshes: int = 5
+    requests: int = 1000
+
+    @property
+    def num_steps(self) -> int:
+        """Series scraped, refreshes, and requests in three states."""
+        return 5
+
+
+def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
+    """Run the plan. Raises BenchError."""
+    num_series = plan.nodes * _GPUS * len(_METRICS)
+    tell(f"{num_series} series scraped")
+    page = _page(plan.nodes)
+    with (
+        tempfile.TemporaryDirectory(prefix="kerf-bench-") as folder,
+        serving(lambda *_: (200, page)) as exporter,
+        prometheus(
+            Path(folder), [Job("dcgm", f"{exporter.url.removeprefix('http://')}/metrics")], _SCRAPE, niceness=10
+        ) as process,
+    ):
+        return asyncio.run(_measure(plan, tell, process.url, process.kill)) | {
+            **{"nodes": plan.nodes, "gpus": plan.nodes * _GPUS, "series": num_series},
+            "machine": reports.machine(),
+        }
+
+
+async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Callable[[], None]) -> reports.Report:
+    bodies = [_body(number, plan.nodes) for number in range(plan.requests)]
+    async with _running(plan.nodes, {"telemetry.url": url, "decisions.policy": "live"}) as service:
+        observer = service.observer
+        if observer is None:
+            raise BenchError("telemetry is off")
+        await _wait_for_samples(observer, plan)
+        tell("refreshes")
+        refreshes: list[float] = []
+        async with _stalls() as stalls:
+            for _ in range(plan.refreshes):
+                began = time.perf_counter()
+                await observer.round()
+                refreshes.append(time.perf_counter() - began)
+                await asyncio.sleep(0)
+                observer.on_refresh()
+        async with _stalls() as idle:
+            await asyncio.sleep(sum(refreshes))
+        rss_mib, reader_cpu_s = observer.status.report.rss_mib, observer.status.report.cpu_s
+        tell("requests with and without live scores in turn")
+        plain_flags: dict[str, object] = {"telemetry.source": "off", "decisions.policy": "tightest"}
+        async with _running(plan.nodes, plain_flags) as without:
+            live, plain = await _in_turn([service, without], bodies)
+        tell("requests with Prometheus alive")
+        alive = await _requests(service, observer, bodies)
+        tell("requests with Prometheus dead")
+        kill()
+        await observer.round()
+        if observer.status.state is not State.DEGRADED:
+            raise BenchError("Prometheus was killed and nobody noticed")
+        dead = await _requests(service, observer, bodies)
+    score_ratio = interval(
+        [statistics.median(ours) / statistics.median(theirs) for ours, theirs in zip(live, plain, strict=True)]
+    )
+    return {
+        "refresh_s": round(statistics.median(refreshes), 3),
+        **_longest("stall", stalls),
+        **_longest("stall_idle", idle),
+        "filter_p99_ratio_dead": round(_p99(dead) / _p99(alive), 3),
+        "reader_rss_mib": round(rss_mib, 1),
+        "reader_cpu_s": round(reader_cpu_s, 3),
+        "score_ratio": round(score_ratio.mean, 3),
+        "score_ratio_half_width": round(score_ratio.half_width or 0.0, 3),
+        "filter_ms": {
+            name: {"p50": round(statistics.median(times) * 1000, 3), "p99": round(_p99(times) * 1000, 3)}
+            for name, times in (
+                *(("alive", alive), ("dead", dead)),
+                *(("live, CPU", list(chain(*live))), ("bestfit, CPU", list(chain(*plain)))),
+            )
+        },
+    }
+
+
+def _longest(name: str, stalls: list[tuple[float, float]]) -> dict[str, float]:
+    """The longest stall, in wall and in CPU time."""
+    return {
+        f"{name}_ms": round(max(wall for wall, _ in stalls) * 1000, 3),
+        f"{name}_cpu_ms": round(max(cpu for _, cpu in stalls) * 1000, 3),
+    }
+
+
+@contextlib.asynccontextmanager
+async def _running(num_nodes: int, flags: dict[str, object]) -> AsyncIterator[Service]:
+    """The service on a cluster in memory; telemetry is read only when asked for."""
+    patient = {"telemetry.interval_s": 3600.0, "telemetry.timeout_s": 60.0, "telemetry.fresh_s": 600.0}
+    app = create_app(load_settings(flags=patient | flags), MemoryCluster(_nodes(num_nodes)))
+    service: Service = app.state.service
+    async with app.router.lifespan_context(app):
+        for _ in range(2000):
+            if not service.fault():
+                break
+            await asyncio.sleep(0.05)
+        else:
+            raise BenchError(f"Kerf is not ready: {service.fault()}")
+        keep_what_is_there()
+        yield service
+
+
+async def _wait_for_samples(observer: Observer, plan: Plan) -> None:
+    deadline = time.monotonic() + _READY_WITHIN_S
+    while observer.num_nodes(SampleState.FRESH) < plan.nodes or len(observer.status.report.series) < len(_METRICS):
+        if time.monotonic() > deadline:
+            raise BenchError(f"samples of {observer.num_nodes(SampleState.FRESH)} of {plan.nodes} nodes came")
+        await asyncio.sleep(1)
+        await observer.round()
+
+
+async def _requests(service: Service, observer: Observer | None, bodies: list[bytes]) -> list[float]:
+    """Seconds of each filter call while rounds of telemetry go on."""
+
+    async def rounds() -> None:
+        while observer is not None:
+            await observer.round()
+            await asyncio.sleep(_PAUSE_S)
+
+    background = asyncio.create_task(rounds())
+    times: list[float] = []
+    try:
+        for body in bodies:
+            began = time.perf_counter()
+            await asyncio.sleep(0)  # whatever is ready goes first, as it would before a request that arrives now
+            answer = service.verbs.filter(body)
+            times.append(time.perf_counter() - began)
+            _check(answer)
+            await asyncio.sleep(0.002)
+    finally:
+        background.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await background
+    return times
+
+
+async def _in_turn(services: list[Service], bodies: list[bytes]) -> list[list[list[float]]]:
+    """CPU seconds of each filter call by service and block: the first of a pair goes second in the next."""
+    blocks: list[list[list[float]]] = [[] for _ in services]
+    for start in range(0, len(bodies), _BLOCK):
+        for number in sorted(range(len(services)), reverse=bool(start // _BLOCK % 2)):
+            times: list[float] = []
+            for body in bodies[start : start + _BLOCK]:
+                await asyncio.sleep(0.001)
+                began = time.thread_time()
+                answer = services[number].verbs.filter(body)
+                times.append(time.thread_time() - began)
+                _check(answer)
+            blocks[number].append(times)
+    return blocks
+
+
+def _check(answer: bytes) -> None:
+    """Raises BenchError when filter found no node."""
+    if b'"NodeNames":[]' in answer or b'"Error":""' not in answer:
+        raise BenchError(f"Kerf places no pod: {answer[:300]!r}")
+
+
+@contextlib.asynccontextmanager
+async def _stalls() -> AsyncIterator[list[tuple[float, float]]]:
+    """Seconds by which a task that wants to run now and again was late, and of CPU time spent meanwhile."""
+    late: list[tuple[float, float]] = [(0.0, 0.0)]
+
+    async def tick() -> None:
+        while True:
+            due, used = time.perf_counter() + _TICK_S, time.thread_time()
+            await asyncio.sleep(_TICK_S)
+            late.append((time.perf_counter() - due, time.thread_time() - used))
+
+    ticking = asyncio.create_task(tick())
+    try:
+        yield late
+    finally:
+        ticking.cancel()
+
+
+def _p99(times: list[float]) -> float:
+    return statistics.quantiles(times, n=100, method="inclusive")[98]
+
+
+def _name(number: int) -> str:
+    return f"gpu-node-{number:05}"
+
+
+def _page(num_nodes: int) -> bytes:
+    """A page with every series, as one exporter for all nodes would write it."""
+    lines: dict[str, list[str]] = {name: [] for name in _METRICS}
+    for number in range(num_nodes):
+        gpus = [
+            Gpu(index, load=(number * 7 + index) % 100 / 100, used_mib=500, uuid=f"GPU-{number:08x}-{index:04x}")
+            for index in range(_GPUS)
+        ]
+        for line in dcgm_page(Node(_name(number), gpus), V4_8).splitlines(keepends=True):
+            family = lines.get(line.partition("{")[0])
+            if family is not None:
+                family.append(line)
+    return "".join(line for family in lines.values() for line in family).encode()
+
+
+def _nodes(num_nodes: int) -> Iterator[dict[str, object]]:
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
+        "nvidia.com/gpu.count": str(_GPUS),
+        "nvidia.com/gpu.memory": "40960",
+    }
+    for number in range(num_nodes):
+        yield {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": _name(number), "labels": labels},
+            "status": {"allocatable": {"nvidia.com/gpu": str(_GPUS), "cpu": "96", "memory": "1Ti", "pods": "110"}},
+        }
+
+
+def _body(number: int, num_nodes: int) -> bytes:
+    """A filter call for one GPU that names all nodes."""
+    container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}}
+    pod = {
+        "metadata": {"name": f"pod-{number}", "namespace": "default", "uid": f"uid-{number}"},
+        "spec": {"containers": [container]},
+    }
+    return json.dumps({"Pod": pod, "NodeNames": [_name(index) for index in range(num_nodes)]}).encode()

@@ -1,0 +1,248 @@
+"""No loss on the wire: a trace through the real kube-scheduler and Kerf, beside the simulator's placements of it.
+
+Policy `kerf`, decisive mode, every node in view, no pod departs. Kerf is told the mix of the pods, as policies of the
+simulator are, and prices it once; the simulator is given the outlook that comes of it, on the same nodes in the same
+order. What differs then is all that lies between: the API server, kube-scheduler, reservations, bindings, the
+watch, the arithmetic of the service.
+"""
+
+import json
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import yaml
+
+from extender.core.clusters import WHOLE_MILLI
+from extender.core.fragmentation.arrays import ANY_MODEL
+from extender.core.valuenet.features import Outlook
+from extender.core.valuenet.states import node_states
+from extender.ranking import files
+from model.simulations.measures import LOADS, allocation_curve
+from model.training.evaluations import rank_of
+from model.workloads.traces import TraceError, read_nodes, read_pods
+from model.workloads.workloads import ARRIVED_FRAC, Workload, workload
+from tests.controlplane.kerf import SCHEDULER_CONFIG
+from tests.controlplane.objects import gpu_node, pod
+from tests.controlplane.processes import wait_until
+from tests.e2e.traces import Offered, gpus_of, nodes_of, offer
+from tests.tools.bench import reports, servers
+from tests.tools.bench.ledgers import running
+
+TOLERANCE: Final = 0.2
+"""Points of allocation that the wire may cost."""
+_MEMORY_MIB: Final = 32000
+"""Of each GPU, which traces do not tell; shares ask for as much of it as of the compute."""
+_PRICED_WITHIN_S: Final = 600.0
+_FOREVER: Final = 1e9
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to offer."""
+
+    traces: Path
+    trace: str = "default"
+    seed: int = 1
+    """Of the order of arrivals, and of the nodes drawn where not all are there."""
+    nodes: int | None = None
+    """None: all of the trace."""
+    cpu_pods: bool = False
+    """Whether pods without GPUs come too: Kerf leaves them to kube-scheduler, the simulator places them by policy."""
+    model: Path = files.RELEASED
+    timeout_s: float = 3600.0
+    """How long kube-scheduler may take for all pods."""
+
+    num_steps: int = 4
+
+
+def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
+    """Run the plan. Raises TraceError, ModelError, and TimeoutError when a pod is left undecided."""
+    tell("prices of what is expected")
+    trace = offered(plan)
+    settings = _settings(plan, trace.workload)
+    known = _known(trace, settings)
+    tell("simulation")
+    _, placed_by = rank_of(plan.model)
+    simulated = placed_by(known.workload, known.outlook)
+    tell(f"{len(trace.node_manifests)} nodes")
+    with servers.workspace() as directory, servers.plane(directory) as plane:
+        plane.apply(*trace.node_manifests)
+        path = directory / "kerf.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        with servers.kerf(plane, "decisive", f"--config={path}") as kerf:
+            wait_until(lambda: _is_priced(kerf.url), _PRICED_WITHIN_S, "Kerf has priced what is expected")
+            plane.start_scheduler(SCHEDULER_CONFIG / "decisive.yaml", extender_url=kerf.url)
+            tell(f"{len(trace.pod_manifests)} pods")
+            began = time.monotonic()
+            found = offer(plane, trace, plan.timeout_s)
+            seconds = time.monotonic() - began
+            told = _model(kerf.url)
+    nodes, gpus = np.array(nodes_of(trace, found)), np.array(gpus_of(trace, found))
+    allocation = {
+        name: _allocation(trace.workload, placed) for name, placed in (("wire", nodes), ("simulator", simulated.placed))
+    }
+    milli = trace.workload.asks.gpu_milli[trace.workload.classes]
+    return {
+        **{"trace": plan.trace, "seed": plan.seed, "nodes": len(trace.node_manifests), "pods": len(nodes)},
+        "shares": int(((milli > 0) & (milli < WHOLE_MILLI)).sum()),
+        "model": told["model"]["sha256"],
+        "allocation": allocation,
+        "difference": {
+            load: round(percent - allocation["simulator"][load], 2) for load, percent in allocation["wire"].items()
+        },
+        "unplaced": {"wire": int((nodes < 0).sum()), "simulator": int((simulated.placed < 0).sum())},
+        "same": {"node": int((nodes == simulated.placed).sum()), "gpus": int((gpus == simulated.gpus).sum())},
+        "policies": dict(Counter(_decided_by(item) for item in found.values())),
+        "seconds": round(seconds, 1),
+        "machine": reports.machine(),
+    }
+
+
+def met(report: reports.Report) -> bool:
+    """Whether the wire cost no more than it may, at any load."""
+    return all(abs(points) <= TOLERANCE for points in report["difference"].values())
+
+
+def offered(plan: Plan) -> Offered:
+    """A trace's nodes, or some of them, and its pods until 130 % of their GPUs have arrived. Raises TraceError."""
+    node_list, pod_list = read_nodes(plan.traces), read_pods(plan.traces, plan.trace)
+    whole = workload(plan.traces, plan.trace, plan.seed, node_list, pod_list)
+    rows = np.arange(len(whole.node_names))[: plan.nodes]
+    nodes = whole.nodes.at(rows)
+    if not nodes.num_gpus.any():
+        raise TraceError(f"the first {len(rows)} nodes of trace {plan.trace} have no GPUs")
+    arrived = np.cumsum(whole.asked_milli) / (float(nodes.num_gpus.sum()) * WHOLE_MILLI)
+    kept = np.flatnonzero((arrived <= ARRIVED_FRAC) & (plan.cpu_pods | (whole.asked_milli > 0)))
+    part = replace(
+        whole,
+        node_names=tuple(f"node-{row:05d}" for row in range(len(rows))),  # in the order that ties go by
+        nodes=nodes,
+        pods=whole.pods[kept],
+        classes=whole.classes[kept],
+        asked_milli=whole.asked_milli[kept],
+    )
+    return Offered(
+        part,
+        [_node(part, row) for row in range(len(rows))],
+        [_pod(part, f"pod-{number:05d}", c) for number, c in enumerate(part.classes.tolist())],
+    )
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The trace in the service's own numbers of GPU models, and what the service expects."""
+
+    workload: Workload
+    outlook: Outlook
+
+
+def _known(trace: Offered, settings: dict[str, Any]) -> _Known:
+    flags = {f"{section}.{key}": value for section, values in settings.items() for key, value in values.items()}
+    with running(trace.node_manifests, flags) as service:
+        cluster, served = service.placer.snapshot(), service.rank.score.served
+    if served is None or service.rank.priced.fault:
+        raise servers.BenchError(f"the model is not served with prices: {service.rank.fault()}")
+    rows = np.array([cluster.row_of[name] for name in trace.workload.node_names])
+    names = trace.workload.model_names
+    bit = {model.name: number for number, model in enumerate(cluster.models)}
+    asks = trace.workload.asks
+    models = [
+        ANY_MODEL if bits == ANY_MODEL else sum(1 << bit[name] for name in _named(names, bits) if name in bit)
+        for bits in asks.models.tolist()
+    ]
+    return _Known(
+        replace(
+            trace.workload,
+            nodes=node_states(cluster, rows, served.num_models),
+            asks=asks._replace(models=np.array(models, np.int64)),
+        ),
+        served.outlook,
+    )
+
+
+def _settings(plan: Plan, offered_to: Workload) -> dict[str, Any]:
+    """The mix is told once and for all, and priced once."""
+    asks = offered_to.asks
+    number = np.bincount(offered_to.classes, minlength=len(asks.cpu_milli))
+    pods = [
+        {
+            **{"cpu_milli": int(asks.cpu_milli[c]), "memory_mib": int(asks.memory_mib[c])},
+            **{"gpus": int(asks.num_gpus[c]), "gpu_milli": int(asks.gpu_milli[c]) or WHOLE_MILLI},
+            "models": _named(offered_to.model_names, int(asks.models[c])),
+            "count": int(number[c]),
+        }
+        for c in np.flatnonzero(number).tolist()
+    ]
+    return {
+        "decisions": {"policy": "kerf", "typical_pods": pods},
+        "model": {
+            **{"path": str(plan.model.resolve()), "prices": "lp", "refresh_max_s": _PRICED_WITHIN_S},
+            **{"prior_pods": _FOREVER, "refresh_s": _FOREVER},
+        },
+        "telemetry": {"source": "off"},
+    }
+
+
+def _named(names: tuple[str, ...], bits: int) -> list[str]:
+    """The models of a class; none for any."""
+    return [] if bits == ANY_MODEL else [name for bit, name in enumerate(names) if bits >> bit & 1]
+
+
+def _node(trace: Workload, row: int) -> dict[str, Any]:
+    nodes = trace.nodes
+    return gpu_node(
+        trace.node_names[row],
+        int(nodes.num_gpus[row]),
+        trace.model_names[int(nodes.model[row])],
+        _MEMORY_MIB,
+        f"{nodes.cpu_milli[row]}m",
+        f"{nodes.memory_mib[row]}Mi",
+        allocatable={"pods": "1000"},
+    )
+
+
+def _pod(trace: Workload, name: str, c: int) -> dict[str, Any]:
+    asks = trace.asks
+    milli = int(asks.gpu_milli[c])
+    is_share = 0 < milli < WHOLE_MILLI
+    annotations = {"kerf.dev/gpu-share": str(milli)} if is_share else {}
+    models = _named(trace.model_names, int(asks.models[c]))
+    if models:
+        annotations["kerf.dev/gpu-model"] = f"^({'|'.join(models)})$"
+    return pod(
+        name,
+        0 if is_share else int(asks.num_gpus[c]),
+        annotations=annotations,
+        cpu=f"{asks.cpu_milli[c]}m",
+        memory=f"{asks.memory_mib[c]}Mi",
+    )
+
+
+def _model(url: str) -> Any:
+    with urllib.request.urlopen(f"{url}/model", timeout=30) as response:
+        return json.loads(response.read())
+
+
+def _is_priced(url: str) -> bool:
+    state = _model(url)
+    if state["prices"]["fault"]:
+        raise servers.BenchError(state["prices"]["fault"])
+    return bool(state["served"] == "model" and state["prices"]["workedOut"])
+
+
+def _decided_by(item: dict[str, Any]) -> str:
+    """The policy that placed a pod, "" for none."""
+    return str(item["metadata"].get("annotations", {}).get("kerf.dev/assigned-by", "")).rpartition(" ")[2]
+
+
+def _allocation(trace: Workload, placed: Any) -> dict[str, float]:
+    """Percent of the GPUs allocated at each of LOADS that was reached, and at the end."""
+    curve = allocation_curve(trace, placed)
+    found = {str(load): percent for load in LOADS if (percent := curve.at(load)) is not None}
+    return found | {"end": round(float(100 * trace.asked_milli[placed >= 0].sum() / trace.gpu_milli), 2)}

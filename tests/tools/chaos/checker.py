@@ -1,0 +1,212 @@
+"""The judge: reads what the API server holds, and knows nothing of Kerf's code.
+
+Safety has to hold at every moment: no GPU over its compute or memory, no exclusive GPU held twice, no pod placed on
+what it did not ask for. Liveness has to come true once the faults are over: no pod is lost, every pending pod has a
+reason, none is pending that fits, and no gang runs in part.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from tests.tools.chaos.holdings import (
+    WHOLE_MILLI,
+    Manifest,
+    NodeUse,
+    asked_by,
+    fits,
+    indices_of,
+    name_of,
+    node_use,
+    uses,
+)
+
+_GATE = "kerf.dev/queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One promise that was not kept."""
+
+    promise: str
+    subject: str
+    """Node, GPU or pod."""
+    detail: str
+
+
+def overbooked(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Violation]:
+    """GPUs that are booked over what they have, whenever one looks."""
+    found = []
+    for use in uses(nodes, pods).values():
+        for gpu in sorted(use.exclusive.keys() | use.shares.keys()):
+            subject = f"{use.name} GPU {gpu}"
+            holders = use.exclusive.get(gpu, [])
+            sharers = [pod for pod, _, _ in use.shares.get(gpu, [])]
+            if gpu >= len(use.memory_mib):
+                found.append(Violation("only GPUs that exist", subject, f"held by {', '.join(holders + sharers)}"))
+                continue
+            if len(holders) + bool(sharers) > 1:
+                found.append(Violation("one exclusive holder", subject, f"held by {', '.join(holders + sharers)}"))
+            if use.milli(gpu) > WHOLE_MILLI:
+                found.append(Violation("compute <= capacity", subject, f"{use.milli(gpu)} of 1000 milli: {sharers}"))
+            if use.mib(gpu) > use.memory_mib[gpu]:
+                detail = f"{use.mib(gpu)} of {use.memory_mib[gpu]} MiB: {sharers}"
+                found.append(Violation("memory <= capacity", subject, detail))
+        if use.held > len(use.memory_mib):
+            detail = f"{use.held} GPUs held, {use.unknown} of them of unknown index; {len(use.memory_mib)} installed"
+            found.append(Violation("GPUs held <= GPUs installed", use.name, detail))
+    return found
+
+
+def misplaced(nodes: Iterable[Manifest], pods: Iterable[Manifest], schedulers: Collection[str]) -> list[Violation]:
+    """Bound pods that got something else than they asked for, or nothing that is written down."""
+    products = {node["metadata"]["name"]: node_use(node) for node in nodes}
+    found = []
+    for pod in pods:
+        asked, node = asked_by(pod), pod["spec"].get("nodeName")
+        if asked is None or not node or pod["spec"].get("schedulerName") not in schedulers:
+            continue
+        annotations = pod["metadata"].get("annotations") or {}
+        indices = indices_of(annotations)
+        written = annotations.get("kerf.dev/assigned-gpus")
+        if written is None:
+            found.append(Violation("no pod is placed blind", name_of(pod), f"{asked.gpus} GPUs asked, none assigned"))
+            continue
+        if indices is None or len(indices) != asked.gpus:
+            found.append(Violation("as many GPUs as asked", name_of(pod), f"{asked.gpus} asked, assigned {written!r}"))
+            continue
+        if asked.shared and annotations.get("kerf.dev/assigned-share") != str(asked.milli):
+            share = annotations.get("kerf.dev/assigned-share")
+            found.append(Violation("the share asked", name_of(pod), f"{asked.milli} milli asked, assigned {share!r}"))
+        use = products.get(node)
+        if use is None:
+            continue
+        if asked.model.lower() not in use.product.lower():
+            found.append(Violation("the model asked", name_of(pod), f"{asked.model!r} asked, {node} has {use.product}"))
+        small = [gpu for gpu in indices if gpu < len(use.memory_mib) and use.memory_mib[gpu] < asked.memory_mib]
+        if small:
+            found.append(
+                Violation("the memory asked", name_of(pod), f"{asked.memory_mib} MiB asked, {node} GPUs {small}")
+            )
+    return found
+
+
+def bound_beyond(before: Iterable[Manifest], nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Violation]:
+    """Pods bound since `before` was read to nodes that have more pods than they offer now (they shrank)."""
+    bound_before = {pod["metadata"]["uid"] for pod in before if pod["spec"].get("nodeName")}
+    over = {name for name, use in uses(nodes, pods).items() if use.held > use.allocatable}
+    return [
+        Violation("GPUs held <= GPUs offered", pod["spec"]["nodeName"], f"{name_of(pod)} came although it is full")
+        for pod in pods
+        if pod["spec"].get("nodeName") in over and pod["metadata"]["uid"] not in bound_before and asked_by(pod)
+    ]
+
+
+def lost(expected: Collection[str], pods: Iterable[Manifest]) -> list[Violation]:
+    """Pods that nobody deleted and that are gone, or going; `expected` are their names."""
+    there = {pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+    return [Violation("no pod is lost", name, "it is gone") for name in sorted(set(expected) - there)]
+
+
+def unscheduled(names: Collection[str], pods: Iterable[Manifest]) -> list[Violation]:
+    """Pods of these names, which ask for no GPU, that have no node."""
+    placed = {pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")}
+    return [
+        Violation("placed without Kerf", name, "it asks for no GPU, and waits for Kerf")
+        for name in names
+        if name not in placed
+    ]
+
+
+def unexplained(pods: Iterable[Manifest]) -> list[Violation]:
+    """Pods that are neither bound nor pending with a reason.
+
+    Members of Kubernetes' own gangs may be: kube-scheduler says nothing of them before it has tried the whole gang.
+    """
+    return [
+        Violation("bound, or pending with a reason", name_of(pod), f"conditions {pod['status'].get('conditions', [])}")
+        for pod in pods
+        if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGroup") and not reason_of(pod)
+    ]
+
+
+def stranded(nodes: Iterable[Manifest], pods: Collection[Manifest]) -> list[Violation]:
+    """Pods that are pending although they fit a node; behind the gate, gangs of which all that wait fit together."""
+    used = uses(nodes, pods)
+    found = _stranded_gangs(used, pods)
+    for pod in pods:
+        asked = asked_by(pod)
+        if asked is None or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+            continue
+        if (_gated(pod) and _gang(pod)) or pod["spec"].get("schedulingGroup"):  # alone they may not run
+            continue
+        node = next((use.name for use in used.values() if fits(asked, use)), None)
+        if node is not None:
+            detail = f"it asks {asked} and fits {node}; its reason: {reason_of(pod)!r}"
+            found.append(Violation("placed after the faults end", name_of(pod), detail))
+    return found
+
+
+def _stranded_gangs(used: Mapping[str, NodeUse], pods: Iterable[Manifest]) -> list[Violation]:
+    """Gangs of equal pods that ask for whole GPUs, which are complete and wait although all that wait have room."""
+    found = []
+    for gang, members in _gangs(pods).items():
+        waiting = [pod for pod in members if _gated(pod)]
+        asked = asked_by(waiting[0]) if waiting else None
+        if asked is None or len(members) < _gang_size(members):
+            continue
+        room = sum((use.allocatable - use.held) // asked.gpus for use in used.values() if fits(asked, use))
+        if room >= len(waiting):
+            detail = f"{len(waiting)} pods wait, and {room} have room; their reason: {reason_of(waiting[0])!r}"
+            found.append(Violation("placed after the faults end", gang, detail))
+    return found
+
+
+def kept_by_words(pods: Iterable[Manifest]) -> list[Violation]:
+    """Pods behind the gate that are nominated all the same: kube-scheduler counts them as if they ran there."""
+    return [
+        Violation("no node is kept by a nomination alone", name_of(pod), f"nominated to {node} behind the gate")
+        for pod in pods
+        if _gated(pod) and (node := pod["status"].get("nominatedNodeName"))
+    ]
+
+
+def in_part(pods: Iterable[Manifest]) -> list[Violation]:
+    """Gangs of which some have a node and fewer than there have to be."""
+    found = []
+    for gang, members in _gangs(pods).items():
+        size, bound = _gang_size(members), sum(bool(pod["spec"].get("nodeName")) for pod in members)
+        if 0 < bound < size:
+            found.append(Violation("gangs run whole", gang, f"{bound} of {size} have a node"))
+    return found
+
+
+def reason_of(pod: Manifest) -> str:
+    """Why a pod is pending, "" when nobody has said; behind the gate, in Kerf's words."""
+    if _gated(pod):
+        return str((pod["metadata"].get("annotations") or {}).get("kerf.dev/skipped", ""))
+    for condition in pod.get("status", {}).get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message", ""))
+    return ""
+
+
+def _gated(pod: Manifest) -> bool:
+    return any(gate["name"] == _GATE for gate in pod["spec"].get("schedulingGates") or ())
+
+
+def _gang(pod: Manifest) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get("kerf.dev/gang", ""))
+
+
+def _gangs(pods: Iterable[Manifest]) -> dict[str, list[Manifest]]:
+    """Members by gang that are not being deleted."""
+    found = defaultdict(list)
+    for pod in pods:
+        if (gang := _gang(pod)) and not pod["metadata"].get("deletionTimestamp"):
+            found[gang].append(pod)
+    return found
+
+
+def _gang_size(members: Collection[Manifest]) -> int:
+    return max(int(pod["metadata"]["annotations"]["kerf.dev/gang-size"]) for pod in members)

@@ -1,0 +1,179 @@
+"""What can go wrong in a run: kinds of faults, how they are grouped, and one drawn with its time."""
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+WINDOW_S = 3.0
+"""Pods come and faults begin in this time."""
+
+
+class Kind(StrEnum):
+    """What can go wrong."""
+
+    KILL_FILTER_ANSWERED = "kill-filter-answered"
+    """kill -9 once filter has answered, with a reservation made and nothing else."""
+    KILL_BIND_CALLED = "kill-bind-called"
+    """kill -9 as kube-scheduler asks to bind."""
+    KILL_BINDING_ASKED = "kill-binding-asked"
+    """kill -9 as the Binding leaves; it is written all the same, soon or late."""
+    KILL_BINDING_LOST = "kill-binding-lost"
+    """kill -9 as the Binding leaves; it never arrives."""
+    KILL_BINDING_WRITTEN = "kill-binding-written"
+    """kill -9 when the Binding is written and Kerf has not heard of it."""
+    KILL_BINDING_ANSWERED = "kill-binding-answered"
+    """kill -9 when Kerf hears that the Binding is written."""
+    KILL_BIND_ANSWERED = "kill-bind-answered"
+    """kill -9 when bind is answered."""
+    KILL_NOMINATION_WRITTEN = "kill-nomination-written"
+    """kill -9 when a pod's node is nominated, before its gate is opened."""
+    KILL_OPENING_LOST = "kill-opening-lost"
+    """kill -9 as the write leaves that opens a gate; it never arrives."""
+    KILL_OPENING_WRITTEN = "kill-opening-written"
+    """kill -9 when a gate is open and Kerf has not heard of it."""
+    PAUSE = "pause"
+    """SIGSTOP, wherever it is, and SIGCONT."""
+    PAUSE_IN_BIND = "pause-in-bind"
+    """SIGSTOP as the Binding leaves; it arrives before or after the SIGCONT, past time-outs."""
+    CLOCK_JUMP = "clock-jump"
+    """Kerf's wall clock is set an hour ahead, or back again."""
+    LATE_BINDING = "late-binding"
+    """A Binding that arrives when Kerf has given up waiting for it."""
+    LATENCY = "latency"
+    """Every answer of the API server is slow for a while."""
+    RESET_BEFORE_WRITE = "reset-before-write"
+    RESET_AFTER_WRITE = "reset-after-write"
+    """The connection ends after the API server has done what was asked: the outcome is unknown."""
+    ERROR_AFTER_WRITE = "error-after-write"
+    """500 although it was done."""
+    CONFLICT = "conflict"
+    """409 to a write that was not done."""
+    GONE = "gone"
+    """410 to a list or watch."""
+    THROTTLED = "throttled"
+    """429."""
+    SERVER_ERROR = "server-error"
+    """500, nothing done."""
+    WATCH_CUT = "watch-cut"
+    WATCH_STALE = "watch-stale"
+    """Watches stay open and say nothing for a while, then all at once."""
+    WATCH_GONE = "watch-gone"
+    """410 inside an open watch."""
+    UNREACHABLE = "api-server-unreachable"
+    """Kerf alone can't reach the API server: a partition."""
+    API_SERVER_RESTART = "api-server-restart"
+    ETCD_RESTART = "etcd-restart"
+    NODE_DELETED = "node-deleted"
+    NODE_SHRUNK = "node-shrunk"
+    POD_DELETED = "pod-deleted"
+    POD_RECREATED = "pod-recreated"
+    """Deleted, and created again at once under the same name."""
+    POD_TERMINATING = "pod-terminating"
+    """Deleted with a grace period: holds its GPUs until it is gone."""
+    LAPSE_ANSWER_LOST = "lapse-answer-lost"
+    """The answer to a Binding is lost, and from then on no replica reaches the API server for longer than the lease: it
+    lapses, and nobody takes it over."""
+    LAPSE_LATE_BINDING = "lapse-late-binding"
+    """The same, and the Binding arrives about when the API server can be reached again."""
+    VM_PAUSE = "vm-pause"
+    """A pause as the Binding leaves, past the lease, after which the monotonic clock knows nothing of it: a virtual
+    machine that was paused with its clock."""
+    KERF_GONE = "kerf-gone"
+    """All replicas are killed and stay away, and pods without GPUs come meanwhile."""
+    EDIT_DROPPED = "edit-dropped"
+    """The author of a pod that runs takes off it what says which GPUs it asks for and holds."""
+    EDIT_MOVED = "edit-moved"
+    """The author moves what it holds to other GPUs."""
+    EDIT_SHRUNK = "edit-shrunk"
+    """The author makes a share a thousandth."""
+    EDIT_SHARE_FORGED = "edit-share-forged"
+    """The author makes whole GPUs a share."""
+    EDIT_PLUGIN_FORGED = "edit-plugin-forged"
+    """The author writes what another device plugin would, on a node without that plugin."""
+    EDIT_CPU_HOLDER = "edit-cpu-holder"
+    """A pod that asks for no GPU says that it holds a node's."""
+    MARKS_FORGED = "marks-forged"
+    """An author takes the marks off pods by which Bindings of others are fenced off, or writes some."""
+    PLANS_FORGED = "plans-forged"
+    """Pods that say of themselves that Kerf's queue let them go."""
+    DEEP_CLAIM = "deep-claim"
+    """A ResourceClaim with parameters thousands of levels deep."""
+    DEEP_POD = "deep-pod"
+    """A pod with managed fields thousands of levels deep."""
+    UNMARKABLE = "unmarkable"
+    """A pod that waits, with so many annotations that there is room for no more."""
+    COSTLY_PATTERNS = "costly-patterns"
+    """Pods that ask for models by patterns that take much memory and time."""
+    MIRROR_DELETED = "mirror-deleted"
+    """The mirror of a static pod is deleted and made again by its kubelet, while its containers run on."""
+    GANG_CYCLES = "gang-cycles"
+    """Kubernetes' own gangs compete: what a cycle asked is taken back without a word to extenders."""
+    TWO_SCHEDULERS = "two-schedulers"
+    """A scheduler's filter was answered while another scheduler's pod was between filter and bind."""
+    FAILOVER = "failover"
+    """Of two replicas the other one began to lead."""
+
+
+QUEUE_KILLS = (Kind.KILL_NOMINATION_WRITTEN, Kind.KILL_OPENING_LOST, Kind.KILL_OPENING_WRITTEN)
+"""kill -9 as the queue lets a pod go."""
+KILLS = tuple(kind for kind in Kind if kind.startswith("kill-") and kind not in QUEUE_KILLS)
+"""kill -9 between two steps of a bind."""
+LAPSES = (Kind.LAPSE_ANSWER_LOST, Kind.LAPSE_LATE_BINDING)
+"""Leases that lapse with a Binding on its way."""
+EDITS = tuple(kind for kind in Kind if kind.startswith("edit-"))
+"""What authors write on pods that run, as if they held something else."""
+HOSTILE = (
+    *(Kind.MARKS_FORGED, Kind.PLANS_FORGED, Kind.DEEP_CLAIM, Kind.DEEP_POD, Kind.UNMARKABLE, Kind.COSTLY_PATTERNS),
+)
+"""What else authors do to harm others."""
+OBJECTS = (
+    *(Kind.NODE_DELETED, Kind.NODE_SHRUNK, Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_TERMINATING),
+    *(*EDITS, *HOSTILE, Kind.MIRROR_DELETED, Kind.GANG_CYCLES, Kind.KERF_GONE),
+)
+"""Faults that are steps of their own, most of which the API server's objects suffer."""
+RESTARTS = {Kind.API_SERVER_RESTART: "kube-apiserver", Kind.ETCD_RESTART: "etcd"}
+"""Faults of the control plane, with the process that they end."""
+FOR_GOOD = (Kind.POD_DELETED, Kind.POD_TERMINATING)
+"""Faults after which a pod does not come again."""
+APART = frozenset((*OBJECTS, *RESTARTS, Kind.LATENCY, Kind.UNREACHABLE))
+"""Faults that do not wait for something to happen to."""
+
+_LASTING_S = {
+    Kind.PAUSE: (0.2, 4.0),
+    Kind.PAUSE_IN_BIND: (0.5, 6.0),
+    Kind.LATE_BINDING: (2.2, 6.0),
+    Kind.LAPSE_ANSWER_LOST: (2.2, 5.0),
+    Kind.LAPSE_LATE_BINDING: (2.2, 5.0),
+    Kind.VM_PAUSE: (2.2, 4.5),
+    Kind.KERF_GONE: (1.0, 3.0),
+    Kind.MIRROR_DELETED: (0.3, 1.2),
+    Kind.KILL_BINDING_ASKED: (0.0, 4.0),
+    Kind.LATENCY: (0.3, 1.5),
+    Kind.WATCH_STALE: (0.5, 3.0),
+    Kind.UNREACHABLE: (0.2, 3.0),
+    Kind.API_SERVER_RESTART: (0.0, 2.0),
+    Kind.ETCD_RESTART: (0.0, 2.0),
+}
+"""How long a fault lasts that is no single moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. It takes effect at `at_s` or, where it needs something to happen to, with the next such thing."""
+
+    kind: Kind
+    at_s: float
+    """Seconds since the storm began."""
+    for_s: float = 0.0
+    """How long it lasts; of a node, 0: for good."""
+    late: bool = False
+    """The Binding arrives after Kerf goes on, or can reach the API server again, not before."""
+    target: str = ""
+    """Name of the node or pod."""
+
+
+def drawn_fault(rng: random.Random, kind: Kind) -> Fault:
+    """A fault of that kind, at some time of the storm."""
+    low, high = _LASTING_S.get(kind, (0.0, 0.0))
+    at_s = rng.uniform(0.2, WINDOW_S)
+    return Fault(kind, round(at_s, 3), round(rng.uniform(low, high), 3), late=rng.random() < 0.5)

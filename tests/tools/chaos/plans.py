@@ -1,0 +1,80 @@
+"""What happens in a run: nodes, pods, and faults with their times."""
+
+from dataclasses import dataclass
+
+from tests.tools.chaos.faults import FOR_GOOD, WINDOW_S, Fault
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """A node of equal GPUs."""
+
+    name: str
+    gpus: int
+    product: str
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """A pod and when it comes."""
+
+    name: str
+    at_s: float
+    scheduler: int
+    """Which of the two schedulers it is for."""
+    gpus: int
+    by_resource: bool = False
+    """By `nvidia.com/gpu`; else by annotation, where Kerf alone stands against over-commitment."""
+    milli: int = 0
+    """Of the compute of one GPU, a share of it; 0: whole GPUs."""
+    memory_mib: int = 0
+    """Memory that each of its GPUs must have, or that its share takes; 0: any."""
+    model: str = ""
+    node: str = ""
+    """Where it runs from the beginning, placed by nobody's scheduler."""
+    mirror: bool = False
+    """Whether it stands for a static pod of its node's kubelet."""
+    gated: bool = False
+    """Whether it waits in Kerf's queue."""
+    gang: str = ""
+    gang_size: int = 0
+    group: str = ""
+    """Its PodGroup, Kubernetes' own kind of gang."""
+
+    @property
+    def size(self) -> float:
+        """GPUs that it takes."""
+        return self.milli / 1000 or self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole run."""
+
+    seed: int
+    replicas: int
+    """Of Kerf."""
+    elects: bool
+    """Whether they elect their leader; two always do."""
+    nodes: tuple[NodePlan, ...]
+    pods: tuple[PodPlan, ...]
+    late_pods: tuple[PodPlan, ...]
+    """Those that come when all faults are over."""
+    faults: tuple[Fault, ...]
+    stops_clocks: bool = False
+    """Whether Kerf's clocks can be made to miss time."""
+    policy: bool = True
+    """Whether the API server refuses what Kerf's admission policy says, where authors are hostile."""
+
+    @property
+    def load_frac(self) -> float:
+        """GPUs asked for over GPUs installed, of the pods that nobody deletes for good."""
+        deleted = {fault.target for fault in self.faults if fault.kind in FOR_GOOD}
+        asked = sum(pod.size for pod in (*self.pods, *self.late_pods) if pod.name not in deleted)
+        return asked / sum(node.gpus for node in self.nodes)
+
+    @property
+    def ends_s(self) -> float:
+        """When the last fault is over, seconds since the storm began."""
+        return max([WINDOW_S, *(fault.at_s + fault.for_s for fault in self.faults)])

@@ -1,0 +1,76 @@
+"""The account that grows: whole whatever is killed when, and true about what is still wanted."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.tools.chaos import accounts
+from tests.tools.chaos.accounts import Account, Entry
+from tests.tools.chaos.checker import Violation
+
+COMMIT = accounts.commit().removesuffix("+")
+RUN = Entry(7, "1.36.1", False, COMMIT, {"pause": 2}, (), 230, 220, 0.9, 6.5)
+BROKEN = replace(RUN, seed=8, violations=(Violation("one exclusive holder", "n GPU 0", "held by a, b"),))
+
+
+def test_it_is_read_as_it_was_written_a_line_for_each_run(tmp_path: Path) -> None:
+    account = Account.at(tmp_path / "account.jsonl")
+    failed = replace(RUN, seed=9, faults={}, error="no plane")
+    for entry in (RUN, BROKEN, failed):
+        account.enter(entry)
+    lines = (tmp_path / "account.jsonl").read_text().splitlines()
+    assert [json.loads(line)["seed"] for line in lines] == [7, 8, 9]
+    assert Account.at(tmp_path / "account.jsonl").entries == [RUN, BROKEN, failed]
+    assert [path.name for path in tmp_path.iterdir()] == ["account.jsonl"]
+
+
+def test_what_was_cut_off_while_writing_changes_nothing(tmp_path: Path) -> None:
+    account = Account.at(tmp_path / "account.jsonl")
+    account.enter(RUN)
+    (tmp_path / "account.jsonl.partial").write_text(RUN.line() + '{"seed": 8, "kub')
+    again = Account.at(tmp_path / "account.jsonl")
+    assert again.entries == [RUN]
+    again.enter(BROKEN)
+    assert Account.at(tmp_path / "account.jsonl").entries == [RUN, BROKEN]
+
+
+def test_runs_count_by_version_queue_and_commit() -> None:
+    queued = replace(RUN, queue=True, kubernetes="1.37.2")
+    dirty, unharmed = replace(RUN, commit=COMMIT + "+"), replace(RUN, faults={})
+    account = Account([RUN, queued, dirty, unharmed])
+    assert list(account.like("1.36", queue=False)) == [RUN, dirty, unharmed]
+    assert list(account.like("1.37.2", queue=True)) == [queued]
+    counted = list(account.since(accounts.last_mend()))
+    assert counted == [RUN, queued]
+    assert list(account.since("0" * 10)) == []  # of a commit that is not there
+    assert accounts.progress(counted) == [
+        ("all", 2, 1000),
+        ("1.34", 0, 100),
+        ("1.36", 1, 100),
+        ("1.37", 1, 100),
+        ("--queue", 1, 100),
+    ]
+
+
+@pytest.mark.parametrize(("entry", "counts"), [(RUN, True), (BROKEN, True), (replace(RUN, faults={}), False)])
+def test_a_run_counts_in_which_something_happened(entry: Entry, counts: bool) -> None:
+    assert entry.counts == counts
+
+
+def test_the_report_tells_what_was_found_and_what_failed() -> None:
+    failed = replace(RUN, seed=9, faults={}, error="no plane")
+    report = Account([RUN, BROKEN, failed]).report()
+    assert (report["runs"], report["violations"], report["seeds"]) == (2, 1, [7, 8])
+    assert report["errors"] == [{"seed": 9, "error": "no plane"}]
+    assert report["violations_found"] == [
+        {"seed": 8, "promise": "one exclusive holder", "subject": "n GPU 0", "detail": "held by a, b"}
+    ]
+
+
+def test_two_do_not_write_one_account(tmp_path: Path) -> None:
+    first, second = (Account.at(tmp_path / "account.jsonl") for _ in range(2))
+    first.claim()
+    with pytest.raises(BlockingIOError):
+        second.claim()

@@ -1,0 +1,81 @@
+"""Plans: equal seeds give equal plans, and every plan is as hard as promised."""
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from tests.tools.chaos import draws, faults
+from tests.tools.chaos.faults import Kind
+from tests.tools.chaos.plans import Plan
+
+
+@cache
+def many(*, queue: bool = False) -> list[Plan]:
+    """Three hundred plans."""
+    return [draws.draw(seed, queue=queue) for seed in range(300)]
+
+
+def test_equal_seeds_give_equal_plans() -> None:
+    assert draws.draw(7) == draws.draw(7)
+    assert draws.draw(7) != draws.draw(8)
+
+
+def test_what_goes_together_is_drawn_together() -> None:
+    for plan in (*many(), *many(queue=True)):
+        kinds = {fault.kind for fault in plan.faults}
+        assert plan.elects or (plan.replicas == 1 and not kinds & set(faults.LAPSES))
+        assert plan.stops_clocks or Kind.VM_PAUSE not in kinds
+        if not plan.policy and kinds & set(
+            faults.EDITS
+        ):  # Kerf knows what was written before the edits as long as it lives
+            assert not kinds & {*faults.KILLS, *faults.QUEUE_KILLS, Kind.KERF_GONE}
+            assert plan.replicas == 1
+    assert {plan.policy for plan in many()} == {True, False}
+
+
+def test_at_least_200_pods_stay_and_ask_for_80_percent_or_more() -> None:
+    for plan in many():
+        deleted = {fault.target for fault in plan.faults if fault.kind in (Kind.POD_DELETED, Kind.POD_TERMINATING)}
+        assert len({pod.name for pod in plan.pods} - deleted) >= 200
+        assert plan.load_frac >= 0.8
+
+
+def test_every_kind_is_drawn() -> None:
+    drawn = Counter(fault.kind for plan in many(queue=True) for fault in plan.faults)
+    drawn[Kind.TWO_SCHEDULERS] = sum(len({pod.scheduler for pod in plan.pods}) == 2 for plan in many())
+    drawn[Kind.FAILOVER] = sum(plan.replicas == 2 for plan in many())
+    assert set(Kind) == {kind for kind, number in drawn.items() if number}
+
+
+def test_faults_begin_while_pods_come_and_name_what_exists() -> None:
+    for plan in many():
+        names = {""} | {node.name for node in plan.nodes} | {pod.name for pod in plan.pods}
+        names |= {pod.group for pod in plan.pods}
+        assert {fault.target for fault in plan.faults} <= names
+        assert all(0 <= fault.at_s <= faults.WINDOW_S + 0.5 for fault in plan.faults)
+
+
+@pytest.mark.parametrize("asked", [1, 2, 4, 8])
+def test_pods_of_every_size_are_drawn(asked: int) -> None:
+    assert any(pod.gpus == asked and not pod.milli for pod in many()[0].pods)
+    assert any(pod.milli for pod in many()[0].pods)
+
+
+def test_the_queue_has_the_same_runs_with_gates_gangs_and_kills_of_its_own() -> None:
+    for plain, queued in zip(many(), many(queue=True), strict=True):
+        assert [pod.size for pod in queued.pods] == [pod.size for pod in plain.pods]
+        assert (queued.nodes, queued.replicas) == (plain.nodes, plain.replicas)
+        assert {fault.kind for fault in queued.faults} & set(faults.QUEUE_KILLS)
+        assert not {fault.kind for fault in plain.faults} & set(faults.QUEUE_KILLS)
+        assert not any(pod.gated for pod in (*plain.pods, *plain.late_pods))
+        assert 0.5 < sum(pod.gated for pod in queued.pods) / len(queued.pods) < 1
+        gangs = {gang: [pod for pod in queued.pods if pod.gang == gang] for gang in {pod.gang for pod in queued.pods}}
+        del gangs[""]
+        assert gangs
+        for members in gangs.values():
+            assert len(members) == members[0].gang_size >= 2
+            alike = {(pod.gpus, pod.milli, pod.model, pod.memory_mib, pod.scheduler, pod.gated) for pod in members}
+            assert len(alike) == 1
+            assert members[0].gated
+            assert not members[0].milli
