@@ -190,7 +190,7 @@ def test_an_answer_that_is_none(answer: bytes) -> None:
             await post(pool)
         assert await post(pool) == (200, b"ok"), "the connection is given up, the pool goes on"
 
-    run(server, scenario, timeout_s=0.2)
+    run(server, scenario, timeout_s=1.0)
 
 
 def test_who_stops_waiting_leaves_no_answer_to_the_next() -> None:

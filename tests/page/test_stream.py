@@ -161,7 +161,7 @@ def test_a_client_that_takes_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) 
             await asyncio.Event().wait()
 
         async def play() -> None:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await streams.open("")({"type": "http"}, receive, send)
 
         kerf.run(play())
@@ -192,7 +192,7 @@ def test_a_stream_goes_on_until_the_service_stops() -> None:
             kerf.clock.now += 1
             await until(lambda: told("n-2"))
             draining = True
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await stream
 
         kerf.run(play())

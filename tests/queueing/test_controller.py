@@ -345,7 +345,7 @@ def test_it_ends_also_when_something_moves_as_it_is_told_to(steps: int) -> None:
         rig.node("n", 1)
         for _ in range(steps):
             await asyncio.sleep(0)
-        stopped, _ = await asyncio.wait([asyncio.create_task(rig.queue.stop())], timeout=2.0)
+        stopped, _ = await asyncio.wait([asyncio.create_task(rig.queue.stop())], timeout=30.0)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()  # those that have not ended: without it a failure would never be told
         assert stopped

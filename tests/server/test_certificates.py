@@ -181,7 +181,7 @@ def wait_for_ends(connections: list[socket.socket], num: int) -> None:
 def test_connections_without_a_handshake_are_counted_and_closed_in_time(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:
-    few = ["server.request_s=5", "server.max_connections=12", "server.max_connections_each=8"]
+    few = ["server.request_s=8", "server.max_connections=12", "server.max_connections_each=8"]
     with demo(tmp_path / "log", [*files.mutual(), *(part for one in few for part in ("--set", one))]) as process:
         server = Server(process, tmp_path / "log")
         nobody, somebody = authority.client(), authority.client(authority.issue("kube-scheduler"))
@@ -192,11 +192,11 @@ def test_connections_without_a_handshake_are_counted_and_closed_in_time(
             with silent(server) as opened:
                 began = time.monotonic()
                 wait_for_ends(opened, 32)
-                assert time.monotonic() - began < 4.0, "they made room before their time was over"
+                assert time.monotonic() - began < 7.0, "they made room before their time was over"
                 assert call(server, nobody, "GET", "/readyz").status == 200
                 assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
                 wait_for_ends(opened, 40)
-                assert time.monotonic() - began < 15.0, "asyncio's own limit is a minute"
+                assert time.monotonic() - began < 25.0, "asyncio's own limit is a minute"
             assert request(kept, "POST", "/filter", BODY).json()["Error"] == ""
             assert kept.sock is first
         assert "Traceback" not in server.log

@@ -17,7 +17,6 @@ from tests.api.certificates import Authority
 from tests.telemetry.servers import Page, serving
 
 EMPTY = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}}).encode()
-QUICK = Access(connect_timeout_s=0.3, timeout_s=0.3)
 
 
 def vector(*items: tuple[Mapping[str, str], str], at: float = 1000.0) -> Page:
@@ -61,7 +60,7 @@ def test_values_that_are_no_numbers_are_nan() -> None:
 def test_a_stalled_server_costs_one_time_out_and_no_retries() -> None:
     with serving(lambda *_: None) as server:
         with pytest.raises(SourceError, match="no answer within the time-out"):
-            Prometheus(server.url, QUICK).series("X")
+            Prometheus(server.url, Access(timeout_s=0.3)).series("X")
         assert len(server.asked) == 1
 
 
@@ -69,7 +68,7 @@ def test_a_dead_server_is_a_sentence_without_retries() -> None:
     with serving(lambda *_: (200, EMPTY)) as server:
         url = server.url
     with pytest.raises(SourceError, match=r"no connection: .*refused"):
-        Prometheus(url, QUICK).series("X")
+        Prometheus(url, Access()).series("X")
 
 
 def test_secrets_are_read_again_for_every_call(tmp_path: Path) -> None:
@@ -137,12 +136,12 @@ def test_probing_takes_the_one_with_gpus() -> None:
         return 200, EMPTY
 
     with serving(lambda *_: (200, EMPTY)) as empty, serving(with_gpus) as right:
-        source = choose_source(["http://127.0.0.1:9", empty.url, right.url], QUICK)
+        source = choose_source(["http://127.0.0.1:9", empty.url, right.url], Access())
         assert isinstance(source, PrometheusSource)
         assert source.survey() == {"DCGM_FI_DEV_GPU_UTIL": 8}
-        assert choose_source([empty.url], QUICK).survey() == {}
+        assert choose_source([empty.url], Access()).survey() == {}
     with pytest.raises(SourceError, match=r"127\.0\.0\.1:9"):
-        choose_source(["http://127.0.0.1:9"], QUICK)
+        choose_source(["http://127.0.0.1:9"], Access())
 
 
 def test_a_clock_that_is_ahead_is_measured() -> None:
