@@ -43,6 +43,11 @@ class Named(Object):
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
 
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
 
 class Resources(Object):
     requests: Quantities | None = None
@@ -163,11 +168,6 @@ class PodStatus(Object, rename="camel"):
 class Pod(Named):
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def finished(self) -> bool:

@@ -34,19 +34,12 @@ class JobPhase(StrEnum):
     FAILED = "failed"
 
 
-class _Condition(objects.Object):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
 class _Spec(objects.Object):
     suspend: bool = False
 
 
 class _Status(objects.Object):
-    conditions: list[_Condition] | None = None
+    conditions: list[objects.Condition] | None = None
 
 
 class Job(objects.Named):

@@ -109,11 +109,6 @@ class Pipeline(objects.Named):
     status: Status = msgspec.field(default_factory=Status)
 
     @property
-    def key(self) -> str:
-        """`namespace/name`."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-    @property
     def path(self) -> str:
         """Where the API server has it."""
         return f"/apis/{API_VERSION}/namespaces/{self.metadata.namespace}/pipelines/{self.metadata.name}"
