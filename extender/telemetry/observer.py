@@ -43,16 +43,12 @@ class Wanted:
     times: SampleTimes = field(default_factory=SampleTimes)
 
 
+@dataclass(frozen=True, slots=True)
 class Finders:
     """How the cluster is asked for addresses; a seam for those that have no API server."""
 
-    def __init__(
-        self,
-        prometheus: Callable[[], Awaitable[tuple[list[str], str]]],
-        exporters: Callable[[], Awaitable[dict[str, str]]],
-    ) -> None:
-        self.prometheus = prometheus
-        self.exporters = exporters
+    prometheus: Callable[[], Awaitable[tuple[list[str], str]]]
+    exporters: Callable[[], Awaitable[dict[str, str]]]
 
 
 PodSamples = Mapping[tuple[str, str], tuple[float, float]]
@@ -165,7 +161,7 @@ class Observer:
                 self._tell(f"telemetry: {status.fault}")
             await self._pass_on(reading.pods)
 
-    async def _pass_on(self, pods: Mapping[tuple[str, str], tuple[float, float]]) -> None:
+    async def _pass_on(self, pods: PodSamples) -> None:
         """Tell of pods bit by bit: there may be tens of thousands."""
         items = iter(pods.items())
         while some := dict(islice(items, _PODS_AT_ONCE)):

@@ -10,7 +10,7 @@ from extender.core.observations import Gauge
 from extender.telemetry.aliases import Alias, known_names
 from extender.telemetry.errors import SourceError
 from extender.telemetry.sources import queries
-from extender.telemetry.sources.prometheus_client import Prometheus, Series, to_float
+from extender.telemetry.sources.prometheus_client import Prometheus, to_float
 from extender.telemetry.sources.source import Access, Floats, Report, Samples, add_pod_sample, grow, merge
 from extender.telemetry.tables import DeviceTable
 
@@ -73,7 +73,8 @@ class PrometheusSource:
         """Put the answer to one query beside what is known."""
         series = self._prometheus.series(query)
         report.series[alias.name] = report.series.get(alias.name, 0) + len(series)
-        merge(values, alias, *_fold(self._table, alias, series), report)
+        raw = np.fromiter((to_float(item.value[1]) for item in series), np.float64, len(series))
+        merge(values, alias, *self._table.fold(alias, [item.metric for item in series], raw), report)
 
     def _ages(self, aliases: Sequence[Alias], kept: Sequence[str]) -> Floats:
         """(H,) ages, by one name after another until every host has one; memory, which all exporters tell, first."""
@@ -102,11 +103,6 @@ class PrometheusSource:
                 pod = item.metric.get("exported_pod") or item.metric.get("pod", "")
                 add_pod_sample(pods, namespace, pod, alias, to_float(item.value[1]))
         return pods
-
-
-def _fold(table: DeviceTable, alias: Alias, series: Sequence[Series]) -> tuple[Floats, int]:
-    raw = np.fromiter((to_float(item.value[1]) for item in series), np.float64, len(series))
-    return table.fold(alias, [item.metric for item in series], raw)
 
 
 def choose_source(urls: Sequence[str], access: Access) -> PrometheusSource:

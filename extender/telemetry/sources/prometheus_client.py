@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Generic, TypedDict, TypeVar
 
 import msgspec
 import requests
@@ -22,6 +22,7 @@ from extender.telemetry.sources.source import Access
 
 _MAX_ANSWER_BYTES: Final = 64 * 2**20
 _CHUNK_BYTES: Final = 2**18
+ElementT = TypeVar("ElementT")
 
 
 class Series(msgspec.Struct, gc=False):
@@ -39,24 +40,16 @@ class Counted(msgspec.Struct, gc=False):
     value: tuple[float, str]
 
 
-class _SeriesData(TypedDict):
-    result: list[Series]
+class _Data(TypedDict, Generic[ElementT]):
+    result: list[ElementT]
 
 
-class _SeriesAnswer(TypedDict):
-    data: _SeriesData
+class _Answer(TypedDict, Generic[ElementT]):
+    data: _Data[ElementT]
 
 
-class _CountedData(TypedDict):
-    result: list[Counted]
-
-
-class _CountedAnswer(TypedDict):
-    data: _CountedData
-
-
-_series_decoder: Final = msgspec.json.Decoder(_SeriesAnswer)
-_counted_decoder: Final = msgspec.json.Decoder(_CountedAnswer)
+_series_decoder: Final = msgspec.json.Decoder(_Answer[Series])
+_counted_decoder: Final = msgspec.json.Decoder(_Answer[Counted])
 
 
 @dataclass(frozen=True, slots=True)
