@@ -32,7 +32,6 @@ _MAX_ASKED: Final = 16
 """Questions in a round."""
 _PLUGINS_API: Final = "/apis/scheduling.x-k8s.io/v1alpha1"
 _NATIVE_APIS: Final = tuple(f"/apis/scheduling.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha2"))
-_NOT_FOUND: Final = 404
 ValueT = TypeVar("ValueT")
 
 
@@ -41,7 +40,6 @@ class _Gang(objects.Object, rename="camel"):
 
 
 class _Policy(objects.Object):
-    basic: object | None = None
     gang: _Gang | None = None
 
 
@@ -195,7 +193,7 @@ class Gangs:
             try:
                 found = await self._transport.get(f"{api}/namespaces/{namespace}/podgroups/{quote(name, safe='')}")
             except ApiError as error:
-                if error.status != _NOT_FOUND:
+                if error.status != 404:
                     raise
                 continue  # no such PodGroup, or the API server does not have this version
             return _read_group(_group_decoder.decode(found).spec)
