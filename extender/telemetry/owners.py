@@ -86,8 +86,8 @@ class OwnerUsage:
 
     def latest(self, count: int = 50) -> dict[str, Usage]:
         """The owners heard of last, by name."""
-        usages = {owner: self.usage(owner) for owner in sorted(islice(reversed(self._samples), count))}
-        return {owner: usage for owner, usage in usages.items() if usage is not None}
+        owners = sorted(islice(reversed(self._samples), count))
+        return {owner: usage for owner in owners if (usage := self.usage(owner)) is not None}
 
 
 def _mean(values: list[float]) -> float:

@@ -48,8 +48,7 @@ class PrometheusSource:
             self.survey()
         report = Report(source=self._prometheus.url, version=self._version)
         aliases = known_names(self._names)
-        skew = self._prometheus.skew()
-        report.skew_s, report.skew_uncertainty_s = skew.seconds, skew.uncertainty_s
+        report.skew_s, report.skew_uncertainty_s = self._prometheus.skew()
         kept = queries.kept_labels(self._labels)
         values: dict[Gauge, Floats] = {}
         for alias in aliases:

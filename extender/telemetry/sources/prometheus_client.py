@@ -6,7 +6,6 @@ decoder that keeps only the labels that matter.
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypedDict, TypeVar
 
@@ -52,22 +51,11 @@ _series_decoder: Final = msgspec.json.Decoder(_Answer[Series])
 _counted_decoder: Final = msgspec.json.Decoder(_Answer[Counted])
 
 
-@dataclass(frozen=True, slots=True)
-class Skew:
-    """How far Prometheus' clock is from ours."""
-
-    seconds: float
-    """Positive where Prometheus is ahead."""
-    uncertainty_s: float
-    """Half of the round trip in which it was read."""
-
-
 class Prometheus:
     """One Prometheus, or what speaks its API. Not thread-safe."""
 
     def __init__(self, url: str, access: Access) -> None:
         self.url = url.rstrip("/")
-        self._access = access
         self._session = _Session(access)
         self._client = PrometheusConnect(
             url=self.url, session=self._session, retry=Retry(total=0, redirect=3, raise_on_status=False)
@@ -109,14 +97,17 @@ class Prometheus:
         result: list[Counted] = self._query(query)
         return result
 
-    def skew(self) -> Skew:
-        """How far its clock is from ours. Raises SourceError."""
+    def skew(self) -> tuple[float, float]:
+        """Seconds that its clock is ahead of ours, and how uncertain that is: half of the round trip that read it.
+
+        Raises SourceError.
+        """
         began = time.time()
         answer = self.counted("vector(time())")
         ended = time.time()
         if not answer:
             raise SourceError(f"{self.url} does not report its time")
-        return Skew(answer[0].value[0] - (began + ended) / 2, (ended - began) / 2)
+        return answer[0].value[0] - (began + ended) / 2, (ended - began) / 2
 
     def _query(self, query: str) -> Any:
         self._session.read_secrets()
