@@ -58,11 +58,7 @@ class Spec(objects.Object, rename="camel"):
     stages: list[Stage] = msgspec.field(default_factory=list)
 
 
-class Condition(objects.Object, rename="camel"):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
+class Condition(objects.Condition, rename="camel"):
     last_transition_time: str = ""
 
 

@@ -64,13 +64,13 @@ def read_lock(annotations: Mapping[str, str]) -> NodeLock | None:
     text = annotations.get(NODE_LOCK)
     if text is None:
         return None
-    parts = text[:1024].split(",")
+    time, *pod = text[:1024].split(",")
     try:
-        locked_at = datetime.fromisoformat(parts[0])
+        locked_at = datetime.fromisoformat(time)
     except ValueError:
-        return NodeLock(0.0, *parts[1:3]) if len(parts) == 3 else NodeLock(0.0)
+        locked_at = datetime.fromtimestamp(0, UTC)
     at = (locked_at if locked_at.tzinfo else locked_at.replace(tzinfo=UTC)).timestamp()
-    return NodeLock(at, *parts[1:3]) if len(parts) == 3 else NodeLock(at)
+    return NodeLock(at, *pod) if len(pod) == 2 else NodeLock(at)
 
 
 def format_lock(namespace: str, name: str, wall_now: float) -> str:
