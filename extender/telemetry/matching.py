@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from extender.core.clusters import Rows
 from extender.telemetry.readings import Inventory
 from extender.telemetry.series import Host
 
@@ -50,16 +48,12 @@ class Directory:
 class Match:
     """Where the samples of an inventory belong in arrays of N rows and G slots."""
 
-    row_of_host: npt.NDArray[np.intp]
+    row_of_host: Rows
     """(H,) row, NO_ROW for hosts that are no node."""
-    host_idx: npt.NDArray[np.intp]
+    host_idx: Rows
     """(D,) index into hosts."""
-    slot: npt.NDArray[np.intp]
+    slot: Rows
     """(D,) GPU slot, -1 for GPUs that have none."""
-
-    def unmatched_hosts(self) -> npt.NDArray[np.intp]:
-        """Indices of hosts that are no node."""
-        return np.flatnonzero(self.row_of_host == NO_ROW)
 
 
 def match_rows(inventory: Inventory, rows: Mapping[str, int], directory: Directory, start: int, end: int) -> list[int]:
@@ -68,11 +62,7 @@ def match_rows(inventory: Inventory, rows: Mapping[str, int], directory: Directo
 
 
 def slots(
-    inventory: Inventory,
-    gpu_at: Mapping[str, tuple[int, int]],
-    row_of_host: npt.NDArray[np.intp],
-    start: int,
-    end: int,
+    inventory: Inventory, gpu_at: Mapping[str, tuple[int, int]], row_of_host: Rows, start: int, end: int
 ) -> list[int]:
     """Slots of some GPUs, likewise; `gpu_at` has the row and slot of each GPU whose UUID is known."""
     numbers = inventory.numbers[start:end]

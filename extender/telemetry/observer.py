@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -18,7 +18,7 @@ from extender.ledger.observed import SampleTimes
 from extender.telemetry.errors import TelemetryError
 from extender.telemetry.folding import MAX_SKEW_S, Folder
 from extender.telemetry.readings import Feed, Reading
-from extender.telemetry.sources.source import PROMETHEUS, Access, Command
+from extender.telemetry.sources.source import PROMETHEUS, Access, Command, PodUsage
 from extender.telemetry.status import State, Status
 
 logger = logging.getLogger(__name__)
@@ -51,10 +51,6 @@ class Finders:
     exporters: Callable[[], Awaitable[dict[str, str]]]
 
 
-PodSamples = Mapping[tuple[str, str], tuple[float, float]]
-"""By namespace and name: load as a fraction and MiB used, NaN where one is not told."""
-
-
 class Observer:
     """Reads telemetry in the background, from `start` to `stop`."""
 
@@ -66,7 +62,7 @@ class Observer:
         ledger: Ledger,
         clock: Callable[[], float] = time.monotonic,
         *,
-        on_pods: Callable[[PodSamples], None] = lambda pods: None,
+        on_pods: Callable[[PodUsage], None] = lambda pods: None,
         on_refresh: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_pods` gets the samples of pods of each refresh, some at a time; `on_refresh` is called after each."""
@@ -161,7 +157,7 @@ class Observer:
                 self._tell(f"telemetry: {status.fault}")
             await self._pass_on(reading.pods)
 
-    async def _pass_on(self, pods: PodSamples) -> None:
+    async def _pass_on(self, pods: PodUsage) -> None:
         """Tell of pods bit by bit: there may be tens of thousands."""
         items = iter(pods.items())
         while some := dict(islice(items, _PODS_AT_ONCE)):

@@ -5,13 +5,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from extender.core.clusters import Floats, Rows
 from extender.core.observations import Gauge
 from extender.telemetry.aliases import FRACTIONS, Alias, read_values
 from extender.telemetry.series import Device, Host, Labels
-
-Floats = npt.NDArray[np.float64]
 
 _SLICES: Final = re.compile(r"([0-9])g\.")
 _NUM_SLICES: Final = 7  # compute slices of an A100 or H100, MIG user guide; an A30 has 4
@@ -42,7 +40,7 @@ class DeviceTable:
             self.hosts.append(host)
         return index
 
-    def locate(self, series: Iterable[Labels]) -> tuple[npt.NDArray[np.intp], Floats]:
+    def locate(self, series: Iterable[Labels]) -> tuple[Rows, Floats]:
         """(S,) device of each series, and (S,) its part of the GPU: 1 for a whole GPU, below 1 for a MIG instance."""
         met = self._met
         found = [met.get(labels) or self._meet(labels) for labels in series]

@@ -6,12 +6,13 @@ from typing import Final
 
 import numpy as np
 
+from extender.core.clusters import Floats
 from extender.core.observations import Gauge
 from extender.telemetry.aliases import Alias, known_names
 from extender.telemetry.errors import SourceError
 from extender.telemetry.sources import queries
 from extender.telemetry.sources.prometheus_client import Prometheus, to_float
-from extender.telemetry.sources.source import Access, Floats, Report, Samples, add_pod_sample, grow, merge
+from extender.telemetry.sources.source import Access, PodUsage, Report, Samples, add_pod_sample, grow, merge
 from extender.telemetry.tables import DeviceTable
 
 _SURVEY_EVERY_S: Final = 300.0
@@ -87,8 +88,8 @@ class PrometheusSource:
                     age_s[host] = item.value[0] - to_float(item.value[1])
         return age_s
 
-    def _pods(self, aliases: Sequence[Alias]) -> dict[tuple[str, str], tuple[float, float]]:
-        pods: dict[tuple[str, str], tuple[float, float]] = {}
+    def _pods(self, aliases: Sequence[Alias]) -> PodUsage:
+        pods: PodUsage = {}
         asked: set[Gauge] = set()
         for alias in aliases:
             if alias.gauge not in (Gauge.LOAD, Gauge.MEMORY_USED) or alias.gauge in asked:
