@@ -6,7 +6,7 @@ the version that it was made from. So a restart, a second leader for a moment, o
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,6 +16,7 @@ import msgspec
 from extender.kube.background import Background, until_set
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
+from extender.kube.indexes import Index
 from extender.kube.watches.reflector import Reflector
 from extender.kube.watches.stores import Store
 from extender.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
@@ -206,18 +207,16 @@ class _Jobs(Store[Job]):
     def __init__(self, touch: Callable[[str], None]) -> None:
         super().__init__()
         self._touch = touch
-        self._of: defaultdict[str, dict[str, Job]] = defaultdict(dict)
+        self._of: Index[Job] = Index()  # by owner and UID
 
     def of(self, owner: Metadata) -> list[Job]:
         """Those of a pipeline; a Job of another namespace that names it as its owner is none of them."""
-        return [job for job in self._of.get(owner.uid, {}).values() if job.metadata.namespace == owner.namespace]
+        return [job for job in self._of.of(owner.uid).values() if job.metadata.namespace == owner.namespace]
 
     def changed(self, before: Job | None, after: Job | None) -> None:
         if before is not None:
-            del self._of[before.owner][before.metadata.uid]
-            if not self._of[before.owner]:
-                del self._of[before.owner]
+            self._of.pop(before.owner, before.metadata.uid)
         if after is not None:
-            self._of[after.owner][after.metadata.uid] = after
+            self._of.put(after.owner, after.metadata.uid, after)
         for owner in {job.owner for job in (before, after) if job is not None}:
             self._touch(owner)

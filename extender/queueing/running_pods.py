@@ -1,6 +1,7 @@
 """Pods that run: how many GPUs each namespace uses, and how long pods of each owner have run."""
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable
 from math import ceil
 from typing import Final
@@ -56,7 +57,7 @@ class RunningPods(Store[Pod]):
         self._wall_clock = wall_clock
         self._known: dict[str, tuple[float, float]] = {}
         """GPUs and the time of the first sight, by UID: an edit of its annotations gives nothing back."""
-        self.gpus: dict[str, float] = {}
+        self.gpus: defaultdict[str, float] = defaultdict(float)
         """GPUs in use by namespace."""
 
     def gangs(self) -> dict[str, list[Pod]]:
@@ -88,10 +89,10 @@ class RunningPods(Store[Pod]):
         if before is None and after is not None:
             gpus = _gpus_of(after)
             self._known[after.metadata.uid] = gpus, self._wall_clock()
-            self._count(after, gpus)
+            self.gpus[after.metadata.namespace] += gpus
         elif before is not None and after is None:
             gpus, _ = self._known.pop(before.metadata.uid)
-            self._count(before, -gpus)
+            self.gpus[before.metadata.namespace] -= gpus
 
     def _learn(self, pod: Pod) -> None:
         gpus, seen = self._known[pod.metadata.uid]
@@ -100,10 +101,6 @@ class RunningPods(Store[Pod]):
             if started <= seen < started + 1:  # an API server's times are whole seconds
                 started = seen
             self._durations.finished(owners_of(pod, gpus), self._wall_clock() - started)
-
-    def _count(self, pod: Pod, gpus: float) -> None:
-        namespace = pod.metadata.namespace
-        self.gpus[namespace] = self.gpus.get(namespace, 0.0) + gpus
 
 
 async def learn_finished(transport: Transport, durations: Durations) -> None:
