@@ -37,6 +37,11 @@ class Metadata(Object, rename="camel"):
     deletion_timestamp: str | None = None
     owner_references: list[OwnerReference] | None = None
 
+    @property
+    def controller(self) -> OwnerReference | None:
+        """Of its owners the one that makes and replaces it, None where nobody does."""
+        return next((owner for owner in self.owner_references or () if owner.controller), None)
+
 
 class Named(Object):
     """Base of what the API server stores: everything that can be watched."""

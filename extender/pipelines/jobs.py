@@ -51,8 +51,8 @@ class Job(objects.Named):
     @property
     def owner(self) -> str:
         """UID of its controller, "" when it has none."""
-        references = self.metadata.owner_references or ()
-        return next((item.uid for item in references if item.controller), "")
+        controller = self.metadata.controller
+        return controller.uid if controller else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,19 +270,15 @@ def _missing(gang: str, found: list[Entry], size: int, started: list[Pod]) -> Wa
         return Code.GANG_WITHOUT_GROUP.reason(gang=gang)
     if len(found) >= size:
         return None
-    owners = {owner for entry in found if (owner := _controller(entry.pod))}
+    owners = {owner.uid for entry in found if (owner := entry.pod.metadata.controller)}
     here = len(found) + sum(not pod.finished or _succeeded_with(pod, owners) for pod in started)
     return None if here >= size else Code.GANG_INCOMPLETE.reason(gang=gang, here=here, size=size)
 
 
 def _succeeded_with(pod: Pod, owners: set[str]) -> bool:
     """Whether a pod that has succeeded is of this gang, and not of an earlier one of the same name."""
-    return _controller(pod) in owners or PIPELINE_LABEL in (pod.metadata.labels or {})  # named after their attempt
-
-
-def _controller(pod: Pod) -> str:
-    """UID of a pod's controller, "" for none."""
-    return next((item.uid for item in pod.metadata.owner_references or () if item.controller), "")
+    owner = pod.metadata.controller
+    return (owner and owner.uid in owners) or PIPELINE_LABEL in (pod.metadata.labels or {})  # named after their attempt
 
 
 def _gang_let_go(pod: Pod) -> str:

@@ -129,7 +129,7 @@ def owners_of(pod: Pod, gpus: float) -> tuple[str, ...]:
     with as many GPUs; all. A CronJob's Jobs and a user's numbered runs differ in their digits alone.
     """
     namespace = pod.metadata.namespace
-    owner = next((item for item in pod.metadata.owner_references or () if item.controller), None)
+    owner = pod.metadata.controller
     name = f"{owner.kind}/{_stem(owner.name)}" if owner else f"Pod/{_stem(pod.metadata.name)}"
     size = f"{ceil(gpus)} GPUs"
     return f"{namespace}/{name}/{size}", f"{namespace}/{size}", namespace

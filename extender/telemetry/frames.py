@@ -66,13 +66,12 @@ class Failed(msgspec.Struct, tag="failed"):
 Header = NewDevices | GaugeValues | HostAges | PodSamples | Done | Failed
 
 _header_decoder: Final = msgspec.json.Decoder(Header)
-_encoder: Final = msgspec.json.Encoder()
 EMPTY: Final = np.empty(0, np.float32)
 
 
 def write_frame(stream: BinaryIO, header: Header, payload: npt.NDArray[np.floating] = EMPTY) -> None:
     """Write one frame."""
-    text = _encoder.encode(header)
+    text = msgspec.json.encode(header)
     content = np.ascontiguousarray(payload, np.float32).tobytes()
     stream.write(_LENGTH.pack(len(text), len(content)) + text)
     stream.write(content)

@@ -7,6 +7,7 @@ scraped address. A GPU is found by its UUID where the node's UUIDs are known, el
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from extender.core.clusters import Rows
@@ -29,19 +30,13 @@ class Directory:
 
     def node_of(self, host: Host, rows: Mapping[str, int]) -> str:
         """Name of the node that a host is, "" when none is found."""
-        for name in host.names:
-            for spelling in (name, name.lower()):
-                if spelling in rows:
-                    return spelling
         address = host.instance.rpartition(":")[0].strip("[]") or host.instance
-        for name in (*host.names, address):
-            node = self.node_of_exporter.get(name, "")
-            if node in rows:
-                return node
-        for node in (self.node_of_ip.get(address, ""), address):
-            if node in rows:
-                return node
-        return ""
+        candidates = chain(
+            (spelling for name in host.names for spelling in (name, name.lower())),
+            (self.node_of_exporter.get(name, "") for name in (*host.names, address)),
+            (self.node_of_ip.get(address, ""), address),
+        )
+        return next((node for node in candidates if node in rows), "")
 
 
 @dataclass(frozen=True, slots=True)
