@@ -87,15 +87,11 @@ class Prometheus:
 
     def series(self, query: str) -> list[Series]:
         """An instant query. Raises SourceError."""
-        self._session.decoder = _series_decoder
-        result: list[Series] = self._query(query)
-        return result
+        return self._query(query, _series_decoder)
 
     def counted(self, query: str) -> list[Counted]:
         """An instant query with few elements. Raises SourceError."""
-        self._session.decoder = _counted_decoder
-        result: list[Counted] = self._query(query)
-        return result
+        return self._query(query, _counted_decoder)
 
     def skew(self) -> tuple[float, float]:
         """Seconds that its clock is ahead of ours, and how uncertain that is: half of the round trip that read it.
@@ -109,10 +105,12 @@ class Prometheus:
             raise SourceError(f"{self.url} does not report its time")
         return answer[0].value[0] - (began + ended) / 2, (ended - began) / 2
 
-    def _query(self, query: str) -> Any:
+    def _query(self, query: str, decoder: msgspec.json.Decoder[_Answer[ElementT]]) -> list[ElementT]:
+        self._session.decoder = decoder
         self._session.read_secrets()
         try:
-            return self._client.custom_query(query)
+            result: list[ElementT] = self._client.custom_query(query)
+            return result
         except PrometheusApiClientException as error:
             raise SourceError(f"{self.url}: {str(error)[:300]}") from None
         except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
