@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
@@ -21,7 +20,7 @@ from extender.kube.objects import Pod
 from extender.kube.watches.lists import PAGE_SIZE, Lister
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
-from extender.queueing.pods.batches import POD_GROUP_LABEL, gang_of
+from extender.queueing.pods.batches import POD_GROUP_LABEL, by_gang, gang_of
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import PIPELINE_LABEL, is_gated
 
@@ -180,9 +179,9 @@ class Gangs:
         async for page in Lister(
             self._transport, f"/api/v1/namespaces/{namespace}/pods", Pod, query, self._page_size
         ).pages():
-            for pod in page.items:
-                if gang := _gang_let_go(pod):
-                    found.setdefault(gang, []).append(pod)
+            let_go = (pod for pod in page.items if not is_gated(pod) and not pod.metadata.deletion_timestamp)
+            for gang, pods in by_gang(let_go).items():
+                found.setdefault(gang, []).extend(pods)
         return found
 
     async def _ask_group(self, key: str) -> Group:
@@ -279,11 +278,3 @@ def _succeeded_with(pod: Pod, owners: set[str]) -> bool:
     """Whether a pod that has succeeded is of this gang, and not of an earlier one of the same name."""
     owner = pod.metadata.controller
     return (owner and owner.uid in owners) or PIPELINE_LABEL in (pod.metadata.labels or {})  # named after their attempt
-
-
-def _gang_let_go(pod: Pod) -> str:
-    """The gang of a pod that has been let go, "" for other pods."""
-    try:
-        return "" if is_gated(pod) or pod.metadata.deletion_timestamp else gang_of(pod)[0]
-    except RequestError:
-        return ""

@@ -1,6 +1,5 @@
 """Pods that run: how many GPUs each namespace uses, and how long pods of each owner have run."""
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable
 from math import ceil
@@ -9,14 +8,13 @@ from typing import Final
 import msgspec
 
 from extender.core.durations import Durations
-from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.client import Transport
 from extender.kube.objects import Pod, unix_time
 from extender.kube.paths import PODS_PATH
 from extender.kube.watches.stores import Store
 from extender.plugins.pods import read_holding
-from extender.queueing.pods.batches import gang_of
+from extender.queueing.pods.batches import by_gang
 from extender.queueing.sources import list_objects
 
 FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
@@ -62,12 +60,7 @@ class RunningPods(Store[Pod]):
 
     def gangs(self) -> dict[str, list[Pod]]:
         """The pods by their gang, where they have one."""
-        found: dict[str, list[Pod]] = {}
-        for pod in self.by_uid.values():
-            with contextlib.suppress(RequestError):
-                if gang := gang_of(pod)[0]:
-                    found.setdefault(gang, []).append(pod)
-        return found
+        return by_gang(self.by_uid.values())
 
     def upsert(self, item: Pod) -> None:
         """A pod runs, has changed or has finished."""

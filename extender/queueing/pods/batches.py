@@ -1,6 +1,8 @@
 """Kubernetes objects as what planners take: pods of a batch, and what nodes have beside their GPUs."""
 
+import contextlib
 import json
+from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil, floor
 from typing import Final, NamedTuple
@@ -98,6 +100,16 @@ def gang_of(pod: Pod) -> tuple[str, int]:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_GANG_DIGITS and 1 <= int(text) <= _MAX_GANG):
         raise RequestError(f'{GANG_SIZE}: "{text[:80]}" is not a gang size; write the number of pods, such as "4"')
     return f"{pod.metadata.namespace}/{name}", int(text)
+
+
+def by_gang(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """The pods that are of a gang, by its name; what is wrong with the request of one matters to no other."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        with contextlib.suppress(RequestError):
+            if gang := gang_of(pod)[0]:
+                found.setdefault(gang, []).append(pod)
+    return found
 
 
 def _function_limits(text: str) -> tuple[Fraction, Fraction]:
