@@ -1,6 +1,7 @@
 """Finding Prometheus in the cluster, and the exporters' pods: what the API server knows of them."""
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -64,17 +65,14 @@ async def find_prometheus(transport: Transport) -> tuple[list[str], str]:
 def _addresses(service: _Service) -> list[str]:
     """URLs of a Service by name, the port of the API first."""
     ports = [port for port in service.spec.ports or () if port.protocol in ("", "TCP") and port.name != "grpc"]
-
-    def unlikely(port: _Port) -> tuple[int, int]:
-        by_name = _PORT_NAMES.index(port.name) if port.name in _PORT_NAMES else len(_PORT_NAMES)
-        by_number = _PORTS.index(port.port) if port.port in _PORTS else len(_PORTS)
-        return by_number, by_name
-
+    ports.sort(key=lambda port: (_place(port.port, _PORTS), _place(port.name, _PORT_NAMES)))
     name = f"{service.metadata.name}.{service.metadata.namespace}.svc"
-    return [
-        f"{'https' if port.name.startswith('https') else 'http'}://{name}:{port.port}"
-        for port in sorted(ports, key=unlikely)[:1]
-    ]
+    return [f"{'https' if port.name.startswith('https') else 'http'}://{name}:{port.port}" for port in ports[:1]]
+
+
+def _place(item: str | int, known: Sequence[str | int]) -> int:
+    """Where it is among what is known, and after all of that where it is not."""
+    return known.index(item) if item in known else len(known)
 
 
 async def find_exporters(transport: Transport) -> dict[str, str]:
