@@ -6,6 +6,7 @@ then restarts the process, which begins with nothing remembered. Other work is t
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
@@ -125,6 +126,16 @@ class Background:
     async def run(self) -> None:
         """The work, until cancelled."""
         raise NotImplementedError
+
+
+async def until_set(event: asyncio.Event, most_s: float) -> None:
+    """Wait until an event is set, so long at most.
+
+    Not by asyncio.wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_s):
+            await event.wait()
 
 
 async def repeat(work: Work, interval_s: float, what: str) -> None:

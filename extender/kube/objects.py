@@ -37,11 +37,21 @@ class Metadata(Object, rename="camel"):
     deletion_timestamp: str | None = None
     owner_references: list[OwnerReference] | None = None
 
+    @property
+    def controller(self) -> OwnerReference | None:
+        """Of its owners the one that makes and replaces it, None where nobody does."""
+        return next((owner for owner in self.owner_references or () if owner.controller), None)
+
 
 class Named(Object):
     """Base of what the API server stores: everything that can be watched."""
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
 class Resources(Object):
@@ -163,11 +173,6 @@ class PodStatus(Object, rename="camel"):
 class Pod(Named):
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def finished(self) -> bool:

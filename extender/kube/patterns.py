@@ -20,14 +20,9 @@ _MAX_AUTOMATA: Final = 64
 _MAX_FOUND: Final = 16_384
 
 
-def _quiet_options() -> re2.Options:
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _MAX_AUTOMATON_BYTES
-    return options
-
-
-_RE2_OPTIONS: Final = _quiet_options()
+_RE2_OPTIONS: Final = re2.Options()
+_RE2_OPTIONS.log_errors = False
+_RE2_OPTIONS.max_mem = _MAX_AUTOMATON_BYTES
 
 
 @dataclass(frozen=True, slots=True)

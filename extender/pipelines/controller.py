@@ -5,18 +5,18 @@ the version that it was made from. So a restart, a second leader for a moment, o
 """
 
 import asyncio
-import contextlib
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
-from extender.kube.background import Tasks
+from extender.kube.background import Background, until_set
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
+from extender.kube.indexes import Index
 from extender.kube.watches.reflector import Reflector
 from extender.kube.watches.stores import Store
 from extender.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
@@ -30,14 +30,12 @@ _FIRST_BACKOFF_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 60.0
 _STANDBY_S: Final = 0.5
 _INVALID: Final = (400, 422)
-_CONFLICT: Final = 409
-_GONE: Final = 404
 
 _pipeline_decoder: Final = Decoder(Pipeline, whole=True)
 _job_decoder: Final = Decoder(Job)
 
 
-class PipelineController:
+class PipelineController(Background):
     """Runs from `start` to `stop`; writes nothing on a standby."""
 
     def __init__(
@@ -49,6 +47,7 @@ class PipelineController:
         standby: Callable[[], str],
         page_size: int = 500,
     ) -> None:
+        super().__init__("pipelines", needed=False)
         self._transport = transport
         self._clock = clock
         self._wall_clock = wall_clock
@@ -64,17 +63,12 @@ class PipelineController:
             Reflector(transport, PIPELINES_PATH, Pipeline, self.pipelines, clock, page_size=page_size, whole=True),
             Reflector(transport, JOBS_PATH, Job, self.jobs, clock, label_selector=PIPELINE_LABEL, page_size=page_size),
         )
-        self.tasks = Tasks()
 
     def start(self) -> None:
         """Begin, in the running event loop."""
         for name, reflector in zip(("pipelines", "Jobs"), self._reflectors, strict=True):
             self.tasks.begin(f"pipelines' mirror of {name}", reflector.run, needed=False)
-        self.tasks.begin("pipelines", self._run, needed=False)
-
-    async def stop(self) -> None:
-        """End; what is being written is written."""
-        await self.tasks.end()
+        super().start()
 
     @property
     def num_unread(self) -> int:
@@ -104,13 +98,11 @@ class PipelineController:
                 unexpected = None if isinstance(error, ClusterError) else error
                 logger.warning("pipeline %s, again in %.0f s: %s", pipeline.key, wait_s, error, exc_info=unexpected)
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Round after round, until cancelled."""
         while True:
             soonest = min(self._dirty.values(), default=float("inf")) - self._clock()
-            # Not wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(max(soonest, 0.0), _MAX_BACKOFF_S)):
-                    await self._wake.wait()
+            await until_set(self._wake, min(max(soonest, 0.0), _MAX_BACKOFF_S))
             self._wake.clear()
             if self._standby() or not all(reflector.synced for reflector in self._reflectors):
                 await asyncio.sleep(_STANDBY_S)  # what is due stays so
@@ -150,7 +142,7 @@ class PipelineController:
                 except ApiError as error:
                     if error.status in _INVALID:
                         return "InvalidTemplate", f"spec.stages[{number}].steps[{step_number}]: {error.message}"
-                    if error.status != _CONFLICT:  # a Job of that name is there, and what it is follows
+                    if error.status != 409:  # a Job of that name is there, and what it is follows
                         raise
         return None
 
@@ -160,13 +152,13 @@ class PipelineController:
         try:
             created = _job_decoder.decode(await self._post(pipeline, manifest))
         except ApiError as error:
-            if error.status != _CONFLICT:
+            if error.status != 409:
                 raise
             name = manifest["metadata"]["name"]
             created = _job_decoder.decode(await self._transport.get(f"{jobs_path(pipeline)}/{name}"))
             if created.owner != pipeline.metadata.uid:
                 # Of a pipeline of the same name that was deleted: the garbage collector will come to it.
-                raise ApiError(_CONFLICT, "AlreadyExists", f"Job {name} belongs to someone else") from error
+                raise ApiError(409, "AlreadyExists", f"Job {name} belongs to someone else") from error
         self.jobs.upsert(created)
 
     async def _post(self, pipeline: Pipeline, manifest: Manifest, query: str = "") -> bytes:
@@ -176,7 +168,7 @@ class PipelineController:
         try:
             await self._transport.patch(f"{jobs_path(pipeline)}/{job}", b'{"spec":{"suspend":true}}')
         except ApiError as error:
-            if error.status not in (_GONE, *_INVALID):  # deleted, or finished a moment ago: then it can't be changed
+            if error.status not in (404, *_INVALID):  # deleted, or finished a moment ago: then it can't be changed
                 raise
 
     async def _write_status(self, pipeline: Pipeline, status: Status) -> None:
@@ -185,7 +177,7 @@ class PipelineController:
         try:
             answer = await self._transport.patch(f"{pipeline.path}/status", msgspec.json.encode(body))
         except ApiError as error:
-            if error.status not in (_GONE, _CONFLICT):
+            if error.status not in (404, 409):
                 raise
             return
         self.pipelines.upsert(_pipeline_decoder.decode(answer))
@@ -215,18 +207,16 @@ class _Jobs(Store[Job]):
     def __init__(self, touch: Callable[[str], None]) -> None:
         super().__init__()
         self._touch = touch
-        self._of: defaultdict[str, dict[str, Job]] = defaultdict(dict)
+        self._of: Index[Job] = Index()  # by owner and UID
 
     def of(self, owner: Metadata) -> list[Job]:
         """Those of a pipeline; a Job of another namespace that names it as its owner is none of them."""
-        return [job for job in self._of.get(owner.uid, {}).values() if job.metadata.namespace == owner.namespace]
+        return [job for job in self._of.of(owner.uid).values() if job.metadata.namespace == owner.namespace]
 
     def changed(self, before: Job | None, after: Job | None) -> None:
         if before is not None:
-            del self._of[before.owner][before.metadata.uid]
-            if not self._of[before.owner]:
-                del self._of[before.owner]
+            self._of.pop(before.owner, before.metadata.uid)
         if after is not None:
-            self._of[after.owner][after.metadata.uid] = after
+            self._of.put(after.owner, after.metadata.uid, after)
         for owner in {job.owner for job in (before, after) if job is not None}:
             self._touch(owner)

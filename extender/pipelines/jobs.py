@@ -34,19 +34,12 @@ class JobPhase(StrEnum):
     FAILED = "failed"
 
 
-class _Condition(objects.Object):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
 class _Spec(objects.Object):
     suspend: bool = False
 
 
 class _Status(objects.Object):
-    conditions: list[_Condition] | None = None
+    conditions: list[objects.Condition] | None = None
 
 
 class Job(objects.Named):
@@ -58,8 +51,8 @@ class Job(objects.Named):
     @property
     def owner(self) -> str:
         """UID of its controller, "" when it has none."""
-        references = self.metadata.owner_references or ()
-        return next((item.uid for item in references if item.controller), "")
+        controller = self.metadata.controller
+        return controller.uid if controller else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,11 +58,7 @@ class Spec(objects.Object, rename="camel"):
     stages: list[Stage] = msgspec.field(default_factory=list)
 
 
-class Condition(objects.Object, rename="camel"):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
+class Condition(objects.Condition, rename="camel"):
     last_transition_time: str = ""
 
 
@@ -107,11 +103,6 @@ class Pipeline(objects.Named):
     metadata: Metadata = msgspec.field(default_factory=Metadata)
     spec: Spec = msgspec.field(default_factory=Spec)
     status: Status = msgspec.field(default_factory=Status)
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def path(self) -> str:

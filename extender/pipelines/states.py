@@ -71,7 +71,6 @@ def verdict(pipeline: Pipeline, runs: Iterable[Run], now: str) -> Verdict:
     before, known = pipeline.status, list(runs)
     started: list[Start] = []
     stages: list[StageStatus] = []
-    phase_of: dict[str, str] = {}
     required = needs(pipeline.spec.stages)
     past = {stage.name: stage for stage in before.stages}
     done = {name for name, stage in past.items() if stage.phase == Phase.SUCCEEDED}
@@ -84,9 +83,9 @@ def verdict(pipeline: Pipeline, runs: Iterable[Run], now: str) -> Verdict:
             stages.append(begun)
             started += start
         else:
-            stages.append(StageStatus(stage.name, Phase.WAITING, steps=_waiting(stage)))
-        phase_of[stage.name] = stages[-1].phase
-    phase = _phase(pipeline, list(phase_of.values()))
+            steps = [StepStatus(step.name, Phase.WAITING) for step in stage.steps]
+            stages.append(StageStatus(stage.name, Phase.WAITING, steps=steps))
+    phase = _phase(pipeline, [stage.phase for stage in stages])
     ended = phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED)
     if ended:
         started = []
@@ -133,11 +132,7 @@ def _stage(
     known = {(run.step, run.attempt): run for run in runs if run.stage == stage.name}
     attempts = {
         step.name: max(
-            [
-                past[step.name].attempt if step.name in past else 0,
-                1,
-                *(n for name, n in known if name == step.name),
-            ]
+            1, past[step.name].attempt if step.name in past else 0, *(n for name, n in known if name == step.name)
         )
         for step in stage.steps
     }
@@ -178,10 +173,6 @@ def _stage(
 
 _OPEN = (Phase.RUNNING, Phase.WAITING)
 _PHASES = {JobPhase.ACTIVE: Phase.RUNNING, JobPhase.COMPLETE: Phase.SUCCEEDED, JobPhase.FAILED: Phase.FAILED}
-
-
-def _waiting(stage: Stage) -> list[StepStatus]:
-    return [StepStatus(step.name, Phase.WAITING) for step in stage.steps]
 
 
 def _ended(stage: StageStatus, now: str) -> StageStatus:

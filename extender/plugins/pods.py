@@ -140,6 +140,6 @@ _GENERATED_SUFFIX: Final = re.compile(r"-[0-9a-z]*[0-9][0-9a-z]*$")
 def owner_of(metadata: objects.Metadata) -> str:
     """The controller whose pods are alike: `namespace/Kind/name`, without a generated suffix; the pod's own name where
     nobody controls it."""
-    controllers = [owner for owner in metadata.owner_references or () if owner.controller]
-    kind, name = (controllers[0].kind, controllers[0].name) if controllers else ("Pod", metadata.name)
+    controller = metadata.controller
+    kind, name = (controller.kind, controller.name) if controller else ("Pod", metadata.name)
     return f"{metadata.namespace}/{kind}/{_GENERATED_SUFFIX.sub('', name)}"

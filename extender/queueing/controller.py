@@ -9,7 +9,6 @@ waits for a plan; how many pods are between plan and binding is bounded.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,7 +19,7 @@ from extender.core.durations import Durations
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
-from extender.kube.background import Tasks
+from extender.kube.background import Tasks, until_set
 from extender.kube.client import ClusterError, Transport
 from extender.kube.paths import NAMESPACES_PATH
 from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, WatchHub
@@ -246,10 +245,7 @@ class QueueController(QueueRules):
     async def _run(self) -> None:
         options = self._options
         while True:
-            # Not wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(options.interval_s):
-                    await self._dirty.wait()
+            await until_set(self._dirty, options.interval_s)
             if not self.backlog.entries:
                 self._dirty.clear()
                 continue

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
@@ -21,7 +20,7 @@ from extender.kube.objects import Pod
 from extender.kube.watches.lists import PAGE_SIZE, Lister
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
-from extender.queueing.pods.batches import POD_GROUP_LABEL, gang_of
+from extender.queueing.pods.batches import POD_GROUP_LABEL, by_gang, gang_of
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import PIPELINE_LABEL, is_gated
 
@@ -32,7 +31,6 @@ _MAX_ASKED: Final = 16
 """Questions in a round."""
 _PLUGINS_API: Final = "/apis/scheduling.x-k8s.io/v1alpha1"
 _NATIVE_APIS: Final = tuple(f"/apis/scheduling.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha2"))
-_NOT_FOUND: Final = 404
 ValueT = TypeVar("ValueT")
 
 
@@ -41,7 +39,6 @@ class _Gang(objects.Object, rename="camel"):
 
 
 class _Policy(objects.Object):
-    basic: object | None = None
     gang: _Gang | None = None
 
 
@@ -182,9 +179,9 @@ class Gangs:
         async for page in Lister(
             self._transport, f"/api/v1/namespaces/{namespace}/pods", Pod, query, self._page_size
         ).pages():
-            for pod in page.items:
-                if gang := _gang_let_go(pod):
-                    found.setdefault(gang, []).append(pod)
+            let_go = (pod for pod in page.items if not is_gated(pod) and not pod.metadata.deletion_timestamp)
+            for gang, pods in by_gang(let_go).items():
+                found.setdefault(gang, []).extend(pods)
         return found
 
     async def _ask_group(self, key: str) -> Group:
@@ -195,7 +192,7 @@ class Gangs:
             try:
                 found = await self._transport.get(f"{api}/namespaces/{namespace}/podgroups/{quote(name, safe='')}")
             except ApiError as error:
-                if error.status != _NOT_FOUND:
+                if error.status != 404:
                     raise
                 continue  # no such PodGroup, or the API server does not have this version
             return _read_group(_group_decoder.decode(found).spec)
@@ -272,24 +269,12 @@ def _missing(gang: str, found: list[Entry], size: int, started: list[Pod]) -> Wa
         return Code.GANG_WITHOUT_GROUP.reason(gang=gang)
     if len(found) >= size:
         return None
-    owners = {owner for entry in found if (owner := _controller(entry.pod))}
+    owners = {owner.uid for entry in found if (owner := entry.pod.metadata.controller)}
     here = len(found) + sum(not pod.finished or _succeeded_with(pod, owners) for pod in started)
     return None if here >= size else Code.GANG_INCOMPLETE.reason(gang=gang, here=here, size=size)
 
 
 def _succeeded_with(pod: Pod, owners: set[str]) -> bool:
     """Whether a pod that has succeeded is of this gang, and not of an earlier one of the same name."""
-    return _controller(pod) in owners or PIPELINE_LABEL in (pod.metadata.labels or {})  # named after their attempt
-
-
-def _controller(pod: Pod) -> str:
-    """UID of a pod's controller, "" for none."""
-    return next((item.uid for item in pod.metadata.owner_references or () if item.controller), "")
-
-
-def _gang_let_go(pod: Pod) -> str:
-    """The gang of a pod that has been let go, "" for other pods."""
-    try:
-        return "" if is_gated(pod) or pod.metadata.deletion_timestamp else gang_of(pod)[0]
-    except RequestError:
-        return ""
+    owner = pod.metadata.controller
+    return (owner and owner.uid in owners) or PIPELINE_LABEL in (pod.metadata.labels or {})  # named after their attempt

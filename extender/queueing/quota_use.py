@@ -1,5 +1,6 @@
 """How many GPUs each namespace uses: those of pods that run, of pods on their way, and of those past the queue."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,20 +26,16 @@ class QuotaUse:
 
     def by_namespace(self) -> dict[str, float]:
         """GPUs in use, those of pods on their way included."""
-        used = dict(self.running.gpus)
-
-        def add(namespace: str, gpus: float) -> None:
-            used[namespace] = used.get(namespace, 0.0) + gpus
-
+        used = defaultdict(float, self.running.gpus)
         for namespace, devices in self.ledger.num_claimed().items():
-            add(namespace, devices)
+            used[namespace] += devices
         for entry in self.backlog.on_their_way(self.clock()):
-            add(entry.namespace, self._held(entry.uid, entry.num_gpus))
+            used[entry.namespace] += self._held(entry.uid, entry.num_gpus)
         for uid, (namespace, gpus) in list(self._granted.items()):
             if uid in self.running.by_uid or self.ledger.claim(uid) is None:
                 del self._granted[uid]  # counted there, or has not got them
             else:
-                add(namespace, self._held(uid, gpus))
+                used[namespace] += self._held(uid, gpus)
         return used
 
     def refusal(self, pod: PodIdentity, request: GpuRequest, *, known: bool) -> str:

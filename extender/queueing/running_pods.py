@@ -1,6 +1,6 @@
 """Pods that run: how many GPUs each namespace uses, and how long pods of each owner have run."""
 
-import contextlib
+from collections import defaultdict
 from collections.abc import Callable
 from math import ceil
 from typing import Final
@@ -8,14 +8,13 @@ from typing import Final
 import msgspec
 
 from extender.core.durations import Durations
-from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.client import Transport
 from extender.kube.objects import Pod, unix_time
 from extender.kube.paths import PODS_PATH
 from extender.kube.watches.stores import Store
 from extender.plugins.pods import read_holding
-from extender.queueing.pods.batches import gang_of
+from extender.queueing.pods.batches import by_gang
 from extender.queueing.sources import list_objects
 
 FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
@@ -56,17 +55,12 @@ class RunningPods(Store[Pod]):
         self._wall_clock = wall_clock
         self._known: dict[str, tuple[float, float]] = {}
         """GPUs and the time of the first sight, by UID: an edit of its annotations gives nothing back."""
-        self.gpus: dict[str, float] = {}
+        self.gpus: defaultdict[str, float] = defaultdict(float)
         """GPUs in use by namespace."""
 
     def gangs(self) -> dict[str, list[Pod]]:
         """The pods by their gang, where they have one."""
-        found: dict[str, list[Pod]] = {}
-        for pod in self.by_uid.values():
-            with contextlib.suppress(RequestError):
-                if gang := gang_of(pod)[0]:
-                    found.setdefault(gang, []).append(pod)
-        return found
+        return by_gang(self.by_uid.values())
 
     def upsert(self, item: Pod) -> None:
         """A pod runs, has changed or has finished."""
@@ -88,10 +82,10 @@ class RunningPods(Store[Pod]):
         if before is None and after is not None:
             gpus = _gpus_of(after)
             self._known[after.metadata.uid] = gpus, self._wall_clock()
-            self._count(after, gpus)
+            self.gpus[after.metadata.namespace] += gpus
         elif before is not None and after is None:
             gpus, _ = self._known.pop(before.metadata.uid)
-            self._count(before, -gpus)
+            self.gpus[before.metadata.namespace] -= gpus
 
     def _learn(self, pod: Pod) -> None:
         gpus, seen = self._known[pod.metadata.uid]
@@ -100,10 +94,6 @@ class RunningPods(Store[Pod]):
             if started <= seen < started + 1:  # an API server's times are whole seconds
                 started = seen
             self._durations.finished(owners_of(pod, gpus), self._wall_clock() - started)
-
-    def _count(self, pod: Pod, gpus: float) -> None:
-        namespace = pod.metadata.namespace
-        self.gpus[namespace] = self.gpus.get(namespace, 0.0) + gpus
 
 
 async def learn_finished(transport: Transport, durations: Durations) -> None:
@@ -132,7 +122,7 @@ def owners_of(pod: Pod, gpus: float) -> tuple[str, ...]:
     with as many GPUs; all. A CronJob's Jobs and a user's numbered runs differ in their digits alone.
     """
     namespace = pod.metadata.namespace
-    owner = next((item for item in pod.metadata.owner_references or () if item.controller), None)
+    owner = pod.metadata.controller
     name = f"{owner.kind}/{_stem(owner.name)}" if owner else f"Pod/{_stem(pod.metadata.name)}"
     size = f"{ceil(gpus)} GPUs"
     return f"{namespace}/{name}/{size}", f"{namespace}/{size}", namespace

@@ -1,7 +1,6 @@
 """Where a one-off plan gets its nodes and pods from: manifests in files, or an API server."""
 
-import contextlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from extender.kube.watches.lists import Lister
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod, View
 from extender.queueing.node_view import view_of
-from extender.queueing.pods.batches import asked_of, gang_of, plan_pod
+from extender.queueing.pods.batches import asked_of, by_gang, plan_pod
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.pods.restrictions import Kinds, domain_of
 
@@ -84,32 +83,23 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
     for pod in source.bound:
         ledger.upsert_pod(pod, 0.0)
     kinds = Kinds()
-    nodes_of_gang = _nodes_of_gangs(source.bound)
+    running = [pod for pod in source.bound if not pod.finished]
+    mates = by_gang(running)
     pods: list[tuple[Pod, PlanPod]] = []
     faults: dict[str, str] = {}
     for pod in source.waiting:
         try:
             planned = plan_pod(pod, kinds)
-            pods.append((pod, replace(planned, beside=tuple(nodes_of_gang.get(planned.gang, ())))))
+            beside = tuple(mate.spec.node_name for mate in mates.get(planned.gang, ()) if mate.spec.node_name)
+            pods.append((pod, replace(planned, beside=beside)))
         except RequestError as error:
             faults[pod.key] = str(error)
     pods.sort(key=lambda pair: (-pair[1].priority, pair[0].metadata.creation_timestamp, pair[1].key))
     batch = [planned for _, planned in pods]
-    running = Counter(pod.spec.node_name for pod in source.bound if pod.spec.node_name and not pod.finished)
+    num_pods = Counter(pod.spec.node_name for pod in running if pod.spec.node_name)
     cluster = ledger.snapshot(0.0)
-    view = view_of(cluster, source.nodes, kinds, batch, num_pods=running, reserve_frac=reserve_frac)
+    view = view_of(cluster, source.nodes, kinds, batch, num_pods=num_pods, reserve_frac=reserve_frac)
     return view, batch, faults
-
-
-def _nodes_of_gangs(bound: Iterable[Pod]) -> dict[str, list[str]]:
-    """Nodes of pods that run, by their gang."""
-    result: dict[str, list[str]] = defaultdict(list)
-    for pod in bound:
-        with contextlib.suppress(RequestError):  # what is wrong with a pod that runs does not matter to others
-            gang, _ = gang_of(pod)
-            if gang and pod.spec.node_name and not pod.finished:
-                result[gang].append(pod.spec.node_name)
-    return result
 
 
 def node_of(view: View, plan: Plan) -> dict[str, str]:

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from extender.core.clusters import Floats
 from extender.core.observations import Gauge
 from extender.core.resources.nodes import MAX_MEMORY_MIB
-
-Floats = npt.NDArray[np.float64]
 
 LEGACY: Final = "dcgm-exporter up to 4.8"
 CURRENT: Final = "dcgm-exporter from 4.9"

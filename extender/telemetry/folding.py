@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from extender.core.clusters import Floats, Rows
 from extender.core.observations import Gauge, Gauges
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
@@ -91,8 +91,8 @@ class Folder:
             await asyncio.sleep(0)
         row_of_host = np.array(rows, np.intp)
         gpu_at = self._ledger.snapshot(self._clock()).gpu_at
-        slot: list[npt.NDArray[np.intp]] = []
-        host_idx: list[npt.NDArray[np.intp]] = []
+        slot: list[Rows] = []
+        host_idx: list[Rows] = []
         for start in range(0, len(inventory.host_idx), _DEVICES_AT_ONCE):
             end = start + _DEVICES_AT_ONCE
             slot.append(np.array(slots(inventory, gpu_at, row_of_host, start, end), np.intp))
@@ -121,15 +121,13 @@ class Folder:
 
     def _describe(self, inventory: Inventory, match: Match) -> None:
         status = self._status
-        unmatched = match.unmatched_hosts()
+        unmatched = np.flatnonzero(match.row_of_host == NO_ROW)
         status.num_hosts, status.num_gpus = len(inventory.hosts), len(inventory.host_idx)
         matched = match.row_of_host[match.host_idx] != NO_ROW if len(match.host_idx) else np.empty(0, np.bool_)
         status.num_gpus_matched = int((matched & (match.slot >= 0)).sum())
         status.unmatched = tuple(_words(inventory, index) for index in unmatched[:_MAX_TOLD].tolist())
 
-    async def _fill(
-        self, observed: ObservedArrays, reading: Reading, match: Match
-    ) -> tuple[Gauges, npt.NDArray[np.float64]]:
+    async def _fill(self, observed: ObservedArrays, reading: Reading, match: Match) -> tuple[Gauges, Floats]:
         """All samples with the refresh written into them, and (N,) when each row's were taken."""
         raw = observed.begin()
         num_rows, num_slots = raw.shape[1:]

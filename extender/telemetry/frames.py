@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from extender.telemetry.readings import Float32s
 from extender.telemetry.sources.source import Report
 
 DEVICES_PER_FRAME: Final = 500
@@ -63,16 +64,14 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 Header = NewDevices | GaugeValues | HostAges | PodSamples | Done | Failed
-Array = npt.NDArray[np.float32]
 
 _header_decoder: Final = msgspec.json.Decoder(Header)
-_encoder: Final = msgspec.json.Encoder()
 EMPTY: Final = np.empty(0, np.float32)
 
 
 def write_frame(stream: BinaryIO, header: Header, payload: npt.NDArray[np.floating] = EMPTY) -> None:
     """Write one frame."""
-    text = _encoder.encode(header)
+    text = msgspec.json.encode(header)
     content = np.ascontiguousarray(payload, np.float32).tobytes()
     stream.write(_LENGTH.pack(len(text), len(content)) + text)
     stream.write(content)
@@ -92,6 +91,6 @@ def decode_header(text: bytes) -> Header:
     return header
 
 
-def decode_payload(content: bytes) -> Array:
+def decode_payload(content: bytes) -> Float32s:
     """The array of a frame, read-only."""
     return np.frombuffer(content, np.float32)

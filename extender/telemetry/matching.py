@@ -7,11 +7,10 @@ scraped address. A GPU is found by its UUID where the node's UUIDs are known, el
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from extender.core.clusters import Rows
 from extender.telemetry.readings import Inventory
 from extender.telemetry.series import Host
 
@@ -31,35 +30,25 @@ class Directory:
 
     def node_of(self, host: Host, rows: Mapping[str, int]) -> str:
         """Name of the node that a host is, "" when none is found."""
-        for name in host.names:
-            for spelling in (name, name.lower()):
-                if spelling in rows:
-                    return spelling
         address = host.instance.rpartition(":")[0].strip("[]") or host.instance
-        for name in (*host.names, address):
-            node = self.node_of_exporter.get(name, "")
-            if node in rows:
-                return node
-        for node in (self.node_of_ip.get(address, ""), address):
-            if node in rows:
-                return node
-        return ""
+        candidates = chain(
+            (spelling for name in host.names for spelling in (name, name.lower())),
+            (self.node_of_exporter.get(name, "") for name in (*host.names, address)),
+            (self.node_of_ip.get(address, ""), address),
+        )
+        return next((node for node in candidates if node in rows), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """Where the samples of an inventory belong in arrays of N rows and G slots."""
 
-    row_of_host: npt.NDArray[np.intp]
+    row_of_host: Rows
     """(H,) row, NO_ROW for hosts that are no node."""
-    host_idx: npt.NDArray[np.intp]
+    host_idx: Rows
     """(D,) index into hosts."""
-    slot: npt.NDArray[np.intp]
+    slot: Rows
     """(D,) GPU slot, -1 for GPUs that have none."""
-
-    def unmatched_hosts(self) -> npt.NDArray[np.intp]:
-        """Indices of hosts that are no node."""
-        return np.flatnonzero(self.row_of_host == NO_ROW)
 
 
 def match_rows(inventory: Inventory, rows: Mapping[str, int], directory: Directory, start: int, end: int) -> list[int]:
@@ -68,11 +57,7 @@ def match_rows(inventory: Inventory, rows: Mapping[str, int], directory: Directo
 
 
 def slots(
-    inventory: Inventory,
-    gpu_at: Mapping[str, tuple[int, int]],
-    row_of_host: npt.NDArray[np.intp],
-    start: int,
-    end: int,
+    inventory: Inventory, gpu_at: Mapping[str, tuple[int, int]], row_of_host: Rows, start: int, end: int
 ) -> list[int]:
     """Slots of some GPUs, likewise; `gpu_at` has the row and slot of each GPU whose UUID is known."""
     numbers = inventory.numbers[start:end]

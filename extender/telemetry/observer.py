@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -18,7 +18,7 @@ from extender.ledger.observed import SampleTimes
 from extender.telemetry.errors import TelemetryError
 from extender.telemetry.folding import MAX_SKEW_S, Folder
 from extender.telemetry.readings import Feed, Reading
-from extender.telemetry.sources.source import PROMETHEUS, Access, Command
+from extender.telemetry.sources.source import PROMETHEUS, Access, Command, PodUsage
 from extender.telemetry.status import State, Status
 
 logger = logging.getLogger(__name__)
@@ -43,20 +43,12 @@ class Wanted:
     times: SampleTimes = field(default_factory=SampleTimes)
 
 
+@dataclass(frozen=True, slots=True)
 class Finders:
     """How the cluster is asked for addresses; a seam for those that have no API server."""
 
-    def __init__(
-        self,
-        prometheus: Callable[[], Awaitable[tuple[list[str], str]]],
-        exporters: Callable[[], Awaitable[dict[str, str]]],
-    ) -> None:
-        self.prometheus = prometheus
-        self.exporters = exporters
-
-
-PodSamples = Mapping[tuple[str, str], tuple[float, float]]
-"""By namespace and name: load as a fraction and MiB used, NaN where one is not told."""
+    prometheus: Callable[[], Awaitable[tuple[list[str], str]]]
+    exporters: Callable[[], Awaitable[dict[str, str]]]
 
 
 class Observer:
@@ -70,7 +62,7 @@ class Observer:
         ledger: Ledger,
         clock: Callable[[], float] = time.monotonic,
         *,
-        on_pods: Callable[[PodSamples], None] = lambda pods: None,
+        on_pods: Callable[[PodUsage], None] = lambda pods: None,
         on_refresh: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_pods` gets the samples of pods of each refresh, some at a time; `on_refresh` is called after each."""
@@ -165,7 +157,7 @@ class Observer:
                 self._tell(f"telemetry: {status.fault}")
             await self._pass_on(reading.pods)
 
-    async def _pass_on(self, pods: Mapping[tuple[str, str], tuple[float, float]]) -> None:
+    async def _pass_on(self, pods: PodUsage) -> None:
         """Tell of pods bit by bit: there may be tens of thousands."""
         items = iter(pods.items())
         while some := dict(islice(items, _PODS_AT_ONCE)):

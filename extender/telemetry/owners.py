@@ -6,7 +6,6 @@ Samples of a pod come from the exporter's pod labels. An owner is the controller
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from extender.kube import objects
 from extender.plugins.pods import owner_of
 from extender.scheduling.placer import DEFAULT_LOAD
+from extender.telemetry.sources.source import PodUsage
 
 _MAX_OWNERS: Final = 2000
 _MAX_PODS: Final = 50_000
@@ -53,16 +53,13 @@ class OwnerUsage:
         if len(self._owner_of) > _MAX_PODS:
             self._owner_of.popitem(last=False)
 
-    def add(self, pods: Mapping[tuple[str, str], tuple[float, float]]) -> None:
+    def add(self, pods: PodUsage) -> None:
         """Take in a refresh: load and MiB by namespace and name; pods that Kerf does not know are left out."""
         for key, sample in pods.items():
             owner = self._owner_of.get(key)
             if owner is None:
                 continue
-            samples = self._samples.get(owner)
-            if samples is None:
-                samples = self._samples[owner] = deque(maxlen=_SAMPLES_EACH)
-            samples.append(sample)
+            self._samples.setdefault(owner, deque(maxlen=_SAMPLES_EACH)).append(sample)
             self._samples.move_to_end(owner)
         while len(self._samples) > _MAX_OWNERS:
             self._samples.popitem(last=False)
@@ -86,8 +83,8 @@ class OwnerUsage:
 
     def latest(self, count: int = 50) -> dict[str, Usage]:
         """The owners heard of last, by name."""
-        usages = {owner: self.usage(owner) for owner in sorted(islice(reversed(self._samples), count))}
-        return {owner: usage for owner, usage in usages.items() if usage is not None}
+        owners = sorted(islice(reversed(self._samples), count))
+        return {owner: usage for owner in owners if (usage := self.usage(owner)) is not None}
 
 
 def _mean(values: list[float]) -> float:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from extender.core.observations import Gauge
 from extender.telemetry.series import Host
-from extender.telemetry.sources.source import Command, Report
+from extender.telemetry.sources.source import Command, PodUsage, Report
 
 Float32s = npt.NDArray[np.float32]
 
@@ -36,8 +36,7 @@ class Reading:
     """Each (D,), NaN where there is no sample."""
     age_s: Float32s
     """(H,) age of each host's samples when they were read, NaN when not told."""
-    pods: Mapping[tuple[str, str], tuple[float, float]]
-    """By namespace and name: load as a fraction and MiB used, NaN where one is not told."""
+    pods: PodUsage
     report: Report
     read_at: float
     """Monotonic time at which it was asked for."""

@@ -23,12 +23,12 @@ from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placement
 from extender.settings.telemetry import TelemetrySettings
 from extender.settings.tree import Settings
-from extender.telemetry.observer import Finders, Observer, PodSamples, Wanted
+from extender.telemetry.observer import Finders, Observer, Wanted
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.reader.process import ReaderProcess
 from extender.telemetry.readings import Feed
 from extender.telemetry.sources.discovery import find_exporters, find_prometheus
-from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access
+from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access, PodUsage
 from extender.telemetry.status import State
 from extender.telemetry.unmanaged_use import UnmanagedWatch
 
@@ -42,7 +42,7 @@ def observe(
     clock: Callable[[], float],
     feed: Feed | None = None,
     *,
-    on_pods: Callable[[PodSamples], None] = lambda pods: None,
+    on_pods: Callable[[PodUsage], None] = lambda pods: None,
     on_refresh: Callable[[], None] = lambda: None,
 ) -> Observer | None:
     """An observer as the settings want it, None when they want none. `feed` is where samples come from, a reading

@@ -1,17 +1,15 @@
 """GPUs as their series name them, numbered once, and samples folded into arrays by that number."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from extender.core.clusters import Floats
 from extender.core.observations import Gauge
 from extender.telemetry.aliases import FRACTIONS, Alias, read_values
 from extender.telemetry.series import Device, Host, Labels
-
-Floats = npt.NDArray[np.float64]
 
 _SLICES: Final = re.compile(r"([0-9])g\.")
 _NUM_SLICES: Final = 7  # compute slices of an A100 or H100, MIG user guide; an A30 has 4
@@ -32,6 +30,7 @@ class DeviceTable:
         self._host_of: dict[Host, int] = {}
         self._device_of: dict[tuple[int, str], int] = {}
         self._met: dict[Labels, tuple[int, float]] = {}
+        """Device of each series, and its part of the GPU: 1 for a whole GPU, below 1 for a MIG instance."""
 
     def host(self, labels: Labels) -> int:
         """Number of the host that a series is of."""
@@ -42,18 +41,11 @@ class DeviceTable:
             self.hosts.append(host)
         return index
 
-    def locate(self, series: Iterable[Labels]) -> tuple[npt.NDArray[np.intp], Floats]:
-        """(S,) device of each series, and (S,) its part of the GPU: 1 for a whole GPU, below 1 for a MIG instance."""
-        met = self._met
-        found = [met.get(labels) or self._meet(labels) for labels in series]
-        if not found:
-            return np.empty(0, np.intp), np.empty(0)
-        devices, parts = zip(*found, strict=True)
-        return np.array(devices, np.intp), np.array(parts)
-
     def fold(self, alias: Alias, series: Sequence[Labels], raw: Floats) -> tuple[Floats, int]:
         """(D,) values of the devices so far, NaN where there are none, and how many samples were refused."""
-        devices, parts = self.locate(series)
+        found = [self._met.get(labels) or self._meet(labels) for labels in series]
+        devices = np.array([device for device, _ in found], np.intp)
+        parts = np.array([part for _, part in found])
         values, num_refused = read_values(alias, raw)
         gauge = alias.gauge
         folded = np.full(len(self.devices), np.nan)

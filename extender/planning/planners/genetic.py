@@ -63,7 +63,7 @@ class Genetic:
         for _ in range(self.generations):
             if placed[np.argmax(fitness)][movable].all():
                 break
-            genes, placed = children_of(genes, placed, fitness, draw, self)
+            genes = children_of(genes, placed, fitness, draw, self)
             placed = placed_pods(problem, genes)
             fitness = fitness_of(problem, genes, placed, self)
         best = int(np.argmax(fitness))
@@ -141,18 +141,15 @@ def fitness_of(problem: Problem, genes: Genes, placed: Mask, parameters: Genetic
     return worth
 
 
-def children_of(genes: Genes, placed: Mask, fitness: Floats, draw: Draw, parameters: Genetic) -> tuple[Genes, Mask]:
-    """The next generation: the elites as they are, then children of parents drawn by their fitness.
-
-    Returns genes and (B, P) which of the pods had room where their gene comes from.
-    """
+def children_of(genes: Genes, placed: Mask, fitness: Floats, draw: Draw, parameters: Genetic) -> Genes:
+    """The next generation: the elites as they are, then children of parents drawn by their fitness."""
     rng = draw.rng
     B, P = genes.shape
     chance = fitness - fitness.min() + 1e-9
     parents = rng.choice(B, size=(2, B), p=chance / chance.sum())
     cut = np.where(rng.random(B) < parameters.crossover, rng.integers(0, P + 1, B), P)  # P: the first parent as it is
     from_first = np.arange(P) < cut[:, None]
-    children = np.where(from_first, genes[parents[0]], genes[parents[1]])
+    children: Genes = np.where(from_first, genes[parents[0]], genes[parents[1]])
     was_placed = np.where(from_first, placed[parents[0]], placed[parents[1]])
     moves = ~was_placed & (rng.random((B, P)) < 0.5)
     moves[np.arange(B), rng.integers(0, P, B)] = True
@@ -162,4 +159,4 @@ def children_of(genes: Genes, placed: Mask, fitness: Floats, draw: Draw, paramet
     children[at] = draw.nodes(at[1])
     elites = np.argsort(-fitness, kind="stable")[: parameters.elites]
     children[: len(elites)] = genes[elites]
-    return children, was_placed
+    return children

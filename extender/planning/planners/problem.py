@@ -54,9 +54,7 @@ def problem_of(view: View, pods: Sequence[PlanPod]) -> Problem:
             classes[key] = len(first)
             first.append(position)
         class_of[position] = classes[key]
-    eligible = np.zeros((len(first), view.num_nodes), np.bool_)
-    for number, position in enumerate(first):
-        eligible[number] = state.fits(position)
+    eligible = np.array([state.fits(position) for position in first], np.bool_).reshape(len(first), view.num_nodes)
     demand = np.array(
         [(pod.cpu_milli, pod.memory_mib, 1, max(pod.gpus.count, 1) if pod.gpus else 0) for pod in pods], dtype=np.int64
     ).reshape(len(pods), 4)

@@ -53,7 +53,6 @@ class DeviceSelector(Object):
 class ExactRequest(Object, rename="camel"):
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
-    allocation_mode: str = ""
     count: int = 0
     admin_access: bool | None = None
 

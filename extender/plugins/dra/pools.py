@@ -126,7 +126,7 @@ class DevicePools:
     def _add_claim(self, claim: ResourceClaim) -> set[str]:
         uid, namespace = claim.metadata.uid, claim.metadata.namespace
         self._claims[uid] = claim
-        self._claim_at[_key(claim)] = uid
+        self._claim_at[claim.key] = uid
         devices = allocated_devices(claim)
         for pool, device in devices:
             self._allocated.put(pool, uid, [*self._allocated.of(pool).get(uid, ()), device])
@@ -141,8 +141,8 @@ class DevicePools:
         if claim is None:
             return set()
         namespace = claim.metadata.namespace
-        if self._claim_at.get(_key(claim)) == uid:
-            del self._claim_at[_key(claim)]
+        if self._claim_at.get(claim.key) == uid:
+            del self._claim_at[claim.key]
         devices = allocated_devices(claim)
         for pool, _ in devices:
             self._allocated.pop(pool, uid)
@@ -155,7 +155,3 @@ class DevicePools:
 
     def _nodes_with(self, devices: Collection[tuple[str, str]]) -> set[str]:
         return {node for pool, _ in devices for node in self._nodes_of.of(pool).values()}
-
-
-def _key(claim: ResourceClaim) -> str:
-    return f"{claim.metadata.namespace}/{claim.metadata.name}"

@@ -55,16 +55,11 @@ class Inventory:
 # ResourceSlices
 
 
-def newest_complete(slices: Iterable[objects.ResourceSlice]) -> tuple[objects.ResourceSlice, ...]:
+def newest_complete(slices: Sequence[objects.ResourceSlice]) -> tuple[objects.ResourceSlice, ...]:
     """The slices of a pool's newest generation, () while some of them are missing."""
-    newest: list[objects.ResourceSlice] = []
-    for item in slices:
-        if newest and item.spec.pool.generation < newest[0].spec.pool.generation:
-            continue
-        if newest and item.spec.pool.generation > newest[0].spec.pool.generation:
-            newest = []
-        newest.append(item)
-    return tuple(newest) if newest and len(newest) == newest[0].spec.pool.resource_slice_count else ()
+    newest = max((item.spec.pool.generation for item in slices), default=0)
+    found = tuple(item for item in slices if item.spec.pool.generation == newest)
+    return found if found and len(found) == found[0].spec.pool.resource_slice_count else ()
 
 
 def read_inventory(slices: Sequence[objects.ResourceSlice], reading: NodeReading) -> Inventory:

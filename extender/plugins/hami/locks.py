@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -64,13 +65,13 @@ def read_lock(annotations: Mapping[str, str]) -> NodeLock | None:
     text = annotations.get(NODE_LOCK)
     if text is None:
         return None
-    parts = text[:1024].split(",")
+    time, *pod = text[:1024].split(",")
     try:
-        locked_at = datetime.fromisoformat(parts[0])
+        locked_at = datetime.fromisoformat(time)
     except ValueError:
-        return NodeLock(0.0, *parts[1:3]) if len(parts) == 3 else NodeLock(0.0)
+        locked_at = datetime.fromtimestamp(0, UTC)
     at = (locked_at if locked_at.tzinfo else locked_at.replace(tzinfo=UTC)).timestamp()
-    return NodeLock(at, *parts[1:3]) if len(parts) == 3 else NodeLock(at)
+    return NodeLock(at, *pod) if len(pod) == 2 else NodeLock(at)
 
 
 def format_lock(namespace: str, name: str, wall_now: float) -> str:
@@ -94,13 +95,12 @@ class NodeLocks:
         self._clock = clock
         self._wall_clock = wall_clock
         self._wait_s = wait_s
-        self._queues: dict[str, tuple[asyncio.Lock, int]] = {}  # by node, with the number of those who use it
+        self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by node, while one is in use
         self._left: dict[str, tuple[NodeLock, float]] = {}  # by node, with when its pod was first seen not to need it
 
     async def take(self, node: str, namespace: str, name: str) -> None:
         """Lock a node for a pod; pods of the same node wait for each other. Raises LockError, ClusterError."""
-        queue, users = self._queues.get(node) or (asyncio.Lock(), 0)
-        self._queues[node] = queue, users + 1
+        queue = self._queues.setdefault(node, asyncio.Lock())
         deadline = self._clock() + self._wait_s
         try:
             async with asyncio.timeout(self._wait_s):
@@ -111,12 +111,6 @@ class NodeLocks:
                 queue.release()
         except TimeoutError:
             raise LockError(f"node {node} has been locked for other pods for more than {self._wait_s:g} s") from None
-        finally:
-            queue, users = self._queues[node]
-            if users == 1:
-                del self._queues[node]
-            else:
-                self._queues[node] = queue, users - 1
 
     async def release(self, node: str, namespace: str, name: str) -> None:
         """Let a pod's lock go, if it still is the pod's. Never fails: one that stays is taken over in time."""

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from extender.core.resources.requests import RequestError
-from extender.kube import objects
-from extender.kube.objects import Pod, unix_time
+from extender.kube.objects import Metadata, Pod, unix_time
 from extender.planning.wait_reasons import Code
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Entry, Stage
@@ -81,10 +80,8 @@ class Backlog:
             if entry.planned is not None:
                 entry.planned = replace(entry.planned, kind=self.kinds.kind_of(entry.pod.spec))
 
-    def upsert(self, item: objects.Pod) -> None:
+    def upsert(self, item: Pod) -> None:
         """A pending pod was added or changed."""
-        if not isinstance(item, Pod):
-            raise TypeError("pods of the queue are decoded with what the queue reads")
         _shorten(item.metadata)
         uid = item.metadata.uid
         known = self.entries.get(uid)
@@ -107,7 +104,7 @@ class Backlog:
             if known.stage is Stage.GATED:
                 known.find_open(self._clock())
 
-    def remove(self, item: objects.Pod) -> None:
+    def remove(self, item: Pod) -> None:
         """A pod is gone, or has its node."""
         self._drop(item.metadata.uid)
 
@@ -145,6 +142,6 @@ class Backlog:
             entry.fault = Code.UNREADABLE.reason(text=str(error))
 
 
-def _shorten(metadata: objects.Metadata) -> None:
+def _shorten(metadata: Metadata) -> None:
     """Let go of what is longer than anything that is read: pods wait for long, and their authors choose how much."""
     metadata.annotations = {key: text[:_MAX_TEXT] for key, text in (metadata.annotations or {}).items()}

@@ -1,6 +1,8 @@
 """Kubernetes objects as what planners take: pods of a batch, and what nodes have beside their GPUs."""
 
+import contextlib
 import json
+from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil, floor
 from typing import Final, NamedTuple
@@ -11,6 +13,7 @@ from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.resources.requests import RequestError
 from extender.kube.objects import Node, Pod
 from extender.planning.plans import PlanPod
+from extender.plugins.nodes import read_capacity
 from extender.plugins.pod_resources import requested
 from extender.plugins.pods import read_pod_request
 from extender.queueing.pods.restrictions import Kinds
@@ -40,16 +43,12 @@ class Room(NamedTuple):
 
 def room_of(node: Node) -> Room:
     """A node's allocatable CPU, memory and pods; what can't be read is none."""
-    allocatable = node.status.allocatable or {}
-
-    def quantity(name: str, default: int = 0) -> Fraction:
-        try:
-            return parse_quantity(str(allocatable[name])) if name in allocatable else Fraction(default)
-        except ValueError:
-            return Fraction(0)
-
-    cpu, memory, pods = quantity("cpu"), quantity("memory"), quantity("pods", _DEFAULT_PODS)
-    return Room(_bounded(floor(cpu * 1000)), _bounded(floor(memory / MIB)), _bounded(floor(pods)))
+    cpu_milli, memory_mib = read_capacity(node)
+    try:
+        pods = floor(parse_quantity(str((node.status.allocatable or {}).get("pods", _DEFAULT_PODS))))
+    except ValueError:
+        pods = 0
+    return Room(_bounded(cpu_milli), _bounded(memory_mib), _bounded(pods))
 
 
 def asked_of(pod: Pod) -> Room:
@@ -58,9 +57,8 @@ def asked_of(pod: Pod) -> Room:
     Raises RequestError with a sentence for the pod's author.
     """
     text = (pod.metadata.annotations or {}).get(FUNCTION_SPEC)
-    if text is not None:
-        return _function_limits(text)
-    cpu, memory = (requested(pod.spec, name) for name in ("cpu", "memory"))
+    asked = (requested(pod.spec, "cpu"), requested(pod.spec, "memory")) if text is None else _function_limits(text)
+    cpu, memory = asked
     return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
 
 
@@ -104,7 +102,17 @@ def gang_of(pod: Pod) -> tuple[str, int]:
     return f"{pod.metadata.namespace}/{name}", int(text)
 
 
-def _function_limits(text: str) -> Room:
+def by_gang(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """The pods that are of a gang, by its name; what is wrong with the request of one matters to no other."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        with contextlib.suppress(RequestError):
+            if gang := gang_of(pod)[0]:
+                found.setdefault(gang, []).append(pod)
+    return found
+
+
+def _function_limits(text: str) -> tuple[Fraction, Fraction]:
     try:
         limits = json.loads(text)["limits"]
         cpu, memory = (parse_quantity(str(limits.get(name, "0"))) for name in ("cpu", "memory"))
@@ -115,7 +123,7 @@ def _function_limits(text: str) -> Room:
         ) from None
     if cpu < 0 or memory < 0:
         raise RequestError(f"{FUNCTION_SPEC}: limits are negative; write sizes such as 200m and 128Mi")
-    return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
+    return cpu, memory
 
 
 def _bounded(number: int) -> int:

@@ -30,9 +30,6 @@ NOMINATION_LOST: Final = "kerf.dev/nomination-lost"
 _MAX_TEXT: Final = 500
 
 _pod_decoder: Final = Decoder(Pod)
-_CONFLICT: Final = 409
-_INVALID: Final = 422
-_GONE: Final = 404
 
 
 def planned_node(pod: Pod) -> str:
@@ -91,7 +88,7 @@ class PodWriter:
         try:
             return await self._patch(pod, "", body(pod))
         except ApiError as error:
-            if error.status != _INVALID:
+            if error.status != 422:
                 raise
         # Somebody else's gate has gone meanwhile, and putting it back is forbidden.
         found = await self._find(pod)
@@ -113,9 +110,9 @@ class PodWriter:
         try:
             await self._transport.patch(PodIdentity.of(pod).path + part, msgspec.json.encode(body))
         except ApiError as error:
-            if error.status in (_GONE, _CONFLICT):
+            if error.status in (404, 409):
                 return False
-            if error.status == _INVALID and await self._find(pod) is None:
+            if error.status == 422 and await self._find(pod) is None:
                 return False
             raise
         return True

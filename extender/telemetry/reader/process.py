@@ -15,7 +15,7 @@ from extender.telemetry.errors import ReaderError, SourceError
 from extender.telemetry.frames import Done, Failed, GaugeValues, HostAges, NewDevices, PodSamples
 from extender.telemetry.readings import Float32s, Inventory, Reading
 from extender.telemetry.series import Host
-from extender.telemetry.sources.source import Command
+from extender.telemetry.sources.source import Command, PodUsage
 
 _STREAM_BYTES: Final = 2**16
 _END_S: Final = 2.0
@@ -91,7 +91,7 @@ class ReaderProcess:
             raise EOFError("it has no output")
         values: dict[Gauge, Float32s] = {}
         age_s: Float32s = frames.EMPTY
-        pods: dict[tuple[str, str], tuple[float, float]] = {}
+        pods: PodUsage = {}
         while True:
             header_bytes, payload_bytes = frames.read_lengths(await stream.readexactly(frames.LENGTH_BYTES))
             header = frames.decode_header(await stream.readexactly(header_bytes))

@@ -7,6 +7,7 @@ ends with its standard input: when the service is gone, so is the reader.
 import os
 import resource
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -84,26 +85,23 @@ class Reader:
             self._told, self._num_hosts, self._num_devices = table, 0, 0
         while first or self._num_hosts < len(table.hosts) or self._num_devices < len(table.devices):
             hosts = table.hosts[self._num_hosts : self._num_hosts + DEVICES_PER_FRAME]
+            self._num_hosts += len(hosts)
+            begin, end = self._num_devices, self._num_devices + DEVICES_PER_FRAME
             # A GPU is told of no sooner than its host.
-            end = self._num_devices
-            while end < min(len(table.devices), self._num_devices + DEVICES_PER_FRAME) and table.host_idx[
-                end
-            ] < self._num_hosts + len(hosts):
-                end += 1
-            devices = table.devices[self._num_devices : end]
+            host_idx = list(takewhile(self._num_hosts.__gt__, table.host_idx[begin:end]))
+            devices = table.devices[begin : begin + len(host_idx)]
+            self._num_devices += len(devices)
             write_frame(
                 self._stream,
                 NewDevices(
                     first,
                     [host.names for host in hosts],
                     [host.instance for host in hosts],
-                    table.host_idx[self._num_devices : end],
+                    host_idx,
                     [device.number for device in devices],
                     [device.uuid for device in devices],
                 ),
             )
-            self._num_hosts += len(hosts)
-            self._num_devices = end
             first = False
 
 

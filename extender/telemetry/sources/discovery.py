@@ -1,17 +1,19 @@
 """Finding Prometheus in the cluster, and the exporters' pods: what the API server knows of them."""
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.paths import PODS_PATH
 from extender.kube.watches.lists import Lister
 
 logger = logging.getLogger(__name__)
 
 SERVICES_PATH: Final = "/api/v1/services"
-PODS_PATH: Final = "/api/v1/pods"
 
 SELECTORS: Final = (
     "operated-prometheus=true",
@@ -27,69 +29,50 @@ EXPORTER_SELECTOR: Final = "app.kubernetes.io/name in (dcgm-exporter,nvidia-dcgm
 EXPORTER_APP_SELECTOR: Final = "app in (dcgm-exporter,nvidia-dcgm-exporter)"
 
 
-class _Port(msgspec.Struct):
+class _Port(objects.Object):
     name: str = ""
     port: int = 0
     protocol: str = "TCP"
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _Spec(objects.Object):
     ports: list[_Port] | None = None
-    node_name: str = ""
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str = ""
-    namespace: str = ""
-    creation_timestamp: str = ""
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    pod_ip: str = msgspec.field(name="podIP", default="")
-
-
-class _Object(msgspec.Struct):
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+class _Service(objects.Named):
     spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
 
 
 async def find_prometheus(transport: Transport) -> tuple[list[str], str]:
     """Addresses of what may be a Prometheus, most likely first, and why they can't be looked for, "" when they can."""
     found: dict[str, None] = {}
-    fault = ""
     for selector in (*SELECTORS, ""):
         try:
             query = {"labelSelector": selector} if selector else None
-            services = (await Lister(transport, SERVICES_PATH, _Object, query).all()).items
-        except ApiError as error:
-            if error.status == 404:
-                return [], ""  # a cluster without Services, such as the demo's
-            return list(found), f"Services can't be listed: {error}"
+            services = (await Lister(transport, SERVICES_PATH, _Service, query).all()).items
         except (ClusterError, msgspec.DecodeError) as error:
-            return list(found), f"Services can't be listed: {error}"
+            if isinstance(error, ApiError) and error.status == 404:
+                return [], ""  # a cluster without Services, such as the demo's
+            return [], f"Services can't be listed: {error}"
         for service in services:
             if selector or service.metadata.name in _NAMES:
                 found.update(dict.fromkeys(_addresses(service)))
         if found:
             break
-    return list(found), fault
+    return list(found), ""
 
 
-def _addresses(service: _Object) -> list[str]:
+def _addresses(service: _Service) -> list[str]:
     """URLs of a Service by name, the port of the API first."""
     ports = [port for port in service.spec.ports or () if port.protocol in ("", "TCP") and port.name != "grpc"]
-
-    def unlikely(port: _Port) -> tuple[int, int]:
-        by_name = _PORT_NAMES.index(port.name) if port.name in _PORT_NAMES else len(_PORT_NAMES)
-        by_number = _PORTS.index(port.port) if port.port in _PORTS else len(_PORTS)
-        return by_number, by_name
-
+    ports.sort(key=lambda port: (_place(port.port, _PORTS), _place(port.name, _PORT_NAMES)))
     name = f"{service.metadata.name}.{service.metadata.namespace}.svc"
-    return [
-        f"{'https' if port.name.startswith('https') else 'http'}://{name}:{port.port}"
-        for port in sorted(ports, key=unlikely)[:1]
-    ]
+    return [f"{'https' if port.name.startswith('https') else 'http'}://{name}:{port.port}" for port in ports[:1]]
+
+
+def _place(item: str | int, known: Sequence[str | int]) -> int:
+    """Where it is among what is known, and after all of that where it is not."""
+    return known.index(item) if item in known else len(known)
 
 
 async def find_exporters(transport: Transport) -> dict[str, str]:
@@ -98,10 +81,10 @@ async def find_exporters(transport: Transport) -> dict[str, str]:
     Series tell a pod's name without its namespace. Of pods of one name the oldest is believed: whoever takes an
     exporter's name for one of his own comes later. Of an address the newest is: it may have been another's before.
     """
-    pods: list[_Object] = []
+    pods: list[objects.Pod] = []
     for selector in (EXPORTER_SELECTOR, EXPORTER_APP_SELECTOR):
         try:
-            pods += (await Lister(transport, PODS_PATH, _Object, {"labelSelector": selector}).all()).items
+            pods += (await Lister(transport, PODS_PATH, objects.Pod, {"labelSelector": selector}).all()).items
         except (ClusterError, msgspec.DecodeError) as error:
             logger.debug("pods of exporters can't be listed: %s", error)
             break

@@ -1,7 +1,7 @@
 """Exporters read directly, where there is no Prometheus: dozens of nodes, not thousands."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import urlsplit
@@ -59,7 +59,9 @@ class ExporterSource:
                 age = 0.0 if sample.timestamp is None else now - float(sample.timestamp)
                 host = self._table.host(labels)
                 ages[host] = max(age, ages.get(host, age))
-                _add_pod(samples, sample)
+                alias, told = ALIAS_OF[sample.name], sample.labels
+                if alias.rank == 0 and alias.gauge in (Gauge.LOAD, Gauge.MEMORY_USED):
+                    add_pod_sample(samples.pods, told.get("namespace", ""), told.get("pod", ""), alias, sample.value)
         for alias in known_names(by_name):
             series, values = by_name[alias.name]
             report.series[alias.name] = len(series)
@@ -83,10 +85,3 @@ class ExporterSource:
             return describe(error)
         except (ValueError, KeyError, IndexError) as error:
             return f"the page can't be read: {str(error)[:200]}"
-
-
-def _add_pod(samples: Samples, sample: Sample) -> None:
-    alias = ALIAS_OF[sample.name]
-    labels: Mapping[str, str] = sample.labels
-    if alias.rank == 0 and alias.gauge in (Gauge.LOAD, Gauge.MEMORY_USED) and labels.get("pod"):
-        add_pod_sample(samples.pods, labels.get("namespace", ""), labels["pod"], alias, sample.value)

@@ -6,12 +6,13 @@ from typing import Final
 
 import numpy as np
 
+from extender.core.clusters import Floats
 from extender.core.observations import Gauge
 from extender.telemetry.aliases import Alias, known_names
 from extender.telemetry.errors import SourceError
 from extender.telemetry.sources import queries
-from extender.telemetry.sources.prometheus_client import Prometheus, Series, to_float
-from extender.telemetry.sources.source import Access, Floats, Report, Samples, add_pod_sample, grow, merge
+from extender.telemetry.sources.prometheus_client import Prometheus, to_float
+from extender.telemetry.sources.source import Access, PodUsage, Report, Samples, add_pod_sample, grow, merge
 from extender.telemetry.tables import DeviceTable
 
 _SURVEY_EVERY_S: Final = 300.0
@@ -48,8 +49,7 @@ class PrometheusSource:
             self.survey()
         report = Report(source=self._prometheus.url, version=self._version)
         aliases = known_names(self._names)
-        skew = self._prometheus.skew()
-        report.skew_s, report.skew_uncertainty_s = skew.seconds, skew.uncertainty_s
+        report.skew_s, report.skew_uncertainty_s = self._prometheus.skew()
         kept = queries.kept_labels(self._labels)
         values: dict[Gauge, Floats] = {}
         for alias in aliases:
@@ -73,7 +73,8 @@ class PrometheusSource:
         """Put the answer to one query beside what is known."""
         series = self._prometheus.series(query)
         report.series[alias.name] = report.series.get(alias.name, 0) + len(series)
-        merge(values, alias, *_fold(self._table, alias, series), report)
+        raw = np.fromiter((to_float(item.value[1]) for item in series), np.float64, len(series))
+        merge(values, alias, *self._table.fold(alias, [item.metric for item in series], raw), report)
 
     def _ages(self, aliases: Sequence[Alias], kept: Sequence[str]) -> Floats:
         """(H,) ages, by one name after another until every host has one; memory, which all exporters tell, first."""
@@ -87,8 +88,8 @@ class PrometheusSource:
                     age_s[host] = item.value[0] - to_float(item.value[1])
         return age_s
 
-    def _pods(self, aliases: Sequence[Alias]) -> dict[tuple[str, str], tuple[float, float]]:
-        pods: dict[tuple[str, str], tuple[float, float]] = {}
+    def _pods(self, aliases: Sequence[Alias]) -> PodUsage:
+        pods: PodUsage = {}
         asked: set[Gauge] = set()
         for alias in aliases:
             if alias.gauge not in (Gauge.LOAD, Gauge.MEMORY_USED) or alias.gauge in asked:
@@ -102,11 +103,6 @@ class PrometheusSource:
                 pod = item.metric.get("exported_pod") or item.metric.get("pod", "")
                 add_pod_sample(pods, namespace, pod, alias, to_float(item.value[1]))
         return pods
-
-
-def _fold(table: DeviceTable, alias: Alias, series: Sequence[Series]) -> tuple[Floats, int]:
-    raw = np.fromiter((to_float(item.value[1]) for item in series), np.float64, len(series))
-    return table.fold(alias, [item.metric for item in series], raw)
 
 
 def choose_source(urls: Sequence[str], access: Access) -> PrometheusSource:

@@ -6,9 +6,8 @@ decoder that keeps only the labels that matter.
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Generic, TypedDict, TypeVar
 
 import msgspec
 import requests
@@ -22,6 +21,7 @@ from extender.telemetry.sources.source import Access
 
 _MAX_ANSWER_BYTES: Final = 64 * 2**20
 _CHUNK_BYTES: Final = 2**18
+ElementT = TypeVar("ElementT")
 
 
 class Series(msgspec.Struct, gc=False):
@@ -39,34 +39,16 @@ class Counted(msgspec.Struct, gc=False):
     value: tuple[float, str]
 
 
-class _SeriesData(TypedDict):
-    result: list[Series]
+class _Data(TypedDict, Generic[ElementT]):
+    result: list[ElementT]
 
 
-class _SeriesAnswer(TypedDict):
-    data: _SeriesData
+class _Answer(TypedDict, Generic[ElementT]):
+    data: _Data[ElementT]
 
 
-class _CountedData(TypedDict):
-    result: list[Counted]
-
-
-class _CountedAnswer(TypedDict):
-    data: _CountedData
-
-
-_series_decoder: Final = msgspec.json.Decoder(_SeriesAnswer)
-_counted_decoder: Final = msgspec.json.Decoder(_CountedAnswer)
-
-
-@dataclass(frozen=True, slots=True)
-class Skew:
-    """How far Prometheus' clock is from ours."""
-
-    seconds: float
-    """Positive where Prometheus is ahead."""
-    uncertainty_s: float
-    """Half of the round trip in which it was read."""
+_series_decoder: Final = msgspec.json.Decoder(_Answer[Series])
+_counted_decoder: Final = msgspec.json.Decoder(_Answer[Counted])
 
 
 class Prometheus:
@@ -74,7 +56,6 @@ class Prometheus:
 
     def __init__(self, url: str, access: Access) -> None:
         self.url = url.rstrip("/")
-        self._access = access
         self._session = _Session(access)
         self._client = PrometheusConnect(
             url=self.url, session=self._session, retry=Retry(total=0, redirect=3, raise_on_status=False)
@@ -106,29 +87,30 @@ class Prometheus:
 
     def series(self, query: str) -> list[Series]:
         """An instant query. Raises SourceError."""
-        self._session.decoder = _series_decoder
-        result: list[Series] = self._query(query)
-        return result
+        return self._query(query, _series_decoder)
 
     def counted(self, query: str) -> list[Counted]:
         """An instant query with few elements. Raises SourceError."""
-        self._session.decoder = _counted_decoder
-        result: list[Counted] = self._query(query)
-        return result
+        return self._query(query, _counted_decoder)
 
-    def skew(self) -> Skew:
-        """How far its clock is from ours. Raises SourceError."""
+    def skew(self) -> tuple[float, float]:
+        """Seconds that its clock is ahead of ours, and how uncertain that is: half of the round trip that read it.
+
+        Raises SourceError.
+        """
         began = time.time()
         answer = self.counted("vector(time())")
         ended = time.time()
         if not answer:
             raise SourceError(f"{self.url} does not report its time")
-        return Skew(answer[0].value[0] - (began + ended) / 2, (ended - began) / 2)
+        return answer[0].value[0] - (began + ended) / 2, (ended - began) / 2
 
-    def _query(self, query: str) -> Any:
+    def _query(self, query: str, decoder: msgspec.json.Decoder[_Answer[ElementT]]) -> list[ElementT]:
+        self._session.decoder = decoder
         self._session.read_secrets()
         try:
-            return self._client.custom_query(query)
+            result: list[ElementT] = self._client.custom_query(query)
+            return result
         except PrometheusApiClientException as error:
             raise SourceError(f"{self.url}: {str(error)[:300]}") from None
         except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError) as error:

@@ -6,16 +6,17 @@ from typing import Final, Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from extender.core.clusters import Floats
 from extender.core.observations import Gauge
 from extender.telemetry.aliases import Alias
 from extender.telemetry.tables import DeviceTable
 
-Floats = npt.NDArray[np.float64]
-
 PROMETHEUS: Final = "prometheus"
 EXPORTERS: Final = "exporters"
+
+PodUsage = dict[tuple[str, str], tuple[float, float]]
+"""By namespace and name: load as a fraction and MiB used, NaN where one is not told."""
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -81,8 +82,7 @@ class Samples:
     age_s: Floats
     """(H,) age of each host's oldest sample by the source's own clock, NaN where it is not told."""
     report: Report
-    pods: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
-    """By namespace and name: load as a fraction and MiB used, NaN where one is not told."""
+    pods: PodUsage = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -95,9 +95,7 @@ class Source(Protocol):
         """Let go of connections."""
 
 
-def add_pod_sample(
-    pods: dict[tuple[str, str], tuple[float, float]], namespace: str, pod: str, alias: Alias, raw: float
-) -> None:
+def add_pod_sample(pods: PodUsage, namespace: str, pod: str, alias: Alias, raw: float) -> None:
     """Put one sample of a pod beside what is known of it; what is no value is left out."""
     value = raw * alias.scale
     if not 0 <= value < 2**31 or not pod:
