@@ -40,7 +40,7 @@ def create_app(
         title="Kerf",
         summary="A kube-scheduler extender that puts GPU pods on the right GPUs.",
         version=__version__,
-        docs_url=None,  # FastAPI's pages load their scripts from a CDN; ours is in pages.py
+        docs_url=None,  # FastAPI's pages load their scripts from a CDN; ours is in extender.page.routes
         redoc_url=None,
         lifespan=_lifespan(transport, parts.base.mirror, parts.in_background),
     )

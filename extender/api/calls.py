@@ -38,7 +38,7 @@ class Call(NamedTuple):
     answers: type | str
     """A type, or the name of its schema."""
     answer: Callable[[bytes], bytes | Awaitable[bytes]]
-    """Body to body; raises what has a status of its own (endpoints.STATUSES)."""
+    """Body to body; raises what has a status of its own (endpoints._STATUSES)."""
     summary: str
     fault: Callable[[str], bytes] | None = None
     """How a fault is told with status 200; None where the status tells it."""

@@ -38,11 +38,10 @@ def gate(body: bytes) -> bytes:
 def _opted_in_by(pod: Pod) -> str:
     """What opts a pod in, "" for nothing."""
     labels = pod.metadata.labels or {}
-    match labels.get(QUEUE_LABEL, ""):
-        case label if label == DISABLED:
-            return ""
-        case label if label == ENABLED:
-            return BY_LABEL
+    if labels.get(QUEUE_LABEL) == DISABLED:
+        return ""
+    if labels.get(QUEUE_LABEL) == ENABLED:
+        return BY_LABEL
     return BY_PRIORITY if labels.get(GENIUS_PRIORITY, "").strip() else BY_NAMESPACE
 
 

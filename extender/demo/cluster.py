@@ -36,8 +36,7 @@ def sample_cluster() -> Iterator[Manifest]:
     for prefix, count, gpus, product, memory_mib, cpus, memory_gib in _POOLS:
         for number in range(count):
             name = f"{prefix}-{number}"
-            labels = {PRODUCT_LABEL: product, COUNT_LABEL: str(gpus), MEMORY_LABEL: str(memory_mib)}
-            yield _node(name, cpus, memory_gib, {GPU_RESOURCE: str(gpus)}, labels)
+            yield _node(name, cpus, memory_gib, {GPU_RESOURCE: str(gpus)}, _labels(product, gpus, memory_mib))
             free = list(range(gpus))
             while free and rng.random() < 0.75:
                 taken = tuple(free[: rng.choice((1, 1, 2, 4))])
@@ -46,12 +45,7 @@ def sample_cluster() -> Iterator[Manifest]:
                 num_pods += 1
     prefix, count, gpus, product, memory_mib, replicas = _SHARED
     for number in range(count):
-        labels = {
-            PRODUCT_LABEL: product,
-            COUNT_LABEL: str(gpus),
-            MEMORY_LABEL: str(memory_mib),
-            REPLICAS_LABEL: str(replicas),
-        }
+        labels = _labels(product, gpus, memory_mib) | {REPLICAS_LABEL: str(replicas)}
         yield _node(f"{prefix}-{number}", 32, 128, {SHARED_GPU_RESOURCE: str(gpus * replicas)}, labels)
     for number in range(_NUM_CPU_NODES):
         yield _node(f"cpu-{number}", 64, 256, {}, {})
@@ -59,6 +53,10 @@ def sample_cluster() -> Iterator[Manifest]:
     yield _pod("train-1", 8)
     yield _pod("notebook-0", 1)
     yield _pod("web-0", 0)
+
+
+def _labels(product: str, gpus: int, memory_mib: int) -> dict[str, str]:
+    return {PRODUCT_LABEL: product, COUNT_LABEL: str(gpus), MEMORY_LABEL: str(memory_mib)}
 
 
 def _node(name: str, cpus: int, memory_gib: int, gpus: dict[str, str], labels: dict[str, str]) -> Manifest:

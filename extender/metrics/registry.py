@@ -1,6 +1,7 @@
 """Kerf's own Prometheus metrics: counters of the verbs, and functions of other rooms that are read at each scrape."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,6 @@ from extender.core.fit.reasons import Reason
 from extender.scheduling.placer import Placement
 
 _LATENCIES_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-_Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class _Read(Collector):
@@ -35,27 +35,16 @@ class Metrics:
             buckets=_LATENCIES_S,
             registry=self.registry,
         )
-        self.decisions = Counter("kerf_decisions", "Filter decisions by verdict.", ["verdict"], registry=self.registry)
-        self.rejections = Counter(
-            "kerf_rejections",
-            "Pods that fit on no node, by the most common reason.",
-            ["reason"],
-            registry=self.registry,
+        count = partial(Counter, registry=self.registry)
+        self.decisions = count("kerf_decisions", "Filter decisions by verdict.", ["verdict"])
+        self.rejections = count("kerf_rejections", "Pods that fit on no node, by the most common reason.", ["reason"])
+        self.bad_requests = count("kerf_bad_requests", "Pods whose GPU request can't be understood.")
+        self.preemptions = count(
+            "kerf_preemption_candidates", "Nodes proposed for preemption, by verdict.", ["verdict"]
         )
-        self.bad_requests = Counter(
-            "kerf_bad_requests", "Pods whose GPU request can't be understood.", registry=self.registry
-        )
-        self.preemptions = Counter(
-            "kerf_preemption_candidates",
-            "Nodes proposed for preemption, by verdict.",
-            ["verdict"],
-            registry=self.registry,
-        )
-        self.spared_victims = Counter(
-            "kerf_spared_victims", "Proposed victims that need not be evicted.", registry=self.registry
-        )
-        self.binds = Counter("kerf_binds", "Pods bound.", registry=self.registry)
-        self.failed_binds = Counter("kerf_failed_binds", "Bindings that failed.", registry=self.registry)
+        self.spared_victims = count("kerf_spared_victims", "Proposed victims that need not be evicted.")
+        self.binds = count("kerf_binds", "Pods bound.")
+        self.failed_binds = count("kerf_failed_binds", "Bindings that failed.")
         # Series that begin at 0: of one that begins with its first event, no rate tells of that.
         for counted, values in (
             (self.decisions, ("placed", "rejected", "skipped")),

@@ -10,6 +10,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -111,7 +112,8 @@ class Streams:
             elif num_quiet * self._tick_s >= _HEARTBEAT_S:
                 await patiently(_body(b":\n\n"))
                 num_quiet = 0
-            await _wait(gone, self._tick_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(gone.wait(), self._tick_s)
         if not gone.is_set():
             await patiently({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -176,13 +178,6 @@ async def _watch(receive: Receive, gone: asyncio.Event) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     gone.set()
-
-
-async def _wait(event: asyncio.Event, limit_s: float) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), limit_s)
-    except TimeoutError:
-        return
 
 
 def _event(kind: str, data: Any, event_id: str = "") -> Message:

@@ -110,10 +110,9 @@ class Guard:
 
 def foreign_page(scope: Scope, hosts: Collection[str]) -> Refusal | None:
     """Why a call of a verb is refused: a browser makes it, for a page that is not Kerf's own."""
-    for name, _ in scope["headers"]:
-        if name == b"origin":  # browsers send it with every POST, kube-scheduler never does
-            return _foreign(dict(scope["headers"]), hosts)
-    return None
+    headers = dict(scope["headers"])
+    # Browsers send an origin with every POST, kube-scheduler never does.
+    return _foreign(headers, hosts) if b"origin" in headers else None
 
 
 def _foreign(headers: dict[bytes, bytes], hosts: Collection[str]) -> Refusal | None:

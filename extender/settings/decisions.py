@@ -1,4 +1,4 @@
-"""How pods are placed."""
+"""How pods are placed, and what names of GPU models stand for."""
 
 from enum import StrEnum
 
@@ -67,3 +67,10 @@ class DecisionSettings(Section):
             fault = installed.faults.get(name, "no policy of that name")
             raise ValueError(f"{fault}; use one of {names(POLICIES)}")
         return name
+
+
+class ModelSettings(Section):
+    """GPU models."""
+
+    aliases: dict[str, list[str]] = {}
+    """Names that pods may request, each with the GPU models it stands for: `big: [NVIDIA-H100-80GB-HBM3]`."""

@@ -6,7 +6,7 @@ once, each with the place and what would be right.
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,13 +89,10 @@ def describe_settings() -> str:
     """All settings with defaults and meaning, and the policies, as Markdown: docs/reference/configuration.md."""
     registry.load_installed()
     lines: list[str] = []
-    for section, section_field in Settings.model_fields.items():
-        kind = section_field.annotation
-        if not (isinstance(kind, type) and issubclass(kind, Section)):
-            continue
+    for section, kind in _sections():
         purpose = " ".join((kind.__doc__ or "").split())
         lines += [f"## {section}", "", purpose, "", "| setting | default | meaning |", "|---|---|---|"]
-        defaults = section_field.default.model_dump(mode="json")
+        defaults = Settings.model_fields[section].default.model_dump(mode="json")
         for name, field in kind.model_fields.items():
             default = "empty" if defaults[name] in (None, "") else str(defaults[name])
             lines.append(f"| `{section}.{name}` | {default} | {' '.join((field.description or '').split())} |")
@@ -109,6 +106,12 @@ def describe_settings() -> str:
     ]
     lines += ["", *installed.faults.values()]
     return "\n".join(lines)
+
+
+def _sections() -> Iterator[tuple[str, type[Section]]]:
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield name, field.annotation
 
 
 class _FileSource(PydanticBaseSettingsSource):
@@ -138,10 +141,7 @@ def _unknown_variables() -> dict[str, str]:
     """Faults of variables of Kerf's form that no setting reads, by the place they name. Only nested names are ours for
     certain: Kubernetes itself sets KERF_PORT and others for a Service named kerf."""
     known = {
-        f"{ENV_PREFIX}{section}{NESTED}{name}".upper()
-        for section, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
-        for name in field.annotation.model_fields
+        f"{ENV_PREFIX}{section}{NESTED}{name}".upper() for section, kind in _sections() for name in kind.model_fields
     }
     return {
         name.upper().removeprefix(ENV_PREFIX).lower().replace(NESTED, "."): (

@@ -6,8 +6,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
-from extender.settings.decisions import DecisionSettings
-from extender.settings.gpu_models import ModelSettings
+from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import LogSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings

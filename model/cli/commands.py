@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from model.simulations.delays import Run
     from model.simulations.departures import Churn
     from model.simulations.simulated_jobs import Failures
-    from model.workloads.jobs import JobList
 
 simulate_app = typer.Typer(
     help="Replay a trace on a simulated cluster, under the service's own rules.",
@@ -38,6 +37,7 @@ report_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 TracesOption = Annotated[
     Path, typer.Option("--traces", envvar="KERF_TRACES", help="Folder of traces in the layout of openb.")
 ]
+TraceOption = Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")]
 PolicyOption = Annotated[str, typer.Option(help="fgd, tightest, bestfit, binpack, spread, random, kube-default, ...")]
 OrderOption = Annotated[str | None, typer.Option(help="fifo (default), kerf, oracle-sjf, oracle-area.")]
 LoadOption = Annotated[
@@ -61,7 +61,7 @@ def simulate() -> None:
 @simulate_app.command()
 def openb(  # noqa: PLR0913, PLR0917 - options of a command
     traces: TracesOption,
-    trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
+    trace: TraceOption = "default",
     policy: Annotated[str, typer.Option(help="kerf, or one of kerf simulate jobs.")] = "fgd",
     seed: SeedOption = 42,
     departures: Annotated[bool, typer.Option("--departures", help="Pods leave after their own durations.")] = False,
@@ -124,7 +124,7 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
 @simulate_app.command()
 def live(
     traces: TracesOption,
-    trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
+    trace: TraceOption = "default",
     weights: Annotated[
         str, typer.Option(help="Values of model.live_weight; the others are compared with the first.")
     ] = ("0,1,2,4,8,16"),
@@ -192,27 +192,25 @@ def jobs(  # noqa: PLR0913, PLR0917 - options of a command
         too_large = listed.select(listed.num_gpus > num_gpus)
         if not fitting.cluster:
             raise ValueError(f"every job asks for more than the {num_gpus} GPUs of the cluster")
-        run = delays.simulate_jobs(
-            fitting,
-            num_gpus,
-            rule,
-            order or "fifo",
-            seed,
-            failures=_failures(mtbf_hours, repair_hours),
-            round_s=round_s or 0.0,
-        )
+        order, round_s, failures = order or "fifo", round_s or 0.0, _failures(mtbf_hours, repair_hours)
+        run = delays.simulate_jobs(fitting, num_gpus, rule, order, seed, failures=failures, round_s=round_s)
         _tell_time(run)
+        left_out = {
+            "jobs": len(too_large.cluster),
+            "gpu_hours": round(float(too_large.gpu_s.sum()) / 3600, 3),
+            "because": "they ask for more GPUs than the cluster has",
+        }
         offered = float(listed.gpu_s.sum()) / max(listed.span_s * num_gpus, 1e-9)
         report: dict[str, Any] = {
-            **{"policy": policy, "order": order or "fifo", "seed": seed, "round_s": round_s or 0.0},
+            **{"policy": policy, "order": order, "seed": seed, "round_s": round_s},
             **{"gpus": num_gpus, "nodes": -(-num_gpus // GPUS_PER_NODE), "load": round(offered, 6)},
-            **{"jobs": len(fitting.cluster), "left_out": _left_out(too_large)},
+            **{"jobs": len(fitting.cluster), "left_out": left_out},
             **delays.measures(run),
             "fairness": delays.fairness(run, fitting.cluster),
         }
     if too_large.cluster:
         errors().print(f"left out: {len(too_large.cluster)} jobs of more than {num_gpus} GPUs")
-    publish(report, [_summary(report, f"{len(fitting.cluster)} jobs, order {order or 'fifo'}, {policy}")], json)
+    publish(report, [_summary(report, f"{len(fitting.cluster)} jobs, order {order}, {policy}")], json)
 
 
 def _departures(offered: "Churn", run: "Run") -> dict[str, Any]:
@@ -233,14 +231,6 @@ def _tell_time(run: "Run") -> None:
     """On standard error: equal seeds give equal figures, and this is none."""
     events = 2 * len(run.submitted_s)
     errors().print(f"simulated in {run.seconds:.1f} s, {events / max(run.seconds, 1e-9):,.0f} events a second")
-
-
-def _left_out(too_large: "JobList") -> dict[str, Any]:
-    return {
-        "jobs": len(too_large.cluster),
-        "gpu_hours": round(float(too_large.gpu_s.sum()) / 3600, 3),
-        "because": "they ask for more GPUs than the cluster has",
-    }
 
 
 def _failures(mtbf_hours: float | None, repair_hours: float) -> "Failures | None":

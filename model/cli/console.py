@@ -90,19 +90,19 @@ def progress_bar(num_steps: int) -> Iterator[Callable[[str], None]]:
         yield tell
 
 
-def publish(report: dict[str, Any], tables: list[Table], json: str | None) -> None:
-    """Tables on standard output, or on standard error where the figures go there."""
+def publish(report: dict[str, Any], tables: list[Table], json: str | None) -> Console:
+    """Tables on standard output, or on standard error where the figures go there; returns where that is."""
     console = errors() if json == "-" else console_on(sys.stdout)
     for table in tables:
         console.print(table)
-    if json is None:
-        return
-    text = json_format.dumps(report, indent=2) + "\n"
-    if json == "-":
-        sys.stdout.write(text)
-    else:
-        with telling_faults():
-            Path(json).write_text(text)
+    if json is not None:
+        text = json_format.dumps(report, indent=2) + "\n"
+        if json == "-":
+            sys.stdout.write(text)
+        else:
+            with telling_faults():
+                Path(json).write_text(text)
+    return console
 
 
 def seed_range(text: str) -> list[int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from model.cli.commands import JsonOption, TracesOption
+from model.cli.commands import JsonOption, TraceOption, TracesOption
 from model.cli.console import errors, folder, progress_bar, publish, seed_range, telling_faults
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _trained_by_ppo(
 @evaluate_app.command()
 def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
     traces: TracesOption,
-    trace: Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")] = "default",
+    trace: TraceOption = "default",
     model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, as in 42-51 or 42,43.")] = "42-51",
     policies: Annotated[

@@ -1,6 +1,6 @@
 """Commands that compare with what is known or aimed at: `kerf verify`."""
 
-import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from model.cli.commands import JsonOption, LoadOption, TracesOption
-from model.cli.console import console_on, errors, folder, progress_bar, publish, telling_faults, whole_numbers
+from model.cli.console import errors, folder, progress_bar, publish, telling_faults, whole_numbers
 
 verify_app = typer.Typer(
     help="Compare with published results and with targets.",
@@ -52,15 +52,7 @@ def published(
     different = [run for run in runs if not run.equal]
     for run in different:
         errors().print(f"{run.trace}, {run.policy}, seed {run.seed}: published {run.published}, replayed {run.ours}")
-    report = {
-        "runs": [
-            {"trace": run.trace, "policy": run.policy, "seed": run.seed, "published": run.published, "ours": run.ours}
-            for run in runs
-        ],
-        "equal": not different,
-    }
-    publish(report, [table], json)
-    console = errors() if json == "-" else console_on(sys.stdout)
+    console = publish({"runs": [asdict(run) for run in runs], "equal": not different}, [table], json)
     console.print(f"{len(runs) - len(different)} of {len(runs)} runs equal within {experiment.TOLERANCE} points")
     if different:
         raise typer.Exit(1)
@@ -93,8 +85,7 @@ def verify_jobs(
                 *(_hours(row["p99_delay_s"]), f"{row['p99_ratio'] or 0:.2f}", _hours(row["max_delay_s"])),
             )
         table.add_section()
-    publish(report, [table], json)
-    console = errors() if json == "-" else console_on(sys.stdout)
+    console = publish(report, [table], json)
     for part, means in report["intervals"].items():
         words = ", ".join(f"{name} {_spread(found)}" for name, found in means.items())
         console.print(f"{part}: {words}")

@@ -174,7 +174,9 @@ def measures(run: Run) -> dict[str, Any]:
         "failures": outcome.num_failures,
         "restarts": int(outcome.num_restarts.sum()),
         "decisions": outcome.decisions,
-        "queueing_delay_percentiles_s": [round(value, 1) for value in _percentiles(run.delay_s)],
+        "queueing_delay_percentiles_s": [
+            round(value, 1) for value in np.percentile(run.delay_s, np.arange(101)).tolist()
+        ],
     }
 
 
@@ -200,8 +202,3 @@ def distribution(values: Floats) -> dict[str, float]:
         raise AssertionError("a job never ended")
     named = zip(PERCENTILES, np.percentile(values, PERCENTILES).tolist(), strict=True)
     return {"mean": round(float(values.mean()), 3)} | {f"p{percent}": round(value, 3) for percent, value in named}
-
-
-def _percentiles(values: Floats) -> list[float]:
-    found: list[float] = np.percentile(values, np.arange(101)).tolist()
-    return found

@@ -90,13 +90,12 @@ def initial(drawn_from: Scenario, config: EpisodeConfig, rng: np.random.Generato
         span_s = max(work / (config.load * drawn_from.gpu_milli), 1.0)
         submitted = np.sort(rng.random(config.num_pods)) * span_s
     nodes = drawn_from.nodes.copy()
-    state = State(
+    return State(
         nodes, classes, submitted, duration,
         waiting=tuple(range(config.num_pods)), skipped=(), round=0, now_s=float(submitted[0]), running=(),
         num_placed=0, num_failed=0, num_refused=0, num_skips=0, allocated_milli=0,
         fragment_milli=float(drawn_from.fragments(nodes).sum()), wait_s=0.0,
     )  # fmt: skip
-    return state
 
 
 def observe(drawn_from: Scenario, config: EpisodeConfig, state: State) -> dict[str, Floats32 | npt.NDArray[np.int8]]:

@@ -1,13 +1,23 @@
-"""Curves of a training run."""
+"""Curves of training runs as pictures: equal logs give equal ones."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 from matplotlib.figure import Figure
 
+_SMOOTHED: Final = 20
+"""Updates of the moving mean."""
+_PANELS: Final = (
+    ("gain", "gain over FGD while exploring, points"),
+    ("value_loss", "loss of the critic"),
+    ("sigma", "mean sigma of the points tried"),
+    ("divergence", "divergence of an update (KL)"),
+)
 
-def draw(log: Sequence[Mapping[str, Any]], path: Path) -> None:
+
+def draw_search(log: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Gain over FGD by generation, mean of the candidates on each of its traces, and the length of the steps."""
     figure = Figure(figsize=(8.0, 4.2), dpi=100, layout="constrained")
     gains, steps = figure.subplots(1, 2, width_ratios=(3, 1))
@@ -23,3 +33,17 @@ def draw(log: Sequence[Mapping[str, Any]], path: Path) -> None:
     for axes in (gains, steps):
         axes.grid(alpha=0.3)
     figure.savefig(path, metadata={"Software": None})
+
+
+def draw_ppo(log: Sequence[dict[str, Any]], episodes_per_update: int, path: Path) -> None:
+    """What a PPO run logged, by episode."""
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    episodes = episodes_per_update * np.array([line["update"] for line in log])
+    for axes, (name, title) in zip(figure.subplots(2, 2).flat, _PANELS, strict=True):
+        measured = np.array([line[name] for line in log])
+        axes.plot(episodes, measured, color="0.8", linewidth=0.8)
+        num = min(_SMOOTHED, len(measured))
+        axes.plot(episodes[num - 1 :], np.convolve(measured, np.full(num, 1 / num), "valid"), color="C0")
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("episodes")
+    figure.savefig(path, dpi=90, metadata={"Software": None})

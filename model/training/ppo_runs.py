@@ -4,11 +4,10 @@ Equal configurations give equal models on one machine, whether a run was interru
 from the seed and the number of the update, and torch computes in one thread.
 """
 
-import json
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -22,16 +21,30 @@ from extender.core.valuenet.features import FEATURES
 from extender.ranking import files
 from model.simulations import learned
 from model.simulations.learned import Foresight
-from model.training import nets, ppo_episodes, ppo_learning, ppo_plots, ppo_rollouts, ppo_starts
+from model.training import nets, plots, ppo_episodes, ppo_learning, ppo_rollouts
 from model.training.peers import ALONE, Peers
 from model.training.ppo_episodes import Source
 from model.training.ppo_learning import Learner, LearningConfig
 from model.training.ppo_rollouts import Order, Play
-from model.training.ppo_starts import Start
-from model.training.runs import CHECKPOINT, LOG, MODEL, Tell, TrainingError, evaluate
-from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks
+from model.training.runs import (
+    CHECKPOINT,
+    MODEL,
+    Tell,
+    TrainingError,
+    evaluate,
+    read_checkpoint,
+    refuse_to_overwrite,
+    write_checkpoint,
+)
+from model.training.tasks import BEGIN, LOG_QUANTUM_REACH, PUBLISHED_SEEDS, QUANTUM, REACH, REACH_OTHERS, Task, Tasks
 
 CURVES: Final = "curves.png"
+
+Start = Literal["fgd", "prices"]
+_BEGIN: Final = {"fgd": ({"fragment": -1.0}, 0.04), "prices": (BEGIN, QUANTUM)}
+"""Weights of a potential made by hand, and its quantum; FGD's: `potentials.fragments_only`."""
+_REACH: Final = REACH | {"node_idle": 0.5}
+"""How far 1 of the actor's point leads."""
 
 
 class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -148,8 +161,7 @@ class Run:
         self.log.append({"update": number + 1, "gain": round(float(gains.mean()), 4), **told, "by_trace": by_trace})
 
     def _fresh(self, sources: Sequence[Source]) -> Learner:
-        if (self.out / CHECKPOINT).exists():
-            raise TrainingError(f"{self.out}: there is a checkpoint; continue with --resume, or choose another folder")
+        refuse_to_overwrite(self.out)
         config = self.config
         rng = np.random.default_rng([config.seed, 0])
         arrays = nets.initial(beginning(config, sources, rng), rng)
@@ -157,24 +169,16 @@ class Run:
         return ppo_learning.learner(arrays, config.learning, _device())
 
     def _save(self, of: Learner) -> None:
-        lines = [json.dumps(line) for line in self.log]
         arrays: dict[str, Any] = {f"net/{name}": array for name, array in nets.arrays_of(of.tensors).items()}
         for key, state in of.adam.state_dict()["state"].items():
             arrays |= {f"adam/{key}/{name}": tensor.cpu().numpy() for name, tensor in state.items()}
-        with (self.out / "new.npz").open("wb") as file:
-            np.savez(file, **arrays, config=np.array(_text(self.config)), log=np.array(lines))
-        (self.out / "new.npz").replace(self.out / CHECKPOINT)
-        (self.out / LOG).write_text("\n".join(lines) + "\n")
-        ppo_plots.write(self.log, self.config.episodes_per_update, self.out / CURVES)
+        write_checkpoint(self.out, self.config, arrays, self.log)
+        plots.draw_ppo(self.log, self.config.episodes_per_update, self.out / CURVES)
 
     def _resumed(self) -> Learner:
         path = self.out / CHECKPOINT
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive}
-            if str(arrays["config"]) != _text(self.config):
-                raise TrainingError(f"{path}: of another configuration: {arrays['config']}")
-            self.log = [json.loads(line) for line in arrays["log"].tolist()]
+            arrays, self.log = read_checkpoint(path, self.config)
         except (OSError, KeyError, EOFError, ValueError, zipfile.BadZipFile) as error:
             raise TrainingError(f"{path}: nothing to resume: {error}") from None
         net = {name.removeprefix("net/"): array for name, array in arrays.items() if name.startswith("net/")}
@@ -190,17 +194,13 @@ class Run:
     def _write(self, of: Learner, tell: Tell) -> files.Manifest:
         actor = nets.actor_of(nets.arrays_of(of.tensors))
         known = Tasks(self._directory, Foresight(self.config.foresight_load))
-        evaluation = []
-        for trace in self.config.validation or self.config.train:
-            tell(f"validation on {trace}")
-            evaluation.append(
-                evaluate(known, trace, self.config.validation_seeds, lambda task: allocations(task, actor))
-            )
+        traces, seeds = self.config.validation or self.config.train, self.config.validation_seeds
+        evaluation = evaluate(known, traces, seeds, lambda task: allocations(task, actor), tell)
         training = {
             "mode": "ppo", "updates": len(self.log), "episodes": len(self.log) * self.config.episodes_per_update,
             "config": msgspec.to_builtins(self.config),
         }  # fmt: skip
-        return files.write(self.out / MODEL, actor, self.config.foresight_load, training, tuple(evaluation))
+        return files.write(self.out / MODEL, actor, self.config.foresight_load, training, evaluation)
 
 
 def allocations(task: Task, actor: Attention) -> tuple[float, ...]:
@@ -215,7 +215,9 @@ def beginning(config: PpoConfig, sources: Sequence[Source], rng: np.random.Gener
         for name, shape in attention.shapes(config.embedding, config.queries, config.hidden).items()
     }
     arrays["node_scale"] += 1.0
-    arrays["begin"], arrays["reach"] = ppo_starts.beginning(config.start)
+    weights, quantum = _BEGIN[config.start]
+    arrays["begin"] = np.array([*(weights.get(name, 0.0) for name in FEATURES), np.log(quantum)])
+    arrays["reach"] = np.array([*(_REACH.get(name, REACH_OTHERS) for name in FEATURES), LOG_QUANTUM_REACH])
     actor = Attention(**arrays)
     scenes = [ppo_episodes.scene(drawn_from, config.num_nodes, config.steps, rng) for drawn_from in sources]
     played = [ppo_episodes.episode(drawn, actor, np.zeros((len(drawn.ends), 1))) for drawn in scenes]
@@ -225,7 +227,3 @@ def beginning(config: PpoConfig, sources: Sequence[Source], rng: np.random.Gener
 
 def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _text(config: PpoConfig) -> str:
-    return msgspec.json.encode(config).decode()

@@ -6,7 +6,7 @@ the number of the generation.
 
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,7 +115,7 @@ def train(
     Raises TrainingError when there is something in the way in `out`, or nothing to resume.
     """
     out.mkdir(parents=True, exist_ok=True)
-    state, log = _read_checkpoint(out, config) if resume else _fresh(out, config)
+    state, log = _resumed(out, config) if resume else _fresh(out, config)
     tasks = Tasks(directory, Foresight(config.foresight_load, by_lp=config.prices))
     known: dict[tuple[str, int], Task] = {}
     for generation in range(state.generation, generations):
@@ -136,18 +136,16 @@ def train(
             "by_trace": dict(zip(traces, by_trace, strict=True)),
         })  # fmt: skip
         if state.generation % save_every == 0 or state.generation == generations:
-            _write_checkpoint(out, config, state, log)
-    plots.draw(log, out / PLOT)
+            write_checkpoint(out, config, state._asdict(), log)
+    plots.draw_search(log, out / PLOT)
     potential = potential_at(state.mean, config.without)
-    evaluation = []
-    for trace in config.validation or config.train:
-        tell(f"validation on {trace}")
-        evaluation.append(evaluate(tasks, trace, config.validation_seeds, lambda task: task.allocations(potential)))
+    validated, seeds = config.validation or config.train, config.validation_seeds
+    evaluation = evaluate(tasks, validated, seeds, lambda task: task.allocations(potential), tell)
     training = {
         "mode": "es", "generations": state.generation,
         "episodes": state.generation * config.num_candidates * config.num_tried, "config": msgspec.to_builtins(config),
     }  # fmt: skip
-    return files.write(out / MODEL, potential, config.foresight_load, training, tuple(evaluation))
+    return files.write(out / MODEL, potential, config.foresight_load, training, evaluation)
 
 
 def successes(gains: Floats, config: TrainConfig) -> Floats:
@@ -158,47 +156,72 @@ def successes(gains: Floats, config: TrainConfig) -> Floats:
 
 
 def evaluate(
-    tasks: Tasks, trace: str, seeds: tuple[int, ...], allocations: Callable[[Task], tuple[float, ...]]
-) -> files.Evaluation:
-    """A model beside FGD on one trace; `allocations` tells what it allocates at each of LOADS."""
-    listed = [tasks.task(trace, seed) for seed in seeds]
-    ours = [allocations(task) for task in listed]
-    kerf, fgd = (
-        {str(load): tuple(run[i] for run in runs) for i, load in enumerate(LOADS)}
-        for runs in (ours, [task.fgd for task in listed])
-    )
-    return files.Evaluation(trace, seeds, kerf, fgd)
+    tasks: Tasks,
+    traces: Sequence[str],
+    seeds: tuple[int, ...],
+    allocations: Callable[[Task], tuple[float, ...]],
+    tell: Tell,
+) -> tuple[files.Evaluation, ...]:
+    """A model beside FGD on each trace; `allocations` tells what it allocates at each of LOADS."""
+    found = []
+    for trace in traces:
+        tell(f"validation on {trace}")
+        listed = [tasks.task(trace, seed) for seed in seeds]
+        ours = [allocations(task) for task in listed]
+        kerf, fgd = (
+            {str(load): tuple(run[i] for run in runs) for i, load in enumerate(LOADS)}
+            for runs in (ours, [task.fgd for task in listed])
+        )
+        found.append(files.Evaluation(trace, seeds, kerf, fgd))
+    return tuple(found)
 
 
-def _fresh(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:
+def refuse_to_overwrite(out: Path) -> None:
+    """Raise TrainingError where a run has left a checkpoint."""
     if (out / CHECKPOINT).exists():
         raise TrainingError(f"{out}: there is a checkpoint; continue with --resume, or choose another folder")
-    return strategies.begin(np.zeros(num_parameters()), config.sigma), []
 
 
-def _write_checkpoint(out: Path, config: TrainConfig, state: State, log: list[dict[str, Any]]) -> None:
+def write_checkpoint(
+    out: Path, config: msgspec.Struct, arrays: Mapping[str, Any], log: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write the checkpoint, whole or not at all, and the log beside it."""
     lines = [json.dumps(line) for line in log]
     with (out / "new.npz").open("wb") as file:
-        np.savez(file, **state._asdict(), config=_text(config), log=np.array(lines))
+        np.savez(file, **arrays, config=np.array(_text(config)), log=np.array(lines))
     (out / "new.npz").replace(out / CHECKPOINT)
     (out / LOG).write_text("\n".join(lines) + "\n")
 
 
-def _read_checkpoint(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:
+def read_checkpoint(path: Path, config: msgspec.Struct) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Arrays and log. Raises TrainingError for those of another configuration, and whatever NumPy does for a bad file.
+
+    Which of these mean that there is nothing to resume is for who reads.
+    """
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive}
+    if str(arrays["config"]) != _text(config):
+        raise TrainingError(f"{path}: of another configuration: {arrays['config']}")
+    return arrays, [json.loads(line) for line in arrays["log"].tolist()]
+
+
+def _fresh(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:
+    refuse_to_overwrite(out)
+    return strategies.begin(np.zeros(num_parameters()), config.sigma), []
+
+
+def _resumed(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:
     path = out / CHECKPOINT
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive}
-        if str(arrays["config"]) != _text(config):
-            raise TrainingError(f"{path}: of another configuration: {arrays['config']}")
+        arrays, log = read_checkpoint(path, config)
         state = State(
             int(arrays["generation"]), arrays["mean"], float(arrays["sigma"]), arrays["covariance"],
             arrays["path_sigma"], arrays["path_covariance"],
         )  # fmt: skip
-        return state, [json.loads(line) for line in arrays["log"].tolist()]
+        return state, log
     except (OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise TrainingError(f"{path}: nothing to resume: {error}") from None
 
 
-def _text(config: TrainConfig) -> str:
+def _text(config: msgspec.Struct) -> str:
     return msgspec.json.encode(config).decode()

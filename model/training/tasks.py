@@ -21,16 +21,16 @@ PUBLISHED_SEEDS: Final = frozenset(range(42, 52))
 
 # Where a search begins and how far its first steps reach, by feature: FGD's fragment, shadow prices, and a
 # fall below the CPU that the free GPUs will need.
-_BEGIN: Final = {
+BEGIN: Final = {
     "fragment": -0.75, "worth": 5.0, "cpu_short_half": 0.6, "cpu_short": 1.0, "cpu_short_more": 0.5, "gpu_wanted": 1.25,
 }  # fmt: skip
-_REACH: Final = {
+REACH: Final = {
     **{"fragment": 0.5, "worth": 1.0, "cpu_short_half": 0.4, "cpu_short": 0.4, "cpu_short_more": 0.4},
     **{"gpu_wanted": 0.5, "worth_fed": 0.5, "node_idle": 0.3, "hosts_one": 0.3, "hosts_many": 0.3, "gpu_sqrt": 0.3},
 }
-_REACH_OTHERS: Final = 0.15
-_QUANTUM: Final = 0.2
-_LOG_QUANTUM_REACH: Final = 0.5
+REACH_OTHERS: Final = 0.15
+QUANTUM: Final = 0.2
+LOG_QUANTUM_REACH: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def num_parameters() -> int:
 
 def potential_at(point: Floats, without: Collection[str] = ()) -> Potential:
     """The potential of a point (F + 1,) of the search; features `without` have no weight."""
-    begin = np.array([_BEGIN.get(name, 0.0) for name in FEATURES])
-    reach = np.array([_REACH.get(name, _REACH_OTHERS) for name in FEATURES])
-    quantum = _QUANTUM * float(np.exp(_LOG_QUANTUM_REACH * np.clip(point[-1], -6, 6)))
+    begin = np.array([BEGIN.get(name, 0.0) for name in FEATURES])
+    reach = np.array([REACH.get(name, REACH_OTHERS) for name in FEATURES])
+    quantum = QUANTUM * float(np.exp(LOG_QUANTUM_REACH * np.clip(point[-1], -6, 6)))
     used = np.array([name not in without for name in FEATURES])
     return linear(np.where(used, begin + reach * point[:-1], 0.0), quantum)

@@ -108,14 +108,11 @@ def nodes_for_load(jobs: JobList, load: float) -> int:
 
 def _sorted_jobs(rows: list[tuple[float, float, int, str, int]]) -> JobList:
     rows = sorted(rows, key=lambda row: row[0])  # stable: equal times stay in the order of the file
-    first = rows[0][0]
+    submitted, duration, num_gpus, cluster, priority = zip(*rows, strict=True)
     return JobList(
-        np.array([row[0] - first for row in rows]),
-        np.array([row[1] for row in rows]),
-        np.array([row[2] for row in rows], dtype=np.int64),
-        tuple(row[3] for row in rows),
-        np.array([row[4] for row in rows], dtype=np.int64),
-    )
+        np.array(submitted) - submitted[0], np.array(duration), np.array(num_gpus, np.int64), cluster,
+        np.array(priority, np.int64),
+    )  # fmt: skip
 
 
 def _time(cell: Cell) -> float:

@@ -12,7 +12,7 @@ from model.workloads.traces import NodeList
 LARGE_GPUS: Final = 8
 """GPUs of a large node, or more."""
 LEAN_FRAC: Final = 0.75
-
+"""Of its CPU that a node of a lean cluster has."""
 WHOLE: Final = "all"
 """The cluster as it is."""
 
@@ -21,7 +21,7 @@ def shaped(node_list: NodeList, shape: str) -> NodeList:
     """A cluster in one of SHAPES. Raises ValueError that lists them, and when no GPUs are left."""
     if shape not in SHAPES:
         raise ValueError(f"no shape of nodes {shape!r}; there are {', '.join(SHAPES)}")
-    found = SHAPES[shape][1](node_list)
+    found = SHAPES[shape](node_list)
     if not found.gpu_milli:
         raise ValueError(f"shape {shape!r} leaves no GPUs")
     return found
@@ -45,20 +45,10 @@ def _quarter_of(node_list: NodeList, *, large: bool) -> NodeList:
     return chosen(node_list, np.flatnonzero(~thinned | every_fourth))
 
 
-SHAPES: Final[dict[str, tuple[str, Callable[[NodeList], NodeList]]]] = {
-    WHOLE: ("the trace's own", lambda nodes: nodes),
-    "half": ("every second node by name", lambda nodes: chosen(nodes, np.arange(0, len(nodes.names), 2))),
-    "mostly-large": (
-        f"of the nodes of less than {LARGE_GPUS} GPUs every fourth",
-        lambda nodes: _quarter_of(nodes, large=False),
-    ),
-    "mostly-small": (
-        f"of the nodes of {LARGE_GPUS} GPUs and more every fourth",
-        lambda nodes: _quarter_of(nodes, large=True),
-    ),
-    "lean": (
-        "each node with three quarters of its CPU",
-        lambda nodes: replace(nodes, cpu_milli=(nodes.cpu_milli * LEAN_FRAC).astype(np.int64)),
-    ),
+SHAPES: Final[dict[str, Callable[[NodeList], NodeList]]] = {
+    WHOLE: lambda nodes: nodes,
+    "half": lambda nodes: chosen(nodes, np.arange(0, len(nodes.names), 2)),
+    "mostly-large": lambda nodes: _quarter_of(nodes, large=False),
+    "mostly-small": lambda nodes: _quarter_of(nodes, large=True),
+    "lean": lambda nodes: replace(nodes, cpu_milli=(nodes.cpu_milli * LEAN_FRAC).astype(np.int64)),
 }
-"""Each with what it is."""

@@ -132,9 +132,9 @@ def read_table(path: Path, required: tuple[str, ...], open_text: Callable[[Path]
         raise TraceError(f"{path}: {error}") from None
 
 
-def read_nodes(directory: Path, which: str = "gpu") -> NodeList:
-    """The nodes of a folder of traces: "gpu" for those with GPUs, "all" for the others too."""
-    path = directory / f"openb_node_list_{which}_node.csv"
+def read_nodes(directory: Path) -> NodeList:
+    """The nodes of a folder of traces."""
+    path = directory / "openb_node_list_gpu_node.csv"
     rows: dict[str, tuple[int, int, int, str]] = {}
     for row in read_table(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")):
         name = row["sn"].text

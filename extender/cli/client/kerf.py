@@ -83,10 +83,9 @@ class Kerf:
         ] = None,
     ) -> None:
         self._cluster = Cluster(kubeconfig, kube_context, kerf_namespace)
-        as_kubectl = bool(context.obj or kubeconfig or kube_context or kerf_namespace)
-        self._as_kubectl = as_kubectl
-        self._forwards = as_kubectl and not server
-        self._address = server or ("" if as_kubectl else DEFAULT_SERVER)
+        self._as_kubectl = bool(context.obj or kubeconfig or kube_context or kerf_namespace)
+        self._forwards = self._as_kubectl and not server
+        self._address = server or ("" if self._as_kubectl else DEFAULT_SERVER)
         """"" until it has been found in the cluster."""
         self._trusted = bool(server or kerf_namespace)
         """Whether a token may go there: not to whatever calls itself Kerf in some namespace."""
