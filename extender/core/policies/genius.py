@@ -66,8 +66,7 @@ def neutral(planes: Planes, installed: Mask) -> Planes:
     """(K, N, G) the same with every NaN replaced by the mean of what is known, 0 where nothing is."""
     known = installed & np.isfinite(planes)
     means = np.where(known, planes, 0).sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)
-    filled: Planes = np.where(known, planes, means[:, None, None])
-    return filled
+    return np.where(known, planes, means[:, None, None])
 
 
 def min_max(scores: Floats, among: Mask) -> Floats:
@@ -79,8 +78,7 @@ def min_max(scores: Floats, among: Mask) -> Floats:
     if not np.isfinite(spread) or spread <= 0:
         return np.zeros(len(scores))
     # Rounded, so that the order in which nodes were added up breaks no tie.
-    result: Floats = np.where(among, np.clip((scores - low) / spread, 0.0, 1.0).round(9), 0.0)
-    return result
+    return np.where(among, np.clip((scores - low) / spread, 0.0, 1.0).round(9), 0.0)
 
 
 class GeniusScore(RefreshedScore):

@@ -221,5 +221,4 @@ def _useful_milli(nodes: Nodes, free: Longs, table: Hosting) -> Floats:
 def _weights(nodes: Nodes, table: Hosting) -> Floats:
     """(R, U) weight of the classes of each kind that take a node's model and that it has CPU for."""
     met = np.searchsorted(table.cpu_milli, nodes.cpu_free_milli, side="right")
-    found: Floats = table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), met[:, None]]
-    return found
+    return table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), met[:, None]]
