@@ -14,6 +14,7 @@ import numpy.typing as npt
 from extender.core.clusters import Cluster, Floats, Mask
 from extender.core.observations import Gauge
 from extender.core.policies.policy import Options, Policy
+from extender.core.policies.terms.term import Samples
 from extender.core.refreshes import RefreshedScore
 from extender.core.resources.gpu_products import attributes
 
@@ -100,17 +101,9 @@ class GeniusScore(RefreshedScore):
 
 
 def _dynamic(cluster: Cluster) -> Planes:
-    observed = cluster.observed
-    if observed is None:
-        return np.full((4, *cluster.gpu_model.shape), np.nan)
-    return np.stack(
-        [
-            observed.gauge(Gauge.MEMORY_FREE).astype(np.float64),
-            observed.gauge(Gauge.POWER).astype(np.float64),
-            1.0 - observed.gauge(Gauge.ENCODER).astype(np.float64),
-            1.0 - observed.gauge(Gauge.DECODER).astype(np.float64),
-        ]
-    )
+    gauge = Samples(cluster).gauge
+    idle = (1.0 - gauge(unit) for unit in (Gauge.ENCODER, Gauge.DECODER))
+    return np.stack([gauge(Gauge.MEMORY_FREE), gauge(Gauge.POWER), *idle])
 
 
 def policy(options: Options) -> Policy:

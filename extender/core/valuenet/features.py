@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask, num_true, totals
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, num_true, totals
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix
 
@@ -93,13 +93,13 @@ def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Floa
     scarcity = np.where(suitable > 0, gpus / np.maximum(suitable, 1), 0.0)
     whole = asks.gpu_milli == WHOLE_MILLI
     one, many = (
-        hosting(_chosen(asks, chosen), scarcity[chosen], num_models)
+        hosting(asks.at(chosen), scarcity[chosen], num_models)
         for chosen in (whole & (asks.num_gpus == 1), whole & (asks.num_gpus > 1))
     )
     typical = Asks(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
     with_gpus = typical.num_gpus > 0
     return Outlook(
-        mix, hosting(_chosen(typical, with_gpus), mix.frequency[with_gpus], num_models), worth, *needs(asks, expected),
+        mix, hosting(typical.at(with_gpus), mix.frequency[with_gpus], num_models), worth, *needs(asks, expected),
         _wanted(nodes, asks, gpus, num_models), one, many,
     )  # fmt: skip
 
@@ -112,10 +112,6 @@ def hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
     for model in range(num_models):
         np.add.at(table[model], (kind.reshape(-1), amount + 1), np.where((asks.models >> model) & 1, weight, 0))
     return Hosting(np.ascontiguousarray(kinds[:, 0]), np.ascontiguousarray(kinds[:, 1]), cpu, np.cumsum(table, axis=2))
-
-
-def _chosen(asks: Asks, chosen: Mask) -> Asks:
-    return Asks(*(column[chosen] for column in asks))
 
 
 def _suitable_gpus(nodes: Nodes, asks: Asks) -> Longs:
