@@ -37,7 +37,6 @@ class ClusterArrays:
         self._uuids: list[tuple[str, ...]] = []
         self._gpu_at: dict[str, tuple[int, int]] = {}
         self._free_rows: list[int] = []
-        self._models: list[GpuModel] = []
         self._model_idx: dict[GpuModel, int] = {}
         self._mig_idx: dict[str, int] = {}
         self._shape = {"": 0, "gpu": 1, "mig": 0}  # rows, and columns of each kind
@@ -151,7 +150,7 @@ class ClusterArrays:
         if last is not None and last.version == self.version:
             return last
         values: dict[str, Any] = {
-            name: self._frozen_copy(name)
+            name: frozen(self._arrays[name][: len(self._names)].copy())
             if last is None or field.moves is Moves.ALWAYS or field.moves in self._moved
             else getattr(last, name)
             for name, field in FIELDS.items()
@@ -172,7 +171,7 @@ class ClusterArrays:
         return {
             "row_of": dict(self.row_of),
             "node_names": tuple(self._names),
-            "models": tuple(self._models),
+            "models": tuple(self._model_idx),
             "gpu_uuids": tuple(self._uuids),
             "gpu_at": dict(self._gpu_at),
             "mig_profiles": tuple(self._mig_idx),
@@ -198,10 +197,9 @@ class ClusterArrays:
     def _write_offer(self, row: int, offer: NodeOffer) -> None:
         if len(offer.gpus) > self._shape["gpu"]:
             self._resize("gpu", len(offer.gpus))
-        new_profiles = [profile for profile, _ in offer.mig if profile not in self._mig_idx]
-        if new_profiles:
-            for profile in new_profiles:
-                self._mig_idx[profile] = len(self._mig_idx)
+        for profile, _ in offer.mig:
+            self._mig_idx.setdefault(profile, len(self._mig_idx))
+        if len(self._mig_idx) > self._shape["mig"]:
             self._resize("mig", len(self._mig_idx))
         for uuid in self._uuids[row]:
             if self._gpu_at.get(uuid, (-1, 0))[0] == row:
@@ -210,13 +208,10 @@ class ClusterArrays:
         self._uuids[row] = tuple(gpu.uuid for gpu in offer.gpus)
         self._gpu_at.update((uuid, (row, index)) for index, uuid in enumerate(self._uuids[row]) if uuid)
         gpus = offer.gpus
-        for name, value in (
-            ("unit", offer.unit),
-            ("units_per_gpu", offer.units_per_gpu),
-            ("untracked_units", min(offer.withheld_units, _MAX_UNTRACKED)),
-        ):
-            self._arrays[name][row] = value
-        self._fill(row, "gpu_model", [self._index_of(gpu.model) for gpu in gpus])
+        self._arrays["unit"][row] = offer.unit
+        self._arrays["units_per_gpu"][row] = offer.units_per_gpu
+        self._arrays["untracked_units"][row] = min(offer.withheld_units, _MAX_UNTRACKED)
+        self._fill(row, "gpu_model", [self._model_idx.setdefault(gpu.model, len(self._model_idx)) for gpu in gpus])
         self._fill(row, "gpu_memory_mib", [gpu.memory_mib for gpu in gpus])
         self._fill(row, "gpu_healthy", [gpu.healthy for gpu in gpus])
         self._fill(row, "gpu_numa", [gpu.numa for gpu in gpus])
@@ -237,29 +232,16 @@ class ClusterArrays:
 
     def _write(self, row: int, values: Mapping[str, int | list[int]], moved: Moves) -> None:
         """Write a row of some arrays, where it has changed."""
-        changed = False
-        for name, value in values.items():
-            array = self._arrays[name]
-            if array[row].tolist() != value:
-                array[row] = value
-                changed = True
+        changed = [name for name, value in values.items() if self._arrays[name][row].tolist() != value]
+        for name in changed:
+            self._arrays[name][row] = values[name]
         if changed:
             self._touch(row, moved)
-
-    def _index_of(self, model: GpuModel) -> int:
-        index = self._model_idx.get(model)
-        if index is None:
-            index = self._model_idx[model] = len(self._models)
-            self._models.append(model)
-        return index
 
     def _touch(self, row: int, moved: Moves) -> None:
         self.version += 1
         self._moved.add(moved)
         self._arrays["row_version"][row] = self.version
-
-    def _frozen_copy(self, name: str) -> Array:
-        return frozen(self._arrays[name][: len(self._names)].copy())
 
 
 def _bounded(amount: int) -> int:
