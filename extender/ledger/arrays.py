@@ -9,7 +9,7 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.resources.nodes import NO_GPUS, NodeOffer
-from extender.ledger.fields import DERIVED, FIELDS, Array, Moves, frozen, grown, size
+from extender.ledger.fields import FIELDS, Array, Moves, frozen, grown, size
 from extender.ledger.observed import ObservedArrays, SampleTimes
 
 _MAX_UNTRACKED: Final = 2**31 - 1  # pods may ask for absurdly many; more than a node has is all of it
@@ -141,8 +141,7 @@ class ClusterArrays:
     def touch(self, rows: Rows) -> None:
         """Say that what is observed of some rows has changed."""
         if len(rows):
-            self.version += 1
-            self._arrays["row_version"][rows] = self.version
+            self._touch(rows, Moves.ALWAYS)
 
     def snapshot(self) -> Cluster:
         """The state now, as arrays that never change again. Costs nothing when nothing moved since the last one."""
@@ -151,20 +150,18 @@ class ClusterArrays:
             return last
         values: dict[str, Any] = {
             name: frozen(self._arrays[name][: len(self._names)].copy())
-            if last is None or field.moves is Moves.ALWAYS or field.moves in self._moved
-            else getattr(last, name)
             for name, field in FIELDS.items()
+            if field.moves in self._moved
         }
-        if last is None or Moves.INVENTORY in self._moved:
+        if Moves.INVENTORY in self._moved:
             values |= self._derived()
-        else:
-            values |= {name: getattr(last, name) for name in DERIVED}
-        self._moved.clear()
-        observed = None if self.observed is None else self.observed.current
-        self._snapshot = Cluster(version=self.version, observed=observed, **values)
+        self._moved = {Moves.ALWAYS}
+        values |= {"version": self.version, "observed": None if self.observed is None else self.observed.current}
+        self._snapshot = Cluster(**values) if last is None else replace(last, **values)
         return self._snapshot
 
     def _derived(self) -> dict[str, Any]:
+        """What is made of the inventory as a whole."""
         order = sorted(range(len(self._names)), key=self._names.__getitem__)
         tie_rank = np.empty(len(order), np.int32)
         tie_rank[order] = np.arange(len(order), dtype=np.int32)
@@ -238,10 +235,10 @@ class ClusterArrays:
         if changed:
             self._touch(row, moved)
 
-    def _touch(self, row: int, moved: Moves) -> None:
+    def _touch(self, rows: int | Rows, moved: Moves) -> None:
         self.version += 1
         self._moved.add(moved)
-        self._arrays["row_version"][row] = self.version
+        self._arrays["row_version"][rows] = self.version
 
 
 def _bounded(amount: int) -> int:
