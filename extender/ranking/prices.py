@@ -117,8 +117,7 @@ class _Program:
         share = (asks.num_gpus > 0) & (asks.gpu_milli < WHOLE_MILLI)
         self.sizes = np.unique(asks.gpu_milli[share])
         num_sizes = len(self.sizes)
-        bits = np.where(self.model >= 0, np.maximum(self.model, 0), 0)
-        allowed = (self.model >= 0) & ((asks.models[:, None] >> bits) & 1 == 1)  # (C, T)
+        allowed = (self.model >= 0) & ((asks.models[:, None] >> np.maximum(self.model, 0)) & 1 == 1)  # (C, T)
         hosts = (
             ((asks.num_gpus == 0)[:, None] | (allowed & (asks.num_gpus[:, None] <= per_node)))
             & (asks.cpu_milli[:, None] <= cpu)
