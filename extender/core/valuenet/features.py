@@ -116,13 +116,8 @@ def hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
 
 def _suitable_gpus(nodes: Nodes, asks: Asks) -> Longs:
     """(C,) GPUs of the nodes that could host a class if they were empty."""
-    columns = (nodes.model, nodes.num_gpus, nodes.cpu_milli, nodes.memory_mib)
-    types, count = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
-    model, num_gpus, cpu, memory = types.T
-    allowed = (model >= 0) & ((asks.models[:, None] >> np.maximum(model, 0)) & 1 == 1)  # (C, types)
-    hosts = allowed & (asks.num_gpus[:, None] <= num_gpus)
-    hosts &= (asks.cpu_milli[:, None] <= cpu) & (asks.memory_mib[:, None] <= memory)
-    suitable: Longs = np.where(hosts, count * num_gpus, 0).sum(axis=1)
+    types, count = nodes.types()
+    suitable: Longs = np.where(asks.hosts(types), count * types[1], 0).sum(axis=1)
     return suitable
 
 
