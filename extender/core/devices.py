@@ -56,9 +56,7 @@ def crossed_groups(cluster: Cluster, row: int, gpus: Sequence[int]) -> str:
 
 def _slots(cluster: Cluster, row: int, room: list[bool]) -> list[_Slot]:
     free_milli, free_mib, memory_mib = (
-        cluster.gpu_free_milli[row],
-        cluster.gpu_free_mib[row],
-        cluster.gpu_memory_mib[row],
+        array[row] for array in (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.gpu_memory_mib)
     )
     idle = (free_milli == WHOLE_MILLI) & (free_mib == memory_mib)  # of this row alone: `gpu_idle` is all N
     columns = (memory_mib, free_milli, free_mib, idle, cluster.gpu_link[row], cluster.gpu_numa[row])
@@ -101,8 +99,8 @@ def _whole(slots: list[_Slot], request: GpuRequest) -> tuple[int, ...] | None:
         for groups in _groupings(slots, count):
             found = [chosen for group in groups if (chosen := _smallest(group, count, request)) is not None]
             if found:
-                best = min(found, key=lambda choice: choice[0])
-                return tuple(sorted(best[1]))
+                *_, indices = min(found)
+                return tuple(sorted(indices))
     return None
 
 
@@ -115,17 +113,13 @@ def _groupings(slots: list[_Slot], count: int) -> Iterator[list[list[_Slot]]]:
     yield [slots]
 
 
-_Preference = tuple[int, int, int, tuple[int, ...]]
-
-
-def _smallest(group: list[_Slot], count: int, request: GpuRequest) -> tuple[_Preference, list[int]] | None:
-    """The smallest GPUs of a group that do, and how good that is: smaller is better."""
+def _smallest(group: list[_Slot], count: int, request: GpuRequest) -> tuple[int, int, int, tuple[int, ...]] | None:
+    """The smallest GPUs of a group that do, at the end of how good that is: smaller is better."""
     smallest_first = sorted(group, key=lambda slot: (slot.memory_mib, slot.index))
     # Windows over the sorted sizes: the first whose memory suffices wastes least of the largest GPUs.
     for start in range(len(smallest_first) - count + 1):
         window = smallest_first[start : start + count]
         total_mib = sum(slot.memory_mib for slot in window)
         if total_mib >= request.memory_total_mib:
-            indices = [slot.index for slot in window]
-            return (window[-1].memory_mib, total_mib, len(group), tuple(indices)), indices
+            return window[-1].memory_mib, total_mib, len(group), tuple(slot.index for slot in window)
     return None

@@ -59,16 +59,14 @@ def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
     counts = ~np.isnan(used) & ~cluster.taken(cluster.observed.outdated, rows) & (memory > 0)
     counts &= _COUNTED[cluster.taken(cluster.unit, rows)][:, None]
     beyond = np.where(counts, used - (memory - cluster.taken(cluster.gpu_free_mib, rows)), 0)
-    result: Ints = np.where(beyond >= rules.min_unmanaged_mib, np.ceil(beyond), 0).astype(np.int32)
-    return result
+    return np.where(beyond >= rules.min_unmanaged_mib, np.ceil(beyond), 0).astype(np.int32)
 
 
 def unaccounted_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
     """(R, G) memory in use by unknown processes: not where pods on GPUs of unknown index can explain it."""
     beyond = unmanaged_mib(cluster, rows, rules)
     explained = (beyond > 0).sum(axis=1) <= cluster.taken(cluster.untracked_units, rows)
-    result: Ints = np.where(explained[:, None], 0, beyond)
-    return result
+    return np.where(explained[:, None], 0, beyond)
 
 
 def counting_observed(cluster: Cluster, rules: ObservedRules | None) -> Cluster:

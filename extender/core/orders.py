@@ -3,9 +3,11 @@
 The service's queue and the simulator order by these very functions.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import Final
 
 PATIENCE: Final = 10.0
@@ -83,28 +85,15 @@ def ordered(
         return in_order
     result: list[Waiting] = []
     used = dict(shares)
-    begin = 0
-    while begin < len(in_order):
-        level = effective_priority(in_order[begin], now, ageing_s)
-        end = begin
-        queues: dict[str, list[Waiting]] = {}
-        while end < len(in_order) and effective_priority(in_order[end], now, ageing_s) == level:
-            queues.setdefault(in_order[end].owner, []).append(in_order[end])
-            end += 1
-        result += _by_share(queues, used)
-        begin = end
-    return result
-
-
-def _by_share(queues: dict[str, list[Waiting]], used: dict[str, float]) -> list[Waiting]:
-    result: list[Waiting] = []
-    heads = dict.fromkeys(queues, 0)
-    while heads:
-        owner = min(heads, key=lambda name: (used.get(name, 0.0), queues[name][heads[name]].due, name))
-        item = queues[owner][heads[owner]]
-        result.append(item)
-        used[owner] = used.get(owner, 0.0) + max(item.share, 1e-3)
-        heads[owner] += 1
-        if heads[owner] == len(queues[owner]):
-            del heads[owner]
+    for _, equals in groupby(in_order, key=lambda item: effective_priority(item, now, ageing_s)):
+        queues: dict[str, deque[Waiting]] = {}
+        for item in equals:
+            queues.setdefault(item.owner, deque()).append(item)
+        while queues:
+            owner = min(queues, key=lambda name: (used.get(name, 0.0), queues[name][0].due, name))
+            first = queues[owner].popleft()
+            result.append(first)
+            used[owner] = used.get(owner, 0.0) + max(first.share, 1e-3)
+            if not queues[owner]:
+                del queues[owner]
     return result

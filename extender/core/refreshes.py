@@ -43,8 +43,7 @@ class RefreshedScore(ABC):
 
     def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
         """(R,) scores of some rows."""
-        scores: Floats = self._scores(cluster)[rows]
-        return scores
+        return self._scores(cluster)[rows]
 
     def context(self, cluster: Cluster) -> Hashable:
         """Another value whenever any node's score may be another."""

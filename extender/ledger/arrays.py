@@ -9,7 +9,7 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.resources.nodes import NO_GPUS, NodeOffer
-from extender.ledger.fields import DERIVED, FIELDS, Array, Moves, frozen, grown, size
+from extender.ledger.fields import FIELDS, Array, Moves, frozen, grown, size
 from extender.ledger.observed import ObservedArrays, SampleTimes
 
 _MAX_UNTRACKED: Final = 2**31 - 1  # pods may ask for absurdly many; more than a node has is all of it
@@ -37,7 +37,6 @@ class ClusterArrays:
         self._uuids: list[tuple[str, ...]] = []
         self._gpu_at: dict[str, tuple[int, int]] = {}
         self._free_rows: list[int] = []
-        self._models: list[GpuModel] = []
         self._model_idx: dict[GpuModel, int] = {}
         self._mig_idx: dict[str, int] = {}
         self._shape = {"": 0, "gpu": 1, "mig": 0}  # rows, and columns of each kind
@@ -142,8 +141,7 @@ class ClusterArrays:
     def touch(self, rows: Rows) -> None:
         """Say that what is observed of some rows has changed."""
         if len(rows):
-            self.version += 1
-            self._arrays["row_version"][rows] = self.version
+            self._touch(rows, Moves.ALWAYS)
 
     def snapshot(self) -> Cluster:
         """The state now, as arrays that never change again. Costs nothing when nothing moved since the last one."""
@@ -151,28 +149,26 @@ class ClusterArrays:
         if last is not None and last.version == self.version:
             return last
         values: dict[str, Any] = {
-            name: self._frozen_copy(name)
-            if last is None or field.moves is Moves.ALWAYS or field.moves in self._moved
-            else getattr(last, name)
+            name: frozen(self._arrays[name][: len(self._names)].copy())
             for name, field in FIELDS.items()
+            if field.moves in self._moved
         }
-        if last is None or Moves.INVENTORY in self._moved:
+        if Moves.INVENTORY in self._moved:
             values |= self._derived()
-        else:
-            values |= {name: getattr(last, name) for name in DERIVED}
-        self._moved.clear()
-        observed = None if self.observed is None else self.observed.current
-        self._snapshot = Cluster(version=self.version, observed=observed, **values)
+        self._moved = {Moves.ALWAYS}
+        values |= {"version": self.version, "observed": None if self.observed is None else self.observed.current}
+        self._snapshot = Cluster(**values) if last is None else replace(last, **values)
         return self._snapshot
 
     def _derived(self) -> dict[str, Any]:
+        """What is made of the inventory as a whole."""
         order = sorted(range(len(self._names)), key=self._names.__getitem__)
         tie_rank = np.empty(len(order), np.int32)
         tie_rank[order] = np.arange(len(order), dtype=np.int32)
         return {
             "row_of": dict(self.row_of),
             "node_names": tuple(self._names),
-            "models": tuple(self._models),
+            "models": tuple(self._model_idx),
             "gpu_uuids": tuple(self._uuids),
             "gpu_at": dict(self._gpu_at),
             "mig_profiles": tuple(self._mig_idx),
@@ -198,10 +194,9 @@ class ClusterArrays:
     def _write_offer(self, row: int, offer: NodeOffer) -> None:
         if len(offer.gpus) > self._shape["gpu"]:
             self._resize("gpu", len(offer.gpus))
-        new_profiles = [profile for profile, _ in offer.mig if profile not in self._mig_idx]
-        if new_profiles:
-            for profile in new_profiles:
-                self._mig_idx[profile] = len(self._mig_idx)
+        for profile, _ in offer.mig:
+            self._mig_idx.setdefault(profile, len(self._mig_idx))
+        if len(self._mig_idx) > self._shape["mig"]:
             self._resize("mig", len(self._mig_idx))
         for uuid in self._uuids[row]:
             if self._gpu_at.get(uuid, (-1, 0))[0] == row:
@@ -210,13 +205,10 @@ class ClusterArrays:
         self._uuids[row] = tuple(gpu.uuid for gpu in offer.gpus)
         self._gpu_at.update((uuid, (row, index)) for index, uuid in enumerate(self._uuids[row]) if uuid)
         gpus = offer.gpus
-        for name, value in (
-            ("unit", offer.unit),
-            ("units_per_gpu", offer.units_per_gpu),
-            ("untracked_units", min(offer.withheld_units, _MAX_UNTRACKED)),
-        ):
-            self._arrays[name][row] = value
-        self._fill(row, "gpu_model", [self._index_of(gpu.model) for gpu in gpus])
+        self._arrays["unit"][row] = offer.unit
+        self._arrays["units_per_gpu"][row] = offer.units_per_gpu
+        self._arrays["untracked_units"][row] = min(offer.withheld_units, _MAX_UNTRACKED)
+        self._fill(row, "gpu_model", [self._model_idx.setdefault(gpu.model, len(self._model_idx)) for gpu in gpus])
         self._fill(row, "gpu_memory_mib", [gpu.memory_mib for gpu in gpus])
         self._fill(row, "gpu_healthy", [gpu.healthy for gpu in gpus])
         self._fill(row, "gpu_numa", [gpu.numa for gpu in gpus])
@@ -237,29 +229,16 @@ class ClusterArrays:
 
     def _write(self, row: int, values: Mapping[str, int | list[int]], moved: Moves) -> None:
         """Write a row of some arrays, where it has changed."""
-        changed = False
-        for name, value in values.items():
-            array = self._arrays[name]
-            if array[row].tolist() != value:
-                array[row] = value
-                changed = True
+        changed = [name for name, value in values.items() if self._arrays[name][row].tolist() != value]
+        for name in changed:
+            self._arrays[name][row] = values[name]
         if changed:
             self._touch(row, moved)
 
-    def _index_of(self, model: GpuModel) -> int:
-        index = self._model_idx.get(model)
-        if index is None:
-            index = self._model_idx[model] = len(self._models)
-            self._models.append(model)
-        return index
-
-    def _touch(self, row: int, moved: Moves) -> None:
+    def _touch(self, rows: int | Rows, moved: Moves) -> None:
         self.version += 1
         self._moved.add(moved)
-        self._arrays["row_version"][row] = self.version
-
-    def _frozen_copy(self, name: str) -> Array:
-        return frozen(self._arrays[name][: len(self._names)].copy())
+        self._arrays["row_version"][rows] = self.version
 
 
 def _bounded(amount: int) -> int:

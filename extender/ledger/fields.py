@@ -48,8 +48,6 @@ FIELDS: Final = {
     "cpu_free_milli": Field(np.int64, 0, "", Moves.COMPUTE),
     "memory_free_mib": Field(np.int64, 0, "", Moves.COMPUTE),
 }
-DERIVED: Final = ("row_of", "node_names", "models", "gpu_uuids", "gpu_at", "mig_profiles", "tie_rank")
-"""Of the inventory, and made for each snapshot in which it has changed."""
 
 
 def size(field: Field, shape: Mapping[str, int]) -> tuple[int, ...]:

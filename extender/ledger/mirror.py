@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from extender.kube import objects
@@ -30,14 +31,14 @@ class Listener(Protocol):
         """A pod with a node was added or changed."""
 
 
+@dataclass(eq=False)
 class _Nodes:
     """A node that can't be read is none that anything is placed on, until it can be; its pods keep what they hold."""
 
-    def __init__(self, ledger: Ledger, tenants: Tenants, listeners: Sequence[Listener]) -> None:
-        self._ledger = ledger
-        self._tenants = tenants
-        self._listeners = listeners
-        self._names: dict[str, str] = {}  # by uid
+    _ledger: Ledger
+    _tenants: Tenants
+    _listeners: Sequence[Listener]
+    _names: dict[str, str] = field(default_factory=dict, init=False)  # by uid
 
     def upsert(self, item: objects.Node) -> None:
         self._names[item.metadata.uid] = item.metadata.name
@@ -66,18 +67,16 @@ class _Nodes:
         self._tenants.remove_node(name)
 
 
+@dataclass(eq=False)
 class _Pods:
     """A pod that can't be read holds what it was known to hold; one that was never read, its whole node."""
 
-    def __init__(
-        self, ledger: Ledger, tenants: Tenants, clock: Callable[[], float], listeners: Sequence[Listener]
-    ) -> None:
-        self._stood_in: set[str] = set()
-        """Pods never read, by UID."""
-        self._ledger = ledger
-        self._tenants = tenants
-        self._clock = clock
-        self._listeners = listeners
+    _ledger: Ledger
+    _tenants: Tenants
+    _clock: Callable[[], float]
+    _listeners: Sequence[Listener]
+    _stood_in: set[str] = field(default_factory=set, init=False)
+    """Pods never read, by UID."""
 
     def upsert(self, item: objects.Pod) -> None:
         if item.metadata.uid in self._stood_in:
@@ -105,12 +104,12 @@ class _Pods:
         self._tenants.keep_pods(items)
 
 
+@dataclass(eq=False)
 class _Devices:
     """Objects of a device plugin."""
 
-    def __init__(self, ledger: Ledger, kind: type) -> None:
-        self._ledger = ledger
-        self._kind = kind
+    _ledger: Ledger
+    _kind: type
 
     def upsert(self, item: Any) -> None:
         self._ledger.upsert_device(item)

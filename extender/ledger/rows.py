@@ -33,14 +33,6 @@ class _Node:
     memory_mib: int
 
 
-@dataclass(slots=True)
-class _Compute:
-    """CPU in milli and main memory in MiB; whole numbers, so that sums can't drift."""
-
-    cpu_milli: int = 0
-    memory_mib: int = 0
-
-
 class NodeRows:
     """Nodes as rows. Not thread-safe."""
 
@@ -54,7 +46,7 @@ class NodeRows:
         self._nodes: dict[str, _Node] = {}
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
         self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
-        self._requested_on: dict[str, _Compute] = {}  # by node
+        self._requested_on: dict[str, tuple[int, int]] = {}  # by node; whole numbers, so that sums can't drift
 
     # Reading
 
@@ -157,15 +149,14 @@ class NodeRows:
         self.arrays.set_held(row, *occupancy.left)
 
     def _add_requested(self, node: str, cpu_milli: int, memory_mib: int) -> None:
-        total = self._requested_on.setdefault(node, _Compute())
-        total.cpu_milli += cpu_milli
-        total.memory_mib += memory_mib
+        cpu_before, memory_before = self._requested_on.get(node, (0, 0))
+        self._requested_on[node] = cpu_before + cpu_milli, memory_before + memory_mib
         self._write_compute(node)
 
     def _write_compute(self, node: str) -> None:
-        known, requested = self._nodes.get(node), self._requested_on.get(node) or _Compute()
+        known, (cpu_milli, memory_mib) = self._nodes.get(node), self._requested_on.get(node, (0, 0))
         if known is not None and node in self.arrays.row_of:
-            free = known.cpu_milli - requested.cpu_milli, known.memory_mib - requested.memory_mib
+            free = known.cpu_milli - cpu_milli, known.memory_mib - memory_mib
             self.arrays.set_compute(self.arrays.row_of[node], *free)
 
     def _read_offer(self, node: objects.Node) -> NodeOffer:

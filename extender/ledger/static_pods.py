@@ -4,7 +4,6 @@ A kubelet makes a deleted mirror again at once, and by its next look at its pods
 minute unless set. While it is not at work it makes none, and its containers may run on all the same.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,18 +56,17 @@ class Orphans:
 
     def expired(self, now: float) -> list[str]:
         """Those that no mirror has come back for."""
-        return list(self._expired(now)) if self._orphans else []
-
-    def forget(self, uid: str) -> None:
-        """A pod holds nothing any more."""
-        self._mirrors.discard(uid)
-        self._orphans.pop(uid, None)
-
-    def _expired(self, now: float) -> Iterator[str]:
+        found = []
         for uid, orphan in self._orphans.items():
             if orphan.node in self._idle:
                 orphan.since = None
             elif orphan.since is None:
                 orphan.since = now
             elif orphan.since + WITHIN_S <= now:
-                yield uid
+                found.append(uid)
+        return found
+
+    def forget(self, uid: str) -> None:
+        """A pod holds nothing any more."""
+        self._mirrors.discard(uid)
+        self._orphans.pop(uid, None)

@@ -10,7 +10,8 @@ from typing import Annotated, Final
 import msgspec
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.resources.gpu_models import PRODUCT_MEMORY_MIB, UNKNOWN_MODEL, describe_model
+from extender.core.resources.gpu_models import UNKNOWN_MODEL, describe_model
+from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
 from extender.core.resources.nodes import (
     GPU_RESOURCE,
     MAX_GPUS_PER_NODE,

@@ -1,7 +1,7 @@
 """What is expected of a cluster, put as what a model was trained on: classes of pods, and nodes by type."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nlargest
 from typing import Final
 
@@ -63,14 +63,14 @@ class Demand:
 
 def kind_of(request: PodRequest) -> Kind | None:
     """The kind of a pod; None where it asks for time slices or MIG devices, of which models know nothing."""
-    plain = Kind(request.cpu_milli, request.memory_mib)
     gpus = request.gpus
     if gpus is None:
-        return plain
+        return Kind(request.cpu_milli, request.memory_mib)
     if gpus.mig or gpus.unit is AskedUnit.SHARED:
         return None
-    return replace(
-        plain,
+    return Kind(
+        request.cpu_milli,
+        request.memory_mib,
         gpus=max(gpus.count, 1),
         gpu_milli=gpus.milli or WHOLE_MILLI,
         include=gpus.include,

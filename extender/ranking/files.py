@@ -7,8 +7,9 @@ not match.
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from safetensors import SafetensorError
@@ -30,6 +31,8 @@ RELEASED: Final = Path(__file__).parent / "released"
 """The model that comes with this version, where there is one."""
 LICENCE: Final = "Apache-2.0"
 _LARGEST_BYTES: Final = 64 * 2**20
+
+WeightsT = TypeVar("WeightsT")
 
 
 class ModelError(ValueError):
@@ -99,20 +102,12 @@ def write(
 
 def read(directory: Path) -> Model:
     """Read a potential. Raises ModelError with the reason when anything about it is not as it must be."""
-    manifest, arrays = _checked(directory, POTENTIAL)
-    try:
-        return Model(potential_of(arrays, manifest.features_version, manifest.features), manifest)
-    except PotentialError as error:
-        raise ModelError(f"{directory}: {error}") from None
+    return Model(*_loaded(directory, POTENTIAL, potential_of))
 
 
 def read_actor(directory: Path) -> Actor:
     """Read a net that gives potentials, as `read`."""
-    manifest, arrays = _checked(directory, ATTENTION)
-    try:
-        return Actor(attention_of(arrays, manifest.features_version, manifest.features), manifest)
-    except PotentialError as error:
-        raise ModelError(f"{directory}: {error}") from None
+    return Actor(*_loaded(directory, ATTENTION, attention_of))
 
 
 def read_any(directory: Path) -> Model | Actor:
@@ -132,12 +127,13 @@ def read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
-def _checked(directory: Path, kind: str) -> tuple[Manifest, dict[str, Floats]]:
-    """The manifest of a model of a kind, and its arrays, which are those that the manifest means."""
+def _loaded(
+    directory: Path, kind: str, weights_of: Callable[[dict[str, Floats], int, tuple[str, ...]], WeightsT]
+) -> tuple[WeightsT, Manifest]:
+    """The weights of a model of a kind, from the arrays that its manifest means, and the manifest."""
     manifest = read_manifest(directory)
     if manifest.kind != kind:
-        path = directory / MANIFEST
-        raise ModelError(f"{path}: a model of kind {manifest.kind!r}; expected is kind {kind!r}")
+        raise ModelError(f"{directory / MANIFEST}: a model of kind {manifest.kind!r}; expected is kind {kind!r}")
     path = directory / WEIGHTS
     weights = _bytes(path)
     found = hashlib.sha256(weights).hexdigest()
@@ -147,7 +143,10 @@ def _checked(directory: Path, kind: str) -> tuple[Manifest, dict[str, Floats]]:
         arrays: dict[str, Floats] = tensors.load(weights)
     except (SafetensorError, KeyError) as error:  # the latter: a type that NumPy lacks
         raise ModelError(f"{path}: {error}") from None
-    return manifest, arrays
+    try:
+        return weights_of(arrays, manifest.features_version, manifest.features), manifest
+    except PotentialError as error:
+        raise ModelError(f"{directory}: {error}") from None
 
 
 def _bytes(path: Path) -> bytes:

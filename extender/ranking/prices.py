@@ -109,23 +109,14 @@ class _Program:
     """The LP: T types of nodes, C classes, U sizes of shares, and the patterns found so far."""
 
     def __init__(self, nodes: Nodes, asks: Asks, expected: Floats) -> None:
-        columns = (nodes.model, nodes.num_gpus, nodes.cpu_milli, nodes.memory_mib)
-        types, count = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
-        self.model, per_node, cpu, memory = types.T
-        T, num_classes = len(types), len(expected)
+        types, count = nodes.types()
+        self.model, per_node, cpu, memory = types
+        T, num_classes = len(count), len(expected)
         self.gpus = count * per_node
         share = (asks.num_gpus > 0) & (asks.gpu_milli < WHOLE_MILLI)
         self.sizes = np.unique(asks.gpu_milli[share])
         num_sizes = len(self.sizes)
-        bits = np.where(self.model >= 0, np.maximum(self.model, 0), 0)
-        allowed = (self.model >= 0) & ((asks.models[:, None] >> bits) & 1 == 1)  # (C, T)
-        hosts = (
-            ((asks.num_gpus == 0)[:, None] | (allowed & (asks.num_gpus[:, None] <= per_node)))
-            & (asks.cpu_milli[:, None] <= cpu)
-            & (asks.memory_mib[:, None] <= memory)
-            & (expected > 0)[:, None]
-        )
-        c, t = np.nonzero(hosts)
+        c, t = np.nonzero(asks.hosts(types) & (expected > 0)[:, None])
         x = np.arange(len(c))
         slot = np.searchsorted(self.sizes, asks.gpu_milli[c])
         whole, cut = ~share[c] & (asks.num_gpus[c] > 0), share[c]

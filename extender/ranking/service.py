@@ -21,7 +21,7 @@ from extender.core.policies.registry import AUTO
 from extender.core.resources.requests import GpuRequest
 from extender.core.selective_skip import takes_more
 from extender.kube import objects
-from extender.kube.background import Tasks
+from extender.kube.background import Background
 from extender.ranking import files
 from extender.ranking.cluster_context import Look, score_on
 from extender.ranking.demands import Kind, demand_of, guessed
@@ -40,7 +40,7 @@ _FIRST_LOOKS_S: Final = 0.2
 _HASH_CHARS: Final = 12
 
 
-class LearnedRank:
+class LearnedRank(Background):
     """Runs from `start` to `stop`. `policies` gets the policy `kerf`, and what `auto` stands for."""
 
     def __init__(
@@ -51,6 +51,7 @@ class LearnedRank:
         synced: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
+        super().__init__("learned rank", needed=False)
         wanted = settings.model
         self.mode = wanted.mode
         self._wanted = wanted
@@ -84,7 +85,6 @@ class LearnedRank:
         """Prices, and by them the (1000,) amounts of milli that `takes_more` of a GPU's worth."""
         self._serial = 0
         self._signature: object = None
-        self.tasks = Tasks()
 
     # What it says
 
@@ -178,11 +178,7 @@ class LearnedRank:
     def start(self) -> None:
         """Load the model, and begin to watch it, in the running event loop."""
         self._load(files.signature(self.path))
-        self.tasks.begin("learned rank", self._run, needed=False)
-
-    async def stop(self) -> None:
-        """End."""
-        await self.tasks.end()
+        super().start()
 
     async def round(self) -> None:
         """Look once at the files, the nodes and the mix, and serve what comes of it."""
@@ -281,7 +277,7 @@ class LearnedRank:
         elif self.score.fault:
             self._put(LearnedScore(why_not=_NOT_YET, **self._parts()))
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
         while True:
             waits_s = self._wanted.check_s if self.model is None or self.look else _FIRST_LOOKS_S
             try:
@@ -293,6 +289,8 @@ class LearnedRank:
 
 
 def _path(wanted: RankSettings, policy: str) -> Path | None:
-    if wanted.mode is ModelMode.OFF or wanted.path is not None:
-        return None if wanted.mode is ModelMode.OFF else wanted.path
+    if wanted.mode is ModelMode.OFF:
+        return None
+    if wanted.path is not None:
+        return wanted.path
     return files.RELEASED if policy in (AUTO, NAME) or wanted.mode is not ModelMode.SERVE else None

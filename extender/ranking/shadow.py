@@ -10,12 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.decisions import Memo, decide, decide_from_top
+from extender.core.decisions import Decision, Memo, decide, decide_from_top
 from extender.core.fit.fits import fit
 from extender.core.policies.kerf import LearnedScore, serving
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import GpuRequest, PodRequest
-from extender.kube.background import Tasks
+from extender.kube.background import Background
 from extender.scheduling.placer import Placement
 
 logger = logging.getLogger(__name__)
@@ -50,15 +50,15 @@ class _Worker:
     memo: Memo = field(default_factory=Memo)
 
 
-class Shadow:
+class Shadow(Background):
     """Runs from `start` to `stop`; takes no more than a part of one processor."""
 
     def __init__(self, score: Callable[[], LearnedScore], frac: float) -> None:
+        super().__init__("shadow", needed=False)
         self._score = score
         self._frac = frac
         self._waiting: deque[tuple[Placement, PodRequest]] = deque()
         self._worker: tuple[LearnedScore, _Worker] | None = None
-        self.tasks = Tasks()
         self.counts = ShadowCounts()
 
     def offer(self, placement: Placement, request: PodRequest) -> None:
@@ -69,14 +69,6 @@ class Shadow:
             self.counts.left_out += 1
             return
         self._waiting.append((placement, request))
-
-    def start(self) -> None:
-        """Begin, in the running event loop."""
-        self.tasks.begin("shadow", self._run, needed=False)
-
-    async def stop(self) -> None:
-        """End."""
-        await self.tasks.end()
 
     async def round(self) -> float:
         """Look at the oldest decision that waits; the seconds that it took, 0 when none waits."""
@@ -101,7 +93,7 @@ class Shadow:
             counts.gain_gpus += gain
         return taken
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
         while True:
             try:
                 taken = await self.round()
@@ -118,20 +110,16 @@ def _compare(worker: _Worker, placement: Placement, request: PodRequest) -> tupl
     if asked is None or asked.mig or decision.best is None:
         return None
     if placement.offered is None:
-        ours = decide(cluster, asked, worker.policy, decision.rows, worker.memo)
+        ours: Decision | None = decide(cluster, asked, worker.policy, decision.rows, worker.memo)
     else:
         offered = placement.offered.__contains__
-        from_top = decide_from_top(cluster, asked, worker.policy, offered, worker.memo, _MAX_TRIES)
-        if from_top is None:
-            return None
-        ours = from_top
-    if ours.best is None or worker.score.fault:
+        ours = decide_from_top(cluster, asked, worker.policy, offered, worker.memo, _MAX_TRIES)
+    if ours is None or ours.best is None or worker.score.fault:
         return None
     if ours.best == decision.best:
         return True, 0.0
-    return False, _gain(worker.score, placement, asked, ours.best) - _gain(
-        worker.score, placement, asked, decision.best
-    )
+    gain, its_gain = (_gain(worker.score, placement, asked, row) for row in (ours.best, decision.best))
+    return False, gain - its_gain
 
 
 def _gain(score: LearnedScore, placement: Placement, asked: GpuRequest, row: int) -> float:

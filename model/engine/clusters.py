@@ -10,7 +10,8 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
-from extender.core.resources.gpu_models import PRODUCT_MEMORY_MIB, GpuModel, ModelPattern
+from extender.core.resources.gpu_models import GpuModel, ModelPattern
+from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 

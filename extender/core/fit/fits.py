@@ -209,8 +209,7 @@ def _share_room(
 
 def share_mib(request: GpuRequest, memory_mib: Ints) -> Ints:
     """Memory that a share takes of GPUs of so much memory, in the same shape."""
-    mib: Ints = np.maximum(request.memory_each_mib, memory_mib * request.memory_each_percent // 100)
-    return mib
+    return np.maximum(request.memory_each_mib, memory_mib * request.memory_each_percent // 100)
 
 
 def smallest_mib(cluster: Cluster, rows: Rows, fit: Fit) -> Floats:

@@ -51,8 +51,7 @@ _HERE: Final = {
 
 def resolvable(reason: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     """Which of some reasons are among RESOLVABLE, in the same shape."""
-    mask: npt.NDArray[np.bool_] = _IS_RESOLVABLE[reason]
-    return mask
+    return _IS_RESOLVABLE[reason]
 
 
 def sentence(reason: Reason, request: GpuRequest, available: int) -> str:

@@ -5,6 +5,8 @@ N nodes, G GPU slots of a node, C classes of pods that ask for the same.
 
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from extender.core.clusters import Ints, Longs, Mask, Rows
 
 ANY_MODEL: Final = -1
@@ -39,6 +41,12 @@ class Nodes(NamedTuple):
         """The same nodes with arrays of their own, so that they can be filled."""
         return Nodes(*(column.copy() for column in self))  # type: ignore[arg-type]
 
+    def types(self) -> tuple[Longs, Longs]:
+        """(4, T) model, GPUs, CPU and memory of each type of node, whatever is free, and (T,) how many are of it."""
+        columns = (self.model, self.num_gpus, self.cpu_milli, self.memory_mib)
+        types, count = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
+        return types.T, count
+
 
 class Asks(NamedTuple):
     """C classes of pods."""
@@ -54,3 +62,11 @@ class Asks(NamedTuple):
     def at(self, chosen: Rows | Mask) -> "Asks":
         """A selection of the classes."""
         return Asks(*(column[chosen] for column in self))
+
+    def hosts(self, types: Longs) -> Mask:
+        """(C, T) where an empty node of some `types` (4, T) has room for a pod of a class."""
+        model, num_gpus, cpu, memory = types
+        allowed = (model >= 0) & ((self.models[:, None] >> np.maximum(model, 0)) & 1 == 1)
+        gpus = (self.num_gpus == 0)[:, None] | (allowed & (self.num_gpus[:, None] <= num_gpus))
+        enough: Mask = gpus & (self.cpu_milli[:, None] <= cpu) & (self.memory_mib[:, None] <= memory)
+        return enough

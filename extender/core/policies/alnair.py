@@ -14,6 +14,7 @@ from extender.core.clusters import Cluster, Floats
 from extender.core.observations import Gauge
 from extender.core.policies.genius import min_max, neutral
 from extender.core.policies.policy import Options, Policy
+from extender.core.policies.terms.term import Samples
 from extender.core.refreshes import RefreshedScore
 
 NODE_WEIGHT: Final = 5.0
@@ -32,18 +33,16 @@ class AlnairScore(RefreshedScore):
 
     def all_scores(self, cluster: Cluster) -> Floats:
         """(N,)."""
-        observed = cluster.observed
+        samples = Samples(cluster)
         installed = cluster.gpu_model >= 0
         weights = np.array([self._model_weights.get(model.name, NEWEST_WEIGHT) for model in cluster.models] + [0.0])
         memory_gib = cluster.gpu_memory_mib / 1024
         # Memory x weight x count, summed over the GPUs: the same where all GPUs of a node are of one model.
         node_value = np.where(installed, memory_gib * weights[cluster.gpu_model], 0).sum(axis=1) / 12
-        used_fraction = np.full((1, *installed.shape), np.nan)
-        if observed is not None:
-            used = observed.gauge(Gauge.MEMORY_USED).astype(np.float64)
-            total = used + observed.gauge(Gauge.MEMORY_FREE)
-            used_fraction[0] = np.divide(used, total, out=np.full(used.shape, np.nan), where=total > 0)
-        actual = np.where(installed, neutral(used_fraction, installed)[0], 0).sum(axis=1)
+        used = samples.gauge(Gauge.MEMORY_USED)
+        total = used + samples.gauge(Gauge.MEMORY_FREE)
+        used_fraction = np.divide(used, total, out=np.full(used.shape, np.nan), where=total > 0)
+        actual = np.where(installed, neutral(used_fraction[None], installed)[0], 0).sum(axis=1)
         return 100 * min_max(NODE_WEIGHT * node_value + ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1)))
 
 

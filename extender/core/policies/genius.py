@@ -14,6 +14,7 @@ import numpy.typing as npt
 from extender.core.clusters import Cluster, Floats, Mask
 from extender.core.observations import Gauge
 from extender.core.policies.policy import Options, Policy
+from extender.core.policies.terms.term import Samples
 from extender.core.refreshes import RefreshedScore
 from extender.core.resources.gpu_products import attributes
 
@@ -66,8 +67,7 @@ def neutral(planes: Planes, installed: Mask) -> Planes:
     """(K, N, G) the same with every NaN replaced by the mean of what is known, 0 where nothing is."""
     known = installed & np.isfinite(planes)
     means = np.where(known, planes, 0).sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)
-    filled: Planes = np.where(known, planes, means[:, None, None])
-    return filled
+    return np.where(known, planes, means[:, None, None])
 
 
 def min_max(scores: Floats, among: Mask) -> Floats:
@@ -79,8 +79,7 @@ def min_max(scores: Floats, among: Mask) -> Floats:
     if not np.isfinite(spread) or spread <= 0:
         return np.zeros(len(scores))
     # Rounded, so that the order in which nodes were added up breaks no tie.
-    result: Floats = np.where(among, np.clip((scores - low) / spread, 0.0, 1.0).round(9), 0.0)
-    return result
+    return np.where(among, np.clip((scores - low) / spread, 0.0, 1.0).round(9), 0.0)
 
 
 class GeniusScore(RefreshedScore):
@@ -102,17 +101,9 @@ class GeniusScore(RefreshedScore):
 
 
 def _dynamic(cluster: Cluster) -> Planes:
-    observed = cluster.observed
-    if observed is None:
-        return np.full((4, *cluster.gpu_model.shape), np.nan)
-    return np.stack(
-        [
-            observed.gauge(Gauge.MEMORY_FREE).astype(np.float64),
-            observed.gauge(Gauge.POWER).astype(np.float64),
-            1.0 - observed.gauge(Gauge.ENCODER).astype(np.float64),
-            1.0 - observed.gauge(Gauge.DECODER).astype(np.float64),
-        ]
-    )
+    gauge = Samples(cluster).gauge
+    idle = (1.0 - gauge(unit) for unit in (Gauge.ENCODER, Gauge.DECODER))
+    return np.stack([gauge(Gauge.MEMORY_FREE), gauge(Gauge.POWER), *idle])
 
 
 def policy(options: Options) -> Policy:

@@ -110,8 +110,7 @@ def _or_mean(headroom: Plane, installed: Mask) -> Plane:
     """(N, G) headrooms, the mean of the known ones where a sample is missing."""
     known = installed & ~np.isnan(headroom)
     mean = headroom[known].mean() if known.any() else _UNKNOWN
-    filled: Plane = np.where(known, headroom, mean)
-    return filled
+    return np.where(known, headroom, mean)
 
 
 def policy(options: Options) -> Policy:

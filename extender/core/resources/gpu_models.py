@@ -12,31 +12,9 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-_BRANDS: Final = re.compile(r"^(?:nvidia|tesla|geforce|quadro)-")
+_BRANDS: Final = re.compile(r"^(?:(?:nvidia|tesla|geforce|quadro)-)+")  # "NVIDIA-Tesla-T4" has two
 _SHARING_SUFFIX: Final = re.compile(r"-(?:shared|mig-[0-9]+g\.[0-9]+gb.*)$")
 _SEPARATORS: Final = re.compile(r"[\s_-]+")
-
-# Memory of products whose node carries no `nvidia.com/gpu.memory` label, MiB as `nvidia-smi` reports the total;
-# products and sizes as NVIDIA's data sheets name them.
-PRODUCT_MEMORY_MIB: Final[Mapping[str, int]] = {
-    "a100-sxm4-40gb": 40960,
-    "a100-pcie-40gb": 40960,
-    "a100-sxm4-80gb": 81920,
-    "a100-80gb-pcie": 81920,
-    "a10": 23028,
-    "a30": 24576,
-    "h100-80gb-hbm3": 81559,
-    "h100-pcie": 81559,
-    "h200": 143771,
-    "l4": 23034,
-    "l40s": 46068,
-    "p100-pcie-16gb": 16384,
-    "t4": 15360,
-    "v100-sxm2-16gb": 16384,
-    "v100-sxm2-32gb": 32768,
-    "v100-pcie-16gb": 16384,
-    "v100-pcie-32gb": 32768,
-}
 
 
 class Pattern(Protocol):
@@ -74,12 +52,7 @@ UNKNOWN_MODEL: Final = GpuModel("", ())
 
 def canonical_name(product: str) -> str:
     """A product's name without brand and sharing suffix: "NVIDIA-A100-SXM4-80GB-SHARED" is "a100-sxm4-80gb"."""
-    name = _SEPARATORS.sub("-", product.strip().lower())
-    name = _SHARING_SUFFIX.sub("", name)
-    previous = ""
-    while previous != name:  # "NVIDIA-Tesla-T4" has two brands
-        previous, name = name, _BRANDS.sub("", name)
-    return name
+    return _BRANDS.sub("", _label(product))
 
 
 def describe_model(product: str, aliases: Mapping[str, Iterable[str]]) -> GpuModel:
@@ -91,12 +64,16 @@ def describe_model(product: str, aliases: Mapping[str, Iterable[str]]) -> GpuMod
     canonical = canonical_name(product)
     if not canonical:
         return UNKNOWN_MODEL
-    label = _SHARING_SUFFIX.sub("", _SEPARATORS.sub("-", product.strip().lower()))
+    label = _label(product)
     asked_by = [
         alias.lower() for alias, products in aliases.items() if canonical in {canonical_name(name) for name in products}
     ]
     names = (label, label.replace("-", " "), canonical, canonical.replace("-", " "), *sorted(asked_by))
     return GpuModel(canonical, tuple(dict.fromkeys(names)))
+
+
+def _label(product: str) -> str:
+    return _SHARING_SUFFIX.sub("", _SEPARATORS.sub("-", product.strip().lower()))
 
 
 def models_allowed(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from extender.core.resources.gpu_models import PRODUCT_MEMORY_MIB, UNKNOWN_MODEL, GpuModel, describe_model
+from extender.core.resources.gpu_models import UNKNOWN_MODEL, GpuModel, describe_model
+from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
 from extender.core.resources.quantities import parse_quantity
 
 GPU_RESOURCE: Final = "nvidia.com/gpu"

@@ -1,6 +1,6 @@
 """What a pod's resources ask for: extended resources, counted as kube-scheduler counts them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -64,10 +64,9 @@ def total_request(
 
 
 def resource_units(
-    containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
+    containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources
 ) -> tuple[int, AskedUnit]:
     """How many GPU units a pod's resources ask for, and of which kind; (0, GPU) when none. MIG devices not counted."""
-    containers, init_containers = tuple(containers), tuple(init_containers)
     whole, shared = (
         _whole_units(name, total_request(name, containers, init_containers, overhead))
         for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE)
@@ -81,10 +80,9 @@ def resource_units(
 
 
 def mig_devices(
-    containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
+    containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources
 ) -> tuple[tuple[str, int], ...]:
     """The MIG devices a pod's resources ask for: (profile, number) in the order of the profiles."""
-    containers, init_containers = tuple(containers), tuple(init_containers)
     names = {
         name
         for resources in (overhead, *(container.requests for container in (*containers, *init_containers)))

@@ -150,8 +150,7 @@ def context(seen: Sight, attention: Attention) -> Floats:
 def point(seen: Sight, attention: Attention) -> Floats:
     """(D,) the actor's point."""
     hidden = np.tanh(context(seen, attention) @ attention.hidden + attention.hidden_bias)
-    found: Floats = hidden @ attention.out + attention.out_bias
-    return found
+    return hidden @ attention.out + attention.out_bias
 
 
 def potential_at(reached: Floats, attention: Attention) -> Potential:

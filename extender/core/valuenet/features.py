@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask, num_true, totals
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, num_true, totals
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix
 
@@ -93,13 +93,13 @@ def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Floa
     scarcity = np.where(suitable > 0, gpus / np.maximum(suitable, 1), 0.0)
     whole = asks.gpu_milli == WHOLE_MILLI
     one, many = (
-        hosting(_chosen(asks, chosen), scarcity[chosen], num_models)
+        hosting(asks.at(chosen), scarcity[chosen], num_models)
         for chosen in (whole & (asks.num_gpus == 1), whole & (asks.num_gpus > 1))
     )
     typical = Asks(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
     with_gpus = typical.num_gpus > 0
     return Outlook(
-        mix, hosting(_chosen(typical, with_gpus), mix.frequency[with_gpus], num_models), worth, *needs(asks, expected),
+        mix, hosting(typical.at(with_gpus), mix.frequency[with_gpus], num_models), worth, *needs(asks, expected),
         _wanted(nodes, asks, gpus, num_models), one, many,
     )  # fmt: skip
 
@@ -114,19 +114,10 @@ def hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
     return Hosting(np.ascontiguousarray(kinds[:, 0]), np.ascontiguousarray(kinds[:, 1]), cpu, np.cumsum(table, axis=2))
 
 
-def _chosen(asks: Asks, chosen: Mask) -> Asks:
-    return Asks(*(column[chosen] for column in asks))
-
-
 def _suitable_gpus(nodes: Nodes, asks: Asks) -> Longs:
     """(C,) GPUs of the nodes that could host a class if they were empty."""
-    columns = (nodes.model, nodes.num_gpus, nodes.cpu_milli, nodes.memory_mib)
-    types, count = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
-    model, num_gpus, cpu, memory = types.T
-    allowed = (model >= 0) & ((asks.models[:, None] >> np.maximum(model, 0)) & 1 == 1)  # (C, types)
-    hosts = allowed & (asks.num_gpus[:, None] <= num_gpus)
-    hosts &= (asks.cpu_milli[:, None] <= cpu) & (asks.memory_mib[:, None] <= memory)
-    suitable: Longs = np.where(hosts, count * num_gpus, 0).sum(axis=1)
+    types, count = nodes.types()
+    suitable: Longs = np.where(asks.hosts(types), count * types[1], 0).sum(axis=1)
     return suitable
 
 
@@ -221,5 +212,4 @@ def _useful_milli(nodes: Nodes, free: Longs, table: Hosting) -> Floats:
 def _weights(nodes: Nodes, table: Hosting) -> Floats:
     """(R, U) weight of the classes of each kind that take a node's model and that it has CPU for."""
     met = np.searchsorted(table.cpu_milli, nodes.cpu_free_milli, side="right")
-    found: Floats = table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), met[:, None]]
-    return found
+    return table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), met[:, None]]

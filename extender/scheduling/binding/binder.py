@@ -271,11 +271,9 @@ class Binder:
         sealed = fenced and not conflict
         try:
             found = await self.settler.seal(pod) if sealed else await self._get(pod)
-        except ApiError as error:
-            if error.status == 404:
-                raise BindError(f"pod {pod.key} is gone") from cause
-            raise _UndecidedError(f"binding {pod.key} to {node}: {cause}; its outcome is unknown: {error}") from cause
         except (ClusterError, msgspec.DecodeError) as error:
+            if isinstance(error, ApiError) and error.status == 404:
+                raise BindError(f"pod {pod.key} is gone") from cause
             raise _UndecidedError(f"binding {pod.key} to {node}: {cause}; its outcome is unknown: {error}") from cause
         if found is None:
             raise BindError(f"pod {pod.key} is gone") from cause

@@ -3,12 +3,12 @@
 import pytest
 
 from extender.core.resources.gpu_models import (
-    PRODUCT_MEMORY_MIB,
     UNKNOWN_MODEL,
     canonical_name,
     describe_model,
     models_allowed,
 )
+from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
 from tests.core.builders import pattern
 
 
