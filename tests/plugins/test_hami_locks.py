@@ -128,10 +128,10 @@ def test_a_lock_that_its_pod_no_longer_needs_is_taken_over_when_nobody_lets_it_g
             with pytest.raises(LockError):
                 await locks.take("n1", "default", "a")
             assert lock_of(cluster) == format_lock("default", served, NOW - 1)
-            passed += 4.5
+            passed += 3.0
         with pytest.raises(LockError):
             await locks.take("n1", "default", "a")
-        passed += 0.5
+        passed += 2.0
         await locks.take("n1", "default", "a")
 
         assert lock_of(cluster) == format_lock("default", "a", NOW)
