@@ -162,6 +162,8 @@ class _Program:
 
     def solve(self) -> tuple[float, Floats, Floats]:
         """GPUs given away, (T,) price of a whole GPU and (T, U) price of a share."""
+        if not self._num_columns:  # no node has room for any pod that is expected
+            return 0.0, np.zeros(self._num_types), np.zeros((self._num_types, len(self.sizes)))
         cells = np.concatenate(self._values), (np.concatenate(self._rows), np.concatenate(self._columns))
         matrix = csr_matrix(cells, shape=(self._num_rows, self._num_columns))
         cost = np.zeros(self._num_columns)

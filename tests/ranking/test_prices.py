@@ -68,6 +68,12 @@ def test_cpu_bounds_what_is_given_away() -> None:
     assert found.bound == pytest.approx(2)
 
 
+def test_where_no_pod_that_is_expected_has_room_nothing_is_worth_anything() -> None:
+    found = prices.prices(nodes_of(0, cpu_milli=1000), asks_of((2000, 1, 1000, -1)), np.array([4.0]))
+    assert found.bound == 0
+    assert (found.worth == 0).all()
+
+
 @given(SEEDS)
 @example(6)  # a size that costs nothing would sell as well as what is left beside it
 def test_the_bound_is_that_of_all_patterns(seed: int) -> None:
