@@ -117,7 +117,7 @@ def answer(asked: WhatIf, facts: Facts) -> dict[str, Any]:
             for name in dict.fromkeys(asked.drain)
             if name in facts.pods_on
             for pod in _pods_decoder.decode(facts.pods_on[name]).items
-            if pod.spec.node_name == name and not pod.finished and not _stays(pod)
+            if pod.spec.node_name == name and not pod.finished and not pod.metadata.belongs_to_a_node
         ]
     except msgspec.DecodeError as error:
         raise WhatIfError(f"nodes and pods can't be read: {error}") from None
@@ -130,11 +130,6 @@ def answer(asked: WhatIf, facts: Facts) -> dict[str, Any]:
     view.allowed[:, drained] = False
     view = replace(view, policies=facts.policies)
     return _result(view, batch, faults, [pod.key for pod in moving])
-
-
-def _stays(pod: Pod) -> bool:
-    owners = pod.metadata.owner_references or ()
-    return any(owner.controller and owner.kind in ("DaemonSet", "Node") for owner in owners)
 
 
 def _added(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[Node]:

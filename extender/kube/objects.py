@@ -42,6 +42,11 @@ class Metadata(Object, rename="camel"):
         """Of its owners the one that makes and replaces it, None where nobody does."""
         return next((owner for owner in self.owner_references or () if owner.controller), None)
 
+    @property
+    def belongs_to_a_node(self) -> bool:
+        """Whether a pod is there for its node: made by a DaemonSet, or the mirror of a static one."""
+        return any(owner.controller and owner.kind in ("DaemonSet", "Node") for owner in self.owner_references or ())
+
 
 class Named(Object):
     """Base of what the API server stores: everything that can be watched."""

@@ -10,7 +10,6 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from extender.core.clusters import Cluster, Rows
+from extender.kube.background import until_set
 from extender.page.view import PageView
 
 MAX_STREAMS: Final = 32
@@ -112,8 +112,7 @@ class Streams:
             elif num_quiet * self._tick_s >= _HEARTBEAT_S:
                 await patiently(_body(b":\n\n"))
                 num_quiet = 0
-            with suppress(TimeoutError):
-                await asyncio.wait_for(gone.wait(), self._tick_s)
+            await until_set(gone, self._tick_s)
         if not gone.is_set():
             await patiently({"type": "http.response.body", "body": b"", "more_body": False})
 

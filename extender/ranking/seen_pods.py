@@ -49,7 +49,7 @@ class SeenPods:
         metadata = pod.metadata
         if pod.finished or (self.num_seen >= _MAX_AT_START and not self.started) or not self._is_new(metadata.uid):
             return
-        if any(owner.controller and owner.kind in ("DaemonSet", "Node") for owner in metadata.owner_references or ()):
+        if metadata.belongs_to_a_node:
             return
         try:
             request = read_pod_request(pod)
