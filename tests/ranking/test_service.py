@@ -388,3 +388,11 @@ def test_s1_the_prices_that_serve_say_who_takes_more_than_his_part(model: Path) 
         worth = np.where(np.arange(1001) >= 500, served.outlook.worth, 0.0)
         rank.score.served = served._replace(outlook=served.outlook._replace(worth=worth))
         assert rank.takes_more(share) and not rank.takes_more(whole)
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
+def test_pods_that_belong_to_their_node_are_not_of_the_mix(model: Path, kind: str) -> None:
+    own = held("own")
+    own["metadata"]["ownerReferences"] = [{"kind": kind, "name": "o", "uid": "u", "controller": True}]
+    with serving(model, [*NODES, held(), own]) as kerf:
+        assert kerf.metric("kerf_mix_pods_seen_total") == 1
