@@ -210,6 +210,10 @@ class Cluster:
             faults.append(text)
         return "; ".join(faults)
 
+    def kerf_is_synced(self) -> bool:
+        """Whether all replicas run and know what there is."""
+        return all(_get(f"{process.url}/syncz")[0] == 200 for process in self.replicas)
+
     def metric(self, name: str) -> float:
         """The sum of a metric over the replicas that answer."""
         found = [re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for text in self.kerf_answers("/metrics")]

@@ -211,7 +211,7 @@ class Run:
         ("Scheduler cache is corrupted", up to 1.37).
         """
         self._cluster.plane.revive_ended()
-        if self._steps.kerf_is_gone:
+        if self._steps.kerf_is_gone or self._steps.missing_mirrors:
             return
         for ended in self._cluster.revive_kerf():
             self._violations[Violation("Kerf does not end by itself", ended.log.name, ended.last_words()[:500])] = None

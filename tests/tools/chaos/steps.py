@@ -46,6 +46,9 @@ class Steps:
         self.violations: dict[Violation, None] = {}
         self.kerf_is_gone = False
         """Whether Kerf has to stay away."""
+        self.missing_mirrors: set[str] = set()
+        """Those deleted that their kubelet has yet to make again. Who starts meanwhile can't know of their pods, and
+        does not promise to."""
         self.began = 0.0
         """When the storm began."""
 
@@ -230,10 +233,18 @@ class Steps:
         return True
 
     def _delete_mirror(self, fault: Fault) -> bool:
-        """Its kubelet makes it again at its next look."""
+        """Its kubelet makes it again at its next look. Whoever runs has seen it before."""
+        if not self._cluster.kerf_is_synced():
+            return False
         if self.delete(f"{_PODS}/{fault.target}?gracePeriodSeconds=0"):
             self.counts[fault.kind] += 1
-            self.schedule.at(fault.at_s + fault.for_s, self.creation(self.pods[fault.target]))
+            self.missing_mirrors.add(fault.target)
+            self.schedule.at(self._clock() - self.began + fault.for_s, lambda: self._recreate_mirror(fault.target))
+        return True
+
+    def _recreate_mirror(self, name: str) -> bool:
+        self.creation(self.pods[name])()
+        self.missing_mirrors.discard(name)
         return True
 
     def _create_group(self, fault: Fault) -> bool:

@@ -3,15 +3,21 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.tools.chaos.plans import NodePlan, Plan
+from tests.tools.chaos.clusters import Cluster
+from tests.tools.chaos.faults import Fault, Kind
+from tests.tools.chaos.plans import NodePlan, Plan, PodPlan
 from tests.tools.chaos.runs import Run
+from tests.tools.chaos.steps import Steps
 from tests.tools.chaos.witnesses import Seen
+
+PLAN = Plan(seed=1, replicas=1, elects=False, nodes=(NodePlan("n", 1, "A100", 1),), pods=(), late_pods=(), faults=())
 
 
 class Loop:
@@ -85,9 +91,37 @@ class Planted:
 )
 def test_what_is_wrong_with_kerf_itself_is_found(planted: Planted, promises: list[str], tmp_path: Path) -> None:
     planted.plane.directory = tmp_path
-    plan = Plan(
-        seed=1, replicas=1, elects=False, nodes=(NodePlan("n", 1, "A100", 1),), pods=(), late_pods=(), faults=()
-    )
     clock = itertools.count(0.0, 0.7)
-    outcome = Run(planted, plan, lambda: next(clock)).execute()  # type: ignore[arg-type]
+    outcome = Run(planted, PLAN, lambda: next(clock)).execute()  # type: ignore[arg-type]
     assert [violation.promise for violation in outcome.violations] == promises
+
+
+class MirrorCluster(Planted):
+    """One whose requests are noted, and whose Kerf knows what there is from a time on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[str] = []
+        self.synced = False
+        kubelet = SimpleNamespace(request=self._note, close=lambda: None)
+        self.plane = SimpleNamespace(request=self._note, revive_ended=list, kubelet=lambda node: kubelet)
+
+    def _note(self, method: str, path: str, body: object = None) -> None:
+        self.requests.append(method)
+
+    def kerf_is_synced(self) -> bool:
+        return self.synced
+
+
+def test_a_mirror_is_deleted_before_the_eyes_of_kerf_and_no_kerf_starts_while_it_is_missing() -> None:
+    mirror = PodPlan("mirror-n1", 0.0, 0, 1, by_resource=True, node="n1", mirror=True)
+    cluster, fault = MirrorCluster(), Fault(Kind.MIRROR_DELETED, 0.1, target=mirror.name, for_s=0.5)
+    steps = Steps(cast(Cluster, cluster), replace(PLAN, pods=(mirror,)), lambda: 0.25)
+    steps.schedule.at(fault.at_s, steps.fault(fault))
+    steps.schedule.take_due(0.15)
+    assert (cluster.requests, steps.missing_mirrors) == ([], set())
+    cluster.synced = True
+    steps.schedule.take_due(0.3)
+    assert (cluster.requests, steps.missing_mirrors) == (["DELETE"], {mirror.name})
+    steps.schedule.take_due(0.8)
+    assert (cluster.requests, steps.missing_mirrors) == (["DELETE", "POST"], set())
