@@ -33,7 +33,7 @@ REFUSED = (403, 422)
 """Statuses of what an admission policy does not let through."""
 TTL_S = 4.0
 
-_PODS_AUDITED = {"resources": [{"group": "", "resources": ["pods"]}], "namespaces": ["default"]}
+_PODS_AUDITED = {"resources": [{"group": "", "resources": ["pods", "pods/eviction"]}], "namespaces": ["default"]}
 _AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",

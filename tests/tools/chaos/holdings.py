@@ -121,6 +121,8 @@ def fits(asked: Asked, use: NodeUse) -> bool:
     free = use.allocatable - use.held
     if not asked.shared:
         return free >= asked.gpus
+    if free < 0:
+        return False  # of GPUs of unknown index any may be one that is shared
     return free >= 1 or any(
         gpu not in use.exclusive
         and gpu < use.allocatable

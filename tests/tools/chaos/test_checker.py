@@ -109,6 +109,17 @@ def test_a_pod_that_came_to_a_shrunken_node_is_found() -> None:
     assert checker.bound_beyond(before, [NODE], both) == []
 
 
+@pytest.mark.parametrize(("num_unknown", "found"), [(2, True), (3, False)])
+def test_a_share_has_no_room_beside_another_where_pods_of_unknown_gpus_are_too_many(
+    num_unknown: int, found: bool
+) -> None:
+    shrunk = gpu_node("n", gpus=8)
+    shrunk["status"]["allocatable"]["nvidia.com/gpu"] = "3"
+    unknown = [bound(f"unknown-{number}") for number in range(num_unknown)]
+    wanted = pending("a", 0, gpu_share="700")
+    assert bool(checker.stranded([shrunk], [share("sharing", "0", 200, 10), *unknown, wanted])) == found
+
+
 def test_a_lost_pod_is_found() -> None:
     assert promises(checker.lost(["a", "b"], [bound("a", "0")])) == ["no pod is lost"]
     assert promises(checker.lost(["a"], [leaving(bound("a", "0"))])) == ["no pod is lost"]
