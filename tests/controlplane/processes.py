@@ -73,6 +73,13 @@ class Process:
         """Send a signal; to one that has ended, none."""
         self._popen.send_signal(number)
 
+    def pause(self) -> None:
+        """SIGSTOP; return when all of its threads stand still, which on a busy machine takes a moment."""
+        self.signal(signal.SIGSTOP)
+        state = Path(f"/proc/{self.pid}/stat")
+        if state.exists():
+            wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", 20.0, f"{self.name} is stopped")
+
     def kill(self) -> None:
         """kill -9, stopped or not; return when it is gone."""
         self._popen.kill()

@@ -158,7 +158,7 @@ def test_a_late_binding_of_a_paused_leader_fails(clusters: Clusters) -> None:
             network.hold_bindings()
             cluster.submit("early", labels=ONE_GPU)
             assert network.held.wait(WITHIN_S)
-            leader.process.signal(signal.SIGSTOP)
+            leader.process.pause()
             successor = replicas.other(leader)
             wait_until(lambda: status(successor) == "ok", WITHIN_S, "the other replica leads")
             # As kube-scheduler would, which is waiting for an answer of the leader that sleeps.
@@ -248,7 +248,7 @@ def test_a_leader_that_was_paused_with_its_clock_binds_nothing(clusters: Cluster
                 "the lease was renewed a moment ago",
             )
             network.mute()
-            leader.process.signal(signal.SIGSTOP)
+            leader.process.pause()
             wait_until(lambda: status(successor) == "ok", WITHIN_S, "the other replica leads")
             for name in ("good", "late"):
                 cluster.submit(name, labels=ONE_GPU, scheduler_name="nobody")

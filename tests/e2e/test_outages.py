@@ -107,7 +107,7 @@ def test_while_kerf_hangs(clusters: Clusters, file: str) -> None:
     """Connections are taken, nothing is answered: each call costs its entry's time-out, and no more."""
     outage = Outage(clusters, file)
     name = outage.name
-    outage.cluster.kerf.process.signal(signal.SIGSTOP)
+    outage.cluster.kerf.process.pause()
     try:
         for number in range(3):
             outage.cluster.submit(f"hung-{number}", scheduler_name=name)

@@ -227,7 +227,7 @@ def test_a_node_that_goes_after_the_nomination_costs_no_pod_its_turn(clusters: C
     queue = open_queue(clusters)
     queue.add_nodes(gpu_node("a", gpus=1), gpu_node("b", gpus=4))
     scheduler = clusters.scheduler
-    scheduler.signal(signal.SIGSTOP)
+    scheduler.pause()
     try:
         queue.submit("p", gpus=1, **GATED)
         wait_until(lambda: not gated(queue, "p"), WITHIN_S, "the gate is open")
@@ -252,7 +252,7 @@ def test_a_pod_let_go_that_finds_no_room_keeps_its_turn_and_is_nominated_anew(
     if restarted:
         queue.kerf.stop()
         clusters.restart_kerf()
-    clusters.scheduler.signal(signal.SIGSTOP)  # else it may come to the pod by itself first
+    clusters.scheduler.pause()  # else it may come to the pod by itself first
     try:
         queue.kerf.metric("kerf_queue_rounds_total")  # what it asked before is answered before this
         queue.set_phase("runs", "Succeeded")
@@ -299,7 +299,7 @@ def lose_its_node(
     if before:
         queue.submit(before, gpus=4, **GATED)
         skipped(queue, before, "needs 4 GPUs")
-    clusters.scheduler.signal(signal.SIGSTOP)
+    clusters.scheduler.pause()
     try:
         queue.submit("p", gpus=1, **GATED)
         queue.add_nodes(gpu_node("a", gpus=1))

@@ -169,7 +169,7 @@ def test_a_stalled_and_a_killed_prometheus_end_in_sentences(world: World, tmp_pa
         with prometheus(tmp_path, [Job("old", f"{address}/old")]) as own:
             command = Command(PROMETHEUS, [own.url], access=Access(connect_timeout_s=1, timeout_s=1))
             await come_through(reader, command)
-            own.signal(signal.SIGSTOP)
+            own.pause()
             try:
                 with pytest.raises(SourceError, match="time-out"):
                     await reader.read(command)
