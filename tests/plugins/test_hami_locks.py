@@ -19,7 +19,7 @@ def locks_on(
     *,
     clock: Callable[[], float] | None = None,
     wall: Clock | None = None,
-    wait_s: float = 0.3,
+    wait_s: float = 1.0,
 ) -> NodeLocks:
     loop = asyncio.get_running_loop()
     return NodeLocks(transport, clock or loop.time, wall or Clock(NOW), wait_s=wait_s)
