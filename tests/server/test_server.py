@@ -114,10 +114,10 @@ def test_a_request_that_does_not_come_in_is_waited_for_no_longer(small_server: S
 
 
 def test_a_head_without_end_is_not_read_to_its_end(small_server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", small_server.port), timeout=20) as raw, pytest.raises(OSError):
+    with socket.create_connection(("127.0.0.1", small_server.port), timeout=20) as raw, pytest.raises(ConnectionError):
         raw.sendall(b"GET / HTTP/1.1\r\n")
-        for _ in range(2000):
-            raw.sendall(b"x: " + b"y" * 1000 + b"\r\n")
+        for _ in range(64):  # far more than the kernel keeps for a server that does not read
+            raw.sendall((b"x: " + b"y" * 1000 + b"\r\n") * 1000)
 
 
 def test_who_opens_many_connections_locks_nobody_out(small_server: Server) -> None:
