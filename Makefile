@@ -27,7 +27,8 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train demo test test-unit test-nightly mutants lint format bench manifests protos licences lock clean
+.PHONY: help setup setup-train demo test test-unit test-nightly mutants lint format bench manifests protos image licences \
+	lock clean
 
 help: ## list the verbs (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -79,6 +80,16 @@ manifests: $(STAMP) ## write manifests/*.yaml from the chart
 
 protos: $(STAMP) ## write the modules of the kubelet's protobuf definitions (extender/agent/kubelet_api)
 	@$(BIN)/python -m tests.agent.protos
+
+IMAGE ?= kerf:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BASE ?=
+# The first that works: docker is often there without its daemon.
+BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)
+
+image: ## build the image IMAGE with docker, podman or buildah, whichever is there (BUILDER); BASE is its base
+	@builder="$(BUILDER)"; test -n "$$builder" \
+	  || { echo "make image needs docker, podman or buildah, and none of them works here" >&2; exit 1; }; \
+	set -x; exec $$builder build --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) $(ARGS) .
 
 licences: $(STAMP) ## write docs/reference/licences.md from what is locked and installed
 	@$(BIN)/python -m tests.install.licences
