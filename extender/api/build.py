@@ -22,7 +22,7 @@ from extender.kube.client import Transport
 from extender.metrics.queueing import pipeline_metrics, queue_metrics
 from extender.metrics.ranking import rank_metrics
 from extender.metrics.registry import Metrics
-from extender.metrics.scheduling import cluster_metrics, leadership_metrics, task_metrics
+from extender.metrics.scheduling import cluster_metrics, correction_metrics, leadership_metrics, task_metrics
 from extender.metrics.telemetry import telemetry_metrics
 from extender.metrics.traces import Traces
 from extender.pipelines.build import build_pipelines
@@ -31,7 +31,8 @@ from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
-from extender.scheduling.build import Foundation, build_binder, build_foundation, build_waker
+from extender.scheduling.build import Foundation, build_binder, build_corrections, build_foundation, build_waker
+from extender.scheduling.corrections import Corrections
 from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
@@ -76,6 +77,7 @@ class Parts:
     pipelines: PipelineController | None
     rejections: RejectionLog
     waker: Waker
+    corrections: Corrections
     metrics: Metrics
     traces: Traces
     verbs: Verbs
@@ -99,6 +101,7 @@ def build_parts(
     rules = queue or QueueRules()
     waker = build_waker(settings, base, placer, unbound, rules, rejections.last)
     binder = build_binder(base, placer, waker, rules)
+    corrections = build_corrections(base)
     shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
     readiness = Readiness(placer, mirror, base.fence)
     preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
@@ -114,7 +117,7 @@ def build_parts(
     pipelines = build_pipelines(settings, base)
     traces = Traces(settings.traces)
     wanted: tuple[Part | None, ...] = (
-        *(traces, base.events, base.leadership, waker, binder.settler),
+        *(traces, base.events, base.leadership, waker, binder.settler, corrections),
         *(queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow),
     )
     in_background = [part for part in wanted if part is not None]
@@ -131,6 +134,7 @@ def build_parts(
         pipelines=pipelines,
         rejections=rejections,
         waker=waker,
+        corrections=corrections,
         metrics=metrics,
         traces=traces,
         verbs=verbs,
@@ -192,6 +196,7 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     base, add = parts.base, parts.metrics.add
     readers = [reader for reader in (base.mirror, parts.queue, parts.pipelines) if reader is not None]
     add(lambda: cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
+    add(lambda: correction_metrics(base.ledger, parts.corrections))
     add(lambda: leadership_metrics(base.fence, base.leadership))
     add(lambda: rank_metrics(parts.rank, parts.shadow))
     add(lambda: task_metrics(service.tasks))

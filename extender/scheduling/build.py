@@ -13,6 +13,7 @@ from extender.kube.leadership.leases import FollowedLease, HeldLease, LeaseName,
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.scheduling.binding.binder import Binder
+from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
@@ -74,6 +75,11 @@ def build_binder(base: Foundation, placer: Placer, waker: Waker, queue: QueueRul
     """What binds pods."""
     notes = lambda uid: waker.skips.notes(uid) | queue.notes(uid)  # noqa: E731 - one expression
     return Binder(base.transport, base.ledger, placer, base.events, base.clock, base.fence, time.time, notes)
+
+
+def build_corrections(base: Foundation) -> Corrections:
+    """What corrects pods that were given other GPUs."""
+    return Corrections(base.transport, base.ledger, base.events, base.fence)
 
 
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:

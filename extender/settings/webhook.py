@@ -21,6 +21,9 @@ class WebhookSettings(Section):
 
     devices: Devices = Devices.AUTO
     """What identifies GPUs to containers: `uuids`, `indices`, or `auto`: UUIDs if every known GPU has one."""
+    resource: bool = True
+    """Whether pods that ask for a number of whole GPUs are made to request `nvidia.com/gpu`, where nodes have NVIDIA's
+    device plugin: it then counts them, and gives them their GPUs."""
     max_body_mib: int = Field(default=4, ge=1)
     """Larger request bodies are rejected, in MiB. The API server accepts pods of up to 3 MiB."""
     calls_per_s: float = Field(default=500.0, ge=0)
