@@ -1,7 +1,9 @@
 # The service alone: no compiler, no development tools, no torch. Everything installed is locked with hashes.
-#   docker build -t kerf:0.1.0 .
+#   make image IMAGE=kerf:0.1.0
 #   docker run --rm -p 127.0.0.1:8888:8888 -e KERF_SERVER__HOST=0.0.0.0 kerf:0.1.0 demo
-FROM python:3.12-slim AS build
+# Any image with Python 3.11 or newer and its venv will do as the base.
+ARG BASE=python:3.12-slim
+FROM ${BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
 COPY requirements/build.txt requirements/serve.txt requirements/
@@ -16,7 +18,7 @@ RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --no-index --wheel-d
     && /opt/build/bin/pip --python /opt/kerf/bin/python install --no-deps --no-index /dist/kerf-*.whl \
     && /opt/kerf/bin/python -m compileall -q /opt/kerf/lib
 
-FROM python:3.12-slim
+FROM ${BASE}
 COPY --from=build /opt/kerf /opt/kerf
 ENV PATH=/opt/kerf/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 65532:65532

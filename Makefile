@@ -27,7 +27,8 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train demo test test-unit test-nightly mutants lint format bench manifests licences lock clean
+.PHONY: help setup setup-train demo test test-unit test-nightly mutants lint format bench manifests protos image licences \
+	lock clean
 
 help: ## list the verbs (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,7 +47,7 @@ PYTEST := $(BIN)/pytest --dist loadfile --numprocesses $(shell echo $$(($$(getco
 test: $(STAMP) ## run all tests, the ones against a real control plane included
 	@exec $(PYTEST) $(ARGS)
 
-UNIT := $(addprefix tests/,api core explain kube ledger metrics model pipelines planning plugins queueing ranking \
+UNIT := $(addprefix tests/,agent api core explain kube ledger metrics model pipelines planning plugins queueing ranking \
 	scheduling settings telemetry)
 
 test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)
@@ -77,6 +78,19 @@ bench: $(STAMP) ## run all benchmarks and print their tables
 manifests: $(STAMP) ## write manifests/*.yaml from the chart
 	@$(BIN)/python -m tests.install.manifests
 
+protos: $(STAMP) ## write the modules of the kubelet's protobuf definitions (extender/agent/kubelet_api)
+	@$(BIN)/python -m tests.agent.protos
+
+IMAGE ?= kerf:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BASE ?=
+# The first that works: docker is often there without its daemon.
+BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)
+
+image: ## build the image IMAGE with docker, podman or buildah, whichever is there (BUILDER); BASE is its base
+	@builder="$(BUILDER)"; test -n "$$builder" \
+	  || { echo "make image needs docker, podman or buildah, and none of them works here" >&2; exit 1; }; \
+	set -x; exec $$builder build --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) $(ARGS) .
+
 licences: $(STAMP) ## write docs/reference/licences.md from what is locked and installed
 	@$(BIN)/python -m tests.install.licences
 
@@ -86,9 +100,9 @@ COMPILE = $(UV) pip compile --quiet --universal --generate-hashes \
 
 lock: $(UV) ## lock the dependencies of pyproject.toml in requirements/*.txt
 	echo uv | $(COMPILE) --no-annotate - --output-file requirements/bootstrap.txt
-	$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra agent --group dev --output-file requirements/dev.txt
 	$(COMPILE) --group build --constraints requirements/dev.txt --output-file requirements/build.txt
-	$(COMPILE) pyproject.toml --extra plan --constraints requirements/dev.txt --output-file requirements/serve.txt
+	$(COMPILE) pyproject.toml --extra agent --extra plan --constraints requirements/dev.txt --output-file requirements/serve.txt
 	$(COMPILE) pyproject.toml --extra train --extra ray --constraints requirements/dev.txt --output-file requirements/train.txt
 	@if grep -n '://' requirements/*.txt; then echo "a lock file names a host (above)" >&2; exit 1; fi
 

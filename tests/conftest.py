@@ -6,7 +6,7 @@ import pytest
 import re2
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.api.fixtures", "tests.controlplane.fixtures", "tests.e2e.fixtures"]
+pytest_plugins = ["tests.api.fixtures", "tests.controlplane.fixtures", "tests.e2e.fixtures", "tests.realnode.fixtures"]
 
 # Go programs collect garbage less often: there is memory enough, and the cores are what the tests wait for.
 os.environ.setdefault("GOGC", "400")

@@ -3,11 +3,23 @@
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 
-from extender.core.resources.requests import printable
-from extender.settings.operation import LogSettings
+from extender.core.texts import printable
+
+
+class LogOptions(Protocol):
+    """How to log: `LogSettings`, or what stands in for them."""
+
+    @property
+    def level(self) -> str:
+        """`debug`, `info`, `warning` or `error`."""
+
+    @property
+    def format(self) -> str:
+        """`text` or `json`."""
 
 
 class TextFormatter(logging.Formatter):
@@ -33,7 +45,7 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(entry).decode()
 
 
-def configure_logs(settings: LogSettings) -> None:
+def configure_logs(settings: LogOptions) -> None:
     """Send all logs to standard error in the form that the settings ask for."""
     handler = logging.StreamHandler(sys.stderr)
     if settings.format == "json":

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "what-if": "Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.",
     "plan": "Plan pods jointly; --apply carries out the plan.",
     "pipeline": "Pipelines of Jobs: see docs/guides/pipelines.md.",
+    "node-agent": "Run on each GPU node: tell which GPUs the kubelet gave, and lead NVIDIA's device plugin to Kerf's.",
     "install": "Check what a cluster has, and lacks, for Kerf.",
     "doctor": "Find Prometheus, read it once, and report what was found.",
     "config": "Show or check settings.",

@@ -9,20 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from extender.core.resources.nodes import GPU_RESOURCE
 from extender.kube import objects
 
 T = TypeVar("T")
 
-MAX_DEPTH: Final = 100
-"""Levels that are kept of an object that is too deep. Nothing that Kerf reads lies deeper than 20."""
-_MORE_THAN_ANY: Final = 2**30
-_CHUNK_BYTES: Final = 2**16
-
-_SPACE, _QUOTE, _BACKSLASH = b' "\\'
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text_decoder: Final = msgspec.json.Decoder(str)
 
@@ -77,17 +68,6 @@ class Outline(msgspec.Struct, gc=False):
         return objects.Metadata(self.name, self.namespace, self.uid, self.resource_version)
 
 
-def stand_in(pod: Outline, kind: type[T]) -> T:
-    """What is counted with in place of a pod that can't be read: it asks for more GPUs than any node has.
-
-    So no GPU of its node is given away, or, where it has no node, it is taken for one that asks for GPUs.
-    """
-    metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "resourceVersion": pod.resource_version}
-    container = {"resources": {"requests": {GPU_RESOURCE: str(_MORE_THAN_ANY)}}}
-    spec = {"nodeName": pod.node or None, "containers": [container]}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": pod.phase}}, kind)
-
-
 def outline(content: bytes | msgspec.Raw) -> Outline:
     """What can be told of an object whose fields are not as they should be. Never fails."""
     item = _fields(shallow(content))
@@ -102,46 +82,12 @@ def outline(content: bytes | msgspec.Raw) -> Outline:
     )
 
 
-def shallow(content: bytes | msgspec.Raw, depth: int = MAX_DEPTH, chunk_bytes: int = _CHUNK_BYTES) -> bytearray:
-    """A JSON text in which everything that lies deeper than so many levels is left out: `{}` or `[]` stands there.
+def shallow(content: bytes | msgspec.Raw, *limits: int) -> bytearray:
+    """As `depths.shallow`, which loads NumPy: no sooner than a text is too deep, since the node agent needs it for
+    nothing else."""
+    from extender.kube import depths  # noqa: PLC0415
 
-    One pass by arrays, a chunk at a time: whoever writes an object settles its size.
-    """
-    result = bytearray(content)
-    text = np.frombuffer(result, np.uint8)
-    level, in_string, escaped = 0, False, False
-    for start in range(0, len(text), chunk_bytes):
-        chunk = text[start : start + chunk_bytes]
-        is_escaped, escaped = _escaped(chunk, escaped)
-        quotes = (chunk == _QUOTE) & ~is_escaped
-        # Counts wrap around, their last bit does not; what a string's last quote belongs to matters to nobody.
-        inside = (np.cumsum(quotes, dtype=np.uint8) + np.uint8(in_string)) & 1
-        in_string = bool(inside[-1])
-        lower = chunk | 0x20  # "[" and "{" are one bit apart, and so are "]" and "}"
-        steps = ((lower == ord("{")).view(np.int8) - (lower == ord("}")).view(np.int8)) * (1 - inside.view(np.int8))
-        after = np.cumsum(steps, dtype=np.int32)
-        after += level
-        level = int(after[-1])
-        after -= np.maximum(steps, 0)  # of an opening bracket the level before it
-        chunk[after > depth] = _SPACE
-    return result
-
-
-def _escaped(chunk: npt.NDArray[np.uint8], escaped: bool) -> tuple[npt.NDArray[np.bool_], bool]:
-    """Which bytes follow an odd number of backslashes, and whether the byte after the chunk does.
-
-    `escaped` says so of its first byte.
-    """
-    result = np.zeros(len(chunk) + 1, np.bool_)
-    backslashes = chunk == _BACKSLASH
-    if escaped:
-        result[0] = True
-        backslashes[0] = False  # it is what is escaped, and escapes nothing
-    if backslashes.any():
-        index = np.arange(len(chunk))
-        last_other = np.maximum.accumulate(np.where(backslashes, -1, index))
-        result[1:] = backslashes & ((index - last_other) % 2 == 1)
-    return result[:-1], bool(result[-1])
+    return depths.shallow(content, *limits)
 
 
 def _fields(content: Any) -> Mapping[str, msgspec.Raw]:

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from extender.kube import objects
 from extender.kube.client import ClusterError, Transport
-from extender.kube.decoding import Outline, stand_in
+from extender.kube.decoding import Outline
+from extender.kube.stand_ins import stand_in
 from extender.kube.watches.feeds import BOUND_PODS, NODES, WatchHub
 from extender.kube.watches.lists import PAGE_SIZE
 from extender.kube.watches.reflector import Reflector, ReflectorTimes

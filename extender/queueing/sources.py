@@ -11,9 +11,9 @@ import yaml
 
 from extender.core.resources.requests import RequestError
 from extender.kube.client import Query, Transport
-from extender.kube.decoding import stand_in
 from extender.kube.objects import Named, Node, Pod
 from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.stand_ins import stand_in
 from extender.kube.watches.lists import Lister
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod, View

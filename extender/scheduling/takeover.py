@@ -25,9 +25,9 @@ from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.background import Tasks
 from extender.kube.client import ClusterError, Transport
-from extender.kube.decoding import stand_in
 from extender.kube.leadership.elections import Election
 from extender.kube.paths import PODS_PATH
+from extender.kube.stand_ins import stand_in
 from extender.kube.watches.feeds import PENDING_PODS
 from extender.kube.watches.lists import Lister
 from extender.ledger.mirror import Mirror

@@ -1,10 +1,10 @@
 """Where the control plane's executables come from: an installation, the cache, or a build from Go sources.
 
 Search order for kube-apiserver, kube-scheduler and etcd: the folder `KUBEBUILDER_ASSETS`, then `PATH`, both only for
-the wanted version, then the cache, then the build. kube-controller-manager is looked for in the same order, by those
-alone who need it. The echo and load programs are our own and always come from the cache or the build. The cache lies
-outside the checkout; its kinds of folders have keys of their own, so that an edit of echo does not rebuild
-kube-apiserver.
+the wanted version, then the cache, then the build. kube-controller-manager and kubelet are looked for in the same
+order, by those alone who need them. The programs in go/cmd are our own and always come from the cache or the build.
+The cache lies outside the checkout; its kinds of folders have keys of their own, so that an edit of echo does not
+rebuild kube-apiserver.
 """
 
 import contextlib
@@ -57,22 +57,37 @@ def find_binaries(version: str | None = None) -> Binaries:
     built = Path()
     if None in installed.values():
         built = cached(f"kubernetes-v{release}", lambda into: _build_servers(release, into))
-    own = cached(f"programs-{_sources_hash()}", _build_programs)
     return Binaries(
         kube_apiserver=installed["kube-apiserver"] or built / "kube-apiserver",
         kube_scheduler=installed["kube-scheduler"] or built / "kube-scheduler",
         etcd=installed["etcd"] or built / "etcd",
-        echo=own / "echo",
-        load=own / "load",
+        echo=find_program("echo"),
+        load=find_program("load"),
     )
 
 
 def find_controller_manager(version: str | None = None) -> Path:
     """kube-controller-manager of the same minor or release; building takes minutes, once. Raises BuildError."""
-    release, name = _release(version), "kube-controller-manager"
-    installed = _installed(name, release)
+    return _find_one("kube-controller-manager", version)
+
+
+def find_kubelet(version: str | None = None) -> Path:
+    """kubelet of the same minor or release; building takes minutes, once. Raises BuildError."""
+    return _find_one("kubelet", version)
+
+
+def find_program(name: str) -> Path:
+    """One of our own programs, a folder of go/cmd. Raises BuildError."""
+    return cached(f"programs-{_sources_hash()}", _build_programs) / name
+
+
+def _find_one(name: str, version: str | None) -> Path:
+    release = _release(version)
     commands = [f"k8s.io/kubernetes/cmd/{name}"]
-    return installed or cached(f"{name}-v{release}", lambda into: _build_kubernetes(release, into, commands)) / name
+    return (
+        _installed(name, release)
+        or cached(f"{name}-v{release}", lambda into: _build_kubernetes(release, into, commands)) / name
+    )
 
 
 def minor() -> str:
@@ -103,14 +118,15 @@ def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, check=False, capture_output=True, text=True, **options)
 
 
-def _cache_root() -> Path:
+def cache_root() -> Path:
+    """Where all that was built lies."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "kerf" / "controlplane"
 
 
 def cached(key: str, build: Callable[[Path], None]) -> Path:
     """The cache folder of a key, built first where it is missing."""
-    final = _cache_root() / key
+    final = cache_root() / key
     if final.is_dir():
         return final
     with _locked(final.with_name(f"{key}.lock")):
@@ -147,7 +163,7 @@ def _build_kubernetes(release: str, into: Path, packages: list[str]) -> None:
 
 
 def _build_programs(into: Path) -> None:
-    go_build(_GO_SOURCES, into, ["./cmd/echo", "./cmd/load"])
+    go_build(_GO_SOURCES, into, ["./cmd/..."])
 
 
 def _sources_hash() -> str:
@@ -187,10 +203,11 @@ def module_folder(module: str) -> Path:
     return Path(folder)
 
 
-def go_build(module: Path, into: Path, packages: list[str], ldflags: str = "-s -w") -> None:
-    """Build packages of the Go module in a folder. Raises BuildError."""
+def go_build(module: Path, into: Path, packages: list[str], ldflags: str = "-s -w", tags: str = "") -> None:
+    """Build packages of the Go module in a folder, with build tags separated by spaces. Raises BuildError."""
     # -buildvcs=false: git's opinion of the checkout must not decide whether the tests can run.
-    _run_go(["build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", f"{into}/", *packages], module)
+    flags = ["-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-tags", tags]
+    _run_go(["build", *flags, "-o", f"{into}/", *packages], module)
 
 
 def _run_go(arguments: list[str], module: Path) -> str:

@@ -5,6 +5,11 @@ from pathlib import Path
 
 Command = list[str | Path]
 
+WITH_SERVICE_ACCOUNTS = "--disable-admission-plugins=TaintNodesByCondition"
+"""A flag of the API server's: pods get a service account and its token, as in clusters, where controllers make them."""
+# Pods need no service account, and nodes no controller that takes the not-ready taint off again.
+_WITHOUT = f"{WITH_SERVICE_ACCOUNTS},ServiceAccount"
+
 
 def etcd(binary: Path, data: Path, url: str, peer_url: str) -> Command:
     """etcd, which loses its data with the machine."""
@@ -26,8 +31,7 @@ def apiserver(binary: Path, etcd_url: str, key: Path, port: int, tokens: Path, f
         # The server makes its certificate at start-up, before it reads the keys of service accounts: one key does both.
         *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
         *("--service-account-issuer=https://kerf.test", f"--token-auth-file={tokens}", "--authorization-mode=RBAC"),
-        # Pods need no service account, and nodes no controller that takes the not-ready taint off again.
-        "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+        *(() if WITH_SERVICE_ACCOUNTS in flags else (_WITHOUT,)),
         *("--max-requests-inflight=3000", "--max-mutating-requests-inflight=1500"),
         *flags,
     ]
@@ -44,11 +48,11 @@ def scheduler(binary: Path, config: Path, certificates: Path, port: int, gates: 
 
 
 def controller_manager(
-    binary: Path, kubeconfig: Path, certificates: Path, port: int, controllers: Sequence[str]
+    binary: Path, kubeconfig: Path, ca: Path, certificates: Path, port: int, controllers: Sequence[str]
 ) -> Command:
-    """kube-controller-manager with these controllers alone."""
+    """kube-controller-manager with these controllers alone; `ca` is the API server's, for pods."""
     return [
-        *(binary, f"--kubeconfig={kubeconfig}", f"--cert-dir={certificates}"),
+        *(binary, f"--kubeconfig={kubeconfig}", f"--root-ca-file={ca}", f"--cert-dir={certificates}"),
         *("--bind-address=127.0.0.1", f"--secure-port={port}", "--authentication-skip-lookup"),
         *("--authorization-always-allow-paths=/healthz,/readyz", "--leader-elect=false"),
         *("--kube-api-qps=500", "--kube-api-burst=1000", f"--controllers={','.join(controllers)}"),

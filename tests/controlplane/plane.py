@@ -210,7 +210,7 @@ class ControlPlane:
             port = processes.free_port()
             certificates = self.directory / "certificates" / "controller-manager"
             command = commands.controller_manager(
-                find_controller_manager(), self.kubeconfig(), certificates, port, controllers
+                find_controller_manager(), self.kubeconfig(), self.certificate, certificates, port, controllers
             )
             certificate = certificates / "kube-controller-manager.crt"
             return self._launch(

@@ -40,17 +40,24 @@ class ProcessError(Exception):
 
 
 class Process:
-    """A running child. `url` is where it serves, empty where nobody said."""
+    """A running child. `url` is where it serves, empty where nobody said.
 
-    def __init__(self, name: str, popen: subprocess.Popen[bytes], log: Path, url: str = "") -> None:
+    One that `forks` runs what it is told in a child of its own and waits for that, as `nsenter --pid` has to: `pid` and
+    signals are the grandchild's.
+    """
+
+    def __init__(
+        self, name: str, popen: subprocess.Popen[bytes], log: Path, url: str = "", forks: bool = False
+    ) -> None:
         self.name = name
         self.log = log
         self.url = url
         self._popen = popen
+        self._forks = forks
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return (self._forks and _child_of(self._popen.pid)) or self._popen.pid
 
     @property
     def running(self) -> bool:
@@ -71,7 +78,9 @@ class Process:
 
     def signal(self, number: int) -> None:
         """Send a signal; to one that has ended, none."""
-        self._popen.send_signal(number)
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def pause(self) -> None:
         """SIGSTOP; return when all of its threads stand still, which on a busy machine takes a moment."""
@@ -82,7 +91,7 @@ class Process:
 
     def kill(self) -> None:
         """kill -9, stopped or not; return when it is gone."""
-        self._popen.kill()
+        self.signal(signal.SIGKILL)
         self._popen.wait()
 
     def ended_within(self, limit_s: float) -> bool:
@@ -98,8 +107,20 @@ class Process:
         stop_processes([self], grace_s)
 
 
+def _child_of(pid: int) -> int:
+    """The only child of a process, 0 where there is none."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text() or 0)
+    return 0
+
+
 def start_process(
-    name: str, command: Sequence[str | Path], log: Path, url: str = "", env: Mapping[str, str] | None = None
+    name: str,
+    command: Sequence[str | Path],
+    log: Path,
+    url: str = "",
+    env: Mapping[str, str] | None = None,
+    forks: bool = False,
 ) -> Process:
     """Start a command whose output goes to the log file, and which dies with this process."""
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *map(str, command)]
@@ -107,7 +128,7 @@ def start_process(
         popen = subprocess.Popen(
             launcher, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env and dict(env)
         )
-    return Process(name, popen, log, url)
+    return Process(name, popen, log, url, forks)
 
 
 def clean_environment(**settings: str) -> dict[str, str]:

@@ -37,7 +37,8 @@ MAKE_DEMO = ["make", "-C", str(ROOT), "demo"]
 ELSEWHERE = {
     "make demo": "started by the fixture `demo`",
     "make test": "the run that this test is a part of",
-    "docker ": "tests/install/test_image.py runs the steps of the Dockerfile",
+    "make image": "tests/install/test_image.py runs the steps of the Dockerfile, tests/realnode what they make",
+    "docker push": "there is no registry",
     "kubectl -n kerf-system port-forward": "the kubelet forwards; kerf is asked where it listens",
 }
 """Commands that are not run here, by how they begin, and why."""

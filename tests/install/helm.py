@@ -81,6 +81,8 @@ MATRIX = [
     ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
     ("access.tokensSecret=readers", "dashboard.enabled=true"),
     ("model.volume.configMap.name=rank", "config.model.mode=canary"),
+    ("agent.enabled=true", "agent.runtimeClassName=nvidia", "agent.extraArgs[0]=--log-level=debug"),
+    ("agent.enabled=true", "agent.steer=false", "mode=service"),
     ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),
     ("config.decisions.policy=spread", "config.server.port=8888", "env[0].name=KERF_LOG__FORMAT", "env[0].value=json"),
 ]

@@ -52,6 +52,11 @@ _MARKER_ADDED = """\
 # As manifests/marker-policy.yaml, and adds the marker: for Kubernetes 1.36 or newer, which has MutatingAdmissionPolicy.
 # Written from the chart in manifests/helm/kerf by `make manifests`.
 """
+_AGENT = """\
+# The node agent, on nodes with NVIDIA's device plugin, and the policy that keeps it to one annotation of its own node:
+# docs/guides/nvidia-plugin.md. Written from the chart in manifests/helm/kerf by `make manifests`; with Helm, use the
+# chart (agent.enabled). Name the image.
+"""
 _QUEUE_RBAC = """\
 # What Kerf may do besides when its queue is enabled (setting queue.enabled): kubectl apply -f manifests/queue/rbac.yaml
 # For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
@@ -91,6 +96,7 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler", **gated_only),
         MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service"),
         MANIFESTS / "admission-policy.yaml": _POLICY + render("kerf", "admission-policy", mode="service", **static_pod),
+        MANIFESTS / "agent.yaml": _AGENT + render("kerf", "agent", agent__enabled="true"),
         MANIFESTS / "webhook.yaml": _WEBHOOK + render("kerf", "webhook", "webhook-inject", **inject),
         MANIFESTS / "marker-policy.yaml": _MARKER + render("kerf", "marker-policy", mode="service"),
         MANIFESTS / "marker-policy-mutating.yaml": _MARKER_ADDED

@@ -21,7 +21,8 @@ def steps() -> list[str]:
 
 
 def test_two_stages_no_root_and_the_service_s_own_dependencies_alone() -> None:
-    assert len(re.findall(r"^FROM python:\S+-slim", DOCKERFILE, re.MULTILINE)) == 2
+    assert re.search(r"^ARG BASE=python:\S+-slim$", DOCKERFILE, re.MULTILINE)
+    assert len(re.findall(r"^FROM \$\{BASE\}", DOCKERFILE, re.MULTILINE)) == 2
     assert re.search(r"^USER (\d+)", DOCKERFILE, re.MULTILINE)
     serving = (ROOT / "requirements" / "serve.txt").read_text()
     for name in ("torch", "gymnasium", "pytest", "matplotlib"):

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from extender.agent.inventory import Gpu as AgentGpu
+from extender.agent.report import NODE_REPORT, text_of
 from extender.core.resources.nodes import GpuUnit, NodeOffer, read_node
 from extender.plugins.kerf import GIVEN
 from extender.plugins.node_reports import MAX_CHARS, REPORT, read_report, told_given, with_report
@@ -106,3 +108,15 @@ def test_mig_devices_under_the_name_of_gpus_are_not_gpus() -> None:
 )
 def test_a_plugin_that_is_steered_does_not_pick(steers: list[str], picks: bool) -> None:
     assert with_report(offer(), report(steers=steers), NodeReading()).plugin_picks is picks
+
+
+def test_what_the_agent_writes_is_understood() -> None:
+    inventory = [AgentGpu(0, "GPU-a", "NVIDIA A100-SXM4-40GB", 40960, True, 0, 1), AgentGpu(1, "GPU-b", healthy=False)]
+    text = text_of(inventory, {"u": {"main": {"nvidia.com/gpu": ("GPU-a::0", "GPU-b")}}}, ["nvidia.com/gpu"])
+    report = read_report({NODE_REPORT: text})
+    assert NODE_REPORT == REPORT
+    assert [(gpu.uuid, gpu.model, gpu.memory_mib, gpu.healthy, gpu.numa, gpu.link) for gpu in report.gpus] == [
+        ("GPU-a", "NVIDIA A100-SXM4-40GB", 40960, True, 0, 1),
+        ("GPU-b", "", 0, False, -1, -1),
+    ]
+    assert (report.given, report.steers) == ({"u": ("GPU-a", "GPU-b")}, {"nvidia.com/gpu"})

@@ -6,6 +6,7 @@ from typing import Final
 
 from extender.core.resources.gpu_models import ModelPattern
 from extender.core.resources.quantities import format_mib
+from extender.core.texts import printable
 
 
 class RequestError(ValueError):
@@ -117,10 +118,3 @@ def _any_of(uuids: frozenset[str]) -> str:
 
 def shorten(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def printable(text: str) -> str:
-    """On one line and without control characters: what an author writes ends up in logs, events and terminals."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

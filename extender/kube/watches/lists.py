@@ -14,8 +14,8 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from extender.kube import objects
-from extender.kube.client import Query, Transport, UnreachableError
 from extender.kube.decoding import Decoder, Outline, outline, shallow
+from extender.kube.transport import Query, Transport, UnreachableError
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from extender.kube import objects
-from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder, Outline, outline, shallow
+from extender.kube.transport import ApiError, ClusterError, Transport
 from extender.kube.watches.lists import PAGE_SIZE, Lister
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 // Package tools pins the commands that are built from this module although
 // nothing here imports them: kube-apiserver, kube-scheduler,
-// kube-controller-manager and etcd.
+// kube-controller-manager, kubelet and etcd.
 package tools
 
 import (
@@ -10,4 +10,5 @@ import (
 	_ "k8s.io/kubernetes/cmd/kube-apiserver"
 	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
 	_ "k8s.io/kubernetes/cmd/kube-scheduler"
+	_ "k8s.io/kubernetes/cmd/kubelet"
 )

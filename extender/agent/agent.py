@@ -1,0 +1,109 @@
+"""The agent as a whole: what it watches, reports and steers, from its start to its end."""
+
+import asyncio
+import logging
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from extender.agent.health import Health
+from extender.agent.inventory import Inventory
+from extender.agent.kubelet import PodResources
+from extender.agent.pods import NodePods, Pod
+from extender.agent.preference import Preference
+from extender.agent.report import Reporter
+from extender.agent.steering import Steering
+from extender.kube.background import Tasks, until_set
+from extender.kube.paths import PODS_PATH
+from extender.kube.transport import Transport
+from extender.kube.watches.reflector import Reflector
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+
+
+class AgentError(Exception):
+    """The agent can't go on, and had better begin anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How it runs."""
+
+    node: str
+    steer: bool = False
+    device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    """The kubelet's folder for device plugins."""
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    """The socket of its PodResources API."""
+    health_port: int = 8889
+    """Where its health is told, 0 for nowhere."""
+
+
+class Agent:
+    """One node's."""
+
+    def __init__(self, options: Options, transport: Transport, inventory: Inventory | None = None) -> None:
+        self._options = options
+        self._transport = transport
+        self._pods = NodePods()
+        self._kubelet = PodResources(options.pod_resources)
+        self._inventory = inventory or Inventory()
+        self._reflector = Reflector(
+            transport, PODS_PATH, Pod, self._pods, time.monotonic, field_selector=f"spec.nodeName={options.node}"
+        )
+        self.preference = Preference(
+            self._pods,
+            self._kubelet,
+            lambda: self._inventory.uuids,
+            lambda: self._reflector.synced and not self._reflector.last_error,
+        )
+        self.steering = Steering(options.device_plugins, self.preference.answer) if options.steer else None
+        self._reporter = Reporter(
+            *(options.node, transport, self._pods, self._kubelet, self._inventory, self.preference.settle),
+            steers=lambda: self.steering.resources if self.steering else [],
+        )
+        self._mirror = Tasks()
+
+    async def run(self) -> None:
+        """Until told to stop. Raises CredentialsError, AgentError, OSError."""
+        ended = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        health = Health(self._options.health_port, self.hopeless, self.unready)
+        await self._transport.start()
+        try:
+            if self._options.health_port:
+                await health.start()
+            self._mirror.begin("mirror of the node's pods", self._reflector.run)
+            self._reporter.start()
+            if self.steering is not None:
+                self.steering.start()
+            while not ended.is_set() and not self.hopeless():
+                await until_set(ended, _LOOK_S)
+        finally:
+            for part in (self.steering, self._reporter):
+                if part is not None:
+                    await part.stop()
+            await self._mirror.end()
+            await health.stop()
+            await self._kubelet.close()
+            await self._transport.close()
+        if why := self.hopeless():
+            raise AgentError(why)
+
+    def hopeless(self) -> str:
+        """Why it had better begin anew, "" for no reason."""
+        tasks = [self._mirror, self._reporter.tasks, *([self.steering.tasks] if self.steering else [])]
+        return next((why for part in tasks if (why := part.hopeless())), "")
+
+    def unready(self) -> str:
+        """What it can't do yet, "" for nothing."""
+        if not self._reporter.asked:
+            return "the kubelet has not said what it has given"
+        if self.steering is not None and not self.steering.offered:
+            return "the kubelet takes no device plugins now"
+        return ""

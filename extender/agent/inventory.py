@@ -1,0 +1,127 @@
+"""The node's GPUs: by NVIDIA's library where the container has it, else by the driver's files, else by what the kubelet
+has of them.
+
+Of the last nobody tells the order: there the UUIDs are numbered as they sort.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from extender.agent.choice import gpu_of
+
+logger = logging.getLogger(__name__)
+
+_NVML: Final = (sys.executable, "-m", "extender.agent.nvml")
+_TIMEOUT_S: Final = 30.0
+_AGAIN_S: Final = 600.0
+_GPU: Final = "GPU-"
+
+Allocatable = Mapping[str, Mapping[str, int]]
+"""Healthy devices by resource, each with its NUMA node."""
+
+
+class Gpu(msgspec.Struct, omit_defaults=True):
+    """A GPU as the report has it; defaults are what is not known."""
+
+    index: int
+    uuid: str
+    model: str = ""
+    memory_mib: int = 0
+    healthy: bool = True
+    numa: int = -1
+    link: int = -1
+
+
+class _Found(msgspec.Struct):
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    bus: str
+    link: int
+
+
+_found_decoder: Final = msgspec.json.Decoder(list[_Found])
+
+
+class Inventory:
+    """The GPUs, looked at anew from time to time."""
+
+    def __init__(self, root: Path = Path("/"), library: Sequence[str] = _NVML) -> None:
+        """`root` is where proc and sys are; `library` a command that prints what NVIDIA's library says."""
+        self._root = root
+        self._library = library
+        self._gpus: list[Gpu] = []
+        self._look_at = 0.0
+
+    @property
+    def uuids(self) -> dict[int, str]:
+        """By index."""
+        return {gpu.index: gpu.uuid for gpu in self._gpus}
+
+    async def gpus(self, allocatable: Allocatable, now: float) -> list[Gpu]:
+        """The GPUs, and which of them are healthy. Never fails."""
+        offered = {gpu_of(device): numa for devices in allocatable.values() for device, numa in devices.items()}
+        new = {uuid for uuid in offered if uuid.startswith(_GPU)} - set(self.uuids.values())
+        if now >= self._look_at or new:
+            self._look_at = now + _AGAIN_S
+            self._gpus = await self._by_library() or self._by_driver() or self._by_devices(offered)
+        # A GPU is sick whose devices the kubelet leaves out; not all, when it has none: then no plugin is registered.
+        known = not offered.keys().isdisjoint(self.uuids.values())
+        return [
+            msgspec.structs.replace(
+                gpu,
+                healthy=gpu.uuid in offered or not known,
+                numa=gpu.numa if gpu.numa >= 0 else offered.get(gpu.uuid, -1),
+            )
+            for gpu in self._gpus
+        ]
+
+    async def _by_library(self) -> list[Gpu]:
+        process = await asyncio.create_subprocess_exec(
+            *self._library, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                printed, complaint = await process.communicate()
+            found = _found_decoder.decode(printed) if process.returncode == 0 else []
+        except (TimeoutError, msgspec.DecodeError) as error:
+            logger.warning("NVIDIA's library says nothing of use: %s", str(error) or "timed out")
+            return []
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            logger.debug("no NVIDIA library: %s", complaint.decode(errors="replace")[-200:])
+        return [
+            Gpu(gpu.index, gpu.uuid, gpu.model, gpu.memory_mib, True, self._numa(gpu.bus), gpu.link) for gpu in found
+        ]
+
+    def _by_driver(self) -> list[Gpu]:
+        """The driver numbers GPUs by their place on the bus, and so do its files' folders."""
+        gpus: list[Gpu] = []
+        for information in sorted(self._root.glob("proc/driver/nvidia/gpus/*/information")):
+            with contextlib.suppress(OSError):
+                lines = (line.partition(":") for line in information.read_text(errors="replace").splitlines())
+                fields = {key.strip(): value.strip() for key, _, value in lines}
+                uuid, model = fields.get("GPU UUID", ""), fields.get("Model", "")
+                gpus.append(Gpu(len(gpus), uuid, model, numa=self._numa(information.parent.name)))
+        return gpus if all(gpu.uuid.startswith(_GPU) for gpu in gpus) else []
+
+    def _by_devices(self, offered: Mapping[str, int]) -> list[Gpu]:
+        uuids = {uuid for uuid in offered if uuid.startswith(_GPU)} | set(self.uuids.values())
+        return [Gpu(index, uuid) for index, uuid in enumerate(sorted(uuids))]
+
+    def _numa(self, bus: str) -> int:
+        try:
+            return int((self._root / "sys/bus/pci/devices" / bus.lower() / "numa_node").read_text())
+        except (OSError, ValueError):
+            return -1

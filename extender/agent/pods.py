@@ -1,0 +1,94 @@
+"""The pods of one node: what their containers ask of a device plugin, and what Kerf has assigned to them."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from extender.core.resources.quantities import parse_quantity
+from extender.kube import objects
+from extender.kube.watches.stores import Store
+
+ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
+ASSIGNED_UUIDS: Final = "kerf.dev/assigned-uuids"
+_MAX_CHARS: Final = 8192
+"""Of an assignment: longer ones Kerf does not write."""
+_MAX_DEVICES: Final = 1024
+
+
+class Container(objects.Object, rename="camel"):
+    name: str = ""
+    resources: objects.Resources | None = None
+    restart_policy: str | None = None
+
+    def asks(self, resource: str) -> int:
+        """How many devices of a resource it gets: its limit, as the kubelet counts. What can't be read is none."""
+        text = ((self.resources and self.resources.limits) or {}).get(resource, 0)
+        try:
+            number = parse_quantity(str(text))
+        except ValueError:
+            return 0
+        return int(number) if number.denominator == 1 and 0 < number <= _MAX_DEVICES else 0
+
+
+class Spec(objects.Object, rename="camel"):
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+
+
+class Pod(objects.Named):
+    spec: Spec = msgspec.field(default_factory=Spec)
+    status: objects.PodStatus = msgspec.field(default_factory=objects.PodStatus)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended for good, or was refused by the kubelet."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def lasting(self) -> list[Container]:
+        """Containers that run as long as the pod: those that the kubelet lists with their devices."""
+        sidecars = [container for container in self.spec.init_containers or () if container.restart_policy == "Always"]
+        return [*sidecars, *(self.spec.containers or ())]
+
+    @property
+    def passing(self) -> list[Container]:
+        """Init containers that end before the others begin: their devices are the others' as well."""
+        return [container for container in self.spec.init_containers or () if container.restart_policy != "Always"]
+
+    def assigned(self, uuids: Mapping[int, str]) -> list[str]:
+        """UUIDs of the GPUs that Kerf has assigned to it, in order; `uuids` are those of the node's GPUs by index.
+
+        () where it has assigned none, or nobody knows which they are. Whoever wrote the annotations: never fails.
+        """
+        annotations = self.metadata.annotations or {}
+        named = _parts(annotations.get(ASSIGNED_UUIDS, ""))
+        if not named:
+            indices = _parts(annotations.get(ASSIGNED_GPUS, ""))
+            by_text = {str(index): uuid for index, uuid in uuids.items()}
+            named = [by_text[index] for index in indices] if by_text.keys() >= set(indices) else []
+        return list(dict.fromkeys(named))
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in text.split(",") if part] if len(text) <= _MAX_CHARS else []
+
+
+class NodePods(Store[Pod]):
+    """The pods of the node, as the API server tells of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_name: dict[str, Pod] = {}
+        """The newest pod of each `namespace/name`."""
+        self.news = asyncio.Event()
+        """Set when something changes; each change brings a new one."""
+
+    def changed(self, before: Pod | None, after: Pod | None) -> None:
+        if after is not None:
+            self.by_name[after.key] = after
+        elif before is not None and self.by_name.get(before.key) is before:
+            del self.by_name[before.key]
+        self.news.set()
+        self.news = asyncio.Event()

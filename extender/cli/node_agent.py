@@ -1,0 +1,71 @@
+"""`kerf node-agent`: what runs on each GPU node."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from extender.kube.transport import Transport
+
+
+class _Logs(NamedTuple):
+    """How it logs. No settings: what reads them takes as much memory as the agent."""
+
+    level: str
+    format: str
+
+
+def node_agent(
+    node: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node's name.")],
+    steer: Annotated[
+        bool, typer.Option("--steer", help="Stand between NVIDIA's device plugin and the kubelet.")
+    ] = False,
+    device_plugins: Annotated[Path, typer.Option(help="The kubelet's folder for device plugins.")] = Path(
+        "/var/lib/kubelet/device-plugins"
+    ),
+    pod_resources: Annotated[Path, typer.Option(help="Socket of the kubelet's PodResources API.")] = Path(
+        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    ),
+    health_port: Annotated[int, typer.Option(help="Port of /healthz and /readyz, 0 for none.")] = 8889,
+    kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig file; default: the pod's service account.")] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning, error.")] = "info",
+    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+) -> None:
+    """Tell which GPUs the kubelet really gave, and lead NVIDIA's device plugin to those that Kerf chose."""
+    from extender.cli.logs import configure_logs
+
+    try:
+        from extender.agent.agent import Agent, AgentError, Options
+    except ModuleNotFoundError as error:
+        _fail(f"kerf node-agent needs the extra kerf[agent] ({error})", 2)
+    from extender.kube.objects import is_name
+    from extender.kube.transport import CredentialsError
+
+    if not is_name(node):
+        _fail(f"{node!r} is no name of a node", 2)
+    if log_level not in ("debug", "info", "warning", "error") or log_format not in ("text", "json"):
+        _fail("--log-level is debug, info, warning or error, --log-format text or json", 2)
+    configure_logs(_Logs(log_level, log_format))
+    options = Options(node, steer, device_plugins, pod_resources, health_port)
+    try:
+        asyncio.run(Agent(options, _transport(kubeconfig)).run())
+    except (AgentError, CredentialsError, OSError) as error:
+        _fail(str(error), 1)
+
+
+def _fail(sentence: str, status: int) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(status)
+
+
+def _transport(kubeconfig: str | None) -> "Transport":
+    if kubeconfig is None:
+        from extender.agent.service_account import ServiceAccount
+
+        return ServiceAccount()
+    from extender.agent.service_account import SERVICE_ACCOUNT_DIR
+    from extender.kube.client import ApiServer
+
+    return ApiServer(kubeconfig=kubeconfig, service_account_dir=SERVICE_ACCOUNT_DIR)

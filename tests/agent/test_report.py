@@ -1,0 +1,187 @@
+"""What the agent writes on its node."""
+
+import asyncio
+import json
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.agent.inventory import Gpu, Inventory
+from extender.agent.nvml import _link_groups
+from extender.agent.report import MAX_BYTES, text_of
+from extender.kube.client import ApiError
+from tests.agent.pods import GPU, gpu_pod
+from tests.agent.rigs import UUIDS, Rig, running, until
+
+DRIVER = """\
+Model: \t\t NVIDIA A100-SXM4-40GB
+IRQ:   \t\t 42
+GPU UUID: \t GPU-{number}
+Video BIOS: \t ??.??.??.??.??
+"""
+
+
+def test_the_same_is_the_same_text() -> None:
+    entries = {f"uid-{number}": {"main": {GPU: (f"GPU-{number}",)}} for number in range(20)}
+    shuffled = dict(random.sample(list(entries.items()), 20))
+    assert text_of([], entries) == text_of([], shuffled)
+    assert json.loads(text_of([Gpu(0, "GPU-0", healthy=False)], {})) == {
+        "version": 1,
+        "gpus": [{"index": 0, "uuid": "GPU-0", "healthy": False}],
+        "given": {},
+    }
+
+
+def test_what_is_too_long_loses_the_longest_pods_and_says_how_many() -> None:
+    honest = {f"uid-{number}": {"main": {GPU: UUIDS}} for number in range(100)}
+    greedy = {f"evil-{number}": {"c" * 60 + str(i): {GPU: ("x" * 60,) * 10} for i in range(30)} for number in range(9)}
+    text = text_of([Gpu(0, "GPU-0")], {**greedy, **honest})  # type: ignore[dict-item]
+    report = json.loads(text)
+    assert len(text) <= MAX_BYTES
+    assert honest.keys() <= report["given"].keys()
+    assert report["left_out"] == 109 - len(report["given"]) > 0
+
+
+def test_the_report_follows() -> None:
+    async def run() -> None:
+        async with running() as rig:
+            one, two = gpu_pod("one", 2, "GPU-c,GPU-a"), gpu_pod("two", 1, "GPU-b")
+            await rig.place(one)
+            await rig.place(two)
+            both = {
+                one["metadata"]["uid"]: {"main": {GPU: ["GPU-a", "GPU-c"]}},
+                two["metadata"]["uid"]: {"main": {GPU: ["GPU-b"]}},
+            }
+            await until(lambda: rig.report().get("given") == both)
+            assert [gpu["uuid"] for gpu in rig.report()["gpus"]] == UUIDS
+            rig.kubelet.release(one["metadata"]["uid"])
+            rig.cluster.delete(one)
+            await until(lambda: rig.report().get("given") == {two["metadata"]["uid"]: both[two["metadata"]["uid"]]})
+
+    asyncio.run(run())
+
+
+def test_what_does_not_change_is_not_written(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with running() as rig:
+            await until(lambda: rig.report().get("gpus"))
+            await asyncio.sleep(1.5)
+            version = rig.cluster.node("n")["metadata"]["resourceVersion"]
+            rig.cluster.apply(gpu_pod("none", 0))
+            lists = rig.kubelet.num_lists
+            await until(lambda: rig.kubelet.num_lists > lists + 1)
+            assert rig.cluster.node("n")["metadata"]["resourceVersion"] == version
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fault", ["kubelet", "API server"])
+def test_what_is_down_is_tried_again(fault: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(path: str, body: bytes) -> bytes:
+        raise ApiError(403, "Forbidden", "not of its own node")
+
+    async def down(rig: Rig) -> Any:
+        if fault == "kubelet":
+            await rig.kubelet.stop()
+            return rig.kubelet.start
+        before, rig.cluster.patch = rig.cluster.patch, refuse  # type: ignore[method-assign]
+
+        async def up() -> None:
+            rig.cluster.patch = before  # type: ignore[method-assign]
+
+        return up
+
+    async def run() -> None:
+        async with running() as rig:
+            await until(rig.report)
+            up = await down(rig)
+            pod = gpu_pod("one", 1, "GPU-c")
+            rig.cluster.apply(pod)
+            if fault != "kubelet":
+                await rig.kubelet.admit(pod)
+            await until(lambda: "no report now" in caplog.text)
+            await up()
+            if fault == "kubelet":
+                await until(lambda: rig.kubelet.allocatable(GPU))
+                await rig.kubelet.admit(pod)
+            await until(lambda: pod["metadata"]["uid"] in rig.report()["given"])
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+
+
+# GPUs
+
+
+def written(root: Path, count: int) -> Path:
+    """The driver's and the system's files of a machine with so many GPUs."""
+    for number in range(count):
+        bus = f"0000:{number + 7:02x}:00.0"
+        folder = root / "proc/driver/nvidia/gpus" / bus
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(DRIVER.format(number=number))
+        device = root / "sys/bus/pci/devices" / bus
+        device.mkdir(parents=True)
+        (device / "numa_node").write_text(f"{number // 2}\n")
+    return root
+
+
+def gpus(inventory: Inventory, *devices: str) -> list[Gpu]:
+    return asyncio.run(inventory.gpus({GPU: dict.fromkeys(devices, 1)}, 1.0))
+
+
+def test_by_the_driver_s_files(tmp_path: Path) -> None:
+    found = gpus(Inventory(written(tmp_path, 4), library=("false",)), "GPU-0", "GPU-1", "GPU-3")
+    model = "NVIDIA A100-SXM4-40GB"
+    assert found == [Gpu(n, f"GPU-{n}", model, healthy=n != 2, numa=n // 2) for n in range(4)]
+
+
+def test_by_the_library(tmp_path: Path) -> None:
+    printed = [{"index": 0, "uuid": "GPU-7", "model": "H100", "memory_mib": 81559, "bus": "0000:07:00.0", "link": 0}]
+    library = ("echo", json.dumps(printed))
+    assert gpus(Inventory(written(tmp_path, 1), library)) == [Gpu(0, "GPU-7", "H100", 81559, True, 0, 0)]
+
+
+@pytest.mark.parametrize("library", [("echo", "nonsense"), ("true",), ("sh", "-c", "echo '[]'; exit 1")])
+def test_a_library_that_says_nothing_of_use(library: tuple[str, ...], tmp_path: Path) -> None:
+    assert [gpu.uuid for gpu in gpus(Inventory(tmp_path, library), "GPU-b", "GPU-a::1", "MIG-x")] == ["GPU-a", "GPU-b"]
+
+
+def test_gpus_keep_their_numbers_while_no_plugin_offers_them(tmp_path: Path) -> None:
+    inventory = Inventory(tmp_path, library=("false",))
+    before = gpus(inventory, "GPU-a", "GPU-b")
+    assert gpus(inventory) == [Gpu(0, "GPU-a"), Gpu(1, "GPU-b")]
+    assert before == [Gpu(0, "GPU-a", numa=1), Gpu(1, "GPU-b", numa=1)]
+
+
+class Library:
+    """Of NVML what link groups are made of."""
+
+    NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK = 2, 0
+    NVMLError = OSError
+
+    def __init__(self, *pairs: str) -> None:
+        self._pairs = {frozenset(pair) for pair in pairs}
+
+    def nvmlDeviceGetP2PStatus(self, one: str, other: str, what: int) -> int:  # noqa: N802
+        if "x" in (one, other):
+            raise self.NVMLError("not supported")
+        return 0 if {one, other} in self._pairs else 5
+
+
+@pytest.mark.parametrize(
+    ("handles", "pairs", "groups"),
+    [
+        ("abcd", ["ab", "cd"], [0, 0, 1, 1]),
+        ("abcd", ["ab", "bc", "ac"], [0, 0, 0, -1]),
+        ("abcd", ["ad", "cd"], [0, -1, 0, 0]),
+        ("axc", ["ac"], [0, -1, 0]),
+        ("ab", [], [-1, -1]),
+        ("abcd", ["bd", "ac"], [0, 1, 0, 1]),
+    ],
+)
+def test_link_groups(handles: str, pairs: list[str], groups: list[int]) -> None:
+    assert _link_groups(Library(*pairs), list(handles)) == groups

@@ -1,0 +1,55 @@
+"""pytest: a control plane with a real node, for tests that share it one after another."""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.controlplane.kerf import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT
+from tests.controlplane.objects import gpu_node
+from tests.controlplane.plane import ControlPlane
+from tests.e2e.clusters import KerfCluster, KerfProcess
+from tests.realnode.machine import lacking
+from tests.realnode.node import SERVER_FLAGS, Node
+
+
+@pytest.fixture(scope="session")
+def node_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane that real nodes can join, on which Kerf has the rights of manifests/rbac.yaml."""
+    if lacking():
+        pytest.skip(lacking())
+    users = {"kerf": SERVICE_ACCOUNT}
+    with ControlPlane(tmp_path_factory.mktemp("realnode"), users=users, flags=SERVER_FLAGS) as plane:
+        plane.apply(RBAC)
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def session_node(node_plane: ControlPlane) -> Iterator[Node]:
+    """One node of the whole session, with the labels of GPU feature discovery."""
+    labels = gpu_node("")["metadata"]["labels"]
+    with Node(
+        node_plane, labels={key: value for key, value in labels.items() if key.startswith("nvidia.com/")}
+    ) as node:
+        yield node
+
+
+@pytest.fixture
+def node(session_node: Node) -> Iterator[Node]:
+    """A real node without a pod, on `node_plane`; it is left so, its kubelet running."""
+    yield session_node
+    session_node.clean()
+
+
+@contextlib.contextmanager
+def kerf_places(plane: ControlPlane, *arguments: str) -> Iterator[KerfCluster]:
+    """Kerf behind a kube-scheduler, for the nodes that there are; its pods and nodes are the test's to clean up."""
+    kerf = KerfProcess(plane, "kerf-realnode", *arguments)
+    scheduler = plane.start_scheduler(
+        SCHEDULER_CONFIG / "decisive.yaml", name="scheduler-realnode", extender_url=kerf.url
+    )
+    try:
+        yield KerfCluster(plane, kerf)
+    finally:
+        scheduler.stop()
+        kerf.stop()
