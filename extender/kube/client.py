@@ -30,7 +30,12 @@ _HEADERS: Final = {"Accept": "application/json", "User-Agent": "kerf", "Accept-E
 _IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: silence for longer is a dead connection
 _LATE_S: Final = 5.0  # how late the end of a watch may come
 _status_decoder: Final = Decoder(objects.Status)
-_CONTENT_TYPES: Final = {"POST": "application/json", "PATCH": "application/merge-patch+json"}
+_CONTENT_TYPES: Final = {
+    "POST": "application/json",
+    "PATCH": "application/merge-patch+json",
+    "APPLY": "application/apply-patch+yaml",
+}
+"""By method; APPLY is a PATCH of another type."""
 
 
 class ClusterError(Exception):
@@ -78,6 +83,9 @@ class Transport(Protocol):
 
     async def patch(self, path: str, body: bytes) -> bytes:
         """Change by a JSON merge patch. Raises ApiError, UnreachableError."""
+
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        """Create what is not there, by server-side apply as manager `kerf`. Raises ApiError, UnreachableError."""
 
     def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         """Events as they come, in batches of JSON lines; ends when the server ends it. Raises as `get` does."""
@@ -137,6 +145,9 @@ class ApiServer:
     async def patch(self, path: str, body: bytes) -> bytes:
         return await self._request("PATCH", path, body=body)
 
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        return await self._request("APPLY", path, query={"fieldManager": "kerf", "force": "true"}, body=body)
+
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         # Silence for longer than the server was asked to watch is a dead connection as well, or a proxy that swallows.
         idle_s = min(_IDLE_WATCH_S, float(query.get("timeoutSeconds", _IDLE_WATCH_S)) + _LATE_S)
@@ -188,7 +199,7 @@ class ApiServer:
         if self._configuration is None or self._session is None:
             raise RuntimeError("ApiServer is used before start()")
         return await self._session.request(
-            method,
+            "PATCH" if method == "APPLY" else method,
             URL(self._configuration.host + path, encoded=True),
             params=query,
             data=body,

@@ -14,6 +14,7 @@ from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.scheduling.binding.binder import Binder
 from extender.scheduling.fence import Fence
+from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.takeover import Leadership, epoch_key
@@ -49,6 +50,14 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
     fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)
     leadership = Leadership(transport, election, fence, mirror, clock, key=key, page_size=page_size)
     return Foundation(transport, clock, ledger, mirror, EventRecorder(transport, clock), fence, leadership)
+
+
+def build_label(settings: Settings, base: Foundation) -> LeaderLabel | None:
+    """What leads callers to the leader, where a Service has to be told."""
+    election = settings.leader_election
+    if election.mode is not ElectionMode.OWN or not election.pod:
+        return None
+    return LeaderLabel(base.transport, base.fence, election.pod, election.lease_name)
 
 
 def build_waker(

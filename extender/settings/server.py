@@ -15,6 +15,11 @@ class ServerSettings(Section):
     """Address to listen on. Loopback by default, because anyone who reaches /bind can bind pods."""
     port: int = Field(default=8888, ge=0, le=65535)
     """Port; 0 picks a free one."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """A second port, over HTTP, with /metrics, /healthz, /readyz and /syncz and nothing else, for the kubelet and
+    Prometheus where Kerf listens on loopback or by TLS; 0 picks a free one, empty: none."""
+    metrics_host: str = "127.0.0.1"
+    """Address of that port. The chart gives it the pod's address."""
     keep_alive_s: int = Field(default=120, ge=1)
     """How long idle connections stay open, in seconds. Longer than kube-scheduler's 90 s, because it does not retry a
     POST on a closed connection."""

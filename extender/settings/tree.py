@@ -5,6 +5,7 @@ from typing import Final
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from extender.settings.access import AccessSettings
+from extender.settings.certificates import CertificateSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
@@ -28,6 +29,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    certificates: CertificateSettings = CertificateSettings()
     access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
