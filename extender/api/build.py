@@ -123,6 +123,8 @@ def build_parts(
         *(traces, keeper, base.events, base.leadership, build_label(settings, base), waker, binder.settler),
         *(queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow),
     )
+    if settings.webhook.alone:
+        wanted = traces, keeper, base.leadership
     in_background = [part for part in wanted if part is not None]
     return Parts(
         base=base,

@@ -44,8 +44,10 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         model_aliases=settings.models.aliases,
     )
-    page_size = settings.cluster.page_size
-    mirror = Mirror(transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=page_size)
+    page_size, alone = settings.cluster.page_size, settings.webhook.alone
+    mirror = Mirror(
+        transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=page_size, nodes_alone=alone
+    )
     election = _election(settings.leader_election, transport, clock)
     fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)
     leadership = Leadership(transport, election, fence, mirror, clock, key=key, page_size=page_size)

@@ -20,7 +20,7 @@ from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
 from extender.server import own_certificates
 from extender.server.certificates import CertificateFiles
-from extender.settings.certificates import CertificateSettings
+from extender.settings.server import CertificateSettings
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from typing import Final
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from extender.settings.access import AccessSettings
-from extender.settings.certificates import CertificateSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
@@ -13,7 +12,7 @@ from extender.settings.operation import LogSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import QueueSettings
 from extender.settings.ranking import RankSettings
-from extender.settings.server import ServerSettings
+from extender.settings.server import CertificateSettings, ServerSettings
 from extender.settings.telemetry import TelemetrySettings
 from extender.settings.webhook import WebhookSettings
 

@@ -13,7 +13,7 @@ import pytest
 from extender.kube.client import ApiError, UnreachableError
 from extender.server.certificate_keeper import CertificateKeeper
 from extender.server.certificates import CertificateFiles, Certificates
-from extender.settings.certificates import CertificateSettings
+from extender.settings.server import CertificateSettings
 from tests.ledger.builders import until
 
 SECRET = "/api/v1/namespaces/gpu/secrets/kerf-webhook"
