@@ -31,6 +31,7 @@ NAMESPACE = "kerf-system"
 CLIENT_FILES = {"ca.crt": "ca.crt", "kube-scheduler.crt": "client.crt", "kube-scheduler.key": "client.key"}
 """Names in scheduler-config/mtls.yaml, and in the Secret."""
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:kerf"
+HOST = f"kerf-webhook.{NAMESPACE}.svc"
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-webhook"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 USERS = {"kerf": ACCOUNT, "scheduler": ACCOUNT, "webhook": f"{ACCOUNT}-webhook"}
@@ -173,7 +174,9 @@ def listed(plane: ControlPlane, version: str, plural: str) -> list[dict[str, Any
     return found
 
 
-def serve_webhook(plane: ControlPlane, running: ExitStack, folder: Path, name: str = "kerf-webhook") -> int:
+def serve_webhook(
+    plane: ControlPlane, running: ExitStack, folder: Path, name: str = "kerf-webhook", host: str = HOST
+) -> int:
     """Run Kerf as the webhook's container does, with its variables and rights; its port, once it is ready."""
     found = read(plane, f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kerf-webhook")
     assert found is not None
@@ -187,7 +190,6 @@ def serve_webhook(plane: ControlPlane, running: ExitStack, folder: Path, name: s
     running.callback(process.stop)
 
     def ready() -> bool:
-        host = f"kerf-webhook.{NAMESPACE}.svc"
         if not (folder / "ca.crt").exists():
             return False
         options: dict[str, Any] = {"ca_certs": str(folder / "ca.crt"), "retries": False}
@@ -307,7 +309,7 @@ def test_kerf_may_touch_no_other_secret_and_no_other_webhook(plane: ControlPlane
 
 def earlier_chart(folder: Path, authority: Authority) -> dict[str, str]:
     """A chart `kerf` as one before this one: certificates by Helm, kept nowhere but in the Secret. What is in that."""
-    certificate, key = authority.issue(f"kerf-webhook.{NAMESPACE}.svc")
+    certificate, key = authority.issue("kerf-webhook")
     files = {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.certificate}
     data = {name: b64encode(path.read_bytes()).decode() for name, path in files.items()}
     metadata = {"name": "kerf-webhook", "namespace": NAMESPACE}
@@ -327,7 +329,6 @@ def test_what_helm_made_for_an_earlier_chart_goes_on_being_used(
     plane: ControlPlane, helm: Helm, tmp_path: Path
 ) -> None:
     """Replicas of before serve with it still, and kube-scheduler's files are elsewhere: neither sees a change."""
-    host = f"kerf-webhook.{NAMESPACE}.svc"
     data = earlier_chart(tmp_path / "earlier", Authority(tmp_path / "ca", "kerf-webhook-ca"))
     helm("install", "kerf", str(tmp_path / "earlier"), "--namespace", NAMESPACE, "--create-namespace")
     with ExitStack() as running:
@@ -340,8 +341,8 @@ def test_what_helm_made_for_an_earlier_chart_goes_on_being_used(
             assert bundles(plane, "kerf-queue") == {data["ca.crt"]}
         folder = tmp_path / "a"
         folder.mkdir()
-        serve_webhook(plane, running, folder)
-        assert b64encode((folder / "tls.crt").read_bytes()).decode() == data["tls.crt"], host
+        serve_webhook(plane, running, folder, host="localhost")
+        assert b64encode((folder / "tls.crt").read_bytes()).decode() == data["tls.crt"]
         after = read(plane, SECRET)
         assert after is not None
         assert after["data"] == data
