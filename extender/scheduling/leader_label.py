@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 LABEL: Final = "kerf.dev/leads"
 _LOOK_S: Final = 0.05
+_RETRY_S: Final = 0.5
 _LOOK_AGAIN_S: Final = 5.0
 """Between two looks of a leader that leads on: somebody may have edited labels, or written late."""
 
@@ -37,7 +38,9 @@ _decoder: Final = Decoder(_Pods)
 class LeaderLabel(Background):
     """Keeps the label where it belongs."""
 
-    def __init__(self, transport: Transport, fence: Fence, pod: str, lease: str) -> None:
+    def __init__(
+        self, transport: Transport, fence: Fence, pod: str, lease: str, look_again_s: float = _LOOK_AGAIN_S
+    ) -> None:
         """`pod` is this process's own, as namespace/name."""
         super().__init__("leader's label")
         self._transport = transport
@@ -45,6 +48,7 @@ class LeaderLabel(Background):
         namespace, _, self._name = pod.partition("/")
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._lease = lease
+        self._look_again_s = look_again_s
         self._last_error = ""
 
     async def run(self) -> None:
@@ -52,19 +56,21 @@ class LeaderLabel(Background):
         while True:
             if self._fence.fault():
                 looked_at = float("-inf")
-            elif loop.time() > looked_at + _LOOK_AGAIN_S:
-                looked_at = loop.time()
-                await self._try()
-            await asyncio.sleep(_LOOK_S)
+            elif loop.time() > looked_at + self._look_again_s:
+                looked_at = loop.time() if await self._try() else float("-inf")
+            await asyncio.sleep(_RETRY_S if self._last_error else _LOOK_S)
 
-    async def _try(self) -> None:
+    async def _try(self) -> bool:
+        """Whether the label is where it belongs."""
         try:
             await self._settle()
-            self._last_error = ""
         except (ClusterError, msgspec.DecodeError) as error:
             if str(error) != self._last_error:
                 logger.warning("the label %s could not be set, callers may not find this leader: %s", LABEL, error)
             self._last_error = str(error)
+            return False
+        self._last_error = ""
+        return True
 
     async def _settle(self) -> None:
         """Give the label to this pod, then take it off all others. Raises ClusterError, DecodeError."""
