@@ -19,6 +19,9 @@ class WebhookSettings(Section):
     """Admission webhooks: `/mutate`, for pods that request GPUs only by annotation or label, and the queue's
     `/gate`."""
 
+    alone: bool = False
+    """Whether webhooks are all that this process serves, besides probes and metrics: it then watches nodes and nothing
+    else, and neither reads telemetry nor ranks. For leader_election.mode `never`."""
     devices: Devices = Devices.AUTO
     """What identifies GPUs to containers: `uuids`, `indices`, or `auto`: UUIDs if every known GPU has one."""
     resource: bool = True
