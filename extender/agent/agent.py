@@ -59,6 +59,7 @@ class Agent:
             self._pods,
             self._kubelet,
             lambda: self._inventory.uuids,
+            self._look,
             lambda: self._reflector.synced and not self._reflector.last_error,
         )
         self.steering = Steering(options.device_plugins, self.preference.answer) if options.steer else None
@@ -94,6 +95,10 @@ class Agent:
             await self._transport.close()
         if why := self.hopeless():
             raise AgentError(why)
+
+    async def _look(self) -> None:
+        """Find out the node's GPUs. Raises KubeletError."""
+        await self._inventory.gpus(await self._kubelet.allocatable(), time.monotonic())
 
     def hopeless(self) -> str:
         """Why it had better begin anew, "" for no reason."""

@@ -19,7 +19,7 @@ from extender.agent.choice import gpu_of
 logger = logging.getLogger(__name__)
 
 _NVML: Final = (sys.executable, "-m", "extender.agent.nvml")
-_TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 10.0
 _AGAIN_S: Final = 600.0
 _GPU: Final = "GPU-"
 
@@ -59,20 +59,31 @@ class Inventory:
         self._root = root
         self._library = library
         self._gpus: list[Gpu] = []
+        self._numbered = False
+        """Whether the library or the driver has told their order."""
+        self._strange: set[str] = set()
+        """GPUs of the kubelet that neither knew of."""
         self._look_at = 0.0
+        self._turn = asyncio.Lock()
 
     @property
     def uuids(self) -> dict[int, str]:
-        """By index."""
+        """By index; {} before the first look, or while nobody tells of any."""
         return {gpu.index: gpu.uuid for gpu in self._gpus}
 
     async def gpus(self, allocatable: Allocatable, now: float) -> list[Gpu]:
         """The GPUs, and which of them are healthy. Never fails."""
         offered = {gpu_of(device): numa for devices in allocatable.values() for device, numa in devices.items()}
-        new = {uuid for uuid in offered if uuid.startswith(_GPU)} - set(self.uuids.values())
-        if now >= self._look_at or new:
-            self._look_at = now + _AGAIN_S
-            self._gpus = await self._by_library() or self._by_driver() or self._by_devices(offered)
+        async with self._turn:  # nobody is told another order while the library is being asked
+            strange = {uuid for uuid in offered if uuid.startswith(_GPU)} - set(self.uuids.values())
+            if now >= self._look_at or (self._numbered and not strange <= self._strange):
+                self._look_at = now + _AGAIN_S
+                found = await self._by_library() or self._by_driver()
+                self._numbered = bool(found)
+                self._gpus = found or self._gpus
+                self._strange = strange
+            if not self._numbered:
+                self._gpus = self._by_devices(offered)
         # A GPU is sick whose devices the kubelet leaves out; not all, when it has none: then no plugin is registered.
         known = not offered.keys().isdisjoint(self.uuids.values())
         return [

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,7 +34,9 @@ class Preference:
     pods: NodePods
     kubelet: PodResources
     uuids: Callable[[], Mapping[int, str]]
-    """Of the node's GPUs by index."""
+    """Of the node's GPUs by index, {} while nobody knows them."""
+    look: Callable[[], Awaitable[object]]
+    """Find them out. Raises KubeletError."""
     in_contact: Callable[[], bool]
     """Whether the API server tells of pods at the moment."""
     settled: set[str] = field(default_factory=set)
@@ -49,7 +51,10 @@ class Preference:
 
     async def answer(self, call: Call) -> Answer:
         """What to give for a call. Never fails."""
+        began = time.perf_counter()
         try:
+            if not self.uuids():
+                await self.look()
             listing = await self.kubelet.listing()
         except KubeletError as error:
             logger.warning("devices of %s can't be led to a pod: %s", call.resource, error)
@@ -58,17 +63,15 @@ class Preference:
         asker = self._find(listing, call)
         if (asker is None or not certain(asker, self._past())) and self.in_contact():
             asker = await self._find_later(listing, call, asker)
-        uuids = self.uuids()
-        if asker is None:
-            others = promised(self.pods.by_name.values(), listing, None, self._past(), uuids)
-            return Answer([], spared(call, (), others))
-        self._last = asker.pod.metadata.uid
-        self._answered.add(self._last)
-        chosen = choose(asker, call) if asker.assigned else []
-        self._tell(asker, call, chosen)
+        chosen: list[str] = []
+        if asker is not None:
+            self._last = asker.pod.metadata.uid
+            self._answered.add(self._last)
+            chosen = choose(asker, call) if asker.assigned else []
+        self._tell(asker, call, chosen, time.perf_counter() - began)
         if len(chosen) == call.size:
             return Answer(chosen, chosen)
-        others = promised(self.pods.by_name.values(), listing, asker, self._past(), uuids)
+        others = promised(self.pods.by_name.values(), listing, asker, self._past(), self.uuids())
         return Answer(chosen, spared(call, chosen, others))
 
     def _past(self) -> Past:
@@ -108,16 +111,16 @@ class Preference:
         unknown = {(name, "") for name in listing if name not in self.pods.by_name}
         return unknown | ({(found.pod.key, found.pod.metadata.uid)} if found is not None else set())
 
-    def _tell(self, asker: Asker, call: Call, chosen: list[str]) -> None:
-        key = asker.pod.key
-        if not asker.assigned:
-            logger.info("%s of %s: Kerf has assigned no GPUs, the plugin picks %d", call.resource, key, call.size)
+    def _tell(self, asker: Asker | None, call: Call, chosen: list[str], took_s: float) -> None:
+        whose = f"{call.resource} of {asker.pod.key if asker else 'an unknown pod'}"
+        if asker is None or not asker.assigned:
+            logger.info("%s: Kerf has assigned no GPUs, the plugin picks %d", whose, call.size)
         elif len(chosen) == call.size:
             self.num_steered += 1
-            logger.info("%s of %s: %s", call.resource, key, ",".join(chosen))
+            logger.info("%s: %s (in %.1f ms)", whose, ",".join(chosen), 1000 * took_s)
         else:
             self.num_left += 1
             logger.warning(
-                "%s of %s: of %s only %d of %d are available, the plugin picks the rest",
-                call.resource, key, ",".join(asker.assigned), len(chosen), call.size,
+                "%s: of %s only %s can be had, the plugin picks %d more",
+                whose, ",".join(asker.assigned), ",".join(chosen) or "none", call.size - len(chosen),
             )  # fmt: skip

@@ -31,9 +31,17 @@ Given = Mapping[str, Mapping[str, Devices]]
 """What containers have, by the UID of their pod and their own name."""
 
 
-def given(listing: Listing, known: Mapping[str, Pod]) -> dict[str, dict[str, Devices]]:
-    """By UID, of pods that have something; those that are listed and not yet known come with a later report."""
-    found = {}
+def given(listing: Listing, known: Mapping[str, Pod], before: Given) -> dict[str, Mapping[str, Devices]]:
+    """By UID, of pods that have something; those that are listed and not yet known come with a later report.
+
+    A kubelet that has just begun lists nothing for a moment, whatever it has given: of pods that are there and that it
+    does not list, what was said `before` stands.
+    """
+    found = {
+        pod.metadata.uid: before[pod.metadata.uid]
+        for name, pod in known.items()
+        if name not in listing and pod.metadata.uid in before and not pod.finished
+    }
     for name, containers in listing.items():
         having = {container: devices for container, devices in containers.items() if devices}
         if having and name in known:
@@ -84,6 +92,7 @@ class Reporter(Background):
         self._inventory = inventory
         self._listed = listed
         self._steers = steers
+        self._given: Given = {}
         self._written = ""
         self._written_at = float("-inf")
         self._pause_s = _MIN_PAUSE_S
@@ -115,7 +124,8 @@ class Reporter(Background):
         self._listed(listing)
         gpus = await self._inventory.gpus(await self._kubelet.allocatable(), time.monotonic())
         self.asked = True
-        return text_of(gpus, given(listing, self._pods.by_name), self._steers())
+        self._given = given(listing, self._pods.by_name, self._given)
+        return text_of(gpus, self._given, self._steers())
 
     async def _write(self, text: str) -> None:
         """Raises ClusterError. What has not changed is written again in a while: somebody may have removed it."""

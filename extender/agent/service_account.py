@@ -10,14 +10,14 @@ import aiohttp
 from extender.kube.http_transport import HEADERS, HttpTransport
 from extender.kube.transport import CredentialsError
 
-SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT_S: Final = 10.0
 
 
 class ServiceAccount(HttpTransport):
     """An API server for which a pod has a token."""
 
-    def __init__(self, directory: Path = SERVICE_ACCOUNT_DIR) -> None:
+    def __init__(self, directory: Path) -> None:
+        """`directory` is where the kubelet keeps token and CA."""
         super().__init__(_TIMEOUT_S)
         self._directory = directory
 

@@ -17,7 +17,7 @@ class _Logs(NamedTuple):
     format: str
 
 
-def node_agent(
+def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node's name.")],
     steer: Annotated[
         bool, typer.Option("--steer", help="Stand between NVIDIA's device plugin and the kubelet.")
@@ -29,7 +29,10 @@ def node_agent(
         "/var/lib/kubelet/pod-resources/kubelet.sock"
     ),
     health_port: Annotated[int, typer.Option(help="Port of /healthz and /readyz, 0 for none.")] = 8889,
-    kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig file; default: the pod's service account.")] = None,
+    service_account_dir: Annotated[Path, typer.Option(help="Token and CA of the pod's service account.")] = Path(
+        "/var/run/secrets/kubernetes.io/serviceaccount"
+    ),
+    kubeconfig: Annotated[str | None, typer.Option(help="kubeconfig file, instead of a service account.")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error.")] = "info",
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
 ) -> None:
@@ -50,7 +53,7 @@ def node_agent(
     configure_logs(_Logs(log_level, log_format))
     options = Options(node, steer, device_plugins, pod_resources, health_port)
     try:
-        asyncio.run(Agent(options, _transport(kubeconfig)).run())
+        asyncio.run(Agent(options, _transport(service_account_dir, kubeconfig)).run())
     except (AgentError, CredentialsError, OSError) as error:
         _fail(str(error), 1)
 
@@ -60,12 +63,11 @@ def _fail(sentence: str, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-def _transport(kubeconfig: str | None) -> "Transport":
+def _transport(service_account_dir: Path, kubeconfig: str | None) -> "Transport":
     if kubeconfig is None:
         from extender.agent.service_account import ServiceAccount
 
-        return ServiceAccount()
-    from extender.agent.service_account import SERVICE_ACCOUNT_DIR
+        return ServiceAccount(service_account_dir)
     from extender.kube.client import ApiServer
 
-    return ApiServer(kubeconfig=kubeconfig, service_account_dir=SERVICE_ACCOUNT_DIR)
+    return ApiServer(kubeconfig=kubeconfig, service_account_dir=service_account_dir)

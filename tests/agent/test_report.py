@@ -64,7 +64,25 @@ def test_the_report_follows() -> None:
     asyncio.run(run())
 
 
-def test_what_does_not_change_is_not_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kubelet_that_lists_nothing_has_not_taken_everything_back() -> None:
+    async def run() -> None:
+        async with running() as rig:
+            one, two = gpu_pod("one", 1, "GPU-c"), gpu_pod("two", 1, "GPU-b")
+            await rig.place(one)
+            await rig.place(two)
+            await until(lambda: len(rig.report().get("given", ())) == 2)
+            listed, rig.kubelet.pods = rig.kubelet.pods, {}
+            rig.cluster.delete(two)
+            await until(lambda: rig.report()["given"].keys() == {one["metadata"]["uid"]})
+            rig.kubelet.pods = listed
+            rig.kubelet.release(one["metadata"]["uid"])
+            rig.kubelet.pods[one["metadata"]["uid"]] = one
+            await until(lambda: not rig.report()["given"])
+
+    asyncio.run(run())
+
+
+def test_what_does_not_change_is_not_written() -> None:
     async def run() -> None:
         async with running() as rig:
             await until(lambda: rig.report().get("gpus"))

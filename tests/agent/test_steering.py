@@ -25,7 +25,6 @@ def test_a_container_has_the_gpus_that_kerf_assigned() -> None:
 def test_by_index_where_the_node_tells_no_uuids() -> None:
     async def run() -> None:
         async with running() as rig:
-            await until(lambda: rig.report().get("gpus"))
             by_index = {"kerf.dev/assigned-gpus": "0,5"}
             assert await rig.place(gpu_pod("a", 2, annotations=by_index)) == {"main": {GPU: {"GPU-a", "GPU-f"}}}
 

@@ -119,4 +119,5 @@ def test_what_the_agent_writes_is_understood() -> None:
         ("GPU-a", "NVIDIA A100-SXM4-40GB", 40960, True, 0, 1),
         ("GPU-b", "", 0, False, -1, -1),
     ]
-    assert (report.given, report.steers) == ({"u": ("GPU-a", "GPU-b")}, {"nvidia.com/gpu"})
+    assert report.given == {"u": ("GPU-a", "GPU-b")}
+    assert report.steers == {"nvidia.com/gpu"}

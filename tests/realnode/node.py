@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.controlplane.api import Object
+from tests.controlplane.api import ApiError, Object
 from tests.controlplane.binaries import find_kubelet, find_program
 from tests.controlplane.commands import Command
 from tests.controlplane.plane import ControlPlane
@@ -178,8 +178,11 @@ class Node:
         for pod in self._pods():
             metadata = pod["metadata"]
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-            with contextlib.suppress(LookupError):
+            try:
                 self._plane.request("DELETE", f"{path}?gracePeriodSeconds=1")
+            except ApiError as error:
+                if error.status != 404:  # it may be gone by now
+                    raise
         wait_until(lambda: not self._pods(), WITHIN_S, "all pods are gone")
         wait_until(lambda: not self.pod_resources(), WITHIN_S, "the kubelet has given no device to anybody")
 

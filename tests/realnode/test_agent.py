@@ -1,0 +1,204 @@
+"""The node agent on a real node: containers have what the Binding wrote, and the report says who has what."""
+
+import contextlib
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.controlplane import ControlPlane, wait_until
+from tests.controlplane.api import Object
+from tests.controlplane.objects import pod
+from tests.e2e.clusters import KerfCluster, assigned_gpus
+from tests.realnode import Node, gpus, replicas
+from tests.realnode.agent import NodeAgent, install
+from tests.realnode.fixtures import kerf_places
+from tests.realnode.plugin import DevicePlugin
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.e2e]
+
+GPU = "nvidia.com/gpu"
+EIGHT = gpus(8)
+UUIDS = [device.id for device in EIGHT]
+AGAIN_WITHIN_S = 5.0
+
+
+@dataclass
+class Steered:
+    """A node with a plugin behind an agent, and Kerf."""
+
+    cluster: KerfCluster
+    node: Node
+    agent: NodeAgent
+    plugin: DevicePlugin
+
+    def report(self) -> dict[str, dict[str, dict[str, dict[str, list[str]]]]]:
+        """What the node's annotation says."""
+        node = self.cluster.plane.request("GET", f"/api/v1/nodes/{self.node.name}")
+        text = node["metadata"].get("annotations", {}).get("kerf.dev/node-report", "{}")
+        found: dict[str, dict[str, dict[str, dict[str, list[str]]]]] = json.loads(text)
+        return found
+
+    def told(self, uid: str) -> set[str]:
+        """UUIDs of a pod's GPUs as the report has them, once it has."""
+        wait_until(lambda: uid in self.report().get("given", {}), 20.0, f"{uid} is reported")
+        return set(self.report()["given"][uid]["main"][GPU])
+
+    def decided(self, name: str) -> set[str]:
+        """UUIDs of the GPUs that the Binding wrote."""
+        return {UUIDS[index] for index in assigned_gpus(self.cluster.bound(name))}
+
+    def seen(self, name: str) -> set[str]:
+        """UUIDs of the GPUs that its container sees."""
+        return set(self.node.environments(name)["main"]["NVIDIA_VISIBLE_DEVICES"].split(","))
+
+
+@pytest.fixture(scope="module")
+def cluster(node_plane: ControlPlane) -> Iterator[KerfCluster]:
+    install(node_plane)
+    with kerf_places(node_plane) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def steering(cluster: KerfCluster, node: Node, steer: bool = True) -> Iterator[Steered]:
+    agent = NodeAgent(cluster.plane, node, *(["--steer"] if steer else []))
+    agent.start()
+    try:
+        to = agent.socket if steer else None
+        with node.device_plugin({GPU: EIGHT}, kubelet_socket=to) as plugin:
+            node.wait_offered(plugin.resources)
+            yield Steered(cluster, node, agent, plugin)
+    finally:
+        agent.stop()
+
+
+@pytest.fixture
+def steered(cluster: KerfCluster, node: Node) -> Iterator[Steered]:
+    with steering(cluster, node) as found:
+        yield found
+
+
+def holders(node: Node) -> dict[str, list[str]]:
+    """Pods by the device that they have, by the kubelet."""
+    found: dict[str, list[str]] = {}
+    for name, containers in node.pod_resources().items():
+        for devices in containers.values():
+            for device in devices.get(GPU, ()):
+                found.setdefault(device, []).append(name)
+    return found
+
+
+@dataclass
+class Tally:
+    """Of pods that have run."""
+
+    total: int = 0
+    exact: int = 0
+    """Whose container had the very GPUs that the Binding wrote."""
+    told: int = 0
+    """Of which the report said what the container had."""
+    shared: int = 0
+    """GPUs that two had at once."""
+
+
+def waves(steered: Steered, number: int, seed: int = 1) -> Tally:
+    """Waves of four pods of mixed sizes, deleted as the next wave comes."""
+    rng, tally = random.Random(seed), Tally()
+    before: list[str] = []
+    for wave in range(number):
+        names = [f"w{wave}-{number}" for number in range(4)]
+        for name in names:
+            steered.cluster.submit(name, gpus=rng.choice([1, 1, 2]))
+        for name in before:
+            steered.cluster.delete_pod(name, grace_s=1)
+        before = names
+        for name in names:
+            decided, seen = steered.decided(name), steered.seen(name)
+            uid = steered.cluster.pod(name)["metadata"]["uid"]
+            tally.total += 1
+            tally.exact += seen == decided
+            tally.told += steered.told(uid) == seen
+        tally.shared += sum(len(pods) > 1 for pods in holders(steered.node).values())
+    return tally
+
+
+@pytest.mark.parametrize("steer", [True, False])
+def test_pods_in_waves_have_what_was_decided_and_all_is_reported(cluster: KerfCluster, node: Node, steer: bool) -> None:
+    with steering(cluster, node, steer) as steered:
+        tally = waves(steered, 4)
+        assert (tally.told, tally.shared) == (tally.total, 0)
+        assert tally.exact == tally.total if steer else tally.exact < tally.total
+        assert [gpu["uuid"] for gpu in steered.report()["gpus"]] == UUIDS  # type: ignore[index]
+        assert steered.agent.rss_mib() <= 60
+
+
+def test_init_and_several_containers(steered: Steered) -> None:
+    manifest = pod("mixed", gpus=1)
+    (main,) = manifest["spec"]["containers"]
+    two = {"resources": {"limits": {GPU: "2"}}}
+    manifest["spec"] |= {
+        "initContainers": [main | {"name": "init", "args": ["-after=100ms"], **two}],
+        "containers": [main, main | {"name": "other", **two}],
+    }
+    steered.cluster.create(manifest)
+    said = steered.node.environments("mixed")
+    visible = {name: set(of["NVIDIA_VISIBLE_DEVICES"].split(",")) for name, of in said.items()}
+    assert visible["main"] | visible["other"] == steered.decided("mixed")
+    assert visible["init"] < steered.decided("mixed")
+    assert {name: len(found) for name, found in visible.items()} == {"init": 2, "main": 1, "other": 2}
+
+
+def test_time_slices_are_of_the_gpu_that_kerf_chose(cluster: KerfCluster, node: Node) -> None:
+    shared = "nvidia.com/gpu.shared"
+    agent = NodeAgent(cluster.plane, node, "--steer")
+    agent.start()
+    try:
+        with node.device_plugin({shared: replicas(EIGHT, 4)}, kubelet_socket=agent.socket) as plugin:
+            node.wait_offered(plugin.resources)
+            chosen = {"kerf.dev/assigned-uuids": UUIDS[3]}
+            for number in range(4):
+                asking: Object = pod(f"s{number}", annotations=chosen)
+                asking["spec"]["containers"][0]["resources"] = {"limits": {shared: "1"}}
+                assert node.run(asking)["main"]["NVIDIA_VISIBLE_DEVICES"] == UUIDS[3]
+    finally:
+        agent.stop()
+
+
+def kill_agent(steered: Steered) -> None:
+    steered.agent.kill()
+    steered.agent.start()
+
+
+def kill_plugin(steered: Steered) -> None:
+    steered.plugin.kill()
+    steered.plugin.start()
+
+
+def kill_kubelet(steered: Steered) -> None:
+    steered.node.restart_kubelet(kill=True)
+
+
+@pytest.mark.parametrize("kill", [kill_agent, kill_plugin, kill_kubelet])
+def test_whatever_is_killed_running_pods_stay_and_new_ones_are_admitted(
+    steered: Steered, kill: Callable[[Steered], None]
+) -> None:
+    steered.cluster.submit("old", gpus=2)
+    before = steered.seen("old")
+    uid = steered.cluster.pod("old")["metadata"]["uid"]
+    assert steered.told(uid) == before
+    registered = len(steered.plugin.calls("Register"))
+    kill(steered)
+    began = time.monotonic()
+    wait_until(lambda: len(steered.plugin.calls("Register")) > registered, 20.0, "the plugin has registered again")
+    steered.node.wait_offered(steered.plugin.resources)
+    took_s = time.monotonic() - began
+    steered.cluster.submit("new", gpus=3)
+    assert steered.seen("new") == steered.decided("new")
+    assert steered.seen("old") == before
+    assert not {device: pods for device, pods in holders(steered.node).items() if len(pods) > 1}
+    assert steered.told(uid) == before
+    assert took_s <= AGAIN_WITHIN_S
