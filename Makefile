@@ -45,7 +45,7 @@ demo: $(STAMP) ## run Kerf on an embedded sample cluster, in the foreground (KER
 PYTEST := $(BIN)/pytest --dist loadfile --numprocesses $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
 
 test: $(STAMP) ## run all tests, the ones against a real control plane included
-	@exec $(PYTEST) $(ARGS)
+	@exec $(PYTEST) -m "not nightly" $(ARGS)
 
 UNIT := $(addprefix tests/,agent api core explain kube ledger metrics model pipelines planning plugins queueing ranking \
 	scheduling settings telemetry)
@@ -55,9 +55,10 @@ test-unit: $(STAMP) ## run the tests that need neither network, browser nor prog
 
 OLDER_KUBERNETES := 1.34 1.36
 
-test-nightly: $(STAMP) ## run the control plane tests against older Kubernetes minors
-	@status=0; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \
-	  KERF_TEST_KUBERNETES=$$minor $(PYTEST) -m "controlplane or e2e" $(ARGS) || status=1; done; exit $$status
+test-nightly: $(STAMP) ## run the tests that make images, and the control plane tests against older Kubernetes minors
+	@status=0; $(PYTEST) -m nightly $(ARGS) || status=1; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \
+	  KERF_TEST_KUBERNETES=$$minor $(PYTEST) -m "(controlplane or e2e) and not nightly" $(ARGS) || status=1; \
+	  done; exit $$status
 
 mutants: $(STAMP) ## break the rules in thousands of ways: a test has to fail each time (hours)
 	@exec $(BIN)/python -m tests.tools.mutants $(ARGS)

@@ -62,10 +62,11 @@ class Agent:
             self._look,
             lambda: self._reflector.synced and not self._reflector.last_error,
         )
-        self._reporter = Reporter(
-            options.node, transport, self._pods, self._kubelet, self._inventory, self.preference.settle
-        )
         self.steering = Steering(options.device_plugins, self.preference.answer) if options.steer else None
+        self._reporter = Reporter(
+            *(options.node, transport, self._pods, self._kubelet, self._inventory, self.preference.settle),
+            steers=lambda: self.steering.resources if self.steering else [],
+        )
         self._mirror = Tasks()
 
     async def run(self) -> None:

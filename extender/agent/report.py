@@ -49,8 +49,8 @@ def given(listing: Listing, known: Mapping[str, Pod], before: Given) -> dict[str
     return found
 
 
-def text_of(gpus: Sequence[Gpu], given_to: Given, max_bytes: int = MAX_BYTES) -> str:
-    """The report, the same for the same.
+def text_of(gpus: Sequence[Gpu], given_to: Given, steers: Sequence[str] = (), max_bytes: int = MAX_BYTES) -> str:
+    """The report, the same for the same; `steers` are the resources whose devices are given as Kerf chose.
 
     Where it would be too long, the pods with the longest entries are left out, and their number is told: whoever
     writes pods settles the length of no entry but their own.
@@ -60,6 +60,8 @@ def text_of(gpus: Sequence[Gpu], given_to: Given, max_bytes: int = MAX_BYTES) ->
     while True:
         kept = dict(sorted(entries[: len(entries) - num_left_out]))
         report: dict[str, Any] = {"version": _VERSION, "gpus": list(gpus), "given": kept}
+        if steers:
+            report["steers"] = list(steers)
         if num_left_out:
             report["left_out"] = num_left_out
         text = msgspec.json.encode(report, order="deterministic")
@@ -79,8 +81,9 @@ class Reporter(Background):
         kubelet: PodResources,
         inventory: Inventory,
         listed: Callable[[Listing], None],
+        steers: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`listed` is told of what the kubelet lists."""
+        """`listed` is told of what the kubelet lists; `steers` as of `text_of`."""
         super().__init__("reporter")
         self._path = f"{NODES_PATH}/{node}/status"
         self._transport = transport
@@ -88,6 +91,7 @@ class Reporter(Background):
         self._kubelet = kubelet
         self._inventory = inventory
         self._listed = listed
+        self._steers = steers
         self._given: Given = {}
         self._written = ""
         self._written_at = float("-inf")
@@ -121,7 +125,7 @@ class Reporter(Background):
         gpus = await self._inventory.gpus(await self._kubelet.allocatable(), time.monotonic())
         self.asked = True
         self._given = given(listing, self._pods.by_name, self._given)
-        return text_of(gpus, self._given)
+        return text_of(gpus, self._given, self._steers())
 
     async def _write(self, text: str) -> None:
         """Raises ClusterError. What has not changed is written again in a while: somebody may have removed it."""

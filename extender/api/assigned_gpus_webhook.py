@@ -1,8 +1,9 @@
 """The opt-in webhook: containers of pods that ask for GPUs by annotation or label alone are told which they got.
 
-No device plugin knows of such a request, so nobody gives the container its GPUs. The NVIDIA container runtime reads
-`NVIDIA_VISIBLE_DEVICES`; the webhook sets it from the assignment annotation by the downward API, which the kubelet
-resolves when the container starts, after the Binding has written the annotation.
+No device plugin knows of such a request, so nobody gives the container its GPUs. Where nodes have NVIDIA's plugin, and
+the pod asks for a number of whole GPUs, it is made to request them of the plugin. For all others the NVIDIA container
+runtime reads `NVIDIA_VISIBLE_DEVICES`; the webhook sets it from the assignment annotation by the downward API, which
+the kubelet resolves when the container starts, after the Binding has written the annotation.
 
 And pods that ask so are marked, whatever else they are told: kube-scheduler asks Kerf, or waits for it, by a resource.
 
@@ -10,19 +11,21 @@ Never in the way: whatever comes is answered with `allowed: true`, with a warnin
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from extender.core.annotations import MARKER, asks_by_word
 from extender.core.clusters import Cluster
-from extender.core.resources.requests import AskedUnit, RequestError
+from extender.core.resources.nodes import GPU_RESOURCE
+from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.kube import objects
 from extender.kube.decoding import Decoder
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS
 from extender.plugins.managed_resources import is_managed
 from extender.plugins.pods import read_pod_request
-from extender.settings.webhook import Devices
+from extender.settings.webhook import Devices, WebhookSettings
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 INJECT_LABEL: Final = "kerf.dev/inject"
@@ -31,6 +34,7 @@ CONTAINERS: Final = "kerf.dev/gpu-containers"
 """Names of the containers that get the GPUs, separated by commas; all but init containers unless said."""
 
 _VOID: Final = "void"
+_NO_GPU: Final[dict[str, Any]] = {"name": VISIBLE_DEVICES, "value": _VOID}
 _NOTHING: Final = frozenset((_VOID, "none", ""))
 _FIELDS: Final = {name: f"metadata.annotations['{name}']" for name in (ASSIGNED_GPUS, ASSIGNED_UUIDS)}
 _PLUGINS: Final = ("nvidia.com/", "aliyun.com/gpu-")
@@ -121,16 +125,27 @@ _pod_decoder: Final = Decoder(objects.Pod)
 _containers_decoder: Final = Decoder(_Pod)
 
 
-def settled(devices: Devices, cluster: Cluster) -> Devices:
-    """UUIDS or INDICES, for AUTO by what the cluster tells: an index is always known, a UUID not on every node."""
-    if devices is not Devices.AUTO:
-        return devices
-    known = [all(uuids) for uuids in cluster.gpu_uuids if uuids]
-    return Devices.UUIDS if known and all(known) else Devices.INDICES
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What containers are told."""
+
+    devices: Devices
+    """UUIDS or INDICES."""
+    resource: bool = False
+    """Whether whole GPUs are requested of the device plugin instead."""
 
 
-def mutate(body: bytes, devices: Callable[[], Devices]) -> bytes:
-    """Answer an AdmissionReview; `devices` says what to inject, and is asked only where something is injected."""
+def settled(settings: WebhookSettings, cluster: Cluster) -> Injection:
+    """For AUTO by what the cluster tells: an index is always known, a UUID not on every node."""
+    devices = settings.devices
+    if devices is Devices.AUTO:
+        known = [all(uuids) for uuids in cluster.gpu_uuids if uuids]
+        devices = Devices.UUIDS if known and all(known) else Devices.INDICES
+    return Injection(devices, settings.resource and bool(cluster.plugin_picks.any()))
+
+
+def mutate(body: bytes, injection: Callable[[], Injection]) -> bytes:
+    """Answer an AdmissionReview; `injection` is asked only where something is injected."""
     request = read_creation(body)
     if isinstance(request, bytes):
         return request
@@ -148,9 +163,13 @@ def mutate(body: bytes, devices: Callable[[], Devices]) -> bytes:
         return allow(request.uid, patch=marks)
     if labels.get(INJECT_LABEL) == "disabled":
         return allow(request.uid, patch=marks)
-    field = _FIELDS[ASSIGNED_UUIDS if devices() is Devices.UUIDS else ASSIGNED_GPUS]
-    warnings: list[str] = []
-    patch = list(_patch(containers.spec, pod.metadata.annotations or {}, field, warnings))
+    how, warnings = injection(), list[str]()
+    annotations = pod.metadata.annotations or {}
+    if how.resource and asks.count and not asks.milli:
+        patch = list(_request(containers.spec, annotations, asks, warnings))
+        return allow(request.uid, *warnings, patch=patch)
+    field = _FIELDS[ASSIGNED_UUIDS if how.devices is Devices.UUIDS else ASSIGNED_GPUS]
+    patch = list(_patch(containers.spec, annotations, field, warnings))
     return allow(request.uid, *warnings, patch=[*patch, *marks])
 
 
@@ -160,13 +179,7 @@ def mark(metadata: objects.Metadata, spec: objects.PodSpec) -> list[Operation]:
         return []
     if not asks_by_word(metadata.annotations or {}, metadata.labels or {}):
         return []
-    path, marked = "/spec/containers/0/resources", {MARKER: "1"}
-    resources = spec.containers[0].resources
-    if resources is None:
-        return [{"op": "add", "path": path, "value": {"limits": marked}}]
-    if resources.limits is None:
-        return [{"op": "add", "path": f"{path}/limits", "value": marked}]
-    return [{"op": "add", "path": f"{path}/limits/{MARKER.replace('/', '~1')}", "value": "1"}]
+    return [_limit("/spec/containers/0", spec.containers[0].resources, MARKER, 1)]
 
 
 def read_creation(body: bytes) -> AdmissionRequest | bytes:
@@ -206,8 +219,8 @@ def _served_by_plugin(spec: _Spec) -> bool:
     return bool(spec.resource_claims) or any(name.startswith(_PLUGINS) for name in names)
 
 
-def _patch(spec: _Spec, annotations: Mapping[str, str], field: str, warnings: list[str]) -> Iterator[Operation]:
-    """The operations; none where the pod is as it should be already."""
+def _chosen(spec: _Spec, annotations: Mapping[str, str], warnings: list[str]) -> Iterator[tuple[str, _Container, bool]]:
+    """Path of each container, and whether it is to have the GPUs."""
     text = annotations.get(CONTAINERS, "").strip()
     chosen = {name.strip() for name in text.split(",")} if text else {item.name for item in spec.containers or ()}
     lists = (("containers", spec.containers or []), ("initContainers", spec.init_containers or []))
@@ -216,22 +229,58 @@ def _patch(spec: _Spec, annotations: Mapping[str, str], field: str, warnings: li
         warnings.append(f'{CONTAINERS}: the pod has no container "{min(missing)}"')
     for key, containers in lists:
         for index, container in enumerate(containers):
-            path = f"/spec/{key}/{index}/env"
-            wanted = {"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
-            if container.name not in chosen:
-                wanted = {"name": VISIBLE_DEVICES, "value": _VOID}
-            own = [at for at, variable in enumerate(container.env or ()) if variable.name == VISIBLE_DEVICES]
-            if container.env is None:
-                yield {"op": "add", "path": path, "value": [wanted]}
-            elif not own:
-                # Before all others, which may refer to it.
-                yield {"op": "add", "path": f"{path}/0", "value": wanted}
-            elif not _is_as_wanted(container.env[own[-1]], chosen=container.name in chosen):
-                # Of several the last one counts.
-                warnings.append(
-                    f"{VISIBLE_DEVICES} of container {container.name} is replaced by the GPUs that Kerf assigns"
-                )
-                yield {"op": "replace", "path": f"{path}/{own[-1]}", "value": wanted}
+            yield f"/spec/{key}/{index}", container, container.name in chosen
+
+
+def _request(spec: _Spec, annotations: Mapping[str, str], asks: GpuRequest, warnings: list[str]) -> Iterator[Operation]:
+    """The operations by which the first of the chosen containers requests the GPUs of the device plugin, which says to
+    it which they are; the others see none."""
+    containers = list(_chosen(spec, annotations, warnings))
+    chosen = [container.name for _, container, is_chosen in containers if is_chosen]
+    if len(chosen) > 1:
+        warnings.append(f"the GPUs are container {chosen[0]}'s alone; {CONTAINERS} names another")
+    for path, container, _ in containers:
+        if container.name not in chosen[:1]:
+            yield from _show(path, container, _NO_GPU, warnings)
+            continue
+        own = [at for at, variable in enumerate(container.env or ()) if variable.name == VISIBLE_DEVICES]
+        if own:
+            warnings.append(f"{VISIBLE_DEVICES} of container {container.name} is left to the device plugin")
+        for at in reversed(own):
+            yield {"op": "remove", "path": f"{path}/env/{at}"}
+        yield _limit(path, container.resources, GPU_RESOURCE, asks.count)
+
+
+def _limit(container: str, resources: objects.Resources | None, resource: str, count: int) -> Operation:
+    """The operation that limits, and so requests, a resource of a container."""
+    path, limits = f"{container}/resources", {resource: str(count)}
+    if resources is None:
+        return {"op": "add", "path": path, "value": {"limits": limits}}
+    if resources.limits is None:
+        return {"op": "add", "path": f"{path}/limits", "value": limits}
+    return {"op": "add", "path": f"{path}/limits/{resource.replace('/', '~1')}", "value": str(count)}
+
+
+def _patch(spec: _Spec, annotations: Mapping[str, str], field: str, warnings: list[str]) -> Iterator[Operation]:
+    """The operations; none where the pod is as it should be already."""
+    assigned = {"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
+    for path, container, chosen in _chosen(spec, annotations, warnings):
+        yield from _show(path, container, assigned if chosen else _NO_GPU, warnings)
+
+
+def _show(path: str, container: _Container, wanted: Operation, warnings: list[str]) -> Iterator[Operation]:
+    """The operation that sets the variable of a container, where it is not as it should be."""
+    path = f"{path}/env"
+    own = [at for at, variable in enumerate(container.env or ()) if variable.name == VISIBLE_DEVICES]
+    if container.env is None:
+        yield {"op": "add", "path": path, "value": [wanted]}
+    elif not own:
+        # Before all others, which may refer to it.
+        yield {"op": "add", "path": f"{path}/0", "value": wanted}
+    elif not _is_as_wanted(container.env[own[-1]], chosen=wanted is not _NO_GPU):
+        # Of several the last one counts.
+        warnings.append(f"{VISIBLE_DEVICES} of container {container.name} is replaced by the GPUs that Kerf assigns")
+        yield {"op": "replace", "path": f"{path}/{own[-1]}", "value": wanted}
 
 
 def _is_as_wanted(variable: _Variable, *, chosen: bool) -> bool:

@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from extender.api.evictions import Evictions
 from extender.api.readiness import Readiness
@@ -22,7 +23,7 @@ from extender.kube.client import Transport
 from extender.metrics.queueing import pipeline_metrics, queue_metrics
 from extender.metrics.ranking import rank_metrics
 from extender.metrics.registry import Metrics
-from extender.metrics.scheduling import cluster_metrics, leadership_metrics, task_metrics
+from extender.metrics.scheduling import cluster_metrics, correction_metrics, leadership_metrics, task_metrics
 from extender.metrics.telemetry import telemetry_metrics
 from extender.metrics.traces import Traces
 from extender.pipelines.build import build_pipelines
@@ -31,17 +32,29 @@ from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
-from extender.scheduling.build import Foundation, build_binder, build_foundation, build_waker
+from extender.scheduling.build import (
+    Foundation,
+    build_binder,
+    build_corrections,
+    build_foundation,
+    build_label,
+    build_waker,
+)
+from extender.scheduling.corrections import Corrections
 from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.waking.unbound_pods import UnboundPods, UnboundWatch
 from extender.scheduling.waking.waker import Waker
+from extender.server.certificates import CertificateError, CertificateFiles
 from extender.settings.ranking import ModelMode
 from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
 from extender.telemetry.service import Telemetry, build_telemetry, policies_of, rules_of
+
+if TYPE_CHECKING:
+    from extender.server.certificate_keeper import CertificateKeeper
 
 
 class Part(Protocol):
@@ -76,9 +89,11 @@ class Parts:
     pipelines: PipelineController | None
     rejections: RejectionLog
     waker: Waker
+    corrections: Corrections
     metrics: Metrics
     traces: Traces
     verbs: Verbs
+    keeper: "CertificateKeeper | None"
     in_background: Sequence[Part]
     """In the order in which they start."""
 
@@ -99,6 +114,7 @@ def build_parts(
     rules = queue or QueueRules()
     waker = build_waker(settings, base, placer, unbound, rules, rejections.last)
     binder = build_binder(base, placer, waker, rules)
+    corrections = build_corrections(base)
     shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
     readiness = Readiness(placer, mirror, base.fence)
     preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
@@ -112,11 +128,22 @@ def build_parts(
     )
     watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
     pipelines = build_pipelines(settings, base)
-    traces = Traces(settings.traces)
+    traces, keeper = Traces(settings.traces), _keeper(settings, transport)
     wanted: tuple[Part | None, ...] = (
-        *(traces, base.events, base.leadership, waker, binder.settler),
+        *(
+            traces,
+            keeper,
+            base.events,
+            base.leadership,
+            build_label(settings, base),
+            waker,
+            binder.settler,
+            corrections,
+        ),
         *(queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow),
     )
+    if settings.webhook.alone:
+        wanted = traces, keeper, base.leadership
     in_background = [part for part in wanted if part is not None]
     return Parts(
         base=base,
@@ -131,11 +158,26 @@ def build_parts(
         pipelines=pipelines,
         rejections=rejections,
         waker=waker,
+        corrections=corrections,
         metrics=metrics,
         traces=traces,
         verbs=verbs,
+        keeper=keeper,
         in_background=in_background,
     )
+
+
+def _keeper(settings: Settings, transport: Transport) -> "CertificateKeeper | None":
+    """What makes certificates, where none are given. Raises CertificateError."""
+    if not settings.certificates.secret:
+        return None
+    from extender.server.certificate_keeper import CertificateKeeper  # and with it a library of 10 MB
+
+    server = settings.server
+    if server.tls_cert_file is None or server.tls_key_file is None:
+        raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
+    files = CertificateFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
+    return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
 
 
 def _placer(
@@ -169,6 +211,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         settings=settings,
         mirror=mirror,
         fence=base.fence,
+        leadership=base.leadership,
         placer=placer,
         verbs=parts.verbs,
         metrics=parts.metrics,
@@ -179,6 +222,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules),
         undecided=UndecidedPods(base.transport, placer),
         rank=parts.rank,
+        certified=parts.keeper.ready if parts.keeper else None,
         observer=parts.telemetry.observer if parts.telemetry else None,
         shadow=parts.shadow,
         tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
@@ -192,6 +236,7 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     base, add = parts.base, parts.metrics.add
     readers = [reader for reader in (base.mirror, parts.queue, parts.pipelines) if reader is not None]
     add(lambda: cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
+    add(lambda: correction_metrics(base.ledger, parts.corrections))
     add(lambda: leadership_metrics(base.fence, base.leadership))
     add(lambda: rank_metrics(parts.rank, parts.shadow))
     add(lambda: task_metrics(service.tasks))

@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from extender.api import assigned_gpus_webhook, gate_webhook, preemption_wire, wire
+from extender.api.assigned_gpus_webhook import Injection
 from extender.api.readiness import UnavailableError
 from extender.api.verbs import Verbs
 from extender.explain.what_if_process import WhatIf
-from extender.settings.webhook import Devices
 
 if TYPE_CHECKING:
     from extender.api.service import Service
@@ -111,12 +111,12 @@ def _hooks(service: "Service") -> list[Call]:
     types: tuple[Any, Any] = assigned_gpus_webhook.AdmissionReview, assigned_gpus_webhook.AdmissionAnswer
     allow = partial(assigned_gpus_webhook.allow, "")
 
-    def devices() -> Devices:
-        return assigned_gpus_webhook.settled(service.settings.webhook.devices, service.placer.snapshot())
+    def injection() -> Injection:
+        return assigned_gpus_webhook.settled(service.settings.webhook, service.placer.snapshot())
 
     return [
         Call(
-            *("/mutate", "mutate", *types, lambda body: assigned_gpus_webhook.mutate(body, devices)),
+            *("/mutate", "mutate", *types, lambda body: assigned_gpus_webhook.mutate(body, injection)),
             "Tells a pod's containers which GPUs they have. Always allows the pod; errors become warnings.",
             allow,
             caller=Caller.API_SERVER,

@@ -79,7 +79,8 @@ class Endpoint:
                 status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
                 content = wire.encode({"Error": str(error)})
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-        if self._service.draining:
+        # The next call is to go to whoever leads, or will.
+        if self._service.draining or (self._is_verb and self._service.fence.standby()):
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
@@ -90,7 +91,7 @@ class Endpoint:
         if self._needs_certificate and not scope.get("state", {}).get(CLIENT_CERTIFICATE):
             return _NO_CERTIFICATE
         if self._rates is not None and (wait_s := self._rates.wait_s(access.client_of(scope))):
-            return access.too_many("webhook.calls_per_s", wait_s)
+            return access.too_many("setting webhook.calls_per_s", wait_s)
         return access.foreign_page(scope, self._own_hosts) if self._is_verb else None
 
     async def _body(self, receive: Receive) -> bytes:

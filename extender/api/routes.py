@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
@@ -27,13 +27,22 @@ if TYPE_CHECKING:
     from extender.api.service import Service
 
 
+_WEBHOOKS_ALONE: Final = access.Refusal(404, "this Kerf answers webhooks alone (setting webhook.alone)")
+
+
 class KerfApp(FastAPI):
     """A FastAPI application that answers the verbs ahead of routing and middleware: those cost more than a decision."""
 
     verbs: Mapping[str, ASGIApp] = {}
     """By path; what is not a POST to one of them is FastAPI's, behind the guard."""
 
+    only: Collection[str] = ()
+    """The paths that are answered at all; none for every one."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.only and scope["type"] == "http" and scope["path"] not in self.only:
+            await access.refuse(_WEBHOOKS_ALONE, send)
+            return
         verb = self.verbs.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         await (verb or super().__call__)(scope, receive, send)
 
@@ -43,6 +52,9 @@ def install_routes(app: KerfApp, service: Service) -> None:
     calls = calls_of(service)
     endpoints = {call: Endpoint(call, service) for call in calls}
     app.verbs = {call.path: endpoint for call, endpoint in endpoints.items() if call.caller is not Caller.READER}
+    if service.settings.webhook.alone:
+        hooks = {call.path for call in calls if call.caller is Caller.API_SERVER}
+        app.only = hooks | access.PROBES | {access.METRICS}
     for call, endpoint in endpoints.items():
         app.router.routes.append(Route(call.path, endpoint, methods=["POST"]))  # answers other methods with 405
     app.add_middleware(access.Guard, settings=service.settings.access)

@@ -1,7 +1,7 @@
 """The parts of a running service, and how it is."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placer
+from extender.scheduling.takeover import Leadership
+from extender.settings.leader_election import ElectionMode
 from extender.settings.tree import Settings
 from extender.telemetry.observer import Observer
 from extender.telemetry.owners import OwnerUsage
@@ -33,6 +35,7 @@ class Service:
     settings: Settings
     mirror: Mirror
     fence: Fence
+    leadership: Leadership
     placer: Placer
     verbs: Verbs
     metrics: Metrics
@@ -43,6 +46,8 @@ class Service:
     overviews: Overviews
     undecided: UndecidedPods
     rank: LearnedRank
+    certified: Callable[[], Awaitable[None]] | None = None
+    """Waits until there are certificates to serve with; None where they are given."""
     observer: Observer | None = None
     """None when telemetry is off."""
     shadow: Shadow | None = None
@@ -51,6 +56,13 @@ class Service:
     """What works in the background."""
     draining: bool = field(default=False)
     """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
+
+    async def hand_over(self) -> bool:
+        """Let another replica lead, for good; whether one may begin to now."""
+        leads = self.settings.leader_election.mode is ElectionMode.OWN and not self.fence.standby()
+        if leads:
+            await self.leadership.stop()
+        return leads
 
     def fault(self) -> str:
         """Why the service is not ready, "" when it is."""

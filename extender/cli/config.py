@@ -24,6 +24,16 @@ def describe() -> None:
 
 
 @app.command()
+def schema() -> None:
+    """Print the JSON Schema of a settings file."""
+    import json
+
+    from extender.settings.schema import settings_schema
+
+    typer.echo(json.dumps(settings_schema(), indent=2))
+
+
+@app.command()
 def check(config: ConfigOption = None, settings: SetOption = None) -> None:
     """Report all errors in the settings at once; exit status 1 if there is any."""
     load(config, settings, failing_with=1)

@@ -1,13 +1,14 @@
 """What a pod takes of a node: the one rule for placements, plans, skips and simulations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.fit.fits import share_mib
 from extender.core.resources.nodes import GpuUnit
-from extender.core.resources.requests import GpuRequest
+from extender.core.resources.requests import AskedUnit, GpuRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,10 @@ class Booking:
     unknown: int = 0
     """Units whose index nobody knows: the device plugin alone picks them."""
     mig: tuple[tuple[str, int], ...] = ()
+    served: int = 0
+    """1 for a pod that gets GPUs from the node's device plugin."""
+    unserved: int = 0
+    """1 for one of which it knows nothing."""
     cpu_milli: int = 0
     memory_mib: int = 0
 
@@ -32,10 +37,16 @@ def booking(
     """What a request takes that gets some GPUs of a node, () where the device plugin picks them."""
     if request.mig:
         return Booking(mig=request.mig, cpu_milli=cpu_milli, memory_mib=memory_mib)
-    if not gpus:
-        return Booking(unknown=max(request.count, 1), cpu_milli=cpu_milli, memory_mib=memory_mib)
-    milli, mib_each = booked_each(cluster, row, request, gpus)
-    return Booking(gpus, milli, mib_each, cpu_milli=cpu_milli, memory_mib=memory_mib)
+    milli, mib_each = booked_each(cluster, row, request, gpus) if gpus else (WHOLE_MILLI, ())
+    unserved = request.unit is AskedUnit.WHOLE
+    return Booking(
+        *(gpus, milli, mib_each),
+        unknown=0 if gpus else max(request.count, 1),
+        served=int(not unserved),
+        unserved=int(unserved),
+        cpu_milli=cpu_milli,
+        memory_mib=memory_mib,
+    )
 
 
 def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
@@ -43,6 +54,17 @@ def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int
     if request.milli or (request.shares_by_memory and cluster.unit[row] == GpuUnit.PART):
         return request.milli, tuple(share_mib(request, cluster.gpu_memory_mib[row, list(gpus)]).tolist())
     return WHOLE_MILLI, ()
+
+
+_BOOKED: Final = (
+    *("gpu_free_milli", "gpu_free_mib", "untracked_units", "num_served", "num_unserved", "mig_free"),
+    *("cpu_free_milli", "memory_free_mib"),
+)
+
+
+def bookable(cluster: Cluster) -> Cluster:
+    """The cluster with arrays of its own where `book` writes."""
+    return replace(cluster, **{name: getattr(cluster, name).copy() for name in _BOOKED})
 
 
 def book(cluster: Cluster, row: int, booked: Booking, sign: int = -1) -> None:
@@ -56,5 +78,7 @@ def book(cluster: Cluster, row: int, booked: Booking, sign: int = -1) -> None:
         cluster.gpu_memory_mib[row, gpus] if whole else np.array(booked.mib_each, np.int32)
     )
     cluster.untracked_units[row] -= sign * booked.unknown
+    cluster.num_served[row] -= sign * booked.served
+    cluster.num_unserved[row] -= sign * booked.unserved
     for profile, count in booked.mig:
         cluster.mig_free[row, cluster.mig_profiles.index(profile)] += sign * count

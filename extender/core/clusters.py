@@ -58,12 +58,18 @@ class Cluster:
     """(N, G) NUMA node of each GPU, -1 where unknown."""
     gpu_link: Ints
     """(N, G) group of GPUs joined by fast links, -1 where unknown."""
+    plugin_picks: Mask
+    """(N,) where the device plugin picks whole GPUs by itself."""
     gpu_free_milli: Ints
     """(N, G) compute that nobody has booked, 0..1000; 0 where there is no healthy GPU."""
     gpu_free_mib: Ints
     """(N, G) memory that nobody has booked; 0 where there is no healthy GPU."""
     untracked_units: Ints
     """(N,) units held by somebody on GPUs of unknown index, or withheld: any idle GPU may be one."""
+    num_served: Ints
+    """(N,) pods that hold GPUs and get them from the node's device plugin."""
+    num_unserved: Ints
+    """(N,) pods that hold GPUs of which the plugin knows nothing: they ask by annotation or label alone."""
     mig_installed: Ints
     """(N, K) MIG devices of each profile."""
     mig_free: Ints

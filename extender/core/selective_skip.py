@@ -5,11 +5,9 @@ for a larger pod that waits, and a smaller one put there would leave it none, th
 The other goes by prices: a share that takes more of a GPU's worth than its part gives way to others that wait.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
-from extender.core.bookings import book, booking
+from extender.core.bookings import book, bookable, booking
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask
 from extender.core.decisions import Decision
 from extender.core.fit.fits import fit
@@ -53,8 +51,6 @@ def _after(cluster: Cluster, decision: Decision) -> Cluster:
     """The node of a decision alone, as row 0, with what was decided booked."""
     if decision.best is None:
         raise ValueError("a decision without a node changes nothing")
-    view = cluster.only(decision.best)
-    taken = ("gpu_free_milli", "gpu_free_mib", "untracked_units", "mig_free", "cpu_free_milli", "memory_free_mib")
-    node = replace(view, **{name: getattr(view, name).copy() for name in taken})
+    node = bookable(cluster.only(decision.best))
     book(node, 0, booking(node, 0, decision.request, decision.gpus))
     return node

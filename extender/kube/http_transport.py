@@ -9,7 +9,12 @@ from yarl import URL
 from extender.kube.transport import Query, UnreachableError, api_error, describe
 
 HEADERS: Final = {"Accept": "application/json", "User-Agent": "kerf", "Accept-Encoding": "identity"}
-_CONTENT_TYPES: Final = {"POST": "application/json", "PATCH": "application/merge-patch+json"}
+_CONTENT_TYPES: Final = {
+    "POST": "application/json",
+    "PATCH": "application/merge-patch+json",
+    "APPLY": "application/apply-patch+yaml",
+}
+"""By method; APPLY is a PATCH of another type."""
 _IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: silence for longer is a dead connection
 _LATE_S: Final = 5.0  # how late the end of a watch may come
 
@@ -49,6 +54,10 @@ class HttpTransport:
     async def patch(self, path: str, body: bytes) -> bytes:
         """Change by a JSON merge patch. Raises ApiError, UnreachableError."""
         return await self._request("PATCH", path, body=body)
+
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        """Create what is not there, by server-side apply. Raises ApiError, UnreachableError."""
+        return await self._request("APPLY", path, query={"fieldManager": "kerf", "force": "true"}, body=body)
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         """Events as they come, in batches of JSON lines; ends when the server ends it. Raises as `get` does."""
@@ -101,7 +110,7 @@ class HttpTransport:
         if self._session is None:
             raise RuntimeError("an API server is used before start()")
         return await self._session.request(
-            method,
+            "PATCH" if method == "APPLY" else method,
             URL(self._host + path, encoded=True),
             params=query,
             data=body,

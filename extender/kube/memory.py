@@ -126,6 +126,9 @@ class MemoryCluster:
         self._publish(PODS_PATH, "MODIFIED", pod)
         return msgspec.json.encode(pod)
 
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        raise ApiError(404, "NotFound", f"nothing at {path}")
+
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._watchers[path].add(queue)

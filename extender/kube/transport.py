@@ -63,6 +63,9 @@ class Transport(Protocol):
     async def patch(self, path: str, body: bytes) -> bytes:
         """Change by a JSON merge patch. Raises ApiError, UnreachableError."""
 
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        """Create what is not there, by server-side apply as manager `kerf`. Raises ApiError, UnreachableError."""
+
     def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         """Events as they come, in batches of JSON lines; ends when the server ends it. Raises as `get` does."""
 

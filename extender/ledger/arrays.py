@@ -24,6 +24,10 @@ class Held(NamedTuple):
     untracked: int
     """Units whose index nobody knows."""
     mig: Iterable[tuple[str, int]] = ()
+    num_served: int = 0
+    """Pods that get GPUs from the node's device plugin."""
+    num_unserved: int = 0
+    """Those of which it knows nothing."""
 
 
 class ClusterArrays:
@@ -74,11 +78,9 @@ class ClusterArrays:
         self.set_compute(row, 0, 0)
         self._free_rows.append(row)
 
-    def set_held(
-        self, row: int, gpus: Mapping[int, tuple[int, int]], untracked: int, mig: Iterable[tuple[str, int]] = ()
-    ) -> None:
-        """Write who holds what on a node: see `Held`."""
-        free = self._free(row, Held(gpus, untracked, mig))
+    def set_held(self, row: int, held: Held) -> None:
+        """Write who holds what on a node."""
+        free = self._free(row, held)
         if self._observed is not None and self._observed.has_samples:
             # Observations have to know of GPUs of which more is free than before.
             freer = np.flatnonzero(self._arrays["gpu_free_mib"][row] < free["gpu_free_mib"]).tolist()
@@ -107,6 +109,8 @@ class ClusterArrays:
             "gpu_free_milli": milli,
             "gpu_free_mib": mib,
             "untracked_units": min(held.untracked, _MAX_UNTRACKED),
+            "num_served": held.num_served,
+            "num_unserved": held.num_unserved,
         }
         if offer.mig:
             free = [0] * self._shape["mig"]
@@ -207,6 +211,8 @@ class ClusterArrays:
         gpus = offer.gpus
         self._arrays["unit"][row] = offer.unit
         self._arrays["units_per_gpu"][row] = offer.units_per_gpu
+        self._arrays["plugin_picks"][row] = offer.plugin_picks
+        self._arrays["num_served"][row] = self._arrays["num_unserved"][row] = 0
         self._arrays["untracked_units"][row] = min(offer.withheld_units, _MAX_UNTRACKED)
         self._fill(row, "gpu_model", [self._model_idx.setdefault(gpu.model, len(self._model_idx)) for gpu in gpus])
         self._fill(row, "gpu_memory_mib", [gpu.memory_mib for gpu in gpus])

@@ -44,6 +44,8 @@ class Claim:
     """What this process has sent with a Binding, None where somebody else's counts."""
     told: Reading | None = None
     """What the pod said when it was first seen with its node."""
+    given: Holding | None = None
+    """What the node's kubelet really gave, where it tells and can be believed."""
     disputed: bool = False
     """Whether `told` may be as true as `decided`: nobody can say whose Binding took effect."""
 
@@ -55,14 +57,26 @@ class Claim:
         return told if self.decided is None else either(self.decided, told)
 
     @property
+    def held(self) -> Holding:
+        """What the pod's containers have, as far as anybody knows."""
+        return self.holding if self.given is None else self.given
+
+    @property
+    def mistaken(self) -> bool:
+        """Whether the pod says that it has other GPUs than it was given; which it was to have is known."""
+        if self.given is None or self.state is not ClaimState.BOUND or not self.holding.parts:
+            return False
+        return set(self.given.gpus) != set(self.holding.gpus)
+
+    @property
     def units(self) -> int:
         """GPU units held, whether or not their indices are known."""
-        return self.holding.units
+        return self.held.units
 
     @property
     def gpus(self) -> tuple[int, ...]:
         """Indices of the GPUs held, as far as they are known."""
-        return self.holding.gpus
+        return self.held.gpus
 
 
 class Claims:

@@ -10,15 +10,18 @@ class GivenGpus:
 
     def __init__(self) -> None:
         self._given: dict[str, Given] = {}
+        self._faults: dict[str, tuple[str, ...]] = {}
         self._owner: dict[str, dict[str, str]] = {}  # by node and `namespace/name`: the UID, "" for nobody
         self.starting = True
         """Whether pods may be told of that were there when an entry was written: until they were all listed once."""
 
-    def set(self, node: str, given: Given, uids: Mapping[str, str]) -> bool:
-        """A node says so; `uids` are those of its pods by name. Whether it says something else than before."""
+    def set(self, node: str, given: Given, uids: Mapping[str, str], faults: tuple[str, ...] = ()) -> bool:
+        """A node says so; `uids` are those of its pods by name, `faults` what of it can't be read. Whether it says
+        something else than before."""
         before = self._given.get(node, {})
-        if given == before:
+        if given == before and faults == self._faults.get(node, ()):
             return False
+        self._faults[node] = faults
         owners = self._owner.get(node, {})
         self._owner[node] = {
             name: owners[name] if name in owners and before.get(name) == uuids else uids.get(name, "")
@@ -44,4 +47,5 @@ class GivenGpus:
     def forget(self, node: str) -> None:
         """A node is gone."""
         self._given.pop(node, None)
+        self._faults.pop(node, None)
         self._owner.pop(node, None)

@@ -18,7 +18,7 @@ from extender.ledger.bookings import Bookings
 from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.rows import NodeRows, NodeState
 from extender.ledger.static_pods import MIRROR, Orphans
-from extender.plugins.kerf import read_given
+from extender.plugins.node_reports import told_given
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import Reading, completed, read_holdings, read_pod_request, read_policy
 from extender.plugins.protocol import NodeReading, Stock
@@ -40,7 +40,7 @@ class Ledger(Bookings):
         self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
         self._orphans = Orphans()
         self.num_unreadable = 0
-        """Pods and nodes, counted at each change, of which something could not be read and was taken as held."""
+        """Pods and nodes, at each change, of which something could not be read or believed: it counts as held."""
         self.num_edits_ignored = 0
         """Edits of bound pods that would have changed what they hold."""
 
@@ -69,6 +69,10 @@ class Ledger(Bookings):
         self._expire(now)
         return self.rows.apart()
 
+    def mistaken(self) -> list[Claim]:
+        """Bound pods that say they have other GPUs than they were given."""
+        return [claim for claims in self.rows.mistaken.values() for claim in claims]
+
     def num_claimed(self) -> Mapping[str, int]:
         """How many devices ResourceClaims hold, by their namespace."""
         return sum((Counter(stock.num_allocated) for stock in self.rows.stocks), Counter())
@@ -93,17 +97,17 @@ class Ledger(Bookings):
         """A node was added or changed. Returns warnings about values that can't be understood."""
         name = node.metadata.name
         self._orphans.set_ready(name, ready=node.ready)
-        given, faults = read_given(node.metadata.annotations or {})
-        given_anew = self.rows.given.set(name, given, self._claims.uids(name))
-        if not self.rows.upsert(node):
-            if given_anew:
-                self.rows.write(name)
-            return faults if given_anew else ()  # most events are heartbeats
-        for claim in list(self._claims.on(name)):
-            if claim.state is ClaimState.RESERVED:
-                self._end(claim.uid)  # decided on what the node offered before
+        given, faults = told_given(node.metadata.annotations or {})
+        given_anew = self.rows.given.set(name, given, self._claims.uids(name), faults)
+        offers_anew = self.rows.upsert(node)
+        if not (given_anew or offers_anew):
+            return ()  # most events are heartbeats
+        if offers_anew:
+            for claim in list(self._claims.on(name)):
+                if claim.state is ClaimState.RESERVED:
+                    self._end(claim.uid)  # decided on what the node offered before
         self.rows.write(name)
-        warnings = (*self.rows.offer_of(name).warnings, *faults)
+        warnings = (*self.rows.offer_of(name).warnings, *faults, *self.rows.doubts(name))
         self.num_unreadable += bool(warnings)
         return warnings
 
@@ -138,7 +142,7 @@ class Ledger(Bookings):
         self.rows.request(uid, node, *read_compute(pod.spec))
         reading, fault = read_holdings(pod)
         if uid in self._told:
-            return self._warn_of_edit(uid, reading)
+            return () if self._is_correction(uid, reading) else self._warn_of_edit(uid, reading)
         known = self._claims.get(uid)
         if known is None or known.node != node or known.state is ClaimState.RESERVED:
             self._claims.drop(uid)
@@ -187,6 +191,19 @@ class Ledger(Bookings):
             if node is not None:
                 self.upsert_node(node)
                 self.rows.write(name)
+
+    def _is_correction(self, uid: str, reading: Reading) -> bool:
+        """Whether a pod that said something else now says what it was given, whoever wrote that; then it counts."""
+        claim = self._claims.get(uid)
+        if claim is None or not claim.mistaken:
+            return False
+        said = reading.on(self.rows.plugin_on(claim.node))
+        if (said.units, sorted(said.gpus)) != (claim.units, sorted(claim.gpus)):
+            return False
+        self._told[uid] = claim.told = reading
+        claim.holding, claim.decided, claim.disputed = said, None, False
+        self.rows.write(claim.node)
+        return True
 
     def _warn_of_edit(self, uid: str, reading: Reading) -> tuple[str, ...]:
         """What is told when a bound pod says something else than it did; once for each edit."""

@@ -134,7 +134,9 @@ class Mirror:
         max_age_s: float,
         page_size: int = PAGE_SIZE,
         times: ReflectorTimes | None = None,
+        nodes_alone: bool = False,
     ) -> None:
+        """With `nodes_alone` nothing is known of who holds what."""
         self._transport = transport
         self.listeners: list[Listener] = []
         """Who else hears of nodes, and of pods that hold something."""
@@ -147,15 +149,14 @@ class Mirror:
         """For others who listen to the same; what a mirror needs begins and ends with it."""
         self.tasks = self.hub.tasks
         nodes = _Nodes(ledger, self.tenants, self.listeners)
-        pods = _Pods(ledger, self.tenants, clock, self.listeners)
-        self._reflectors: dict[str, Reflector[Any]] = {
-            "nodes": self.hub.subscribe(NODES, nodes, nodes.set_aside),
-            "pods": self.hub.subscribe(BOUND_PODS, pods, pods.set_aside),
-        }
+        self._reflectors: dict[str, Reflector[Any]] = {"nodes": self.hub.subscribe(NODES, nodes, nodes.set_aside)}
+        if not nodes_alone:
+            pods = _Pods(ledger, self.tenants, clock, self.listeners)
+            self._reflectors["pods"] = self.hub.subscribe(BOUND_PODS, pods, pods.set_aside)
         # What these tell only ranks nodes: kube-scheduler allocates. They hold nothing up, and the API may be missing.
         self._optional = {
             feed: self.hub.subscribe(feed, _Devices(ledger, feed.kind))
-            for stock in ledger.rows.stocks
+            for stock in (() if nodes_alone else ledger.rows.stocks)
             for feed in stock.feeds
         }
         self.running = False
@@ -165,7 +166,8 @@ class Mirror:
         """Begin to mirror, in the running event loop."""
         self.running = True
         self.hub.begin(NODES, "mirror nodes")
-        self.hub.begin(BOUND_PODS, "mirror pods")
+        if "pods" in self._reflectors:
+            self.hub.begin(BOUND_PODS, "mirror pods")
         self.tasks.begin("mirror devices", self._mirror_devices, needed=False)
 
     async def stop(self) -> None:

@@ -18,24 +18,28 @@ class Occupancy:
         self._holders: dict[int, int] = {}  # shares of each GPU
         self.untracked = offer.withheld_units
         self.mig: list[tuple[str, int]] = []
+        self.num_served = self.num_unserved = 0
         self.crowded = False
         """Whether the claims don't all have room, or GPUs of their own."""
 
     @property
     def left(self) -> Held:
         """Who holds what, as the arrays take it."""
-        return Held(self.held, self.untracked, self.mig)
+        return Held(self.held, self.untracked, self.mig, self.num_served, self.num_unserved)
 
-    def as_given(self, holding: Holding, uuids: tuple[str, ...]) -> Holding:
-        """A pod's whole GPUs as the kubelet really gave them, where that can be true; else what was assigned."""
+    def as_given(self, holding: Holding, uuids: tuple[str, ...]) -> Holding | None:
+        """A pod's whole GPUs as the kubelet really gave them; None where that can't be true."""
         plain = self._offer.unit is GpuUnit.WHOLE and all(part.whole for part in holding.parts)
-        if not plain or len(uuids) != holding.units or not all(uuid in self._index_of for uuid in uuids):
-            return holding
+        as_many = len(uuids) == holding.units and all(uuid in self._index_of for uuid in uuids)
+        if not (plain and as_many) or holding.unserved:
+            return None
         return Holding(holding.units, tuple(Part(self._index_of[uuid], uuid=uuid) for uuid in uuids))
 
     def add_shares(self, holding: Holding) -> None:
         """Book the parts of GPUs, and count what is of unknown index."""
         self.mig += holding.mig
+        self.num_unserved += holding.unserved
+        self.num_served += holding.units > 0 and not holding.unserved
         self.untracked += holding.units - len(holding.parts)
         for part in holding.parts:
             if self._is_whole(part):
@@ -64,6 +68,7 @@ class Occupancy:
     def settle(self) -> None:
         """See whether all have room; where they have not, the rest of the shared GPUs may be somebody's."""
         gpus = self._offer.gpus
+        self.crowded = self.crowded or (self._offer.plugin_picks and self.num_served > 0 < self.num_unserved)
         idle = sum(gpu.healthy and index not in self.held for index, gpu in enumerate(gpus))
         if self.untracked > idle * self._offer.units_per_gpu:
             self.crowded = True

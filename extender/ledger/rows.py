@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from extender.core.clusters import Cluster
 from extender.core.resources.nodes import GPU_RESOURCE, NO_GPUS, SHARED_GPU_RESOURCE, GpuUnit, NodeOffer
@@ -15,6 +15,8 @@ from extender.ledger.occupancy import Occupancy
 from extender.plugins.nodes import read_capacity, read_offer
 from extender.plugins.protocol import DevicePlugin, NodeReading
 from extender.plugins.registry import NATIVE, plugin_of, plugins
+
+_MAX_DOUBTS: Final = 8
 
 
 class NodeState(NamedTuple):
@@ -44,6 +46,8 @@ class NodeRows:
         self.stocks = tuple(stock for plugin in plugins() if (stock := plugin.stock(reading)) is not None)
         """What device plugins tell by objects of their own."""
         self._nodes: dict[str, _Node] = {}
+        self.mistaken: dict[str, list[Claim]] = {}
+        """By node: whose pods say that they have other GPUs than they were given."""
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
         self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
         self._requested_on: dict[str, tuple[int, int]] = {}  # by node; whole numbers, so that sums can't drift
@@ -78,6 +82,21 @@ class NodeRows:
         """Nodes on which more is held than they have, or the same GPU by two."""
         return len(self._crowded & self._nodes.keys())
 
+    def doubts(self, node: str) -> list[str]:
+        """What can't be true of what is told that pods of a node were given; what is assigned counts instead."""
+        if self.offer_of(node).unit is not GpuUnit.WHOLE:
+            return []
+        doubts, holder_of = [], dict[str, str]()
+        for claim in self.claims.on(node):
+            uuids = self.given.of(node, claim.pod, claim.uid) or ()
+            if uuids and claim.given is None:
+                doubts.append(f"{claim.pod} can't have {_shown(uuids)}: not as many GPUs of this node as it asks")
+            for uuid in uuids:
+                holder = holder_of.setdefault(uuid, claim.pod)
+                if holder != claim.pod:
+                    doubts.append(f"{holder} and {claim.pod} are both said to have {uuid}: both count")
+        return doubts[:_MAX_DOUBTS]
+
     def without(self, node: str, uids: Collection[str]) -> Cluster | None:
         """A node alone, as it would be if these pods were gone; None when it is not known."""
         row = self.arrays.row_of.get(node)
@@ -91,7 +110,7 @@ class NodeRows:
             occupancy = Occupancy(offer)
             occupancy.settle()
             row = arrays.set_node(node.metadata.name, offer)
-            arrays.set_held(row, *occupancy.left)
+            arrays.set_held(row, occupancy.left)
             arrays.set_capacity(row, *read_capacity(node))
             arrays.set_compute(row, *read_capacity(node))
         return arrays.snapshot()
@@ -125,6 +144,7 @@ class NodeRows:
         """A node is gone. Claims on it stay, in case it comes back."""
         if self._nodes.pop(name, None) is not None:
             self.arrays.remove_node(name)
+            self.mistaken.pop(name, None)
             self.given.forget(name)
 
     def request(self, uid: str, node: str, cpu_milli: int, memory_mib: int) -> None:
@@ -146,7 +166,11 @@ class NodeRows:
             return
         occupancy = self._occupancy(row, node)
         (self._crowded.add if occupancy.crowded else self._crowded.discard)(node)
-        self.arrays.set_held(row, *occupancy.left)
+        self.arrays.set_held(row, occupancy.left)
+        if mistaken := [claim for claim in self.claims.on(node) if claim.mistaken]:
+            self.mistaken[node] = mistaken
+        else:
+            self.mistaken.pop(node, None)
 
     def _add_requested(self, node: str, cpu_milli: int, memory_mib: int) -> None:
         cpu_before, memory_before = self._requested_on.get(node, (0, 0))
@@ -176,7 +200,8 @@ class NodeRows:
         for claim in self.claims.on(node):
             if claim.uid not in without and not (offer.unit is GpuUnit.CLAIM and self._is_stocked(claim)):
                 given = self.given.of(node, claim.pod, claim.uid)
-                holdings.append(claim.holding if given is None else occupancy.as_given(claim.holding, given))
+                claim.given = None if given is None else occupancy.as_given(claim.holding, given)
+                holdings.append(claim.held)
         if offer.unit is GpuUnit.CLAIM:
             holdings += [holding for stock in self.stocks for holding in stock.holdings_on(node)]
         for holding in holdings:
@@ -189,3 +214,7 @@ class NodeRows:
     def _is_stocked(self, claim: Claim) -> bool:
         """Whether its devices are among a stock's: those that are allocated outlive a pod, or serve several."""
         return claim.state is ClaimState.BOUND or any(stock.serves(claim.uid) for stock in self.stocks)
+
+
+def _shown(uuids: tuple[str, ...]) -> str:
+    return ", ".join(uuids)[:200]

@@ -11,6 +11,7 @@ from extender.kube.events import EventRecorder
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import counter, gauge
+from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
 from extender.scheduling.takeover import Leadership
 from extender.scheduling.waking.waker import Waker
@@ -59,6 +60,14 @@ def cluster_metrics(
         given_back,
     )
     yield counter("kerf_events_lost", "Events that could not be written.", events.num_lost)
+
+
+def correction_metrics(ledger: Ledger, corrections: Corrections) -> Iterator[Metric]:
+    """Whether pods have the GPUs that were chosen for them, where a node's agent tells."""
+    told = "Pods whose annotations were corrected because the device plugin gave them other GPUs than were chosen."
+    yield counter("kerf_assignments_corrected", told, corrections.num_corrected)
+    mistaken = "Pods that have other GPUs than their annotations say."
+    yield gauge("kerf_assignments_mistaken", mistaken, len(ledger.mistaken()))
 
 
 def task_metrics(tasks: Sequence[Tasks]) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.bookings import Booking, book, booking
+from extender.core.bookings import Booking, book, bookable, booking
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.decisions import Evaluation, Memo, choice
 from extender.core.fit.fits import enough_compute
@@ -41,12 +41,8 @@ class PlanState:
         self._cpu = view.cpu_free_milli.copy()
         self._memory = view.memory_free_mib.copy()
         self._cluster = replace(
-            cluster,
+            bookable(cluster),
             row_version=cluster.row_version.copy(),
-            gpu_free_milli=cluster.gpu_free_milli.copy(),
-            gpu_free_mib=cluster.gpu_free_mib.copy(),
-            untracked_units=cluster.untracked_units.copy(),
-            mig_free=cluster.mig_free.copy(),
             cpu_free_milli=self._cpu,
             memory_free_mib=self._memory,
         )

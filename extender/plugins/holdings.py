@@ -36,6 +36,8 @@ class Holding:
     parts: tuple[Part, ...] = ()
     mig: tuple[tuple[str, int], ...] = ()
     """MIG devices by profile."""
+    unserved: bool = False
+    """Whether the kubelet knows nothing of it: it is asked by annotation or label alone."""
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -68,7 +70,8 @@ def either(one: Holding, other: Holding) -> Holding:
         num_unknown = max(num_unknown, holding.units - len(holding.parts) - others_whole)
     profiles = {profile for profile, _ in (*one.mig, *other.mig)}
     mig = tuple((name, max(dict(one.mig).get(name, 0), dict(other.mig).get(name, 0))) for name in sorted(profiles))
-    return Holding(len(parts) + num_unknown, tuple(parts.values()), mig)
+    unserved = one.unserved or other.unserved
+    return Holding(len(parts) + num_unknown, tuple(parts.values()), mig, unserved)
 
 
 def _key(part: Part) -> int | str:

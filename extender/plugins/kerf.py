@@ -3,7 +3,7 @@
 They count on nodes of every device plugin.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Final
 
@@ -28,7 +28,7 @@ from extender.plugins.holdings import Part
 from extender.plugins.protocol import NodeReading, UnreadableError
 
 GPUS: Final = "kerf.dev/gpus"
-"""A node's GPUs, as a JSON list of `_AnnotatedGpu`."""
+"""A node's GPUs, as a JSON list of `AnnotatedGpu`."""
 GIVEN: Final = "kerf.dev/given-gpus"
 """What a node's kubelet really gave, which beats what was assigned: a JSON object of GPU UUIDs by the pod's UID,
 `{"d5b1...": ["GPU-..."]}`; a pod that is not named keeps what it was assigned. `namespace/name` instead of the UID is
@@ -60,7 +60,9 @@ _Group = Annotated[int, msgspec.Meta(ge=-1, le=2**15)]
 # Nodes
 
 
-class _AnnotatedGpu(msgspec.Struct, forbid_unknown_fields=False):
+class AnnotatedGpu(msgspec.Struct, forbid_unknown_fields=False):
+    """One GPU of a node, as an annotation describes it."""
+
     index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_GPUS_PER_NODE)]
     uuid: Annotated[str, msgspec.Meta(max_length=_MAX_UUID_CHARS)] = ""
     model: Annotated[str, msgspec.Meta(max_length=256)] = ""
@@ -70,7 +72,7 @@ class _AnnotatedGpu(msgspec.Struct, forbid_unknown_fields=False):
     link: _Group = -1
 
 
-_gpus_decoder: Final = msgspec.json.Decoder(list[_AnnotatedGpu])
+_gpus_decoder: Final = msgspec.json.Decoder(list[AnnotatedGpu])
 _given_decoder: Final = msgspec.json.Decoder(dict[str, list[str]])
 
 Given = dict[str, tuple[str, ...]]
@@ -83,14 +85,19 @@ def read_gpus(text: str, reading: NodeReading) -> tuple[Gpu, ...]:
         listed = _gpus_decoder.decode(bounded(text))
     except (msgspec.DecodeError, UnicodeError, RecursionError, UnreadableError) as error:
         raise UnreadableError(f"{GPUS}: {str(error)[:200]}") from None
+    return described(listed, reading, GPUS)
+
+
+def described(listed: Sequence[AnnotatedGpu], reading: NodeReading, key: str) -> tuple[Gpu, ...]:
+    """The GPUs that an annotation lists, by index. Raises UnreadableError."""
     gpus = {gpu.index: _described(gpu, reading) for gpu in listed}
     uuids = [gpu.uuid for gpu in listed if gpu.uuid]
     if len(gpus) < len(listed) or len(set(uuids)) < len(uuids):
-        raise UnreadableError(f"{GPUS}: names a GPU twice")
+        raise UnreadableError(f"{key}: names a GPU twice")
     return by_index(gpus)
 
 
-def _described(gpu: _AnnotatedGpu, reading: NodeReading) -> Gpu:
+def _described(gpu: AnnotatedGpu, reading: NodeReading) -> Gpu:
     model = describe_model(gpu.model, reading.aliases) if gpu.model else UNKNOWN_MODEL
     memory_mib = gpu.memory_mib or PRODUCT_MEMORY_MIB.get(model.name, 0)
     return Gpu(model, nominal_mib(memory_mib, reading.memory_tolerance_frac), gpu.uuid, gpu.healthy, gpu.numa, gpu.link)
@@ -108,7 +115,7 @@ def merged(gpus: tuple[Gpu, ...], offer: NodeOffer, allocatable: Mapping[str, ob
     by_plugin = offer.gpus or GPU_RESOURCE in allocatable or SHARED_GPU_RESOURCE in allocatable
     if by_plugin:
         units = min(offer.allocatable_units, units)
-    return NodeOffer(gpus, unit, offer.units_per_gpu, units, offer.mig, offer.warnings)
+    return NodeOffer(gpus, unit, offer.units_per_gpu, units, offer.mig, offer.warnings, offer.plugin_picks)
 
 
 def _as_registered(gpu: Gpu, registered: Gpu | None) -> Gpu:

@@ -1,8 +1,9 @@
 """What a node offers, from whoever says so.
 
 Kerf's own annotation knows most and is asked first, then the node's device plugin, then what the kubelet offers with
-the labels of GPU Feature Discovery. A source that is there and can't be read makes the node offer nothing, until it
-can: a GPU that it calls broken or taken must not be given away.
+the labels of GPU Feature Discovery and what Kerf's agent on the node reports. A source that is there and can't be
+read, but for the agent, makes the node offer nothing until it can: a GPU that it calls broken or taken must not be
+given away.
 """
 
 from dataclasses import replace
@@ -12,6 +13,7 @@ from extender.core.resources.nodes import NodeOffer, read_node
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.kube import objects
 from extender.plugins.kerf import GPUS, merged, read_gpus
+from extender.plugins.node_reports import with_report
 from extender.plugins.protocol import NodeReading, UnreadableError
 from extender.plugins.registry import plugin_of
 
@@ -28,8 +30,11 @@ def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
     try:
         own = plugin_of(node).offer(node, reading)
         offer = kubelet if own is None else replace(own, mig=own.mig or kubelet.mig)
-        text = (node.metadata.annotations or {}).get(GPUS)
-        return offer if text is None else merged(read_gpus(text, reading), offer, allocatable)
+        annotations = node.metadata.annotations or {}
+        text = annotations.get(GPUS)
+        if text is not None:
+            return merged(read_gpus(text, reading), offer, allocatable)
+        return with_report(offer, annotations, reading) if own is None else offer
     except UnreadableError as error:
         warnings = (*kubelet.warnings, f"{error}; the node offers no GPUs until it can be read")
         return replace(kubelet, allocatable_units=0, mig=(), warnings=warnings)

@@ -125,12 +125,14 @@ def read_holding(pod: objects.Pod, plugin: DevicePlugin = NATIVE) -> tuple[Holdi
     if units and gpus and len(gpus) != units:
         # Written by somebody else: the number is certain, the indices are not.
         gpus, fault = (), fault or f"{ASSIGNED_GPUS}: names {len(gpus)} GPUs, while the pod asks for {units}"
+    unserved = gpu_request is not None and gpu_request.unit is AskedUnit.WHOLE
     if gpu_request and gpu_request.unit is AskedUnit.GPU and not plugin.parts:
         gpu_request = None  # the kubelet gives whole GPUs
     try:
-        return Holding(units or len(gpus), assigned_parts(annotations, gpus, gpu_request)), fault
+        parts = assigned_parts(annotations, gpus, gpu_request)
     except UnreadableError as error:
-        return Holding(units or len(gpus), tuple(Part(gpu) for gpu in gpus)), fault or str(error)
+        parts, fault = tuple(Part(gpu) for gpu in gpus), fault or str(error)
+    return Holding(units or len(gpus), parts, unserved=unserved), fault
 
 
 _GENERATED_SUFFIX: Final = re.compile(r"-[0-9a-z]*[0-9][0-9a-z]*$")

@@ -82,6 +82,8 @@ class Assignment:
     request: str
     """The request in words."""
     policy: str
+    unserved: bool
+    """Whether it is asked by annotation or label alone: no device plugin gives the container its GPUs."""
     num_fit: int
     """Nodes with room for it, this one among them."""
     num_nodes: int
@@ -100,7 +102,7 @@ class Assignment:
         uuids = self.uuids or ("",) * len(self.gpus)
         mib_each = self.mib_each or (0,) * len(self.gpus)
         parts = (Part(gpu, self.milli, mib, uuid) for gpu, mib, uuid in zip(self.gpus, mib_each, uuids, strict=True))
-        return Holding(self.units, tuple(parts))
+        return Holding(self.units, tuple(parts), unserved=self.unserved)
 
     @property
     def mib(self) -> int:
@@ -184,6 +186,7 @@ class Placement:
             models=",".join(sorted(models - {""})),
             request=str(decision.request),
             policy=decision.policy,
+            unserved=decision.request.unit is AskedUnit.WHOLE,
             num_fit=int(np.count_nonzero(decision.evaluation.fits)),
             num_nodes=len(decision.rows),
         )

@@ -13,7 +13,9 @@ from extender.kube.leadership.leases import FollowedLease, HeldLease, LeaseName,
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.scheduling.binding.binder import Binder
+from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
+from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.takeover import Leadership, epoch_key
@@ -43,12 +45,22 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         model_aliases=settings.models.aliases,
     )
-    page_size = settings.cluster.page_size
-    mirror = Mirror(transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=page_size)
+    page_size, alone = settings.cluster.page_size, settings.webhook.alone
+    mirror = Mirror(
+        transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=page_size, nodes_alone=alone
+    )
     election = _election(settings.leader_election, transport, clock)
     fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)
     leadership = Leadership(transport, election, fence, mirror, clock, key=key, page_size=page_size)
     return Foundation(transport, clock, ledger, mirror, EventRecorder(transport, clock), fence, leadership)
+
+
+def build_label(settings: Settings, base: Foundation) -> LeaderLabel | None:
+    """What leads callers to the leader, where a Service has to be told."""
+    election = settings.leader_election
+    if election.mode is not ElectionMode.OWN or not election.pod:
+        return None
+    return LeaderLabel(base.transport, base.fence, election.pod, election.lease_name)
 
 
 def build_waker(
@@ -74,6 +86,11 @@ def build_binder(base: Foundation, placer: Placer, waker: Waker, queue: QueueRul
     """What binds pods."""
     notes = lambda uid: waker.skips.notes(uid) | queue.notes(uid)  # noqa: E731 - one expression
     return Binder(base.transport, base.ledger, placer, base.events, base.clock, base.fence, time.time, notes)
+
+
+def build_corrections(base: Foundation) -> Corrections:
+    """What corrects pods that were given other GPUs."""
+    return Corrections(base.transport, base.ledger, base.events, base.fence)
 
 
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:

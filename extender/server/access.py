@@ -66,9 +66,9 @@ class Guard:
             return
         client, refusal = self._judged(scope)
         if wait_s := self._rates.wait_s(client):
-            refusal = too_many("access.calls_per_s", wait_s)
+            refusal = too_many("setting access.calls_per_s", wait_s)
         elif refusal is None and not self._rates.begin(client):
-            refusal = too_many("access.calls_at_once", 1.0)
+            refusal = too_many("setting access.calls_at_once", 1.0)
         if refusal is not None:
             await refuse(refusal, send)
             return
@@ -148,12 +148,10 @@ def client_of(scope: Scope) -> str:
     return _network(_address(scope))
 
 
-def too_many(setting: str, wait_s: float) -> Refusal:
-    """An answer to who calls too often."""
+def too_many(limit: str, wait_s: float) -> Refusal:
+    """An answer to who calls too often; `limit` names what is exceeded."""
     wait = math.ceil(wait_s)
-    return Refusal(
-        429, f"too many requests: try again in {wait} s (setting {setting})", ((b"retry-after", b"%d" % wait),)
-    )
+    return Refusal(429, f"too many requests: try again in {wait} s ({limit})", ((b"retry-after", b"%d" % wait),))
 
 
 def _address(scope: Scope) -> Address | None:

@@ -7,17 +7,21 @@ import ipaddress
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.config import STARTUP_FAILURE
 
 from extender.server.certificates import CertificateFiles, Certificates
 from extender.server.connection_limits import Doors, Limits
 from extender.server.handshakes import Accepted
 from extender.server.http import Protocol
+from extender.server.read_only import ReadOnly
 from extender.server.tokens import Tokens
 from extender.settings.access import OpenTo
 from extender.settings.leader_election import ElectionMode
@@ -27,11 +31,14 @@ from extender.settings.tree import Settings
 logger = logging.getLogger(__name__)
 
 _GRACE_S = 30
+_HAND_OVER_S = 1.5
+"""For which a leader that has let go answers still: another one has found that out, and callers have found that one."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Of glibc's mallopt."""
 _LARGE_BYTES = 2 * 2**20
 """More than the arrays of a request on thousands of nodes, less than a page of a list."""
 _GC_THRESHOLDS = (50_000, 20, 50)
+_READ_ONLY_CONNECTIONS, _READ_ONLY_CONNECTIONS_EACH = 64, 16
 
 
 def keep_what_is_there() -> None:
@@ -42,30 +49,51 @@ def keep_what_is_there() -> None:
 
 
 class DrainingServer(uvicorn.Server):
-    """On SIGTERM: not ready at once, closed after the drain time, ended when the last request is answered."""
+    """On SIGTERM: not ready at once, closed after the drain time, ended when the last request is answered.
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float) -> None:
+    A leader among several replicas lets another lead before it closes, so that there is always somebody who answers.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, settings: ServerSettings) -> None:
         super().__init__(config)
         self._app = app
-        self._drain_s = drain_s
+        self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._leaving: asyncio.Task[None] | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         # The app's lifespan is entered here and not by uvicorn, so that what fails in it is raised to the caller.
         self._loop = asyncio.get_running_loop()
         async with self._app.router.lifespan_context(self._app):
+            if self._app.state.service.certified is not None:
+                await self._app.state.service.certified()
+            self.config.http = _protocols(self._settings)  # type: ignore[assignment]
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         keep_what_is_there()
         await super().startup(sockets)
+        if self._settings.metrics_port is not None:
+            await self._open_read_only(self._settings.metrics_host, self._settings.metrics_port)
         self._log_addresses()
 
+    async def _open_read_only(self, host: str, port: int) -> None:
+        """Once the other port is open: who is told that all is well may call that one."""
+        config = _config(ReadOnly(self._app), self._settings, http=Protocol)
+        config.load()
+        limits = Limits(self._settings.request_s, 30.0, _READ_ONLY_CONNECTIONS, _READ_ONLY_CONNECTIONS_EACH)
+        made = partial(Protocol, config=config, server_state=self.server_state, app_state={}, doors=Doors(limits))
+        try:
+            self.servers.append(await asyncio.get_running_loop().create_server(made, host, port))
+        except OSError as error:
+            logger.error("%s", error)
+            sys.exit(STARTUP_FAILURE)
+
     def _log_addresses(self) -> None:
-        for server in self.servers:
+        for server, what in zip(self.servers, ("", " for probes and metrics"), strict=False):
             for listener in server.sockets:
                 host, port = listener.getsockname()[:2]
-                logger.info("listening on %s port %d", host, port)
+                logger.info("listening on %s port %d%s", host, port, what)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by uvicorn on SIGINT and SIGTERM; a second signal ends at once."""
@@ -74,11 +102,18 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = self.force_exit = True
             return
         service.draining = True
-        wait_s = self._drain_s if sig == signal.SIGTERM else 0.0
+        wait_s = self._settings.drain_s if sig == signal.SIGTERM else 0.0
         self._loop.call_soon_threadsafe(self._loop.call_later, wait_s, self._begin_exit)
 
     def _begin_exit(self) -> None:
-        self.should_exit = True
+        self._leaving = asyncio.create_task(self._leave(), name="leaving")
+
+    async def _leave(self) -> None:
+        try:
+            if await self._app.state.service.hand_over():
+                await asyncio.sleep(_HAND_OVER_S)
+        finally:
+            self.should_exit = True
 
 
 def run(app: FastAPI, settings: Settings) -> None:
@@ -91,22 +126,24 @@ def run(app: FastAPI, settings: Settings) -> None:
         Tokens(settings.access.token_file).load()
     for risk in _risks(settings):
         logger.warning(risk)
-    config = uvicorn.Config(
+    server = settings.server
+    DrainingServer(_config(app, server, host=server.host, port=server.port), app, server).run()
+
+
+def _config(app: Any, settings: ServerSettings, **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
-        host=settings.server.host,
-        port=settings.server.port,
         loop="uvloop",
-        http=_protocols(settings.server),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         access_log=False,
         proxy_headers=False,
         log_config=None,
-        timeout_keep_alive=settings.server.keep_alive_s,
+        timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
+        **more,
     )
-    DrainingServer(config, app, settings.server.drain_s).run()
 
 
 def _return_memory() -> None:

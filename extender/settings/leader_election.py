@@ -32,6 +32,9 @@ class LeaderElectionSettings(Section):
     """Mode own: prefix of the holder's name in the Lease; "_" and a random suffix are added. Mode scheduler: the holder
     to recognise as the kube-scheduler beside Kerf, alone or followed by "_" and more. Empty: the host name, which
     containers of a pod share and kube-scheduler puts first."""
+    pod: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9.]*/[a-z0-9][-a-z0-9.]*)?$")
+    """Mode own: NAMESPACE/NAME of the pod that Kerf runs in. While it leads, that pod has the label `kerf.dev/leads`
+    with the Lease's name, by which a Service finds the leader; empty: no label."""
     duration_s: int = Field(default=2, ge=1)
     """Mode own: another replica takes over after this many seconds without a renewal."""
     renew_deadline_s: float = Field(default=1.5, gt=0)

@@ -1,4 +1,4 @@
-"""Where Kerf listens."""
+"""Where Kerf listens, and by which certificates where it makes them itself."""
 
 from pathlib import Path
 from typing import Self
@@ -15,6 +15,11 @@ class ServerSettings(Section):
     """Address to listen on. Loopback by default, because anyone who reaches /bind can bind pods."""
     port: int = Field(default=8888, ge=0, le=65535)
     """Port; 0 picks a free one."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """A second port, over HTTP, with /metrics, /healthz, /readyz and /syncz and nothing else, for the kubelet and
+    Prometheus where Kerf listens on loopback or by TLS; 0 picks a free one, empty: none."""
+    metrics_host: str = "127.0.0.1"
+    """Address of that port. The chart gives it the pod's address."""
     keep_alive_s: int = Field(default=120, ge=1)
     """How long idle connections stay open, in seconds. Longer than kube-scheduler's 90 s, because it does not retry a
     POST on a closed connection."""
@@ -42,4 +47,27 @@ class ServerSettings(Section):
             raise ValueError("tls_cert_file and tls_key_file go together")
         if self.tls_client_ca_file is not None and self.tls_cert_file is None:
             raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file")
+        return self
+
+
+class CertificateSettings(Section):
+    """Certificates that Kerf makes and renews itself, and shares among its replicas by a Secret: see
+    docs/guides/install.md."""
+
+    secret: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9.]*/[a-z0-9][-a-z0-9.]*)?$")
+    """NAMESPACE/NAME of the Secret. The files of server.tls_cert_file, server.tls_key_file and
+    server.tls_client_ca_file are then written by Kerf; empty: they are given."""
+    hosts: list[str] = []
+    """Host names and IP addresses that the server's certificate is for."""
+    client: str = ""
+    """Name in a client certificate that is made as well, such as kube-scheduler; empty: none."""
+    webhooks: list[str] = []
+    """MutatingWebhookConfigurations by which the API server calls this Kerf: their caBundle is kept."""
+    valid_days: float = Field(default=90.0, gt=0)
+    """For how long the server's certificate is valid. It is renewed when a third of that is left."""
+
+    @model_validator(mode="after")
+    def _for_somebody(self) -> Self:
+        if self.secret and not self.hosts:
+            raise ValueError("secret needs hosts: by which names Kerf is called")
         return self

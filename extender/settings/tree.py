@@ -12,7 +12,7 @@ from extender.settings.operation import LogSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import QueueSettings
 from extender.settings.ranking import RankSettings
-from extender.settings.server import ServerSettings
+from extender.settings.server import CertificateSettings, ServerSettings
 from extender.settings.telemetry import TelemetrySettings
 from extender.settings.webhook import WebhookSettings
 
@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    certificates: CertificateSettings = CertificateSettings()
     access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()

@@ -19,8 +19,14 @@ class WebhookSettings(Section):
     """Admission webhooks: `/mutate`, for pods that request GPUs only by annotation or label, and the queue's
     `/gate`."""
 
+    alone: bool = False
+    """Whether webhooks are all that this process serves, besides probes and metrics: it then watches nodes and nothing
+    else, and neither reads telemetry nor ranks. For leader_election.mode `never`."""
     devices: Devices = Devices.AUTO
     """What identifies GPUs to containers: `uuids`, `indices`, or `auto`: UUIDs if every known GPU has one."""
+    resource: bool = True
+    """Whether pods that ask for a number of whole GPUs are made to request `nvidia.com/gpu`, where nodes have NVIDIA's
+    device plugin: it then counts them, and gives them their GPUs."""
     max_body_mib: int = Field(default=4, ge=1)
     """Larger request bodies are rejected, in MiB. The API server accepts pods of up to 3 MiB."""
     calls_per_s: float = Field(default=500.0, ge=0)

@@ -27,6 +27,13 @@ UUIDS = "metadata.annotations['kerf.dev/assigned-uuids']"
 VOID = {"name": NAME, "value": "void"}
 
 
+@pytest.fixture
+def kerf() -> Iterator[Kerf]:
+    """A cluster in which nothing is requested of a device plugin."""
+    with running(webhook__resource=False) as kerf:
+        yield kerf
+
+
 def assigned(field: str = INDICES) -> Manifest:
     return {"name": NAME, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
 
@@ -80,6 +87,8 @@ def patched(manifest: Manifest, response: Manifest) -> Manifest:
                 holder[last] = operation["value"]
             case "replace", list():
                 holder[int(last)] = operation["value"]
+            case "remove", list():
+                del holder[int(last)]
             case _:
                 raise AssertionError(operation)
     return result
@@ -201,12 +210,79 @@ def uuid_node(name: str) -> Manifest:
     ],
 )
 def test_uuids_where_they_are_known(nodes: list[Manifest], devices: str, field: str) -> None:
-    with running(nodes, webhook__devices=devices) as kerf:
+    with running(nodes, webhook__devices=devices, webhook__resource=False) as kerf:
         assert env_of(mutated(kerf, asking({"name": "a"}))) == {"a": [assigned(field)]}
         # What a replica with another view has injected stays.
         for other in (INDICES, UUIDS):
             stored = {"name": "a", "env": [assigned(other)], "resources": {"limits": MARKED}}
             assert "patch" not in respond(kerf, review(asking(stored)))
+
+
+# Requested of the device plugin
+
+
+@pytest.fixture
+def native() -> Iterator[Kerf]:
+    """A node of NVIDIA's plugin, and one without any."""
+    with running([node("a", 2), node("cpu")]) as kerf:
+        yield kerf
+
+
+def test_a_number_of_whole_gpus_is_requested_of_the_plugin(native: Kerf) -> None:
+    manifest = asking({"name": "a"}, {"name": "b"}, initContainers=[{"name": "i"}])
+    stored = mutated(native, manifest)
+    assert limits_of(stored) == [{"nvidia.com/gpu": "2"}, None]
+    assert env_of(stored) == {"a": None, "b": [VOID]}, "the plugin says which they are"
+    (warning,) = warnings(respond(native, review(manifest)))
+    assert warning == "kerf: the GPUs are container a's alone; kerf.dev/gpu-containers names another"
+
+
+def test_the_container_that_the_pod_names_requests_them(native: Kerf) -> None:
+    limits = {"cpu": "1"}
+    named = asking(
+        {"name": "a"}, {"name": "b", "resources": {"limits": limits}}, annotations={"kerf.dev/gpu-containers": "b"}
+    )
+    assert limits_of(mutated(native, named)) == [None, {"cpu": "1", "nvidia.com/gpu": "2"}]
+
+
+def test_the_label_of_another_system_and_a_size_are_requested_as_well(native: Kerf) -> None:
+    by_label = pod("p", labels={"genius/gpu-number": "1"})
+    by_size = pod("p", annotations={"kerf.dev/gpu-memory-each": "40Gi"})
+    for manifest in (by_label, by_size):
+        assert limits_of(mutated(native, manifest)) == [{"nvidia.com/gpu": "1"}]
+
+
+def test_what_a_container_would_rather_see_is_left_to_the_plugin(native: Kerf) -> None:
+    own = [{"name": NAME, "value": "all"}, {"name": "X", "value": "x"}, {"name": NAME, "value": "0"}]
+    manifest = asking({"name": "a", "env": own})
+    assert env_of(mutated(native, manifest)) == {"a": [{"name": "X", "value": "x"}]}
+    (warning,) = warnings(respond(native, review(manifest)))
+    assert warning == f"kerf: {NAME} of container a is left to the device plugin"
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({"kerf.dev/gpu-share": "500"}, id="a share"),
+        pytest.param({"kerf.dev/gpu-memory-total": "80Gi"}, id="as many as it takes"),
+    ],
+)
+def test_what_no_number_of_gpus_says_is_told_by_the_assignment(native: Kerf, annotations: dict[str, str]) -> None:
+    stored = mutated(native, pod("p", annotations=annotations))
+    assert (env_of(stored), limits_of(stored)) == ({"c": [assigned()]}, [MARKED])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "settings"),
+    [
+        pytest.param([uuid_node("a"), node("cpu")], {"webhook__resource": False}, id="as set"),
+        pytest.param([node("cpu")], {}, id="no such plugin"),
+        pytest.param([node("time-sliced", shared=4)], {}, id="time slices"),
+    ],
+)
+def test_without_nvidias_plugin_nothing_is_requested_of_it(nodes: list[Manifest], settings: dict[str, Any]) -> None:
+    with running(nodes, **settings) as kerf:
+        assert limits_of(mutated(kerf, asking({"name": "a"}))) == [MARKED]
 
 
 # What is left alone
@@ -296,7 +372,7 @@ def test_warnings_are_few_and_short(kerf: Kerf) -> None:
 @pytest.fixture(scope="module")
 def service() -> Iterator[Kerf]:
     """One service for all examples."""
-    with running(bodies.CLUSTER) as kerf:
+    with running(bodies.CLUSTER, webhook__resource=False) as kerf:
         yield kerf
 
 

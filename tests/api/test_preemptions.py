@@ -345,12 +345,20 @@ def sharer(name: str, on: str, gpu: int, milli: int, **options: Any) -> Manifest
 def test_a_gpu_is_free_when_all_who_share_it_go() -> None:
     sharers = [sharer("s0", "t4-0", 0, 300), sharer("s1", "t4-0", 0, 600), sharer("s2", "t4-0", 1, 100)]
     with running([*bodies.CLUSTER, *sharers]) as kerf:
-        asking = pod("urgent", 1, priority=9)
+        asking = pod("urgent", annotations={"kerf.dev/gpu-count": "1"}, priority=9)
         assert kerf.preempt(asking, {"t4-0": uids("s0", "s2")}) == {"t4-0": uids("s2")}
         assert kerf.preempt(asking, {"t4-0": uids("s0")}) == {}
         assert kerf.preempt(asking, {"t4-0": uids("s0", "s1")}) == {"t4-0": uids("s0", "s1")}
         half = pod("half", annotations={"kerf.dev/gpu-share": "500"}, priority=9)
         assert kerf.preempt(half, {"t4-0": uids("s0", "s1")})["t4-0"] == uids("s0", "s1")  # there is room on GPU 1
+
+
+def test_a_pod_of_the_plugin_needs_a_node_without_pods_that_it_does_not_know() -> None:
+    sharers = [sharer("s0", "t4-0", 0, 300), sharer("s1", "t4-0", 1, 600)]
+    with running([*bodies.CLUSTER, *sharers]) as kerf:
+        asking = pod("urgent", 1, priority=9)
+        assert kerf.preempt(asking, {"t4-0": uids("s0")}) == {}
+        assert kerf.preempt(asking, {"t4-0": uids("s0", "s1")}) == {"t4-0": uids("s0", "s1")}
 
 
 def test_shares_lose_their_part_of_a_gpu() -> None:

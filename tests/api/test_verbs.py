@@ -266,8 +266,9 @@ FREES_UP, STAYS = "FailedNodes", "FailedAndUnresolvableNodes"
             {TOTAL: "100Gi"},
             "a100-0",
             FREES_UP,
-            "needs GPUs with 100 GiB in total, best here: 80 GiB free",
-            id="memory total busy",
+            "needs GPUs with 100 GiB in total, pods here have theirs by nvidia.com/gpu, "
+            "and the device plugin would give them the same GPUs",
+            id="beside pods that the plugin serves",
         ),
         pytest.param(
             2,

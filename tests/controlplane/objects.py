@@ -1,5 +1,6 @@
 """Nodes and pods as plain dicts, as kubectl would send them."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,13 @@ def gpu_node(
     }
     resources = {"nvidia.com/gpu": str(gpus)} | dict(allocatable or {})
     return cpu_node(name, cpu, memory, discovered | dict(labels or {}), resources)
+
+
+def steered(node: Object) -> Object:
+    """A node of NVIDIA's plugin that hands out what Kerf has chosen, as the node's agent says."""
+    report = json.dumps({"version": 1, "steers": ["nvidia.com/gpu"]})
+    node["metadata"].setdefault("annotations", {})["kerf.dev/node-report"] = report
+    return node
 
 
 def cpu_node(

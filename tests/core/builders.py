@@ -12,7 +12,7 @@ from extender.core.resources.gpu_models import ModelPattern, describe_model
 from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
 from extender.core.resources.requests import GpuRequest
 from extender.kube.patterns import compile_pattern
-from extender.ledger.arrays import ClusterArrays
+from extender.ledger.arrays import ClusterArrays, Held
 
 ALIASES: Mapping[str, Iterable[str]] = {}
 
@@ -27,6 +27,8 @@ class NodeState:
     """(milli, MiB) of GPUs that are shared."""
     untracked: int = 0
     """Units of unknown index that somebody holds, the withheld ones not counted."""
+    num_served: int = 0
+    num_unserved: int = 0
 
     @property
     def all_untracked(self) -> int:
@@ -52,6 +54,9 @@ def node(
     numas: Sequence[int] = (),
     uuids: Sequence[str] = (),
     mig: Mapping[str, int] | None = None,
+    picks: bool = False,
+    served: int = 0,
+    unserved: int = 0,
 ) -> NodeState:
     """A node of GPUs given as (product, MiB)."""
     count = len(gpus)
@@ -64,7 +69,8 @@ def node(
     if not gpus:
         return NodeState(NodeOffer(mig=profiles))
     units = sum(gpu.healthy for gpu in described) * units_per_gpu - withheld
-    return NodeState(NodeOffer(described, unit, units_per_gpu, units, profiles), frozenset(held), used or {}, untracked)
+    offer = NodeOffer(described, unit, units_per_gpu, units, profiles, plugin_picks=picks)
+    return NodeState(offer, frozenset(held), used or {}, untracked, served, unserved)
 
 
 def wholly(offer: NodeOffer, held: Iterable[int]) -> dict[int, tuple[int, int]]:
@@ -77,7 +83,8 @@ def arrays_of(nodes: Mapping[str, NodeState]) -> ClusterArrays:
     arrays = ClusterArrays()
     for name, state in nodes.items():
         row = arrays.set_node(name, state.offer)
-        arrays.set_held(row, wholly(state.offer, state.held) | dict(state.used), state.all_untracked)
+        gpus = wholly(state.offer, state.held) | dict(state.used)
+        arrays.set_held(row, Held(gpus, state.all_untracked, (), state.num_served, state.num_unserved))
     return arrays
 
 

@@ -23,6 +23,7 @@ from extender.core.fit.reasons import Reason
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import NO_GPUS, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.ledger.arrays import Held
 from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of, node, pattern, wholly
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
@@ -232,7 +233,9 @@ def test_what_is_remembered_is_what_evaluate_gives(changes: list[tuple], max_cla
             else:
                 row = arrays.row_of[values[0]]
                 held = {index for index in values[1] if index < len(arrays.offer(row).gpus)}
-                arrays.set_held(row, wholly(arrays.offer(row), held), arrays.offer(row).withheld_units + values[2])
+                arrays.set_held(
+                    row, Held(wholly(arrays.offer(row), held), arrays.offer(row).withheld_units + values[2])
+                )
 
 
 def test_what_is_taken_from_a_memo_is_a_copy() -> None:
@@ -240,6 +243,6 @@ def test_what_is_taken_from_a_memo_is_a_copy() -> None:
     memo = Memo()
     cluster = arrays.snapshot()
     decision = decide(cluster, ONE, BEST_FIT, all_rows(cluster), memo)
-    arrays.set_held(0, wholly(arrays.offer(0), [0]), 0)
+    arrays.set_held(0, Held(wholly(arrays.offer(0), [0]), 0))
     memo.evaluate(arrays.snapshot(), ONE, BEST_FIT)
     assert decision.evaluation.fits.tolist() == [True, True]

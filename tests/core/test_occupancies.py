@@ -14,6 +14,7 @@ from extender.core.occupancies import Counting, ObservedRules, counting_observed
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import GpuRequest
+from extender.ledger.arrays import Held
 from tests.core.builders import NodeState, all_rows, arrays_of, node, wholly
 from tests.core.observing import observe, observed_cluster
 
@@ -84,9 +85,9 @@ def test_faulty_gpus_are_given_to_nobody() -> None:
 def test_a_gpu_given_back_is_free_before_its_next_sample() -> None:
     state = node(A100)
     arrays = arrays_of({"a": state})
-    arrays.set_held(0, wholly(state.offer, [0]), 0)
+    arrays.set_held(0, Held(wholly(state.offer, [0]), 0))
     observe(arrays, {"a": used(39000)}, now=1000)
-    arrays.set_held(0, {}, 0)
+    arrays.set_held(0, Held({}, 0))
     assert evaluated(arrays.snapshot(), ONE).reason.tolist() == [Reason.FITS]
     # What a newer sample tells belongs to someone else.
     cluster = observe(arrays, {"a": used(39000)}, now=1030)
@@ -107,7 +108,7 @@ def test_rows_that_did_not_change_are_carried_over(rules: ObservedRules) -> None
     for step in range(200):
         row = int(rng.integers(12))
         if rng.random() < 0.5:
-            arrays.set_held(row, wholly(state.offer, range(int(rng.integers(3)))), int(rng.integers(2)))
+            arrays.set_held(row, Held(wholly(state.offer, range(int(rng.integers(3)))), int(rng.integers(2))))
             cluster = arrays.snapshot()
         else:
             xid = rng.choice([0, 79], 2, p=[0.9, 0.1]).tolist()

@@ -41,13 +41,15 @@ class KerfProcess:
         """
         self.port = port or free_port()
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
-        self._tls = ssl.create_default_context(cafile=str(certificate)) if certificate else None
+        self._tls: ssl.SSLContext | None = None
         environment = ({} if "--config" in arguments else {"KERF_MODEL__MODE": "off"}) | dict(env or {})
         self.process = start_kerf(
             plane, name, self.url, *arguments, env=environment, credentials=not env, module=module
         )
         self.log = self.process.log
         self.process.wait_ready(lambda: answers(self.url + ready_path, certificate))
+        if certificate is not None:  # which Kerf may have made itself, meanwhile
+            self._tls = ssl.create_default_context(cafile=str(certificate))
 
     def get(self, path: str) -> Any:
         """JSON, or text where it is none."""

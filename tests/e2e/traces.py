@@ -9,7 +9,7 @@ from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.fragmentation.fragments import Mix, TypicalPod, mix_of
 from extender.core.policies.policy import Expected
 from model.workloads.workloads import Workload
-from tests.controlplane.objects import gpu_node, pod
+from tests.controlplane.objects import gpu_node, pod, steered
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 
@@ -59,8 +59,9 @@ def offered(
     return Offered(
         workload,
         [
-            gpu_node(name, size[2], "Tesla-T4", 15360, str(size[0]), f"{size[1]}Gi", allocatable={"pods": "250"})
-            for name, size in zip(names, sizes, strict=True)
+            # Steered, so that shares and whole GPUs may be side by side as in the simulator.
+            steered(gpu_node(name, row[2], "Tesla-T4", 15360, str(row[0]), f"{row[1]}Gi", allocatable={"pods": "250"}))
+            for name, row in zip(names, sizes, strict=True)
         ],
         [_pod(f"pod-{p:05d}", usable[c]) for p, c in enumerate(classes.tolist())],
     )

@@ -54,8 +54,10 @@ class Helm:
             self._environment["KUBECONFIG"] = str(kubeconfig)
 
     def __call__(self, *arguments: str) -> str:
-        """What `helm ...` prints. Raises HelmError."""
-        return run([self._path, *arguments], **self._environment)
+        """What `helm ...` prints; of the chart with the image `kerf`, unless another is named. Raises HelmError."""
+        named = str(CHART) not in arguments or any("image.repository=" in argument for argument in arguments)
+        image = () if named or arguments[0] == "lint" else ("--set", "image.repository=kerf")
+        return run([self._path, *arguments, *image], **self._environment)
 
     def render(self, *values: str, release: str = "kerf", namespace: str = "kube-system") -> list[dict[str, Any]]:
         """The objects that the chart makes of some values, each `key=value`. Raises HelmError."""
@@ -81,6 +83,10 @@ MATRIX = [
     ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
     ("access.tokensSecret=readers", "dashboard.enabled=true"),
     ("model.volume.configMap.name=rank", "config.model.mode=canary"),
+    ("agent.enabled=true", "agent.runtimeClassName=nvidia", "agent.extraArgs[0]=--log-level=debug"),
+    ("agent.enabled=true", "agent.steer=false", "mode=service"),
+    ("queue.enabled=true",),
+    ("queue.enabled=true", "replicas=2", "mode=service", "inject.enabled=true"),
     ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),
     ("config.decisions.policy=spread", "config.server.port=8888", "env[0].name=KERF_LOG__FORMAT", "env[0].value=json"),
 ]

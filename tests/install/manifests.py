@@ -1,19 +1,23 @@
-"""Writes the plain manifests from the chart: `make manifests`."""
+"""Writes the plain manifests from the chart, and what the chart carries that is made: `make manifests`."""
 
+import json
+import re
 import tempfile
 from pathlib import Path
 
+from extender.settings.schema import settings_schema
 from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm
 
 MANIFESTS = CHART.parents[1]
+SCHEMA = CHART / "values.schema.json"
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 """What the chart looks for in the cluster: served by default since 1.36."""
 
 _INSTALL = """\
 # A second kube-scheduler with Kerf as its sidecar, all in one file: kubectl apply -f manifests/install.yaml
-# Pods with `schedulerName: kerf-scheduler` are placed by it; see manifests/samples/. Pods created with the gate
-# kerf.dev/queue wait in its queue; manifests/webhook.yaml and manifests/queue/webhook.yaml add it for those who opt in.
+# Pods with `schedulerName: kerf-scheduler` are placed by it; see manifests/samples/. Its queue is off: to have it, set
+# queue.enabled in kerf.yaml below and apply manifests/queue/rbac.yaml for the service account kerf-scheduler.
 #
 # Written from the chart in manifests/helm/kerf by `make manifests`; with Helm, use the chart. The image is built from
 # the Dockerfile: push it where the cluster's nodes can pull it and name it below.
@@ -72,6 +76,14 @@ _PIPELINES = """\
 # `make manifests`.
 """
 
+_IMAGE = {"image__repository": "kerf"}
+
+
+def render_schema() -> str:
+    """The chart's schema of values, its line about `config` made anew from Kerf's settings."""
+    line = f'    "config": {json.dumps(settings_schema())},'
+    return re.sub(r'^    "config": .*,$', lambda _: line, SCHEMA.read_text(), count=1, flags=re.MULTILINE)
+
 
 def render_manifests(helm: Helm) -> dict[Path, str]:
     """The text of each file."""
@@ -79,21 +91,21 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
     def render(release: str, *templates: str, **values: str) -> str:
         served = [f"--api-versions={values.pop('api_versions')}"] if "api_versions" in values else []
         shown = [f"--show-only=templates/{name}.yaml" for name in templates]
-        settings = [f"--set={key.replace('__', '.')}={value}" for key, value in values.items()]
+        settings = [f"--set={key.replace('__', '.')}={value}" for key, value in {**_IMAGE, **values}.items()]
         common = ("--namespace", "kube-system", "--kube-version", "v1.36.1", str(CHART))
         return _plain(helm("template", "--name-template", release, *common, *shown, *settings, *served))
 
     queue = MANIFESTS / "queue"
     # A certificate is nothing to ship: whoever installs the webhook by hand makes the Secret.
     certificate = {"webhook__tls__secretName": "kerf-webhook"}
-    gated_only = {f"queue__optIn__{who}": "false" for who in ("namespaces", "pods", "genius")}
     static_pod = {
         "admissionPolicy__users": "{system:kube-scheduler}",
         "admissionPolicy__keys": "{kerf.dev/epoch-kube-scheduler}",
     }
-    inject = {"inject__enabled": "true", "queue__enabled": "false", **certificate}
+    inject = {"inject__enabled": "true", **certificate}
+    queued = {"queue__enabled": "true"}
     return {
-        MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler", **gated_only),
+        MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler"),
         MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service"),
         MANIFESTS / "admission-policy.yaml": _POLICY + render("kerf", "admission-policy", mode="service", **static_pod),
         MANIFESTS / "agent.yaml": _AGENT + render("kerf", "agent", agent__enabled="true"),
@@ -101,15 +113,16 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         MANIFESTS / "marker-policy.yaml": _MARKER + render("kerf", "marker-policy", mode="service"),
         MANIFESTS / "marker-policy-mutating.yaml": _MARKER_ADDED
         + render("kerf", "marker-policy", api_versions=MUTATING, mode="service"),
-        queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac"),
-        queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **certificate),
-        queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", queue__pipelines="true"),
+        queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac", **queued),
+        queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **queued, **certificate),
+        queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", **queued, queue__pipelines="true"),
     }
 
 
 def main() -> None:
     """Write the files, first those that the chart itself carries."""
     DASHBOARD.write_text(render_dashboard())
+    SCHEMA.write_text(render_schema())
     with tempfile.TemporaryDirectory(prefix="kerf-helm-") as home:
         for path, text in render_manifests(Helm(Path(home))).items():
             path.write_text(text)

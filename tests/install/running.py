@@ -20,7 +20,8 @@ def start_installed(
     for name, text in plane.request("GET", path)["data"].items():
         (mounted / name).write_text(text)
     settings, config = mounted / "kerf.yaml", mounted / "scheduler.yaml"
-    kerf = KerfProcess(plane, "kerf", "--config", str(settings), ready_path="/syncz", port=port)
+    arguments = ("--config", str(settings), "--set", "server.metrics_port=0")  # a pod has its ports for itself
+    kerf = KerfProcess(plane, "kerf", *arguments, ready_path="/syncz", port=port)
     running.callback(kerf.stop)
     election = yaml.safe_load(config.read_text())["leaderElection"]
     running.callback(plane.start_scheduler(config, extender_url=kerf.url, leader_election=election).stop)

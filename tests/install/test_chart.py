@@ -1,6 +1,5 @@
 """What the chart renders, without a cluster."""
 
-import base64
 import json
 import re
 from pathlib import Path
@@ -8,11 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from cryptography import x509
 
 from extender.settings.load import load_settings
 from tests.install.helm import CHART, MATRIX, Helm, HelmError, only
-from tests.install.manifests import render_manifests
+from tests.install.manifests import SCHEMA, render_manifests, render_schema
 
 ROOT = CHART.parents[2]
 
@@ -44,10 +42,18 @@ def test_lint(helm: Helm) -> None:
         pytest.param("scheduler.name=default-scheduler", "scheduler.name", id="the cluster's own scheduler"),
         pytest.param("scheduler.percentageOfNodesToScore=101", "percentageOfNodesToScore", id="out of range"),
         pytest.param("scheduler.ignoredResources[0]=cpu", "ignoredResources", id="no extended resource"),
-        pytest.param("image.repository=", "repository", id="no image"),
-        pytest.param("serviceMonitor.enabled=true", "mode=service", id="metrics on loopback"),
+        pytest.param("image.repository=", "--set image.repository=REGISTRY/kerf", id="no image"),
+        pytest.param("config.server.prot=80", "prot", id="a setting nobody knows"),
+        pytest.param("config.sever.port=80", "sever", id="a section nobody knows"),
+        pytest.param("config.server.port=many", "config.server.port", id="a setting of another kind"),
+        pytest.param("config.queue.reserve_frac=2", "config.queue.reserve_frac", id="a setting out of range"),
+        pytest.param("resources.limit.memory=1Gi", "limit", id="no such resources"),
+        pytest.param("tolerations[0].opperator=Exists", "opperator", id="no such toleration"),
+        pytest.param("env[0].name=A,env[0].vaule=b", "vaule", id="a variable without value"),
+        pytest.param("fullnameOverride=No_Name", "fullnameOverride", id="no name of an object"),
+        pytest.param("prometheusRule.enabled=true", "needs serviceMonitor.enabled", id="alerts without metrics"),
         pytest.param("tls.secretName=kerf", "mode=service", id="TLS on loopback"),
-        pytest.param("queue.pipelines=true,queue.enabled=false", "queue.enabled", id="pipelines without a queue"),
+        pytest.param("queue.pipelines=true", "queue.enabled", id="pipelines without a queue"),
         pytest.param("queue.optIn.everybody=true", "queue.optIn", id="nobody of that name opts in"),
         pytest.param("webhook.timeoutSeconds=31", "webhook.timeoutSeconds", id="more than the API server allows"),
         pytest.param("mode=service,tls.secretName=kerf,tls.selfSigned=true", "tls: set one of", id="TLS in two ways"),
@@ -62,6 +68,97 @@ def mounts_of(deployment: dict[str, Any]) -> set[str]:
     return {mount["mountPath"] for mount in containers(deployment)["kerf"]["volumeMounts"]}
 
 
+def names_of(wanted: dict[str, bool]) -> set[str]:
+    return {name for name, is_wanted in wanted.items() if is_wanted}
+
+
+def test_probes_start_nothing_and_have_a_port_of_their_own(helm: Helm, tmp_path: Path) -> None:
+    """In both modes all that is synced is ready: what leads to the leader alone is the Service's selector."""
+    for values in ((), ("mode=service", "replicas=2"), ("mode=service", "tls.secretName=mine")):
+        objects = helm.render(*values)
+        kerf = containers(only(objects, "Deployment", "kerf"))["kerf"]
+        paths = {}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert kerf[probe]["httpGet"]["port"] == "metrics"  # without TLS, and without a process in the container
+            paths[probe] = kerf[probe]["httpGet"]["path"]
+        assert paths == {"startupProbe": "/healthz", "readinessProbe": "/syncz", "livenessProbe": "/healthz"}
+        settings = tmp_path / "kerf.yaml"
+        settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
+        (port,) = (item["containerPort"] for item in kerf["ports"] if item["name"] == "metrics")
+        assert load_settings(settings).server.metrics_port == port
+        given = {item["name"]: item for item in kerf["env"]}
+        assert given["KERF_SERVER__METRICS_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+
+
+def test_the_service_leads_to_whoever_holds_the_lease(helm: Helm, tmp_path: Path) -> None:
+    objects = helm.render("mode=service", "replicas=2", release="gpus", namespace="gpu")
+    settings = tmp_path / "kerf.yaml"
+    settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
+    lease = load_settings(settings).leader_election.lease_name
+    service = only(objects, "Service", "gpus-kerf")
+    assert service["spec"]["selector"]["kerf.dev/leads"] == lease
+    given = {item["name"]: item for item in containers(only(objects, "Deployment", "gpus-kerf"))["kerf"]["env"]}
+    assert given["KERF_LEADER_ELECTION__POD"]["value"] == "gpu/$(POD_NAME)"
+    # One that leads alone gives no label.
+    alone = only(helm.render("mode=service", "config.leader_election.mode=never"), "Service", "kerf")
+    assert "kerf.dev/leads" not in alone["spec"]["selector"]
+
+
+def test_a_rollout_ends_nobody_before_another_is_ready(helm: Helm) -> None:
+    for objects in (helm.render("mode=service"), helm.render("queue.enabled=true")):
+        for deployment in (item for item in objects if item["kind"] == "Deployment"):
+            assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+OVERRIDES = [
+    ((), "own", "own-kerf"),
+    (("nameOverride=gpus",), "own", "own-gpus"),
+    (("nameOverride=gpus",), "gpus-here", "gpus-here"),
+    (("fullnameOverride=all-else",), "own", "all-else"),
+]
+
+
+@pytest.mark.parametrize(("values", "release", "name"), OVERRIDES)
+def test_names_can_be_overridden_everywhere(helm: Helm, values: tuple[str, ...], release: str, name: str) -> None:
+    everything = ("replicas=2", "queue.pipelines=true", "queue.enabled=true", "inject.enabled=true")
+    more = ("mode=service", "tls.selfSigned=true", "serviceMonitor.enabled=true", "dashboard.enabled=true")
+    for mode in (everything, (*everything, *more)):
+        objects = helm.render(*mode, *values, release=release, namespace="gpu")
+        for item in objects:
+            if item["kind"] != "CustomResourceDefinition":
+                assert item["metadata"]["name"].startswith(name), item["kind"]
+                assert item["metadata"].get("namespace", "gpu") in ("gpu", "kube-system")
+        settings = yaml.safe_load(only(objects, "ConfigMap", name)["data"]["kerf.yaml"])
+        assert settings["leader_election"]["lease"] == name
+        policy = only(objects, "ValidatingAdmissionPolicy", f"{name}-assignments")
+        assert f"kerf.dev/epoch-{name}" in str(policy)
+        assert f"system:serviceaccount:gpu:{name}" in str(policy)
+        for item in (item for item in objects if item["kind"] == "MutatingWebhookConfiguration"):
+            assert {hook["clientConfig"]["service"]["name"] for hook in item["webhooks"]} == {f"{name}-webhook"}
+        text = yaml.safe_dump_all(objects)
+        if values:
+            assert "own-kerf" not in text
+
+
+def test_metrics_are_scraped_in_every_mode_from_every_replica(helm: Helm) -> None:
+    for values in ((), ("mode=service",), ("mode=service", "tls.secretName=mine")):
+        objects = helm.render(*values, "serviceMonitor.enabled=true", "networkPolicy.enabled=true")
+        service = only(objects, "Service", "kerf-metrics")
+        (port,) = service["spec"]["ports"]
+        monitor = only(objects, "ServiceMonitor")["spec"]
+        found = [
+            item["metadata"]["name"]
+            for item in objects
+            if item["kind"] == "Service"
+            and monitor["selector"]["matchLabels"].items() <= item["metadata"]["labels"].items()
+        ]
+        assert (found, monitor["endpoints"][0]["port"]) == (["kerf-metrics"], port["name"])
+        pods = only(objects, "Deployment", "kerf")["spec"]["template"]
+        assert service["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
+        ingress = only(objects, "NetworkPolicy")["spec"]["ingress"]
+        assert ingress == [{"ports": [{"port": "metrics"}]}]
+
+
 @pytest.mark.parametrize("values", MATRIX, ids=" ".join)
 def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, ...]) -> None:
     objects = helm.render(*values)
@@ -70,7 +167,9 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     spec = deployment["spec"]["template"]["spec"]
     assert set(containers(deployment)) == ({"kerf", "kube-scheduler"} if sidecar else {"kerf"})
     names = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
-    assert {spec["serviceAccountName"], "kerf-webhook"} == names
+    queue = "queue.enabled=true" in values
+    agent = "agent.enabled=true" in values
+    assert names == names_of({spec["serviceAccountName"]: True, "kerf-webhook": queue, "kerf-agent": agent})
 
     settings = tmp_path / "kerf.yaml"
     maps = {item["metadata"]["name"]: item["data"] for item in objects if item["kind"] == "ConfigMap"}
@@ -91,14 +190,14 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     assert {mount["name"] for item in containers(deployment).values() for mount in item["volumeMounts"]} == {
         volume["name"] for volume in spec["volumes"]
     }
-    probe = containers(deployment)["kerf"]["readinessProbe"]["exec"]["command"]
-    assert ("HTTPSConnection" in probe[2], probe[3]) == (tls, "/syncz" if sidecar else "/readyz")
     replicas = deployment["spec"]["replicas"]
     kinds = {item["kind"] for item in objects}
-    assert ("PodDisruptionBudget" in kinds) == (replicas > 1)
+    budgets = {item["metadata"]["name"] for item in objects if item["kind"] == "PodDisruptionBudget"}
+    assert budgets == names_of({"kerf": replicas > 1, "kerf-webhook": queue})
     assert ("topologySpreadConstraints" in spec) == (replicas > 1)
     services = {item["metadata"]["name"] for item in objects if item["kind"] == "Service"}
-    assert services == ({"kerf-webhook"} if sidecar else {"kerf-webhook", "kerf"})
+    monitored = "serviceMonitor.enabled=true" in values
+    assert services == names_of({"kerf": not sidecar, "kerf-webhook": queue, "kerf-metrics": monitored})
     assert ("ClusterRole" in kinds) == ("rbac.create=false" not in values)
 
 
@@ -115,46 +214,43 @@ def hooks(objects: list[dict[str, Any]]) -> dict[str, str]:
 GATES = {f"{who}.queue.kerf.dev": "/gate" for who in ("namespaces", "pods", "genius")}
 
 
+QUEUE = "queue.enabled=true"
 INJECTS = {f"{who}.webhook.kerf.dev": "/mutate" for who in ("namespaces", "pods")}
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ((), GATES),
-        (("queue.optIn.genius=false", "queue.optIn.pods=false"), {"namespaces.queue.kerf.dev": "/gate"}),
-        (("inject.enabled=true",), GATES | INJECTS),
-        (("queue.enabled=false", "inject.enabled=true"), INJECTS),
-        (("queue.enabled=false",), {}),
-        (("queue.optIn.genius=false", "queue.optIn.pods=false", "queue.optIn.namespaces=false"), {}),
+        ((), {}),
+        ((QUEUE,), GATES),
+        ((QUEUE, "queue.optIn.genius=false", "queue.optIn.pods=false"), {"namespaces.queue.kerf.dev": "/gate"}),
+        ((QUEUE, "inject.enabled=true"), GATES | INJECTS),
+        (("inject.enabled=true",), INJECTS),
+        ((QUEUE, "queue.optIn.genius=false", "queue.optIn.pods=false", "queue.optIn.namespaces=false"), {}),
     ],
 )
 def test_g1_who_opts_in(helm: Helm, tmp_path: Path, values: tuple[str, ...], expected: dict[str, str]) -> None:
-    """As shipped the queue is on, and pods of Genius wait in it."""
+    """As shipped there is no queue and no right for it; once on, pods of Genius wait in it."""
     objects = helm.render(*values)
     assert hooks(objects) == expected
     served = {item["metadata"]["name"] for item in objects if item["kind"] == "Deployment"}
     assert ("kerf-webhook" in served) == bool(expected)  # nothing runs for nobody
     settings = tmp_path / "kerf.yaml"
     settings.write_text(only(objects, "ConfigMap")["data"]["kerf.yaml"])
-    enabled = "queue.enabled=false" not in values
+    enabled = QUEUE in values
     assert load_settings(settings).queue.enabled == enabled
     assert (("ClusterRole", "kerf-queue") in {(item["kind"], item["metadata"]["name"]) for item in objects}) == enabled
 
 
-def bundles(objects: list[dict[str, Any]]) -> set[str]:
+def bundles(objects: list[dict[str, Any]]) -> set[str | None]:
     found = [item for item in objects if item["kind"] == "MutatingWebhookConfiguration"]
-    return {hook["clientConfig"]["caBundle"] for item in found for hook in item["webhooks"]}
+    return {hook["clientConfig"].get("caBundle") for item in found for hook in item["webhooks"]}
 
 
 def test_whose_certificate_the_webhook_has(helm: Helm) -> None:
-    made = helm.render("inject.enabled=true")
-    secret = only(made, "Secret")
-    assert bundles(made) == {secret["data"]["ca.crt"]}
-    assert b"PRIVATE KEY" in base64.b64decode(secret["data"]["tls.key"])
-    given = helm.render("webhook.tls.secretName=mine", "webhook.tls.caBundle=Q0E=")
+    given = helm.render(QUEUE, "webhook.tls.secretName=mine", "webhook.tls.caBundle=Q0E=")
     assert bundles(given) == {"Q0E="}
-    by_issuer = helm.render("webhook.tls.issuer.name=ca", "webhook.tls.issuer.kind=ClusterIssuer")
+    by_issuer = helm.render(QUEUE, "webhook.tls.issuer.name=ca", "webhook.tls.issuer.kind=ClusterIssuer")
     certificate = only(by_issuer, "Certificate")["spec"]
     assert certificate["dnsNames"] == ["kerf-webhook.kube-system.svc"]
     assert bundles(by_issuer) == {""}  # cert-manager fills it in
@@ -163,10 +259,69 @@ def test_whose_certificate_the_webhook_has(helm: Helm) -> None:
         deployment = only(objects, "Deployment", "kerf-webhook")
         (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
         assert volume["secret"]["secretName"] == name
+        assert "kerf-webhook-certificates" not in str(objects)  # no right to any Secret
+
+
+def rights_of(objects: list[dict[str, Any]], account: str) -> list[dict[str, Any]]:
+    """All rules that a service account is given."""
+    roles = {
+        item["roleRef"]["name"]
+        for item in objects
+        if item["kind"].endswith("Binding") and any(one["name"] == account for one in item.get("subjects", ()))
+    }
+    return [
+        rule
+        for item in objects
+        if item["kind"] in ("Role", "ClusterRole") and item["metadata"]["name"] in roles
+        for rule in item["rules"]
+    ]
+
+
+def test_kerf_makes_its_certificates_with_the_right_to_that_secret_alone(helm: Helm) -> None:
+    """What it may do, the settings by which it does it, and a volume to keep them in; nothing of it in the chart."""
+    values = ("mode=service", "tls.selfSigned=true", "tls.addresses[0]=10.0.0.7", QUEUE, "inject.enabled=true")
+    objects = helm.render(*values, namespace="gpu")
+    assert bundles(objects) == {None}
+    settings = yaml.safe_load(only(objects, "ConfigMap", "kerf")["data"]["kerf.yaml"])["certificates"]
+    webhook = {
+        item["name"]: item["value"] for item in containers(only(objects, "Deployment", "kerf-webhook"))["kerf"]["env"]
+    }
+    hooks_of = json.loads(webhook["KERF_CERTIFICATES__WEBHOOKS"])
+    assert settings["client"] == "kube-scheduler"
+    assert {"kerf.gpu.svc", "10.0.0.7"} <= set(settings["hosts"])
+    assert json.loads(webhook["KERF_CERTIFICATES__HOSTS"]) == ["kerf-webhook.gpu.svc"]
+    assert set(hooks_of) == {
+        item["metadata"]["name"] for item in objects if item["kind"] == "MutatingWebhookConfiguration"
+    }
+    for name, account, secret in (
+        ("kerf", "kerf", settings["secret"]),
+        ("kerf-webhook", "kerf-webhook", webhook["KERF_CERTIFICATES__SECRET"]),
+    ):
+        found = only(objects, "Secret", secret.removeprefix("gpu/"))
+        assert (found["type"], "data" in found) == ("Opaque", False)
+        rules = [rule for rule in rights_of(objects, account) if "secrets" in rule["resources"]]
+        names = [found["metadata"]["name"]]
+        assert rules == [
+            {"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get", "patch", "create"]}
+        ]
+        spec = only(objects, "Deployment", name)["spec"]["template"]["spec"]
+        assert {"medium": "Memory", "sizeLimit": "1Mi"} in [volume.get("emptyDir") for volume in spec["volumes"]]
+    (rule,) = [
+        rule for rule in rights_of(objects, "kerf-webhook") if "mutatingwebhookconfigurations" in rule["resources"]
+    ]
+    assert (rule["resourceNames"], rule["verbs"]) == (hooks_of, ["get", "patch"])
+    assert not [rule for rule in rights_of(objects, "kerf") if "mutatingwebhookconfigurations" in rule["resources"]]
+
+
+@pytest.mark.parametrize("values", MATRIX, ids=" ".join)
+def test_equal_renders_are_equal(helm: Helm, values: tuple[str, ...]) -> None:
+    """Who compares what is rendered with what is there, as Argo CD does, sees no change where there is none."""
+    more = () if any("queue.enabled" in value for value in values) else (QUEUE, "inject.enabled=true")
+    assert helm.render(*values, *more) == helm.render(*values, *more)
 
 
 def test_pipelines_bring_their_definition_and_rights_and_run(helm: Helm, tmp_path: Path) -> None:
-    objects = helm.render("queue.pipelines=true")
+    objects = helm.render(QUEUE, "queue.pipelines=true")
     definition = only(objects, "CustomResourceDefinition")
     assert definition["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert only(objects, "ClusterRole", "kerf-pipelines")
@@ -176,31 +331,20 @@ def test_pipelines_bring_their_definition_and_rights_and_run(helm: Helm, tmp_pat
     assert "CustomResourceDefinition" not in {item["kind"] for item in helm.render()}
 
 
-def test_certificates_are_for_the_service_and_for_kube_scheduler(helm: Helm) -> None:
-    """Those that the chart makes, and those that it asks cert-manager for."""
-    made = helm.render("mode=service", "tls.selfSigned=true", "tls.addresses[0]=10.0.0.7", namespace="gpu")
-    named = {item["metadata"]["name"]: item["data"] for item in made if item["kind"] == "Secret"}
-    secrets = {name: named[name] for name in ("kerf-tls", "kerf-client")}
-    pairs = {name: {key: base64.b64decode(text) for key, text in data.items()} for name, data in secrets.items()}
-    assert pairs["kerf-tls"]["ca.crt"] == pairs["kerf-client"]["ca.crt"]
-    ca = x509.load_pem_x509_certificate(pairs["kerf-tls"]["ca.crt"])
-    server, client = (x509.load_pem_x509_certificate(pairs[name]["tls.crt"]) for name in ("kerf-tls", "kerf-client"))
-    for certificate in (server, client):
-        certificate.verify_directly_issued_by(ca)
-    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert "kerf.gpu.svc" in names.get_values_for_type(x509.DNSName)
-    assert "10.0.0.7" in map(str, names.get_values_for_type(x509.IPAddress))
-
-    values = ("mode=service", "queue.enabled=false", "tls.issuer.name=ca")
-    asked = [item for item in helm.render(*values) if item["kind"] == "Certificate"]
-    assert {item["spec"]["secretName"] for item in asked} == {"kerf-tls", "kerf-client"}
-    assert {item["spec"]["issuerRef"]["name"] for item in asked} == {"ca"}
+def test_certificates_of_cert_manager_are_for_the_service_and_for_kube_scheduler(helm: Helm) -> None:
+    objects = helm.render("mode=service", "tls.issuer.name=ca", "tls.addresses[0]=10.0.0.7", namespace="gpu")
+    asked = {item["spec"]["secretName"]: item["spec"] for item in objects if item["kind"] == "Certificate"}
+    assert set(asked) == {"kerf-tls", "kerf-client"}
+    assert {spec["issuerRef"]["name"] for spec in asked.values()} == {"ca"}
+    assert "kerf.gpu.svc" in asked["kerf-tls"]["dnsNames"]
+    assert asked["kerf-tls"]["ipAddresses"] == ["10.0.0.7", "127.0.0.1"]
+    assert "Secret" not in {item["kind"] for item in objects}
 
 
 @pytest.mark.parametrize("name", ["kerf", "kerf-webhook"])
 def test_pods_are_restricted(helm: Helm, name: str) -> None:
     """The profile `restricted` of the pod security standards."""
-    deployment = only(helm.render(), "Deployment", name)
+    deployment = only(helm.render(QUEUE), "Deployment", name)
     security = deployment["spec"]["template"]["spec"]["securityContext"]
     assert security["runAsNonRoot"] is True
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -263,7 +407,10 @@ def test_other_settings_make_other_pods(helm: Helm) -> None:
 
 def test_alerts_are_the_file_s_and_each_has_its_page(helm: Helm) -> None:
     alerts = yaml.safe_load((CHART / "alerts.yaml").read_text())
-    assert only(helm.render("prometheusRule.enabled=true"), "PrometheusRule")["spec"] == alerts
+    assert (
+        only(helm.render("prometheusRule.enabled=true", "serviceMonitor.enabled=true"), "PrometheusRule")["spec"]
+        == alerts
+    )
     headings = [
         line[3:]
         for line in (ROOT / "docs" / "reference" / "alerts.md").read_text().splitlines()
@@ -276,6 +423,7 @@ def test_alerts_are_the_file_s_and_each_has_its_page(helm: Helm) -> None:
 
 
 def test_manifests_are_rendered_from_the_chart(helm: Helm) -> None:
-    """`make manifests` writes them."""
+    """`make manifests` writes them, and what the chart's schema says of Kerf's settings."""
+    assert SCHEMA.read_text() == render_schema()
     for path, text in render_manifests(helm).items():
         assert path.read_text() == text, path

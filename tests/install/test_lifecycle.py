@@ -1,9 +1,9 @@
 """The chart in a real cluster: installed, changed, rolled back, removed; what it installs is what is run."""
 
-import base64
 import json
 import os
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +13,9 @@ import pytest
 import urllib3
 import yaml
 
-from tests.controlplane.kerf import SCHEDULER_CONFIG
+from tests.api.certificates import Authority
+from tests.controlplane.api import ApiError
+from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import free_port, start_process, wait_until
@@ -26,9 +28,12 @@ from tests.telemetry.prometheuses import prometheus
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 NAMESPACE = "kerf-system"
-CLIENT_FILES = {"ca.crt": "ca.crt", "kube-scheduler.crt": "tls.crt", "kube-scheduler.key": "tls.key"}
+CLIENT_FILES = {"ca.crt": "ca.crt", "kube-scheduler.crt": "client.crt", "kube-scheduler.key": "client.key"}
 """Names in scheduler-config/mtls.yaml, and in the Secret."""
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:kerf"
+HOST = f"kerf-webhook.{NAMESPACE}.svc"
+SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-webhook"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 USERS = {"kerf": ACCOUNT, "scheduler": ACCOUNT, "webhook": f"{ACCOUNT}-webhook"}
 USERS["cluster-scheduler"] = "system:kube-scheduler"
 
@@ -139,9 +144,7 @@ def test_objects_for_operators_are_installed_and_mean_what_they_should(
         (service,) = [item for item in services if wanted <= item["metadata"]["labels"].items()]
         (endpoint,) = monitor["spec"]["endpoints"]
         assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
-        name, tls = service["metadata"]["name"], endpoint["tlsConfig"]
-        assert tls["serverName"] == f"{name}.{NAMESPACE}.svc"
-        assert tls["serverName"] in certificates[tls["ca"]["secret"]["name"]]["dnsNames"]
+        assert service["spec"]["selector"].items() <= pod_labels(plane).items()
 
         (rule,) = listed(plane, "monitoring.coreos.com/v1", "prometheusrules")
         assert rule["metadata"]["labels"]["release"] == "monitoring"
@@ -157,80 +160,192 @@ def test_objects_for_operators_are_installed_and_mean_what_they_should(
         helm("uninstall", "kerf", "--namespace", NAMESPACE)
 
 
+def pod_labels(plane: ControlPlane) -> dict[str, str]:
+    """Of Kerf's pods."""
+    found = deployment(plane)
+    assert found is not None
+    labels: dict[str, str] = found["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
 def listed(plane: ControlPlane, version: str, plural: str) -> list[dict[str, Any]]:
     """All objects of a kind in the chart's namespace."""
     found: list[dict[str, Any]] = plane.request("GET", f"/apis/{version}/namespaces/{NAMESPACE}/{plural}")["items"]
     return found
 
 
-def serve_webhook(plane: ControlPlane, running: ExitStack, secret: Path, environment: dict[str, str]) -> int:
-    """Run Kerf as the webhook's container does, with the files of its Secret; its port, once it is ready."""
+def serve_webhook(
+    plane: ControlPlane, running: ExitStack, folder: Path, name: str = "kerf-webhook", host: str = HOST
+) -> int:
+    """Run Kerf as the webhook's container does, with its variables and rights; its port, once it is ready."""
+    found = read(plane, f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kerf-webhook")
+    assert found is not None
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["serve", "--host=0.0.0.0", "--port=8443"]
     port = free_port()
     command = [sys.executable, "-m", "extender", "serve", "--port", str(port)]
     command += ["--kubeconfig", str(plane.kubeconfig("webhook"))]
-    mounted = {name: value.replace("/etc/kerf-webhook", str(secret)) for name, value in environment.items()}
-    process = start_process("kerf-webhook", command, plane.directory / "kerf-webhook.log", env=os.environ | mounted)
+    given = {item["name"]: item["value"].replace("/etc/kerf-webhook", str(folder)) for item in container["env"]}
+    process = start_process(name, command, plane.directory / f"{name}.log", env=os.environ | given)
     running.callback(process.stop)
-    name = f"kerf-webhook.{NAMESPACE}.svc"
-    pool = urllib3.HTTPSConnectionPool(
-        *("127.0.0.1", port), ca_certs=str(secret / "ca.crt"), server_hostname=name, assert_hostname=name, retries=False
-    )
-    running.callback(pool.close)
 
     def ready() -> bool:
-        try:
-            return bool(pool.request("GET", "/syncz").status == 200)
-        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ProtocolError):
-            return False  # a certificate that does not fit is another error, and no reason to wait
+        if not (folder / "ca.crt").exists():
+            return False
+        options: dict[str, Any] = {"ca_certs": str(folder / "ca.crt"), "retries": False}
+        with urllib3.HTTPSConnectionPool(
+            "127.0.0.1", port, server_hostname=host, assert_hostname=host, **options
+        ) as pool:
+            try:
+                return bool(pool.request("GET", "/syncz").status == 200)
+            except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ProtocolError):
+                return False  # a certificate that does not fit is another error, and no reason to wait
 
     process.wait_ready(ready)
     return port
 
 
-def test_g1_what_is_installed_answers_the_api_server(plane: ControlPlane, helm: Helm, tmp_path: Path) -> None:
-    """The chart's own certificate, CA and webhooks; only the Service leads here. Pods of Genius wait as shipped."""
-    chart = ("kerf", str(CHART), "--namespace", NAMESPACE, "--set", "inject.enabled=true")
-    helm("install", *chart, "--create-namespace")
+def lead_to(plane: ControlPlane, port: int, *configurations: str) -> None:
+    """Have the API server call this machine where it would call the Service; whatever is wrong is said."""
+    to_localhost = [{"op": "replace", "path": "/spec", "value": {"type": "ExternalName", "externalName": "localhost"}}]
     service = f"/api/v1/namespaces/{NAMESPACE}/services/kerf-webhook"
-    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-webhook"
-    hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    plane.request("PATCH", service, to_localhost, "application/json-patch+json")
+    for name in configurations:
+        configuration = read(plane, f"{HOOKS}/{name}")
+        assert configuration is not None
+        for hook in configuration["webhooks"]:
+            hook["clientConfig"]["service"]["port"] = port
+            hook["failurePolicy"] = "Fail"
+            hook["timeoutSeconds"] = 10
+        plane.request("PUT", f"{HOOKS}/{name}", configuration)
+
+
+def created(plane: ControlPlane, labels: dict[str, str]) -> dict[str, Any]:
+    """What becomes of a pod at creation."""
+    probe = pod("probe", labels=labels, annotations={"kerf.dev/gpu-count": "1"})
+    answer: dict[str, Any] = plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)["spec"]
+    return answer
+
+
+def gated(plane: ControlPlane) -> bool:
+    """Whether a pod of Genius waits."""
+    return "schedulingGates" in created(plane, {"genius/priority": "3"})
+
+
+def bundles(plane: ControlPlane, name: str) -> set[str]:
+    """By which CAs the API server calls."""
+    found = read(plane, f"{HOOKS}/{name}")
+    assert found is not None
+    return {hook["clientConfig"].get("caBundle", "") for hook in found["webhooks"]}
+
+
+WEBHOOKS = ("kerf", str(CHART), "--namespace", NAMESPACE, "--set", "inject.enabled=true", "--set", "queue.enabled=true")
+
+
+def test_g1_what_is_installed_answers_the_api_server(plane: ControlPlane, helm: Helm, tmp_path: Path) -> None:
+    """Two replicas by the certificate that one of them makes; through an upgrade, a lost Secret and a wrong CA."""
+    helm("install", *WEBHOOKS, "--create-namespace")
+    folders = [tmp_path / name for name in "ab"]
     with ExitStack() as running:
         running.callback(helm, "uninstall", "kerf", "--namespace", NAMESPACE)
-        made = read(plane, secret)
-        helm("upgrade", *chart)
-        kept = read(plane, secret)
+        assert "data" not in (read(plane, SECRET) or {})
+        ports = []
+        for folder in folders:
+            folder.mkdir()
+            ports.append(serve_webhook(plane, running, folder, f"kerf-webhook-{folder.name}"))
+        lead_to(plane, ports[0], "kerf-queue", "kerf-webhook")
+        wait_until(lambda: gated(plane), WITHIN_S, "pods of Genius wait")
+        wait_until(
+            lambda: "env" in created(plane, {"kerf.dev/inject": "enabled"})["containers"][0], WITHIN_S, "GPUs are told"
+        )
+        assert "schedulingGates" not in created(plane, {})
+
+        made = read(plane, SECRET)
         assert made is not None
+        assert (folders[0] / "tls.crt").read_bytes() == (folders[1] / "tls.crt").read_bytes()
+        helm("upgrade", *WEBHOOKS)
+        kept = read(plane, SECRET)
         assert kept is not None
-        assert kept["data"] == made["data"]  # an upgrade makes no other certificate
-        for name, text in kept["data"].items():
-            (tmp_path / name).write_bytes(base64.b64decode(text))
-        found = read(plane, f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kerf-webhook")
-        assert found is not None
-        (container,) = found["spec"]["template"]["spec"]["containers"]
-        assert container["args"] == ["serve", "--host=0.0.0.0", "--port=8443"]
-        given = {item["name"]: item["value"] for item in container["env"]}
-        port = serve_webhook(plane, running, tmp_path, given)
-        to_localhost = [
-            {"op": "replace", "path": "/spec", "value": {"type": "ExternalName", "externalName": "localhost"}}
-        ]
-        plane.request("PATCH", service, to_localhost, "application/json-patch+json")
-        for name in ("kerf-queue", "kerf-webhook"):
-            configuration = read(plane, f"{hooks}/{name}")
-            assert configuration is not None
-            for hook in configuration["webhooks"]:
-                hook["clientConfig"]["service"]["port"] = port
-                hook["failurePolicy"] = "Fail"  # so that whatever is wrong is said
-                hook["timeoutSeconds"] = 10
-            plane.request("PUT", f"{hooks}/{name}", configuration)
+        assert kept["data"] == made["data"]  # an upgrade makes no other certificate,
+        assert bundles(plane, "kerf-queue") == {made["data"]["ca.crt"]}  # and takes no CA away
 
-        def created(labels: dict[str, str]) -> dict[str, Any]:
-            probe = pod("probe", labels=labels, annotations={"kerf.dev/gpu-count": "1"})
-            answer: dict[str, Any] = plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)["spec"]
-            return answer
+        plane.request("DELETE", SECRET)
+        wait_until(lambda: (read(plane, SECRET) or {}).get("data") == made["data"], WITHIN_S, "the Secret is back")
+        wrong = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": made["data"]["tls.crt"]}]
+        plane.request("PATCH", f"{HOOKS}/kerf-queue", wrong, "application/json-patch+json")
+        wait_until(lambda: bundles(plane, "kerf-queue") == {made["data"]["ca.crt"]}, WITHIN_S, "the CA is back")
 
-        wait_until(lambda: "schedulingGates" in created({"genius/priority": "3"}), WITHIN_S, "pods of Genius wait")
-        wait_until(lambda: "env" in created({"kerf.dev/inject": "enabled"})["containers"][0], WITHIN_S, "GPUs are told")
-        assert "schedulingGates" not in created({})
+
+def test_kerf_may_touch_no_other_secret_and_no_other_webhook(plane: ControlPlane, helm: Helm) -> None:
+    """The right to create a Secret by apply reaches no other name: what RBAC says of `create` holds for POST alone."""
+    helm("install", *WEBHOOKS, "--create-namespace", "--set", "mode=service", "--set", "tls.selfSigned=true")
+    secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    apply = "fieldManager=x&force=true"
+    try:
+        for user, own in (("kerf", "kerf-tls"), ("webhook", "kerf-webhook")):
+            api = plane.api(user)
+            try:
+                head = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
+                for name in ("other", "kerf-webhook" if user == "kerf" else "kerf-tls"):
+                    body = {**head, "metadata": {"name": name, "namespace": NAMESPACE}}
+                    for method, path, kind in (
+                        ("GET", f"{secrets}/{name}", "application/json"),
+                        ("PATCH", f"{secrets}/{name}?{apply}", "application/apply-patch+yaml"),
+                        ("POST", secrets, "application/json"),
+                        ("DELETE", f"{secrets}/{own}", "application/json"),
+                        ("GET", secrets, "application/json"),
+                    ):
+                        with pytest.raises(ApiError) as refused:
+                            api.request(method, path, None if method in ("GET", "DELETE") else body, kind)
+                        assert refused.value.status == 403, (user, method, path)
+                assert api.request("GET", f"{secrets}/{own}")["metadata"]["name"] == own
+                with pytest.raises(ApiError, match="forbidden"):
+                    api.request("GET", HOOKS)
+            finally:
+                api.close()
+    finally:
+        helm("uninstall", "kerf", "--namespace", NAMESPACE)
+
+
+def earlier_chart(folder: Path, authority: Authority) -> dict[str, str]:
+    """A chart `kerf` as one before this one: certificates by Helm, kept nowhere but in the Secret. What is in that."""
+    certificate, key = authority.issue("kerf-webhook")
+    files = {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.certificate}
+    data = {name: b64encode(path.read_bytes()).decode() for name, path in files.items()}
+    metadata = {"name": "kerf-webhook", "namespace": NAMESPACE}
+    secret = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata, "data": data}
+    hooks: dict[str, Any] = yaml.safe_load((ROOT / "manifests" / "queue" / "webhook.yaml").read_text())
+    hooks["metadata"] = {"name": "kerf-queue"}
+    for hook in hooks["webhooks"]:
+        hook["clientConfig"]["caBundle"] = data["ca.crt"]
+        hook["clientConfig"]["service"]["namespace"] = NAMESPACE
+    (folder / "templates").mkdir(parents=True)
+    (folder / "Chart.yaml").write_text("apiVersion: v2\nname: kerf\nversion: 0.0.1\n")
+    (folder / "templates" / "all.yaml").write_text(yaml.safe_dump_all([secret, hooks]))
+    return data
+
+
+def test_what_helm_made_for_an_earlier_chart_goes_on_being_used(
+    plane: ControlPlane, helm: Helm, tmp_path: Path
+) -> None:
+    """Replicas of before serve with it still, and kube-scheduler's files are elsewhere: neither sees a change."""
+    data = earlier_chart(tmp_path / "earlier", Authority(tmp_path / "ca", "kerf-webhook-ca"))
+    helm("install", "kerf", str(tmp_path / "earlier"), "--namespace", NAMESPACE, "--create-namespace")
+    with ExitStack() as running:
+        running.callback(helm, "uninstall", "kerf", "--namespace", NAMESPACE)
+        for _ in range(2):  # the second time the first's manifest is what Helm compares with
+            helm("upgrade", *WEBHOOKS)
+            secret = read(plane, SECRET)
+            assert secret is not None
+            assert (secret["type"], secret["data"]) == ("kubernetes.io/tls", data)
+            assert bundles(plane, "kerf-queue") == {data["ca.crt"]}
+        folder = tmp_path / "a"
+        folder.mkdir()
+        serve_webhook(plane, running, folder, host="localhost")
+        assert b64encode((folder / "tls.crt").read_bytes()).decode() == data["tls.crt"]
+        after = read(plane, SECRET)
+        assert after is not None
+        assert after["data"] == data
 
 
 def test_what_is_installed_schedules(plane: ControlPlane, installed: str, tmp_path: Path) -> None:
@@ -253,33 +368,30 @@ def test_what_is_installed_schedules(plane: ControlPlane, installed: str, tmp_pa
         cluster.clean()
 
 
-def test_certificates_that_the_chart_makes_let_kube_scheduler_in_and_are_kept(
-    plane: ControlPlane, helm: Helm, installed: str, tmp_path: Path
-) -> None:
-    """Mode `service`: both sides run with the files of the Secrets, on each side its own."""
-    del installed
+def test_certificates_that_kerf_makes_let_kube_scheduler_in(plane: ControlPlane, helm: Helm, tmp_path: Path) -> None:
+    """Mode `service`: Kerf fills the Secret; kube-scheduler runs with the files that the notes take from it."""
     service = ("--set", "mode=service", "--set", "tls.selfSigned=true")
-    notes = helm("upgrade", "kerf", str(CHART), "--namespace", NAMESPACE, *service)
-    assert "get secret kerf-client" in notes
-    secrets = [read(plane, f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-{what}") for what in ("tls", "client")]
-    helm("upgrade", "kerf", str(CHART), "--namespace", NAMESPACE, *service, "--set", "replicas=2")
-    for what, secret in zip(("tls", "client"), secrets, strict=True):
-        assert secret is not None
-        again = read(plane, f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-{what}")
-        assert again is not None
-        assert again["data"] == secret["data"], "a certificate that is in use stays"
-        (tmp_path / what).mkdir()
-        for name, text in secret["data"].items():
-            (tmp_path / what / name).write_bytes(base64.b64decode(text))
-    files = read(plane, f"/api/v1/namespaces/{NAMESPACE}/configmaps/kerf")
-    assert files is not None
-    config = tmp_path / "kerf.yaml"
-    config.write_text(files["data"]["kerf.yaml"].replace("/etc/kerf-tls", str(tmp_path / "tls")))
-    extender = SCHEDULER_CONFIG / "mtls.yaml"
-    mounted = {f"/etc/kubernetes/kerf/{name}": str(tmp_path / "client" / file) for name, file in CLIENT_FILES.items()}
+    notes = helm("install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace", *service)
     with ExitStack() as running:
-        process = KerfProcess(plane, "kerf-tls", "--config", str(config), certificate=tmp_path / "client" / "ca.crt")
+        running.callback(helm, "uninstall", "kerf", "--namespace", NAMESPACE)
+        assert "get secret kerf-tls" in notes
+        assert 'index .data "client.crt"' in notes
+        files = read(plane, f"/api/v1/namespaces/{NAMESPACE}/configmaps/kerf")
+        assert files is not None
+        tls, client = tmp_path / "tls", tmp_path / "client"
+        tls.mkdir()
+        client.mkdir()
+        config = tmp_path / "kerf.yaml"
+        config.write_text(files["data"]["kerf.yaml"].replace("/etc/kerf-tls", str(tls)))
+        arguments = ("--config", str(config), "--set", "server.metrics_port=0")
+        process = KerfProcess(plane, "kerf-tls", *arguments, certificate=tls / "ca.crt")
         running.callback(process.stop)
+        secret = read(plane, f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-tls")
+        assert secret is not None
+        for name in CLIENT_FILES.values():
+            (client / name).write_bytes(b64decode(secret["data"][name]))
+        mounted = {f"/etc/kubernetes/kerf/{name}": str(client / file) for name, file in CLIENT_FILES.items()}
+        extender = SCHEDULER_CONFIG / "mtls.yaml"
         scheduler = plane.start_scheduler(
             extender, "scheduler-tls", replace=mounted, extender_url=process.url, user="cluster-scheduler"
         )

@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 NAMESPACE = "kerf-schemas"
 MORE = [
-    ("inject.enabled=true", "queue.pipelines=true"),
-    ("mode=service", "queue.enabled=false", "tls.secretName=a", "access.tokensSecret=b", "imagePullSecrets[0].name=c"),
+    ("inject.enabled=true", "queue.enabled=true", "queue.pipelines=true"),
+    ("mode=service", "tls.secretName=a", "access.tokensSecret=b", "imagePullSecrets[0].name=c"),
     ("webhook.tls.issuer.name=ca", "webhook.tls.issuer.kind=ClusterIssuer", "inject.enabled=true"),
     ("tolerations[0].operator=Exists", "podLabels.a=b", "podAnnotations.c=d", "replicas=3", "dashboard.enabled=true"),
 ]
@@ -47,13 +47,13 @@ def test_every_object_is_valid(plane: ControlPlane, helm: Helm, values: tuple[st
 
 def test_an_object_that_is_not_is_refused(plane: ControlPlane, helm: Helm) -> None:
     """The checks above can fail: on a field that nobody knows, a value of an operator's kind, a pod that may more."""
-    (deployment,) = (
-        item for item in helm.render("queue.enabled=false", namespace=NAMESPACE) if item["kind"] == "Deployment"
-    )
+    (deployment,) = (item for item in helm.render(namespace=NAMESPACE) if item["kind"] == "Deployment")
     unknown = {**deployment, "spec": {**deployment["spec"], "replica": 1}}
     with pytest.raises(ApiError, match="replica"):
         plane.validate(unknown)
-    rule = only(helm.render("prometheusRule.enabled=true", namespace=NAMESPACE), "PrometheusRule")
+    rule = only(
+        helm.render("prometheusRule.enabled=true", "serviceMonitor.enabled=true", namespace=NAMESPACE), "PrometheusRule"
+    )
     rule["spec"]["groups"][0]["rules"][0]["for"] = "5 minutes"
     with pytest.raises(ApiError, match=r"rules\[0\]\.for"):
         plane.validate(rule)

@@ -148,6 +148,9 @@ class FaultyTransport:
             raise fault.error
         return answer
 
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        raise NotImplementedError
+
     async def patch(self, path: str, body: bytes) -> bytes:
         self.calls.append(("PATCH", path, body))
         if self.patches and (fault := self.patches.popleft()):

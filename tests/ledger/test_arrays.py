@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
 from extender.core.resources.nodes import NO_GPUS, GpuUnit, NodeOffer
-from extender.ledger.arrays import ClusterArrays
+from extender.ledger.arrays import ClusterArrays, Held
 from tests.core.builders import node, wholly
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
@@ -40,7 +40,7 @@ def test_an_empty_cluster_has_no_rows() -> None:
 def test_a_node_is_written_in_full() -> None:
     arrays = ClusterArrays()
     row = arrays.set_node("n", node(A100, T4, withheld=1).offer)
-    arrays.set_held(row, wholly(arrays.offer(row), [1]), 1)
+    arrays.set_held(row, Held(wholly(arrays.offer(row), [1]), 1))
     cluster = arrays.snapshot()
     assert cluster.row_of == {"n": 0}
     assert [cluster.models[index].name for index in cluster.gpu_model[0]] == ["a100-sxm4-80gb", "t4"]
@@ -58,7 +58,7 @@ def test_nothing_of_a_new_node_is_free_before_its_holders_are_known() -> None:
 def test_a_removed_node_leaves_a_row_that_offers_nothing_and_is_used_again() -> None:
     arrays = ClusterArrays()
     for name in ("a", "b"):
-        arrays.set_held(arrays.set_node(name, node(T4, T4).offer), {}, 0)
+        arrays.set_held(arrays.set_node(name, node(T4, T4).offer), Held({}, 0))
     arrays.remove_node("a")
     cluster = arrays.snapshot()
     assert (cluster.node_names, dict(cluster.row_of)) == (("", "b"), {"b": 1})
@@ -72,9 +72,9 @@ def test_a_removed_node_leaves_a_row_that_offers_nothing_and_is_used_again() -> 
 def test_a_node_that_loses_gpus_leaves_no_traces() -> None:
     arrays = ClusterArrays()
     row = arrays.set_node("n", node(T4, T4, T4).offer)
-    arrays.set_held(row, {}, 0)
+    arrays.set_held(row, Held({}, 0))
     arrays.set_node("n", node(A100).offer)
-    arrays.set_held(row, {}, 0)
+    arrays.set_held(row, Held({}, 0))
     cluster = arrays.snapshot()
     assert cluster.gpu_idle[0].tolist() == [True, False, False]
     assert cluster.gpu_memory_mib[0].tolist() == [81920, 0, 0]
@@ -84,8 +84,8 @@ def test_a_node_that_loses_gpus_leaves_no_traces() -> None:
 def test_arrays_grow_in_rows_and_slots() -> None:
     arrays = ClusterArrays()
     for number in range(200):
-        arrays.set_held(arrays.set_node(f"n{number}", node(T4).offer), {}, 0)
-    arrays.set_held(arrays.set_node("wide", node(*[T4] * 64).offer), {63: (1000, 15360)}, 0)
+        arrays.set_held(arrays.set_node(f"n{number}", node(T4).offer), Held({}, 0))
+    arrays.set_held(arrays.set_node("wide", node(*[T4] * 64).offer), Held({63: (1000, 15360)}, 0))
     cluster = arrays.snapshot()
     assert cluster.gpu_idle.shape == (201, 64)
     assert cluster.gpu_idle.sum() == 200 + 63
@@ -95,7 +95,7 @@ def test_arrays_grow_in_rows_and_slots() -> None:
 def test_more_holders_than_an_integer_counts_are_still_all_of_the_node() -> None:
     arrays = ClusterArrays()
     row = arrays.set_node("n", node(T4).offer)
-    arrays.set_held(row, {}, 2 * (2**31 - 1))
+    arrays.set_held(row, Held({}, 2 * (2**31 - 1)))
     assert arrays.snapshot().untracked_units[0] == 2**31 - 1
 
 
@@ -120,9 +120,9 @@ def test_ties_are_ranked_by_name() -> None:
 def test_a_snapshot_costs_nothing_while_nothing_moves() -> None:
     arrays = ClusterArrays()
     row = arrays.set_node("n", node(T4).offer)
-    arrays.set_held(row, {}, 0)
+    arrays.set_held(row, Held({}, 0))
     first = arrays.snapshot()
-    arrays.set_held(row, {}, 0)
+    arrays.set_held(row, Held({}, 0))
     assert arrays.snapshot() is first
 
 
@@ -130,7 +130,7 @@ def test_only_the_row_that_changed_has_a_new_version() -> None:
     arrays = ClusterArrays()
     rows = [arrays.set_node(name, node(T4).offer) for name in ("a", "b")]
     before = arrays.snapshot()
-    arrays.set_held(rows[1], {}, 0)
+    arrays.set_held(rows[1], Held({}, 0))
     after = arrays.snapshot()
     assert (after.row_version > before.version).tolist() == [False, True]
     assert after.version > before.version
@@ -140,7 +140,7 @@ def test_what_moves_rarely_is_shared_between_snapshots() -> None:
     arrays = ClusterArrays()
     row = arrays.set_node("n", node(T4).offer)
     before = arrays.snapshot()
-    arrays.set_held(row, {}, 0)
+    arrays.set_held(row, Held({}, 0))
     after = arrays.snapshot()
     assert after.gpu_model is before.gpu_model
     assert after.gpu_free_milli is not before.gpu_free_milli
@@ -173,7 +173,8 @@ def test_no_later_change_reaches_a_snapshot(
     for name, offer, held, untracked in changes:
         if offer is not None:
             row = arrays.set_node(name, offer)
-            arrays.set_held(row, wholly(offer, {index for index in held if index < len(offer.gpus)}), untracked)
+            gpus = wholly(offer, {index for index in held if index < len(offer.gpus)})
+            arrays.set_held(row, Held(gpus, untracked))
         elif name in arrays.row_of:
             arrays.remove_node(name)
         cluster = arrays.snapshot()

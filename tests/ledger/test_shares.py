@@ -152,50 +152,61 @@ def test_mig_devices_are_held_by_profile() -> None:
 # What a pod says that it holds.
 
 
+def unserved(units: int, *parts: Part) -> Holding:
+    """What a pod holds that asks by annotation alone."""
+    return Holding(units, parts, unserved=True)
+
+
 @pytest.mark.parametrize(
     ("pod", "holding", "fault"),
     [
-        pytest.param(sharing_pod("p", "2"), Holding(1, (Part(2, 500, 4096),)), "", id="a share"),
-        pytest.param(sharing_pod("p", "2", "0"), Holding(1, (Part(2, 0, 4096),)), "", id="a share of memory"),
+        pytest.param(sharing_pod("p", "2"), unserved(1, Part(2, 500, 4096)), "", id="a share"),
+        pytest.param(sharing_pod("p", "2", "0"), unserved(1, Part(2, 0, 4096)), "", id="a share of memory"),
         pytest.param(
             sharing_pod("p", "2", **{ASSIGNED_UUIDS: "GPU-x"}),
-            Holding(1, (Part(2, 500, 4096, "GPU-x"),)),
+            unserved(1, Part(2, 500, 4096, "GPU-x")),
             "",
             id="UUID",
         ),
         pytest.param(
             sharing_pod("p", "2", **{ASSIGNED_UUIDS: "GPU-x,GPU-y"}),
-            Holding(1, (Part(2, 500, 4096),)),
+            unserved(1, Part(2, 500, 4096)),
             "",
             id="not as many UUIDs",
         ),
         pytest.param(
-            sharing_pod("p", "0,1", **{COUNT: "2"}), Holding(2, (Part(0, 500, 4096), Part(1, 500, 4096))), "", id="two"
+            sharing_pod("p", "0,1", **{COUNT: "2"}),
+            unserved(2, Part(0, 500, 4096), Part(1, 500, 4096)),
+            "",
+            id="two",
         ),
         pytest.param(
             sharing_pod("p", "2", **{ASSIGNED_SHARE: "1", ASSIGNED_MEMORY: "1"}),
-            Holding(1, (Part(2, 500, 4096),)),
+            unserved(1, Part(2, 500, 4096)),
             "",
             id="made smaller later: what was asked is held",
         ),
         pytest.param(
             sharing_pod("p", "2", "0", **{ASSIGNED_SHARE: "1"}),
-            whole_gpus(1, [2]),
+            unserved(1, Part(2)),
             ASSIGNED_SHARE,
             id="compute that nobody asked for: all of it",
         ),
         pytest.param(
             sharing_pod("p", "2", **{ASSIGNED_SHARE: "half"}),
-            whole_gpus(1, [2]),
+            unserved(1, Part(2)),
             ASSIGNED_SHARE,
             id="garbage: all of it",
         ),
         pytest.param(
-            sharing_pod("p", "2", **{ASSIGNED_MEMORY: "9" * 400}), whole_gpus(1, [2]), ASSIGNED_MEMORY, id="huge: all"
+            sharing_pod("p", "2", **{ASSIGNED_MEMORY: "9" * 400}),
+            unserved(1, Part(2)),
+            ASSIGNED_MEMORY,
+            id="huge: all",
         ),
-        pytest.param(sharing_pod("p", "two"), whole_gpus(1), ASSIGNED_GPUS, id="garbage indices: any GPU"),
-        pytest.param(sharing_pod("p", "1,2"), whole_gpus(1), ASSIGNED_GPUS, id="more indices than shares"),
-        pytest.param(sharing_pod("p", ""), whole_gpus(1), "", id="bound by somebody else: any GPU"),
+        pytest.param(sharing_pod("p", "two"), unserved(1), ASSIGNED_GPUS, id="garbage indices: any GPU"),
+        pytest.param(sharing_pod("p", "1,2"), unserved(1), ASSIGNED_GPUS, id="more indices than shares"),
+        pytest.param(sharing_pod("p", ""), unserved(1), "", id="bound by somebody else: any GPU"),
         pytest.param(
             pod_object("p", 1, node="n", annotations={ASSIGNED_GPUS: "2", ASSIGNED_SHARE: "1"}),
             whole_gpus(1, [2]),

@@ -44,6 +44,9 @@ class Api:
             self.jobs[name] = made
         return msgspec.json.encode(made)
 
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        raise NotImplementedError
+
     async def patch(self, path: str, body: bytes) -> bytes:
         self._fail(path)
         asked = msgspec.json.decode(body, type=Manifest)

@@ -38,9 +38,13 @@ hami_sizes = st.builds(
 whole_gpus = st.builds(lambda count: {"nvidia.com/gpu": str(count)}, st.integers(1, 2))
 gpushare_sizes = st.builds(lambda units: {"aliyun.com/gpu-mem": str(units)}, st.integers(1, 16))
 annotated = st.fixed_dictionaries(
-    {}, optional={"kerf.dev/gpu-share": st.just("0.5"), "kerf.dev/gpu-memory-each": st.sampled_from(["1Gi", "9000"])}
+    {},
+    optional={
+        "kerf.dev/gpu-share": st.sampled_from(["0.5", "500"]),
+        "kerf.dev/gpu-memory-each": st.sampled_from(["1Gi", "9000"]),
+    },
 )
-asks = st.one_of(hami_shares, hami_sizes, whole_gpus, gpushare_sizes)
+asks = st.one_of(hami_shares, hami_sizes, whole_gpus, gpushare_sizes, st.just(dict[str, str]()))
 
 
 def cluster_nodes() -> list[Manifest]:
@@ -53,7 +57,8 @@ def cluster_nodes() -> list[Manifest]:
 
 
 def booked(cluster: Cluster) -> dict[str, list[Any]]:
-    arrays = (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.untracked_units)
+    free = (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.untracked_units)
+    arrays = (*free, cluster.num_served, cluster.num_unserved)
     return {name: [array[row].tolist() for array in arrays] for name, row in cluster.row_of.items()}
 
 
@@ -88,15 +93,29 @@ def test_of_unlike_gpus_a_percentage_fills_the_same_one(percent: str) -> None:
     assert_planned_as_placed([hami_node("h", (A, 16000), (B, 24000))], [pod(n, resources, {}) for n in range(4)])
 
 
+def test_pods_that_nvidias_plugin_does_not_know_are_kept_apart_in_a_plan_too() -> None:
+    asked: list[tuple[dict[str, str], dict[str, str]]] = [
+        ({}, {"kerf.dev/gpu-count": "1"}),
+        ({"nvidia.com/gpu": "1"}, {}),
+        ({}, {"kerf.dev/gpu-share": "500"}),
+        ({"nvidia.com/gpu": "2"}, {}),
+        ({"nvidia.com/gpu": "2"}, {}),
+    ]
+    nodes = [node_manifest("w-0", 4), node_manifest("w-1", 4)]
+    assert_planned_as_placed(nodes, [pod(number, *asks) for number, asks in enumerate(asked)])
+
+
 @given(pods=st.lists(st.tuples(asks, annotated), min_size=1, max_size=12))
 def test_a_plan_books_what_a_live_placement_books(pods: list[tuple[dict[str, str], dict[str, str]]]) -> None:
     readable = []
     for number, (resources, annotations) in enumerate(pods):
         manifest = pod(number, resources, annotations)
         try:
-            plan_pod(decode_pod(manifest), Kinds())
+            asks_gpus = plan_pod(decode_pod(manifest), Kinds()).gpus is not None
         except ValueError:
             continue  # contradicts itself: nobody places it
+        if not asks_gpus:
+            continue
         msgspec.convert(manifest, objects.Pod)
         readable.append(manifest)
     assert_planned_as_placed(cluster_nodes(), readable)

@@ -152,4 +152,4 @@ def test_without_any_annotation_the_kubelet_is_believed() -> None:
     manifest = node_manifest("n", 2)
     found = read_offer(msgspec.convert(manifest, objects.Node), NodeReading())
     assert found.gpus == (Gpu(found.gpus[0].model, 15360),) * 2
-    assert replace(found, gpus=()) == NodeOffer((), GpuUnit.WHOLE, 1, 2)
+    assert replace(found, gpus=()) == NodeOffer((), GpuUnit.WHOLE, 1, 2, plugin_picks=True)

@@ -1,6 +1,7 @@
 """Pods of HAMi and gpushare through filter and bind, with their plugins' side played, beside pods that are there."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from extender.plugins import gpushare, kerf
 from extender.plugins.hami import nodes as hami_nodes
 from extender.plugins.hami import pods as hami
 from extender.plugins.kerf import ASSIGNED_GPUS
+from extender.plugins.node_reports import REPORT
 from extender.scheduling.binding.binder import BindError
 from tests.ledger.builders import Clock, node_manifest, pod_manifest
 from tests.plugins.plugins import LOCK, gpushare_allocate, hami_allocate
@@ -295,3 +297,49 @@ def test_no_sequence_of_pods_books_a_gpu_over_its_capacity(asked: list[tuple[int
         assert sum(cores for _, cores in placed[uuid]) <= 100
         assert len(placed[uuid]) <= 4
         assert len(placed[uuid]) == 1 or all(cores < 100 for _, cores in placed[uuid])
+
+
+# Pods that ask by annotation alone beside those that NVIDIA's plugin serves.
+
+
+def by_word(name: str, **annotations: str) -> dict[str, Any]:
+    """A pod that asks by annotation alone."""
+    said = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return pod_manifest(name, annotations=said or {"kerf.dev/gpu-count": "1"})
+
+
+def test_on_a_node_whose_plugin_picks_by_itself_nobody_is_beside_pods_it_does_not_know() -> None:
+    rig = Rig(node_manifest("n1", 4), node_manifest("n2", 4))
+    assert rig.run(by_word("a"))["spec"]["nodeName"] == "n1"
+    assert rig.run(by_word("b", gpu_share="500"))["spec"]["nodeName"] == "n1"
+    assert rig.run(pod_manifest("c", 1))["spec"]["nodeName"] == "n2"
+    assert rig.run(by_word("d"))["spec"]["nodeName"] == "n1"
+    assert rig.refused(pod_manifest("e", 4)) == {Reason.KEPT_APART, Reason.BUSY}
+    assert rig.refused(by_word("f", gpu_count="2")) == {Reason.KEPT_APART, Reason.BUSY}
+    rig.restart()
+    assert rig.refused(by_word("f", gpu_count="2")) == {Reason.KEPT_APART, Reason.BUSY}
+    for name in "abd":
+        rig.ledger.remove_pod(f"uid-{name}")
+    assert rig.filter(pod_manifest("e", 4)).node == "n1"
+
+
+def test_a_pod_that_came_past_kerf_keeps_others_from_being_bound_beside_it() -> None:
+    rig = Rig(node_manifest("n1", 4))
+    placement = rig.filter(by_word("a"))
+    assert placement.node == "n1"
+    rig.cluster.apply(pod_manifest("foreign", 1, node="n1"))
+    rig.sync()
+    with pytest.raises(BindError):
+        asyncio.run(rig.binder.bind(placement.pod, "n1", ""))
+
+
+def test_beside_a_plugin_that_is_steered_or_none_at_all_both_kinds_have_room() -> None:
+    gpus = [{"index": index, "uuid": f"GPU-{index}"} for index in range(2)]
+    steered, bare = node_manifest("steered", 2), node_manifest("bare")
+    report = {"version": 1, "gpus": gpus, "steers": ["nvidia.com/gpu"]}
+    steered["metadata"]["annotations"] = {REPORT: msgspec.json.encode(report).decode()}
+    bare["metadata"]["annotations"] = {kerf.GPUS: msgspec.json.encode(gpus).decode()}
+    for node in (steered, bare):
+        rig = Rig(node)
+        rig.run(by_word("a"))
+        assert rig.filter(pod_manifest("b", 1)).node == node["metadata"]["name"]

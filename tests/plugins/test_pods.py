@@ -12,7 +12,7 @@ from extender.core.resources.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.kube import objects
 from extender.kube.patterns import compile_pattern
-from extender.plugins.holdings import Holding, whole_gpus
+from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.plugins.kerf import ASSIGNED_GPUS, format_gpus, parse_gpus
 from extender.plugins.pods import has_soft_preferences, read_holding, read_pod_request
 from tests.ledger.builders import pod_object
@@ -180,15 +180,15 @@ def test_any_assignment_is_read(text: str) -> None:
         pytest.param(pod_object("p", 2, assigned="1"), whole_gpus(2, ()), id="number certain, indices not"),
         pytest.param(pod_object("p", 2, assigned="x"), whole_gpus(2, ()), id="garbage indices"),
         pytest.param(pod_object("p"), whole_gpus(0, ()), id="no GPUs"),
-        pytest.param(pod_object("p", annotations={COUNT: "2"}), whole_gpus(2, ()), id="by annotation"),
+        pytest.param(pod_object("p", annotations={COUNT: "2"}), Holding(2, unserved=True), id="by annotation"),
         pytest.param(
             pod_object("p", assigned="0,1", annotations={MEMORY_TOTAL: "20Gi"}),
-            whole_gpus(2, (0, 1)),
+            Holding(2, (Part(0), Part(1)), unserved=True),
             id="by memory: as many as were assigned",
         ),
         pytest.param(
             pod_object("p", annotations={MEMORY_TOTAL: "20Gi"}),
-            whole_gpus(1, ()),
+            Holding(1, unserved=True),
             id="by memory, unknown: at least one",
         ),
         pytest.param(pod_object("p", assigned="4"), whole_gpus(0, ()), id="assigned, and nothing was asked"),

@@ -40,6 +40,9 @@ class Api:
             return msgspec.json.encode(pod)
         raise ApiError(404, "NotFound", path)
 
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        raise NotImplementedError
+
     async def patch(self, path: str, body: bytes) -> bytes:
         name, _, part = path.partition("/pods/")[2].partition("/")
         error = self.fail(name, part)

@@ -54,6 +54,9 @@ class Answers:
     async def post(self, path: str, body: bytes) -> bytes:
         return await self.patch(path, body)
 
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        raise NotImplementedError
+
     async def patch(self, path: str, body: bytes) -> bytes:
         self.written.append((path, msgspec.json.decode(body)))
         if self._refuse:

@@ -12,7 +12,7 @@ from tests.controlplane.processes import clean_environment
 from tests.realnode.images import image_of_layer
 from tests.realnode.machine import run
 
-NAME = "localhost/kerf:realnode"
+REPOSITORY, TAG = "localhost/kerf", "realnode"
 _BASE = "localhost/debian-python:12"
 _PACKAGES = "python3,python3-venv,python-is-python3,ca-certificates"
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -26,15 +26,16 @@ def lacking_builder() -> str:
 
 def kerf_image(folder: Path) -> Path:
     """Run `make image`; the archive that it made. Raises BuildError."""
+    name = f"{REPOSITORY}:{TAG}"
     storage, archive = folder / "storage.conf", folder / "kerf.tar"
     places = f'graphroot = "{folder}/images"\nrunroot = "{folder}/containers"\n'
     storage.write_text(f'[storage]\ndriver = "vfs"\n{places}')
     environment = clean_environment(CONTAINERS_STORAGE_CONF=str(storage), BUILDAH_ISOLATION="chroot")
     _run(["buildah", "pull", "--quiet", f"docker-archive:{_base()}"], environment)
     flags = " ".join(("--pull=never", *_package_settings(folder)))
-    make = ["make", "-C", str(ROOT), "image", "BUILDER=buildah", f"IMAGE={NAME}", f"BASE={_BASE}", f"ARGS={flags}"]
+    make = ["make", "-C", str(ROOT), "image", "BUILDER=buildah", f"IMAGE={name}", f"BASE={_BASE}", f"ARGS={flags}"]
     _run(make, environment)
-    _run(["buildah", "push", "--quiet", NAME, f"docker-archive:{archive}:{NAME}"], environment)
+    _run(["buildah", "push", "--quiet", name, f"docker-archive:{archive}:{name}"], environment)
     return archive
 
 

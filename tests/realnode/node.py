@@ -46,10 +46,10 @@ class Node:
             opening.callback(self._holder.kill)
             self._place.connect(self._holder.pid)
             self.containerd = self._start_containerd()
-            opening.callback(lambda: self.containerd.kill())
+            opening.callback(self.containerd.kill)
             self._load_guest()
             self.kubelet = self._start_kubelet()
-            opening.callback(lambda: self.kubelet.kill())
+            opening.callback(self.stop_kubelet, kill=True)
             self._open = opening.pop_all()
         return self
 
@@ -171,20 +171,28 @@ class Node:
         """Start it again; return when it serves."""
         self.kubelet = self._start_kubelet()
 
-    def clean(self) -> None:
-        """Delete all pods of the node; return when the kubelet has none left."""
+    def clean(self, namespace: str = "") -> None:
+        """Delete all pods of the node, or of a namespace there; return when the kubelet has none of them left."""
         if not self.kubelet.running:
             self.start_kubelet()
-        for pod in self._pods():
+        for pod in self._pods(namespace):
             metadata = pod["metadata"]
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-            try:
+            with contextlib.suppress(ApiError):  # gone by itself
                 self._plane.request("DELETE", f"{path}?gracePeriodSeconds=1")
-            except ApiError as error:
-                if error.status != 404:  # it may be gone by now
-                    raise
-        wait_until(lambda: not self._pods(), WITHIN_S, "all pods are gone")
-        wait_until(lambda: not self.pod_resources(), WITHIN_S, "the kubelet has given no device to anybody")
+        wait_until(lambda: not self._pods(namespace), WITHIN_S, "all pods are gone")
+
+        def holders() -> list[str]:
+            return [pod for pod in self.pod_resources() if pod.startswith(namespace)]
+
+        wait_until(lambda: not holders(), WITHIN_S, "the kubelet has given no device to anybody")
+
+    def serve_api(self) -> None:
+        """Pods find the API server at the address of the Service `kubernetes`, as by kube-proxy."""
+        to = f"{self._place.gateway}:{self._plane.url.rpartition(':')[2]}"
+        for chain in ("PREROUTING", "OUTPUT"):
+            rule = f"-d {settings.API_ADDRESS} -p tcp --dport 443 -j DNAT --to-destination {to}"
+            self.inside("iptables", "-t", "nat", "-A", chain, *rule.split())
 
     def inside(self, *command: str) -> str:
         """What a command prints that runs on the node."""
@@ -195,10 +203,10 @@ class Node:
         ctr = str(machine.find_containerd() / "ctr")
         self.inside(ctr, "--address", settings.RUNTIME_SOCKET, "-n", "k8s.io", "images", "import", str(archive))
 
-    def _pods(self) -> list[Object]:
-        pods: list[Object] = self._plane.request("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={self.name}")[
-            "items"
-        ]
+    def _pods(self, namespace: str = "") -> list[Object]:
+        scope = f"namespaces/{namespace}/" if namespace else ""
+        path = f"/api/v1/{scope}pods?fieldSelector=spec.nodeName={self.name}"
+        pods: list[Object] = self._plane.request("GET", path)["items"]
         return pods
 
     def _start_namespaces(self) -> Process:

@@ -4,6 +4,8 @@ from typing import Any
 
 PAUSE = "registry.k8s.io/pause:3.10"
 """The image of every sandbox, and of the pods of `tests.controlplane.objects`: the tests' own program."""
+API_ADDRESS = "10.0.0.1"
+"""Of the Service `kubernetes`: the first of the control plane's range."""
 RUNTIME_SOCKET = "/run/containerd/containerd.sock"
 
 _CONTAINERD = """

@@ -111,7 +111,8 @@ def test_a_kubelet_that_starts_again_knows_its_pods_and_the_plugin_registers(nod
         node.restart_kubelet(kill)
         wait_until(lambda: len(plugin.calls("Register")) == 2, 20.0, "the plugin has registered again")
         node.wait_offered(plugin.resources)
-        assert node.pod_resources() == given
+        # A kubelet that has just started tells of no pod before it has heard of them.
+        wait_until(lambda: node.pod_resources() == given, 20.0, "it knows what it has given to whom")
         assert node.run(objects.pod("after", gpus=1))["main"][VISIBLE] == two[0].id
 
 

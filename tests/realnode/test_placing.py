@@ -36,7 +36,7 @@ def test_a_pod_waits_until_another_has_ended_on_the_node(cluster: KerfCluster, n
         cluster.submit("first", gpus=2)
         node.environments("first")
         cluster.submit("second", gpus=1)
-        assert "GPU" in cluster.pending("second")
+        cluster.pending("second", containing="nvidia.com/gpu")
         cluster.delete_pod("first", grace_s=1)
         wait_until(lambda: "default/first" not in node.pod_resources(), WITHIN_S, "the kubelet has its devices back")
         assert node.environments("second")["main"]["NVIDIA_VISIBLE_DEVICES"]

@@ -50,6 +50,9 @@ class Line:
         self._pass()
         return await self._server.get(path, query)
 
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        raise NotImplementedError
+
     async def patch(self, path: str, body: bytes) -> bytes:
         self._pass()
         return await self._server.patch(path, body)

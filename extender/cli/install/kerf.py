@@ -36,7 +36,8 @@ async def find_kerf(transport: Transport) -> tuple[Installed | None, Finding]:
     """The Kerf that is installed, and what is to be said of it. Raises ClusterError, msgspec.DecodeError."""
     deployments = await listed(transport, "/apis/apps/v1/deployments", KERF)
     if not deployments:
-        command = f"helm install kerf {_CHART} --namespace kerf-system --create-namespace"
+        image = "--set image.repository=REGISTRY/kerf"
+        command = f"helm install kerf {_CHART} --namespace kerf-system --create-namespace {image}"
         return None, Finding("Kerf", Verdict.BROKEN, "no Deployment was found (a static pod needs none)", command)
     found = await _read(transport, deployments[0])
     more = f", and {len(deployments) - 1} more" if len(deployments) > 1 else ""

@@ -95,6 +95,7 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
         (num_healthy < needed, Reason.UNHEALTHY, num_healthy),
     ]
     of_size = _of_size(cluster, request, rows, healthy, failures)
+    failures.append((_kept_apart(cluster, request, rows), Reason.KEPT_APART, num_installed))
 
     room = idle & of_size
     available = np.maximum(num_true(room) * per_gpu - untracked, 0)
@@ -147,6 +148,14 @@ def _of_size(cluster: Cluster, request: GpuRequest, rows: Rows, healthy: Mask, f
         num_of_size = num_true(of_size) * per_gpu
         failures.append((num_of_size < needed, Reason.TOO_SMALL, num_of_size))
     return of_size
+
+
+def _kept_apart(cluster: Cluster, request: GpuRequest, rows: Rows) -> Mask:
+    """(R,) where the device plugin picks GPUs by itself, and pods are that it serves beside those of which it knows
+    nothing: it would give away the GPUs of the latter."""
+    others = cluster.num_served if request.unit is AskedUnit.WHOLE else cluster.num_unserved
+    apart: Mask = cluster.taken(cluster.plugin_picks & (others > 0), rows)
+    return apart
 
 
 def enough_compute(cluster: Cluster, cpu_milli: int, memory_mib: int, rows: Rows) -> Mask:

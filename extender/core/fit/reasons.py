@@ -33,9 +33,12 @@ class Reason(IntEnum):
     BUSY = 12
     TOTAL_BUSY = 13
     OCCUPIED = 14
+    KEPT_APART = 15
 
 
-RESOLVABLE: Final = frozenset({Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY})
+RESOLVABLE: Final = frozenset(
+    {Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY, Reason.KEPT_APART}
+)
 """Reasons that go away when other pods do: only these make a node a candidate for preemption."""
 _IS_RESOLVABLE: Final = np.isin(np.arange(len(Reason)), list(RESOLVABLE))
 
@@ -67,8 +70,8 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
             return "node not known to Kerf yet"
         case Reason.NO_GPUS:
             return f"needs {request}, no GPUs here"
-        case Reason.NOT_THIS_KIND:
-            return f"needs {request}, {_other_kind(request)}"
+        case Reason.NOT_THIS_KIND | Reason.KEPT_APART:
+            return f"needs {request}, {(_apart if reason is Reason.KEPT_APART else _other_kind)(request)}"
         case Reason.COMPUTE_BUSY:
             return f"needs {request}, best here: {available} milli of one GPU free"
         case Reason.MEMORY_BUSY:
@@ -81,6 +84,12 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
             return f"needs {request}, best here: {format_mib(available)} free"
         case _:
             return f"needs {request}, best here: {available} {_HERE[reason]}"
+
+
+def _apart(request: GpuRequest) -> str:
+    if request.unit is AskedUnit.WHOLE:
+        return f"pods here have theirs by {GPU_RESOURCE}, and the device plugin would give them the same GPUs"
+    return "pods here have theirs by annotation alone, and the device plugin would give away the same GPUs"
 
 
 def _other_kind(request: GpuRequest) -> str:

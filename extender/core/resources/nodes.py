@@ -76,6 +76,9 @@ class NodeOffer:
     """MIG devices the kubelet offers, by profile ("1g.5gb"); the GPUs they are cut from are not among `gpus`, or are
     withheld."""
     warnings: tuple[str, ...] = ()
+    plugin_picks: bool = False
+    """Whether the device plugin picks whole GPUs by itself: it may pick those that Kerf gave to a pod which asks for no
+    device of it."""
 
     @property
     def withheld_units(self) -> int:
@@ -150,4 +153,5 @@ def read_node(
     model = describe_model(product, aliases or {}) if product else UNKNOWN_MODEL
     memory_mib = whole_number(labels, MEMORY_LABEL, MAX_MEMORY_MIB) or PRODUCT_MEMORY_MIB.get(model.name, 0)
     gpu = Gpu(model, nominal_mib(memory_mib, memory_tolerance_frac))
-    return NodeOffer((gpu,) * count, unit, replicas, min(units, count * replicas), mig, tuple(warnings))
+    units = min(units, count * replicas)
+    return NodeOffer((gpu,) * count, unit, replicas, units, mig, tuple(warnings), unit is GpuUnit.WHOLE)

@@ -118,6 +118,15 @@ def slow_fit(state: NodeState, request: GpuRequest) -> tuple[Reason, int, int]:
     ):
         if number < needed:
             return reason, number, 0
+    by_others = state.num_served if request.unit is AskedUnit.WHOLE else state.num_unserved
+    return slow_busy(state, request, counts, apart=state.offer.plugin_picks and by_others > 0)
+
+
+def slow_busy(state: NodeState, request: GpuRequest, counts: Counts, *, apart: bool) -> tuple[Reason, int, int]:
+    """The same where enough is installed."""
+    needed = request.count or 1
+    if apart:
+        return Reason.KEPT_APART, counts.installed, 0
     if gives_shares(state, request):
         return slow_share_fit(state, request, counts.of_size)
     installed_mib, _ = most_memory(counts.sizes, 0, request)
@@ -201,6 +210,9 @@ def node_states(draw: st.DrawFn) -> NodeState:
         unit=unit,
         units_per_gpu=per_gpu,
         withheld=draw(st.sampled_from([0, 0, 1])) if healthy else 0,
+        picks=draw(st.booleans()),
+        served=draw(st.sampled_from([0, 0, 1])),
+        unserved=draw(st.sampled_from([0, 0, 1])),
     )
 
 

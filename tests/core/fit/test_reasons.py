@@ -85,6 +85,22 @@ TWO = GpuRequest(2, memory_each_mib=40960)
             id="share in the name of a whole GPU",
         ),
         pytest.param(
+            Reason.KEPT_APART,
+            GpuRequest(1),
+            8,
+            "needs 1 GPU, pods here have theirs by annotation alone, "
+            "and the device plugin would give away the same GPUs",
+            id="beside pods that the plugin does not know",
+        ),
+        pytest.param(
+            Reason.KEPT_APART,
+            GpuRequest(1, AskedUnit.WHOLE, milli=500),
+            8,
+            "needs 500 milli of a GPU, pods here have theirs by nvidia.com/gpu, "
+            "and the device plugin would give them the same GPUs",
+            id="beside pods that the plugin serves",
+        ),
+        pytest.param(
             Reason.BUSY,
             GpuRequest(2, AskedUnit.MIG, mig=(("1g.5gb", 2),)),
             1,
@@ -102,4 +118,5 @@ def test_every_reason_has_a_sentence() -> None:
 
 
 def test_only_what_other_pods_can_free_is_resolvable() -> None:
-    assert {Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY} == RESOLVABLE
+    by_pods = {Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY, Reason.KEPT_APART}
+    assert by_pods == RESOLVABLE

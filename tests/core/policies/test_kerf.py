@@ -18,6 +18,7 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.core.valuenet.features import Hosting, Outlook
 from extender.core.valuenet.learned_values import prospect
 from extender.core.valuenet.potentials import Potential
+from extender.ledger.arrays import Held
 from model.engine.node_scores import learned_on
 from model.engine.ranks import Rank
 from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of, node, pattern
@@ -136,7 +137,7 @@ def test_what_is_remembered_is_what_would_be_computed(steps: list[tuple[int, int
         GpuRequest(2, cpu_milli=8000, memory_mib=1024),
     ]
     for row, milli, gpu, cpu in steps:
-        arrays.set_held(row, {gpu: (milli, MIB * milli // 1000)}, 0)
+        arrays.set_held(row, Held({gpu: (milli, MIB * milli // 1000)}, 0))
         arrays.set_compute(row, cpu, 100_000)
         cluster = arrays.snapshot()
         for request in requests:

@@ -84,6 +84,9 @@ class ReadOnly:
     async def post(self, path: str, body: bytes) -> bytes:
         raise NotImplementedError
 
+    async def ensure(self, path: str, body: bytes) -> bytes:
+        raise NotImplementedError
+
     async def patch(self, path: str, body: bytes) -> bytes:
         raise NotImplementedError
 

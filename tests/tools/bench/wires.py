@@ -28,7 +28,7 @@ from model.training.evaluations import rank_of
 from model.workloads.traces import TraceError, read_nodes, read_pods
 from model.workloads.workloads import ARRIVED_FRAC, Workload, workload
 from tests.controlplane.kerf import SCHEDULER_CONFIG
-from tests.controlplane.objects import gpu_node, pod
+from tests.controlplane.objects import gpu_node, pod, steered
 from tests.controlplane.processes import wait_until
 from tests.e2e.traces import Offered, gpus_of, nodes_of, offer
 from tests.tools.bench import reports, servers
@@ -195,15 +195,18 @@ def _named(names: tuple[str, ...], bits: int) -> list[str]:
 
 
 def _node(trace: Workload, row: int) -> dict[str, Any]:
+    """Steered, so that shares and whole GPUs may be side by side as in the simulator."""
     nodes = trace.nodes
-    return gpu_node(
-        trace.node_names[row],
-        int(nodes.num_gpus[row]),
-        trace.model_names[int(nodes.model[row])],
-        _MEMORY_MIB,
-        f"{nodes.cpu_milli[row]}m",
-        f"{nodes.memory_mib[row]}Mi",
-        allocatable={"pods": "1000"},
+    return steered(
+        gpu_node(
+            trace.node_names[row],
+            int(nodes.num_gpus[row]),
+            trace.model_names[int(nodes.model[row])],
+            _MEMORY_MIB,
+            f"{nodes.cpu_milli[row]}m",
+            f"{nodes.memory_mib[row]}Mi",
+            allocatable={"pods": "1000"},
+        )
     )
 
 

@@ -52,6 +52,9 @@ def overbooked(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Viol
             if use.mib(gpu) > use.memory_mib[gpu]:
                 detail = f"{use.mib(gpu)} of {use.memory_mib[gpu]} MiB: {sharers}"
                 found.append(Violation("memory <= capacity", subject, detail))
+        if use.picks and use.served and use.unserved:
+            detail = f"{', '.join(use.served)} served by the plugin beside {', '.join(use.unserved)}"
+            found.append(Violation("kept apart where the plugin picks", use.name, detail))
         if use.held > len(use.memory_mib):
             detail = f"{use.held} GPUs held, {use.unknown} of them of unknown index; {len(use.memory_mib)} installed"
             found.append(Violation("GPUs held <= GPUs installed", use.name, detail))

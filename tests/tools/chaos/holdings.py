@@ -24,6 +24,8 @@ class Asked:
     memory_mib: int = 0
     """Of each GPU: that it must have, or, of a share, that is booked."""
     model: str = ""
+    served: bool = True
+    """Whether NVIDIA's plugin gives it its GPUs: not where it asks by annotation alone."""
 
     @property
     def shared(self) -> bool:
@@ -46,6 +48,14 @@ class NodeUse:
     """By GPU: pod, milli, MiB."""
     unknown: int = 0
     """Whole GPUs held of which nobody wrote the index."""
+    picks: bool = False
+    """Whether NVIDIA's plugin is there, which picks GPUs by itself."""
+    served: list[str] = field(default_factory=list)
+    unserved: list[str] = field(default_factory=list)
+    """Pods that Kerf placed, by whether that plugin knows of them."""
+    num_served: int = 0
+    num_unserved: int = 0
+    """Those of others too."""
 
     @property
     def held(self) -> int:
@@ -71,12 +81,13 @@ def asked_by(pod: Manifest) -> Asked | None:
     """What a pod asks for, None when that is no GPU."""
     annotations = pod["metadata"].get("annotations") or {}
     limits = [container.get("resources", {}).get("limits", {}) for container in pod["spec"]["containers"]]
-    gpus = sum(int(limit.get(GPU, 0)) for limit in limits) or int(annotations.get("kerf.dev/gpu-count", "0"))
+    requested = sum(int(limit.get(GPU, 0)) for limit in limits)
+    gpus = requested or int(annotations.get("kerf.dev/gpu-count", "0"))
     memory_mib = _mib(annotations.get("kerf.dev/gpu-memory-each", "0"))
     model = annotations.get("kerf.dev/gpu-model", "")
     if "kerf.dev/gpu-share" in annotations:
-        return Asked(1, int(annotations["kerf.dev/gpu-share"]), memory_mib, model)
-    return Asked(gpus, WHOLE_MILLI, memory_mib, model) if gpus else None
+        return Asked(1, int(annotations["kerf.dev/gpu-share"]), memory_mib, model, bool(requested))
+    return Asked(gpus, WHOLE_MILLI, memory_mib, model, bool(requested)) if gpus else None
 
 
 def finished(pod: Manifest) -> bool:
@@ -100,6 +111,10 @@ def uses(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> dict[str, NodeU
         if asked is None or use is None or finished(pod):
             continue
         annotations = pod["metadata"].get("annotations") or {}
+        use.num_served += asked.served
+        use.num_unserved += not asked.served
+        if "kerf.dev/assigned-by" in annotations:
+            (use.served if asked.served else use.unserved).append(name_of(pod))
         indices = indices_of(annotations)
         if indices is None:
             use.unknown += asked.gpus
@@ -117,6 +132,8 @@ def fits(asked: Asked, use: NodeUse) -> bool:
     """Whether a node has room for a request."""
     large = bool(use.memory_mib) and use.memory_mib[0] >= asked.memory_mib  # all of a node are of one size here
     if not use.schedulable or not large or asked.model.lower() not in use.product.lower():
+        return False
+    if use.picks and (use.num_unserved if asked.served else use.num_served):
         return False
     free = use.allocatable - use.held
     if not asked.shared:
@@ -149,6 +166,7 @@ def node_use(node: Manifest) -> NodeUse:
         allocatable=int(status["allocatable"].get(GPU, "0")) if not own else len(memory_mib),
         product=labels.get("nvidia.com/gpu.product", ""),
         schedulable=schedulable,
+        picks=GPU in status["allocatable"],
     )
 
 

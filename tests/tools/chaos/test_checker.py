@@ -24,6 +24,11 @@ def bound(name: str, gpus: str = "", count: int = 1, node: str = "n", **annotati
     return found | {"status": {"phase": "Running"}}
 
 
+def by_word(name: str, gpu: str) -> Manifest:
+    """A pod that asked for a GPU by annotation alone."""
+    return bound(name, gpu, 0, gpu_count="1")
+
+
 def share(name: str, gpu: str, milli: int, mib: int) -> Manifest:
     """A pod that shares a GPU."""
     asked = {"gpu_share": str(milli), "gpu_memory_each": f"{mib}Mi"}
@@ -68,6 +73,25 @@ def test_a_full_node_is_not_overbooked() -> None:
     finished = bound("done", "1") | {"status": {"phase": "Succeeded"}}
     assert checker.overbooked([NODE], [finished, bound("a", "1")]) == []
     assert checker.overbooked([NODE], [bound("a", "0", node="gone"), bound("b", "0")]) == []
+
+
+def test_two_kinds_of_pods_side_by_side_are_found_where_the_plugin_picks() -> None:
+    kerf = "kerf/0.1.0 tightest"
+    served, unserved = bound("a", "0", assigned_by=kerf), bound("b", "1", 0, gpu_count="1", assigned_by=kerf)
+    assert promises(checker.overbooked([NODE], [served, unserved])) == ["kept apart where the plugin picks"]
+    foreign = bound("a", "0")
+    assert checker.overbooked([NODE], [foreign, unserved]) == [], "placed past Kerf"
+    bare = gpu_node("n", gpus=2, memory_mib=40960)
+    del bare["status"]["allocatable"]["nvidia.com/gpu"]
+    assert checker.overbooked([bare], [served, unserved]) == []
+
+
+def test_beside_pods_of_the_other_kind_there_is_no_room_where_the_plugin_picks() -> None:
+    large = gpu_node("n", gpus=4, memory_mib=40960)
+    waiting = pending("w", 0, gpu_share="500")
+    assert promises(checker.stranded([large], [share("a", "0", 100, 10), waiting])) == ["placed after the faults end"]
+    assert checker.stranded([large], [bound("a", "0"), waiting]) == []
+    assert checker.stranded([large], [bound("a", "0", 0, gpu_count="1"), pending("w", 1)]) == []
 
 
 def test_terminating_pods_still_hold() -> None:
@@ -115,7 +139,7 @@ def test_a_share_has_no_room_beside_another_where_pods_of_unknown_gpus_are_too_m
 ) -> None:
     shrunk = gpu_node("n", gpus=8)
     shrunk["status"]["allocatable"]["nvidia.com/gpu"] = "3"
-    unknown = [bound(f"unknown-{number}") for number in range(num_unknown)]
+    unknown = [by_word(f"unknown-{number}", "") for number in range(num_unknown)]
     wanted = pending("a", 0, gpu_share="700")
     assert bool(checker.stranded([shrunk], [share("sharing", "0", 200, 10), *unknown, wanted])) == found
 
@@ -139,10 +163,10 @@ def test_a_pod_without_node_and_reason_is_found() -> None:
         (pending("a"), [bound("b", count=2)], False),
         (pending("a", gpu_memory_each="80Gi"), [], False),
         (pending("a", gpu_model="v100"), [], False),
-        (pending("a", 0, gpu_share="400", gpu_memory_each="1Gi"), [share("b", "0", 600, 10), bound("c", "1")], True),
-        (pending("a", 0, gpu_share="401", gpu_memory_each="1Gi"), [share("b", "0", 600, 10), bound("c", "1")], False),
-        (pending("a", 0, gpu_share="400", gpu_memory_each="40Gi"), [share("b", "0", 600, 1), bound("c", "1")], False),
-        (pending("a", 0, gpu_share="900"), [bound("b", "0")], True),
+        (pending("a", 0, gpu_share="400", gpu_memory_each="1Gi"), [share("b", "0", 600, 10), by_word("c", "1")], True),
+        (pending("a", 0, gpu_share="401", gpu_memory_each="1Gi"), [share("b", "0", 600, 10), by_word("c", "1")], False),
+        (pending("a", 0, gpu_share="400", gpu_memory_each="40Gi"), [share("b", "0", 600, 1), by_word("c", "1")], False),
+        (pending("a", 0, gpu_share="900"), [by_word("b", "0")], True),
         (pending("a", 0), [], False),
     ],
 )

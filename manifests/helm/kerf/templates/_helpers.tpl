@@ -1,6 +1,8 @@
-{{/* Name of everything in a release. */}}
+{{/* Name of everything in a release: the Deployment, its Lease, the policies; the webhook's with an ending. */}}
 {{- define "kerf.name" -}}
-{{- if contains "kerf" .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-kerf" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end }}
+{{- $part := .Values.nameOverride | default .Chart.Name }}
+{{- $name := ternary .Release.Name (printf "%s-%s" .Release.Name $part) (contains $part .Release.Name) }}
+{{- .Values.fullnameOverride | default $name | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "kerf.selector" -}}
@@ -20,13 +22,21 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{- define "kerf.image" -}}
+{{- if not .Values.image.repository }}
+{{- fail "image.repository names no image: build Kerf's (docker build -t REGISTRY/kerf:0.1.0 .), push it, and say --set image.repository=REGISTRY/kerf" }}
+{{- end -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
 {{/* The settings file: what the values say, and what the way of running demands. */}}
 {{- define "kerf.config" -}}
 {{- $config := deepCopy .Values.config }}
-{{- $server := dict "port" 8888 "host" (ternary "127.0.0.1" "0.0.0.0" (eq .Values.mode "scheduler")) }}
+{{- $server := dict "port" 8888 "metrics_port" 8889 "host" (ternary "127.0.0.1" "0.0.0.0" (eq .Values.mode "scheduler")) }}
+{{- if include "kerf.tls.own" . }}
+{{- $hosts := concat (include "kerf.tls.hosts" . | fromYamlArray) (append .Values.tls.addresses "127.0.0.1" | uniq) }}
+{{- $secret := printf "%s/%s" .Release.Namespace (include "kerf.tls.own" .) }}
+{{- $config = mergeOverwrite (dict "certificates" (dict "secret" $secret "hosts" $hosts "client" "kube-scheduler")) $config }}
+{{- end }}
 {{- if include "kerf.tls.secret" . }}
 {{- $server = merge $server (dict "tls_cert_file" "/etc/kerf-tls/tls.crt" "tls_key_file" "/etc/kerf-tls/tls.key" "tls_client_ca_file" "/etc/kerf-tls/ca.crt") }}
 {{- end }}
@@ -41,6 +51,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines }}
 {{- $config := mergeOverwrite (dict "server" $server "leader_election" $election "queue" $queue) $config }}
 {{- toYaml $config }}
+{{- end }}
+
+{{/* The Lease by which one of several replicas behind a Service leads, "" where there is none. */}}
+{{- define "kerf.leads" -}}
+{{- $election := (include "kerf.config" . | fromYaml).leader_election }}
+{{- if eq $election.mode "own" }}{{ $election.lease }}{{ end }}
 {{- end }}
 
 {{- define "kerf.schedulerConfig" -}}
@@ -63,53 +79,38 @@ extenders:
   {{- include "kerf.extenders" (list . "http://127.0.0.1:8888" nil) | nindent 2 }}
 {{- end }}
 
-{{/* A probe of Kerf on loopback: runs inside the container, since nobody else can reach the port. The path, and whether by TLS. */}}
-{{- define "kerf.probe" -}}
-exec:
-  command:
-    - python
-    - -ISc
-    - |
-      {{- if .tls }}
-      import http.client, ssl, sys
-      kerf = http.client.HTTPSConnection("127.0.0.1", 8888, timeout=2, context=ssl._create_unverified_context())
-      {{- else }}
-      import http.client, sys
-      kerf = http.client.HTTPConnection("127.0.0.1", 8888, timeout=2)
-      {{- end }}
-      kerf.request("GET", sys.argv[1])
-      sys.exit(kerf.getresponse().status != 200)
-    - {{ .path }}
-{{- end }}
-
 {{/* Kerf's container. */}}
 {{- define "kerf.container" -}}
 name: kerf
 image: {{ include "kerf.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 args: [serve, --config=/etc/kerf/kerf.yaml]
-{{- with .Values.env }}
 env:
+  {{- if include "kerf.leads" . }}
+  - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  - {name: KERF_LEADER_ELECTION__POD, value: {{ .Release.Namespace }}/$(POD_NAME)}
+  {{- end }}
+  - {name: KERF_SERVER__METRICS_HOST, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  {{- with .Values.env }}
   {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- if eq .Values.mode "service" }}
+  {{- end }}
 ports:
-  - name: http
-    containerPort: 8888
-{{- end }}
+  {{- if eq .Values.mode "service" }}
+  - {name: http, containerPort: 8888}
+  {{- end }}
+  - {name: metrics, containerPort: 8889}
+# A replica that waits to take over is as it should be: what leads to the leader alone is the Service.
 startupProbe:
-  {{- include "kerf.probe" (dict "tls" (include "kerf.tls.secret" .) "path" (ternary "/syncz" "/healthz" (eq .Values.mode "scheduler"))) | nindent 2 }}
+  httpGet: {port: metrics, path: /healthz}
   periodSeconds: 1
   timeoutSeconds: 5
   failureThreshold: 120
 readinessProbe:
-  # Beside a kube-scheduler a standby is as it should be; behind a Service only the leader may be called.
-  {{- include "kerf.probe" (dict "tls" (include "kerf.tls.secret" .) "path" (ternary "/syncz" "/readyz" (eq .Values.mode "scheduler"))) | nindent 2 }}
-  periodSeconds: {{ ternary 10 1 (eq .Values.mode "scheduler") }}
+  httpGet: {port: metrics, path: /syncz}
+  periodSeconds: 5
   timeoutSeconds: 5
-  failureThreshold: {{ ternary 3 1 (eq .Values.mode "scheduler") }}
 livenessProbe:
-  {{- include "kerf.probe" (dict "tls" (include "kerf.tls.secret" .) "path" "/healthz") | nindent 2 }}
+  httpGet: {port: metrics, path: /healthz}
   periodSeconds: 15
   timeoutSeconds: 5
   failureThreshold: 4
@@ -124,7 +125,7 @@ volumeMounts:
   {{- if include "kerf.tls.secret" . }}
   - name: tls
     mountPath: /etc/kerf-tls
-    readOnly: true
+    readOnly: {{ not (include "kerf.tls.own" .) }}
   {{- end }}
   {{- if .Values.model.volume }}
   - name: model
@@ -176,34 +177,32 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{/* The Secret of the webhook's certificate where Kerf makes it, "" where it is given. */}}
+{{- define "kerf.webhook.own" -}}
+{{- if not (or .Values.webhook.tls.secretName .Values.webhook.tls.issuer.name) }}{{ include "kerf.webhook.name" . }}{{ end }}
+{{- end }}
+
+{{/* Which configurations of webhooks there are, as a list of JSON. */}}
+{{- define "kerf.webhook.configurations" -}}
+{{- $queue := ternary (list (printf "%s-queue" (include "kerf.name" .))) list (ne (include "kerf.queue.optIn" .) "") }}
+{{- concat $queue (ternary (list (include "kerf.webhook.name" .)) list .Values.inject.enabled) | toJson }}
+{{- end }}
+
 {{- define "kerf.webhook.annotations" -}}
-# With cert-manager: fills caBundle from the Certificate of that name. Without it, nobody reads this.
-cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "kerf.webhook.name" . }}
+{{- if not (include "kerf.webhook.own" .) }}
+annotations:
+  # With cert-manager: fills caBundle from the Certificate of that name. Without it, nobody reads this.
+  cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "kerf.webhook.name" . }}
+{{- end }}
 {{- end }}
 
-{{/* Certificate, key and CA that the chart makes: once for a release, in base64 as YAML. */}}
-{{- define "kerf.webhook.pair" -}}
-{{- if not (hasKey .Values "madePair") }}
-{{- $name := include "kerf.webhook.name" . }}
-{{- $kept := lookup "v1" "Secret" .Release.Namespace $name }}
-{{- $pair := dict }}
-{{- if and $kept $kept.data }}
-{{- $pair = pick $kept.data "tls.crt" "tls.key" "ca.crt" }}
-{{- else }}
-{{- $ca := genCA (printf "%s-ca" $name) 3650 }}
-{{- $service := printf "%s.%s.svc" $name .Release.Namespace }}
-{{- $made := genSignedCert $service nil (list $service) 3650 $ca }}
-{{- $pair = dict "tls.crt" (b64enc $made.Cert) "tls.key" (b64enc $made.Key) "ca.crt" (b64enc $ca.Cert) }}
-{{- end }}
-{{- $_ := set .Values "madePair" $pair }}
-{{- end }}
-{{- toYaml .Values.madePair }}
-{{- end }}
-
-{{/* By which CA the API server knows the webhook: given, made by the chart, or left for cert-manager to fill in. */}}
+{{/* By which CA the API server knows the webhook: given, or left to cert-manager or Kerf to fill in. */}}
 {{- define "kerf.webhook.bundle" -}}
-{{- $tls := .Values.webhook.tls }}
-{{- if or $tls.secretName $tls.issuer.name }}{{ $tls.caBundle }}{{ else }}{{ index (include "kerf.webhook.pair" . | fromYaml) "ca.crt" }}{{ end }}
+{{- if include "kerf.webhook.own" . }}
+{{- dig "data" "ca.crt" "" (include "kerf.kept" (list . (include "kerf.webhook.own" .)) | fromYaml) }}
+{{- else }}
+{{- .Values.webhook.tls.caBundle }}
+{{- end }}
 {{- end }}
 
 {{/* What all webhooks have in common: the root context, and the path that answers. */}}
@@ -217,7 +216,10 @@ rules:
     scope: Namespaced
 clientConfig:
   service: {namespace: {{ $root.Release.Namespace }}, name: {{ include "kerf.webhook.name" $root }}, path: {{ index . 1 }}, port: 443}
-  caBundle: {{ include "kerf.webhook.bundle" $root | quote }}
+  {{- $bundle := include "kerf.webhook.bundle" $root }}
+  {{- if or $bundle (not (include "kerf.webhook.own" $root)) }}
+  caBundle: {{ $bundle | quote }}
+  {{- end }}
 admissionReviewVersions: [v1]
 sideEffects: None
 # A pod that Kerf can't be asked about is created as it is.

@@ -1,0 +1,105 @@
+"""What `kerf node-agent` tells of its node, in one annotation: its GPUs, and which of them the kubelet really gave.
+
+It tells more than the kubelet offers, and takes nothing away from it: a report that is missing or can't be read leaves
+a node as it is without an agent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final
+
+import msgspec
+
+from extender.core.resources.gpu_models import UNKNOWN_MODEL
+from extender.core.resources.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE, Gpu, GpuUnit, NodeOffer
+from extender.plugins.kerf import AnnotatedGpu, Given, described, read_given
+from extender.plugins.protocol import NodeReading, UnreadableError
+
+REPORT: Final = "kerf.dev/node-report"
+"""JSON: see `_Report`."""
+VERSION: Final = 1
+MAX_CHARS: Final = 256 * 1024
+"""All annotations of an object together have room for as much."""
+
+_BY_GPU: Final = frozenset({GPU_RESOURCE, SHARED_GPU_RESOURCE})
+_REPLICA: Final = "::"
+"""Between the UUID of a GPU and the number of its time slice, in the plugin's device IDs."""
+
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=160)]
+
+
+class _Report(msgspec.Struct):
+    version: int
+    gpus: Annotated[list[AnnotatedGpu], msgspec.Meta(max_length=64)] = []
+    given: dict[_Id, dict[str, dict[str, list[_Id]]]] = {}
+    """Device IDs by the pod's UID, container and resource, as the kubelet's PodResources API has them."""
+    steers: list[str] = []
+    """Resources whose devices the agent chooses as Kerf has."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A report that could be read."""
+
+    gpus: tuple[AnnotatedGpu, ...] = ()
+    given: Given = field(default_factory=dict)
+    steers: frozenset[str] = frozenset()
+
+
+_NOTHING: Final = NodeReport()
+_decoder: Final = msgspec.json.Decoder(_Report)
+
+
+def read_report(annotations: Mapping[str, str]) -> NodeReport:
+    """What a node's agent tells; nothing where there is none. Raises UnreadableError."""
+    text = annotations.get(REPORT)
+    if text is None:
+        return _NOTHING
+    if len(text) > MAX_CHARS:
+        raise UnreadableError(f"{REPORT} is ignored: {len(text)} characters, more than {MAX_CHARS}")
+    try:
+        report = _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise UnreadableError(f"{REPORT} is ignored: {str(error)[:200]}") from None
+    if report.version != VERSION:
+        raise UnreadableError(f"{REPORT} is ignored: it is of version {report.version}, not {VERSION}")
+    given = {uid: uuids for uid, containers in report.given.items() if (uuids := _uuids(containers))}
+    return NodeReport(tuple(report.gpus), given, frozenset(report.steers))
+
+
+def _uuids(containers: Mapping[str, Mapping[str, list[str]]]) -> tuple[str, ...]:
+    """The GPUs of all containers of a pod; MIG devices count by number alone."""
+    ids = (device for devices in containers.values() for name in _BY_GPU & devices.keys() for device in devices[name])
+    return tuple(sorted({device.partition(_REPLICA)[0] for device in ids}))
+
+
+def told_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
+    """UUIDs of the GPUs that pods were really given, by UID or `namespace/name`, and warnings; what was written by hand
+    (`kerf.GIVEN`) beats the report."""
+    by_hand, warnings = read_given(annotations)
+    try:
+        return {**read_report(annotations).given, **by_hand}, warnings
+    except UnreadableError as error:
+        return by_hand, (*warnings, str(error))
+
+
+def with_report(offer: NodeOffer, annotations: Mapping[str, str], reading: NodeReading) -> NodeOffer:
+    """What a node's kubelet offers, with what its agent knows of each GPU. An unreadable report changes nothing."""
+    if offer.unit is not GpuUnit.WHOLE and offer.units_per_gpu == 1:
+        return offer  # no GPUs, or MIG devices under their name
+    try:
+        report = read_report(annotations)
+        gpus = described(report.gpus, reading, REPORT)
+    except UnreadableError:
+        return offer  # `told_given` says so
+    offer = replace(offer, plugin_picks=offer.plugin_picks and GPU_RESOURCE not in report.steers)
+    if len(gpus) < len(offer.gpus):
+        return offer  # none are listed, or those of a plugin that has fewer
+    return replace(offer, gpus=tuple(_known(gpu, offer.gpus[0]) for gpu in gpus))
+
+
+def _known(gpu: Gpu, likely: Gpu) -> Gpu:
+    """A GPU of the report, with what labels say of all the node's GPUs where it does not say more."""
+    if gpu.model is UNKNOWN_MODEL:
+        gpu = replace(gpu, model=likely.model)
+    return gpu if gpu.memory_mib else replace(gpu, memory_mib=likely.memory_mib)

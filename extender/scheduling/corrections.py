@@ -1,0 +1,72 @@
+"""What pods say of their GPUs, put right where the kubelet gave others.
+
+NVIDIA's device plugin picks GPUs by itself, and a node's agent tells which (`extender.plugins.node_reports`). The
+ledger counts what is true at once; the annotations follow, so that everybody else reads the same.
+"""
+
+import logging
+from typing import Final
+
+import msgspec
+
+from extender.kube.background import Background, repeat
+from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.events import EventRecorder
+from extender.ledger.ledger import Claim, Ledger
+from extender.plugins.holdings import Holding
+from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, EXPLANATION, format_gpus
+from extender.scheduling.fence import Fence
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 1.0
+_MAX_PER_ROUND: Final = 50
+
+
+class Corrections(Background):
+    """Corrects pods in the background, from `start` to `stop`."""
+
+    def __init__(self, transport: Transport, ledger: Ledger, events: EventRecorder, fence: Fence) -> None:
+        super().__init__("corrections", needed=False)
+        self._transport = transport
+        self._ledger = ledger
+        self._events = events
+        self._fence = fence
+        self._refused: dict[str, Holding | None] = {}  # by pod: what it could not be told
+        self.num_corrected = 0
+        """Pods that were told which GPUs they have."""
+
+    async def run(self) -> None:
+        """Look at what is wrong, again and again."""
+        await repeat(self.correct, _INTERVAL_S, "correcting assignments")
+
+    async def correct(self) -> None:
+        """Correct some pods."""
+        mistaken = self._ledger.mistaken()
+        self._refused = {claim.uid: self._refused[claim.uid] for claim in mistaken if claim.uid in self._refused}
+        if self._fence.fault():
+            return
+        due = (claim for claim in mistaken if self._refused.get(claim.uid) != claim.given)
+        for _, claim in zip(range(_MAX_PER_ROUND), due, strict=False):
+            await self._correct(claim)
+
+    async def _correct(self, claim: Claim) -> None:
+        namespace, name = claim.pod.split("/", 1)
+        given, assigned = format_gpus(claim.gpus), format_gpus(claim.holding.gpus)
+        uuids = ",".join(part.uuid for part in claim.held.parts)
+        told = f"GPUs {given} of node {claim.node} by its device plugin; GPUs {assigned} had been chosen"
+        annotations = {ASSIGNED_GPUS: given, ASSIGNED_UUIDS: uuids, EXPLANATION: f"placed: {told}"}
+        patch = {"metadata": {"uid": claim.uid, "annotations": annotations}}
+        try:
+            await self._transport.patch(
+                f"/api/v1/namespaces/{namespace}/pods/{name}/status", msgspec.json.encode(patch)
+            )
+        except ClusterError as error:
+            gone = isinstance(error, ApiError) and error.status in (404, 409)
+            if isinstance(error, ApiError) and not gone:
+                self._refused[claim.uid] = claim.given  # too large, or not allowed: the next try would end alike
+            if not gone:
+                logger.warning("pod %s can't be told that it has %s: %s", claim.pod, told, error)
+            return
+        self.num_corrected += 1
+        self._events.emit(namespace, name, claim.uid, reason="GPUsCorrected", message=f"Given {told}")

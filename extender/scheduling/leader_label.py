@@ -1,0 +1,89 @@
+"""The label by which a Service finds the leader among replicas that are all ready.
+
+It moves: whoever leads gives it to its own pod and takes it off all others. Nobody takes it off just because it has
+stopped leading, so there is always somebody who answers, if only with the reason why nothing is decided now.
+
+Readiness could tell the same, and once did. But then a standby never gets ready: no rollout can wait for new replicas,
+a disruption budget allows nobody to go, and whoever watches the Deployment sees it half broken for ever.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+
+from extender.kube import objects
+from extender.kube.background import Background
+from extender.kube.client import ClusterError, Transport
+from extender.kube.decoding import Decoder
+from extender.scheduling.fence import Fence
+
+logger = logging.getLogger(__name__)
+
+LABEL: Final = "kerf.dev/leads"
+_LOOK_S: Final = 0.05
+_RETRY_S: Final = 0.5
+_LOOK_AGAIN_S: Final = 5.0
+"""Between two looks of a leader that leads on: somebody may have edited labels, or written late."""
+
+
+class _Pods(objects.Object):
+    items: list[objects.Pod]
+
+
+_decoder: Final = Decoder(_Pods)
+
+
+class LeaderLabel(Background):
+    """Keeps the label where it belongs."""
+
+    def __init__(
+        self, transport: Transport, fence: Fence, pod: str, lease: str, look_again_s: float = _LOOK_AGAIN_S
+    ) -> None:
+        """`pod` is this process's own, as namespace/name."""
+        super().__init__("leader's label")
+        self._transport = transport
+        self._fence = fence
+        namespace, _, self._name = pod.partition("/")
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._lease = lease
+        self._look_again_s = look_again_s
+        self._last_error = ""
+
+    async def run(self) -> None:
+        loop, looked_at = asyncio.get_running_loop(), float("-inf")
+        while True:
+            if self._fence.fault():
+                looked_at = float("-inf")
+            elif loop.time() > looked_at + self._look_again_s:
+                looked_at = loop.time() if await self._try() else float("-inf")
+            await asyncio.sleep(_RETRY_S if self._last_error else _LOOK_S)
+
+    async def _try(self) -> bool:
+        """Whether the label is where it belongs."""
+        try:
+            await self._settle()
+        except (ClusterError, msgspec.DecodeError) as error:
+            if str(error) != self._last_error:
+                logger.warning("the label %s could not be set, callers may not find this leader: %s", LABEL, error)
+            self._last_error = str(error)
+            return False
+        self._last_error = ""
+        return True
+
+    async def _settle(self) -> None:
+        """Give the label to this pod, then take it off all others. Raises ClusterError, DecodeError."""
+        answer = await self._transport.get(self._path, {"labelSelector": f"{LABEL}={self._lease}"})
+        names = [pod.metadata.name for pod in _decoder.decode(answer).items]
+        if self._name not in names:
+            await self._write(self._name, self._lease)
+            logger.info("pod %s is labelled as the leader", self._name)
+        for name in names:
+            if name != self._name:
+                await self._write(name, None)
+
+    async def _write(self, name: str, value: str | None) -> None:
+        """By way of the status, as all of Kerf's notes on pods."""
+        body = msgspec.json.encode({"metadata": {"labels": {LABEL: value}}})
+        await self._transport.patch(f"{self._path}/{name}/status", body)

@@ -1,0 +1,170 @@
+"""Keeps certificates of Kerf's own making: in a Secret, in the files that the server reads, and in webhooks' caBundle.
+
+All replicas do the same, each by itself. What is in the Secret counts: who changes it names the version that it has
+read, so that one of several succeeds, and the others take what that one made. A Secret that is lost, or that somebody
+has put something else into, gets back what this process holds, while that is good.
+"""
+
+import asyncio
+import logging
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from extender.kube.background import Background
+from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.decoding import Decoder
+from extender.server import own_certificates
+from extender.server.certificates import CertificateFiles
+from extender.settings.server import CertificateSettings
+
+logger = logging.getLogger(__name__)
+
+_HOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_LOOK_S: Final = 10.0
+_RETRY_S: Final = 0.5
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+_decoder: Final = Decoder(dict[str, Any], whole=True)
+
+
+class CertificateKeeper(Background):
+    """The certificates of one Secret."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: CertificateSettings,
+        files: CertificateFiles,
+        now: Callable[[], datetime],
+        look_s: float = _LOOK_S,
+    ) -> None:
+        super().__init__("keeper of certificates", needed=False)
+        self._transport = transport
+        namespace, _, self._name = settings.secret.partition("/")
+        self._namespace = namespace
+        self._path = f"/api/v1/namespaces/{namespace}/secrets/{self._name}"
+        self._webhooks = settings.webhooks
+        valid = timedelta(days=settings.valid_days)
+        self._wanted = own_certificates.Wanted(settings.hosts, settings.client, valid)
+        self._files = files
+        self._now = now
+        self._look_s = min(look_s, valid.total_seconds() / 20)
+        self._held: dict[str, bytes] = {}
+        self._written = asyncio.Event()
+        self._last_error = ""
+
+    async def ready(self) -> None:
+        """Wait until the files are there: without them nothing can be served."""
+        await self._written.wait()
+
+    async def run(self) -> None:
+        while True:
+            well = await self._try()
+            await asyncio.sleep(self._look_s if well else _RETRY_S)
+
+    async def _try(self) -> bool:
+        """Look after everything once; whether that could be done."""
+        try:
+            await self._settle()
+        except (ClusterError, msgspec.DecodeError, OSError, ValueError) as error:
+            lost = isinstance(error, ApiError) and error.status == _CONFLICT  # to another replica, which did the same
+            if not lost and str(error) != self._last_error:
+                logger.warning("certificates in Secret %s/%s: %s", self._namespace, self._name, error)
+            self._last_error = str(error)
+            return False
+        self._last_error = ""
+        return True
+
+    async def _settle(self) -> None:
+        """First the Secret, then who trusts it, then this server. Raises ClusterError, DecodeError, OSError."""
+        secret = await self._secret()
+        data = _data_of(secret)
+        if why := own_certificates.fault(data, self._wanted, self._now()):
+            data |= self._better(data)
+            await self._write_secret(secret, data)
+            logger.info("certificates in Secret %s/%s are made anew: %s", self._namespace, self._name, why)
+        bundle = b64encode(data[own_certificates.CA]).decode()
+        for name in self._webhooks:
+            await self._tell(name, bundle)
+        if data != self._held:
+            self._write_files(data)
+            self._held = data
+            self._written.set()
+
+    def _better(self, data: dict[str, bytes]) -> dict[str, bytes]:
+        """What this process holds, if that is good, else new ones."""
+        now = self._now()
+        if self._held and not own_certificates.fault(self._held, self._wanted, now):
+            return self._held
+        return own_certificates.renewed(data, self._wanted, now)
+
+    async def _secret(self) -> dict[str, Any]:
+        """As it is, empty where it was not there. Raises ClusterError, DecodeError."""
+        try:
+            return _decoder.decode(await self._transport.get(self._path))
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+        # By apply: the right to create can be limited to a name then, which it can't for any other way.
+        metadata = {"name": self._name, "namespace": self._namespace}
+        empty = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque"}
+        return _decoder.decode(await self._transport.ensure(self._path, msgspec.json.encode(empty)))
+
+    async def _write_secret(self, secret: dict[str, Any], data: dict[str, bytes]) -> None:
+        """Raises ApiError 409 where another replica was first."""
+        version = secret["metadata"]["resourceVersion"]
+        encoded = {name: b64encode(content).decode() for name, content in data.items()}
+        body = {"metadata": {"resourceVersion": version}, "data": encoded}
+        await self._transport.patch(self._path, msgspec.json.encode(body))
+
+    async def _tell(self, name: str, bundle: str) -> None:
+        """Have the API server trust these. Raises ClusterError, DecodeError."""
+        path = f"{_HOOKS}/{name}"
+        try:
+            found = _decoder.decode(await self._transport.get(path))
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return  # as long as there is none, nobody calls
+        hooks = found.get("webhooks") or []
+        if all(hook["clientConfig"].get("caBundle") == bundle for hook in hooks):
+            return
+        for hook in hooks:
+            hook["clientConfig"]["caBundle"] = bundle
+        body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "webhooks": hooks}
+        await self._transport.patch(path, msgspec.json.encode(body))
+        logger.info("the API server calls %s by the CA of Secret %s/%s", name, self._namespace, self._name)
+
+    def _write_files(self, data: dict[str, bytes]) -> None:
+        """The server looks at them at each new connection, in the same thread: it sees all or none of a change."""
+        wanted = (
+            (self._files.certificate, own_certificates.CERTIFICATE),
+            (self._files.key, own_certificates.KEY),
+            (self._files.client_ca, own_certificates.CA),
+        )
+        for path, name in wanted:
+            if path is not None:
+                _write(path, data[name])
+
+
+def _write(path: Path, content: bytes) -> None:
+    half = path.with_name(f".{path.name}.new")
+    half.touch(0o600)
+    half.write_bytes(content)
+    half.replace(path)
+
+
+def _data_of(secret: dict[str, Any]) -> dict[str, bytes]:
+    """What a Secret holds; what is no base64 is nothing."""
+    found: dict[str, bytes] = {}
+    for name, text in (secret.get("data") or {}).items():
+        try:
+            found[name] = b64decode(text, validate=True)
+        except (ValueError, TypeError):
+            found[name] = b""
+    return found

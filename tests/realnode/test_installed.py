@@ -1,0 +1,144 @@
+"""What `helm install` writes, started by a kubelet as containers of the image that the Dockerfile makes."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane import ControlPlane, objects, wait_until
+from tests.controlplane.api import Object
+from tests.controlplane.commands import WITH_SERVICE_ACCOUNTS
+from tests.controlplane.objects import gpu_node
+from tests.install.helm import CHART, Helm
+from tests.realnode import SERVER_FLAGS, Node, building, gpus, images, lacking
+
+pytestmark = [
+    pytest.mark.controlplane,
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.nightly,
+    pytest.mark.skipif(bool(lacking() or building.lacking_builder()), reason=lacking() or building.lacking_builder()),
+]
+
+NAMESPACE = "kerf-system"
+SCHEDULER = "registry.k8s.io/kube-scheduler"
+PLAIN = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles: [{schedulerName: default-scheduler}]
+"""
+CONTROLLERS = (
+    *("deployment-controller", "replicaset-controller", "daemonset-controller", "endpointslice-controller"),
+    *("serviceaccount-controller", "root-ca-certificate-publisher-controller", "garbage-collector-controller"),
+)
+"""Of kube-controller-manager: what makes pods of the chart's objects, and what pods find mounted."""
+SETTINGS = (
+    *(f"image.repository={building.REPOSITORY}", f"image.tag={building.TAG}", "webhook.replicas=1"),
+    *("queue.enabled=true", "inject.enabled=true"),
+)
+ROLLED_OUT_WITHIN = "180s"
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kerf's image."""
+    return building.kerf_image(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane as clusters have it: pods have service accounts, webhooks are called by their Services."""
+    # Without kube-proxy a Service is reached by its endpoints.
+    flags = (*SERVER_FLAGS, WITH_SERVICE_ACCOUNTS, "--enable-aggregator-routing=true")
+    with ControlPlane(tmp_path_factory.mktemp("installed"), flags=flags) as plane:
+        plane.start_controller_manager(*CONTROLLERS)
+        plane.start_scheduler(PLAIN)
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def node(plane: ControlPlane, image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A GPU node that has the images of the chart's pods."""
+    scheduler = tmp_path_factory.mktemp("scheduler") / "scheduler.tar"
+    version = plane.request("GET", "/version")["gitVersion"]
+    images.image_of_program(scheduler, f"{SCHEDULER}:{version}", plane.binaries.kube_scheduler)
+    with Node(plane, "gpu-0", gpu_node("")["metadata"]["labels"]) as node:
+        node.serve_api()
+        node.load_image(scheduler)
+        node.load_image(image)
+        yield node
+
+
+@pytest.fixture(scope="module")
+def installed(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """The chart is installed, and all of its pods are ready: seconds that this took."""
+    helm = Helm(tmp_path_factory.mktemp("helm"), plane.kubeconfig("admin"))
+    began = time.monotonic()
+    settings = [part for value in SETTINGS for part in ("--set", value)]
+    where = ("--namespace", NAMESPACE, "--create-namespace")
+    try:
+        helm("install", "kerf", str(CHART), *where, *settings, "--wait", "--timeout", ROLLED_OUT_WITHIN)
+    except Exception as error:
+        error.add_note(described(plane, node))
+        raise
+    return time.monotonic() - began
+
+
+def described(plane: ControlPlane, node: Node) -> str:
+    """What the chart's pods say of themselves."""
+    told = []
+    for pod in plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]:
+        logs = sorted((node.folder / "log" / "pods").glob(f"{NAMESPACE}_{pod['metadata']['name']}_*/*/*.log"))
+        told += [json.dumps(pod["status"]), *(f"{log}:\n{log.read_text()[-3000:]}" for log in logs)]
+    events = plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
+    return "\n".join([*told, *(f"{event['reason']}: {event['message']}" for event in events)])
+
+
+def asking(name: str, **labels: str) -> Object:
+    """A pod for Kerf's scheduler."""
+    pod = objects.pod(name, gpus=2, scheduler_name="kerf-scheduler", labels=labels)
+    pod["spec"]["terminationGracePeriodSeconds"] = 1
+    return pod
+
+
+def test_a_pod_runs_with_the_gpus_of_the_node(plane: ControlPlane, node: Node, installed: float) -> None:
+    with node.device_plugin({"nvidia.com/gpu": gpus(4)}):
+        plane.apply(asking("first"))
+        visible = node.environments("first")["main"]["NVIDIA_VISIBLE_DEVICES"].split(",")
+        found = plane.request("GET", "/api/v1/namespaces/default/pods/first")
+        assert found["spec"]["nodeName"] == node.name
+        assert len(found["metadata"]["annotations"]["kerf.dev/assigned-gpus"].split(",")) == 2
+        assert len(set(visible)) == 2
+        node.clean(namespace="default")
+
+
+def test_every_pod_is_ready_and_none_of_its_containers_has_restarted(
+    plane: ControlPlane, node: Node, installed: float
+) -> None:
+    """Probes, service accounts, security contexts and volumes are such that a real kubelet is content."""
+    pods = plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+    statuses = {pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod["status"] for pod in pods}
+    assert set(statuses) == {"kerf", "kerf-webhook"}
+    containers = [container for status in statuses.values() for container in status["containerStatuses"]]
+    assert {container["name"] for container in containers} >= {"kerf", "kube-scheduler"}
+    assert all(of["ready"] and of["restartCount"] == 0 for of in containers), described(plane, node)
+
+
+def test_the_api_server_asks_the_webhook_in_its_container(plane: ControlPlane, node: Node, installed: float) -> None:
+    """A pod that opts into the queue gets the gate, which Kerf takes off when it has room."""
+    queued = asking("queued", **{"kerf.dev/queue": "enabled"})
+    admitted = plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", queued)
+    assert admitted["spec"]["schedulingGates"]
+    with node.device_plugin({"nvidia.com/gpu": gpus(4)}):
+        plane.apply(queued)
+        assert node.environments("queued")["main"]["NVIDIA_VISIBLE_DEVICES"]
+        node.clean(namespace="default")
+
+
+def test_what_is_uninstalled_ends(plane: ControlPlane, node: Node, installed: float, tmp_path: Path) -> None:
+    helm = Helm(tmp_path, plane.kubeconfig("admin"))
+    helm("uninstall", "kerf", "--namespace", NAMESPACE)
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    wait_until(lambda: not plane.request("GET", pods)["items"], 60.0, "its pods are gone")

@@ -1,0 +1,119 @@
+"""The label that leads a Service to the leader: it moves, it is put right, and it never just goes."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from extender.kube.client import ApiError
+from extender.scheduling.fence import Fence
+from extender.scheduling.leader_label import LeaderLabel
+from tests.ledger.builders import until
+
+PODS = "/api/v1/namespaces/gpu/pods"
+
+
+class Api:
+    """The labels of a namespace's pods."""
+
+    def __init__(self, **labels: str | None) -> None:
+        self.labels: dict[str, str | None] = dict(labels)
+        self.fault: Exception | None = None
+        self.written: list[tuple[str, str | None]] = []
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        assert (path, query) == (PODS, {"labelSelector": "kerf.dev/leads=kerf"})
+        found = [{"metadata": {"name": name}} for name, value in self.labels.items() if value == "kerf"]
+        return json.dumps({"items": found}).encode()
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        if self.fault is not None:
+            raise self.fault
+        name = path.removeprefix(f"{PODS}/").removesuffix("/status")
+        assert path == f"{PODS}/{name}/status"  # the pod's spec is out of reach
+        value = json.loads(body)["metadata"]["labels"]["kerf.dev/leads"]
+        self.labels[name] = value
+        self.written.append((name, value))
+        return b"{}"
+
+
+class Replica:
+    """One process, which leads when it is told to."""
+
+    def __init__(self, api: Any, name: str) -> None:
+        self.fence = Fence(lambda: 0.0)
+        self.label = LeaderLabel(api, self.fence, f"gpu/{name}", "kerf", look_again_s=0.1)
+
+    def lead(self) -> None:
+        self.fence.take_over("taking over", lambda: 1.0, lambda: "")
+        self.fence.open("term")
+
+    def stand_by(self) -> None:
+        self.fence.shut(lambda: "others lead")
+
+
+def run(scenario: Callable[[], Awaitable[None]], *replicas: Replica) -> None:
+    async def beside() -> None:
+        for replica in replicas:
+            replica.label.start()
+        try:
+            await asyncio.wait_for(scenario(), 30)
+            assert not any(replica.label.tasks.num_deaths for replica in replicas)
+        finally:
+            for replica in replicas:
+                await replica.label.stop()
+
+    asyncio.run(beside())
+
+
+def test_it_moves_with_the_lease() -> None:
+    api = Api(a=None, b=None, c="other-kerf")
+    first, second = Replica(api, "a"), Replica(api, "b")
+
+    async def scenario() -> None:
+        await asyncio.sleep(0.2)
+        assert api.written == []  # nobody leads yet
+        first.lead()
+        await until(lambda: api.labels["a"] == "kerf")
+        first.stand_by()
+        await asyncio.sleep(0.2)
+        assert api.labels["a"] == "kerf", "who led last answers, until there is another"
+        second.lead()
+        await until(lambda: api.labels == {"a": None, "b": "kerf", "c": "other-kerf"})
+        assert api.written[-2:] == [("b", "kerf"), ("a", None)]  # at no time is there nobody
+
+    run(scenario, first, second)
+
+
+def test_what_somebody_else_has_done_is_put_right() -> None:
+    api = Api(a=None)
+    replica = Replica(api, "a")
+
+    async def scenario() -> None:
+        replica.lead()
+        await until(lambda: api.labels["a"] == "kerf")
+        api.labels |= {"a": None, "late": "kerf"}
+        await until(lambda: api.labels == {"a": "kerf", "late": None})
+        num_written = len(api.written)
+        await asyncio.sleep(0.3)
+        assert len(api.written) == num_written
+
+    run(scenario, replica)
+
+
+def test_a_label_that_can_not_be_set_is_said_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    api = Api(a=None)
+    api.fault = ApiError(403, "Forbidden", "may not")
+    replica = Replica(api, "a")
+
+    async def scenario() -> None:
+        replica.lead()
+        await until(lambda: "may not" in caplog.text)
+        await asyncio.sleep(0.3)
+        api.fault = None
+        await until(lambda: api.labels["a"] == "kerf")
+
+    run(scenario, replica)
+    assert caplog.text.count("callers may not find this leader") == 1

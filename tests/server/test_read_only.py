@@ -1,0 +1,119 @@
+"""The port that everybody may reach: probes and metrics, and nothing else."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.server.read_only import ReadOnly
+from tests.api import bodies
+from tests.api.bodies import pod
+from tests.api.processes import Server, demo, ready_demo, request
+from tests.api.services import Answer, Clock, call, running
+
+OPEN = ("/healthz", "/readyz", "/syncz", "/metrics")
+BODY = bodies.args(pod(gpus=2), ["h100-0", "a100-0"])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with ready_demo(tmp_path_factory.mktemp("server") / "log", "server.metrics_port=0") as found:
+        yield found
+
+
+def ask(server: Server, method: str, path: str, body: bytes | None = None) -> Answer:
+    """One request to the second port."""
+    (port,) = re.findall(r"listening on \S+ port (\d+) for probes and metrics", server.log)
+    connection = HTTPConnection("127.0.0.1", int(port), timeout=20)
+    try:
+        return request(connection, method, path, body)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_probes_and_metrics_are_those_of_the_other_port(server: Server, path: str) -> None:
+    here, there = ask(server, "GET", path), server.get(path)
+    assert (
+        (here.status, here.headers["content-type"])
+        == (there.status, there.headers["content-type"])
+        == (200, here.headers["content-type"])
+    )
+    assert b"kerf_nodes" in here.content or here.json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("GET", path) for path in ("/", "/nodes", "/docs", "/openapi.json", "/live", "/version", "/telemetry")),
+        *(("GET", path) for path in ("/metrics/", "//metrics", "/Metrics", "/healthz/..", "/explain/pod/a/b")),
+        *(("POST", path) for path in ("/filter", "/bind", "/prioritize", "/preempt", "/mutate", "/gate", "/what-if")),
+        *(("POST", path) for path in OPEN),
+        *(("HEAD", "/metrics"), ("OPTIONS", "/metrics"), ("DELETE", "/healthz")),
+    ],
+)
+def test_nothing_else_is_there(server: Server, method: str, path: str) -> None:
+    answer = ask(server, method, path, BODY if method == "POST" else None)
+    assert answer.status == 404
+    assert method == "HEAD" or "nothing else" in answer.json()["detail"]
+
+
+def test_a_port_in_use_is_said_so(server: Server, tmp_path: Path) -> None:
+    with demo(tmp_path / "log", ["--set", f"server.metrics_port={server.port}"]) as process:
+        assert process.wait(timeout=30) != 0
+    log = (tmp_path / "log").read_text()
+    assert "address already in use" in log
+    assert "Traceback" not in log
+
+
+def test_it_is_closed_with_the_other_one(tmp_path: Path) -> None:
+    with ready_demo(tmp_path / "log", "server.metrics_port=0", "server.drain_s=0") as server:
+        assert ask(server, "GET", "/healthz").status == 200
+        server.terminate()
+        assert server.wait() == 0
+
+
+def test_nobody_can_have_metrics_made_again_and_again() -> None:
+    clock = Clock()
+    num_made = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal num_made
+        num_made += 1
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"%d" % num_made})
+
+    listener = ReadOnly(app, clock)
+
+    def get(path: str, address: str = "10.0.0.1") -> Answer:
+        return asyncio.run(call(listener, "GET", path, (b"",), {}, (address, 1)))
+
+    assert [get("/metrics").content for _ in range(3)] == [b"1", b"1", b"1"]
+    clock.now += 1.1
+    assert get("/metrics").content == b"2"
+    answers = [get("/healthz").status for _ in range(100)]
+    assert answers.count(429) > 30
+    assert get("/healthz").status == 429
+    assert get("/healthz", "10.0.0.2").status == 200  # the kubelet is another address
+    clock.now += 1.0
+    assert get("/healthz").status == 200
+
+
+def test_metrics_for_loopback_alone_are_not_told_here_either() -> None:
+    with running(access__metrics="loopback") as kerf:
+        listener = ReadOnly(kerf._app)  # noqa: SLF001 - as the server has it
+
+        def get(path: str) -> int:
+            found: list[int] = []
+
+            async def ask_it() -> None:
+                found.append((await call(listener, "GET", path, (b"",), {}, ("10.0.0.1", 1))).status)
+
+            kerf.run(ask_it())
+            return found[0]
+
+        assert [get(path) for path in OPEN] == [200, 200, 200, 403]
