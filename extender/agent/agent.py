@@ -51,13 +51,15 @@ class Agent:
         self._transport = transport
         self._pods = NodePods()
         self._kubelet = PodResources(options.pod_resources)
+        self._in_hurry = PodResources(options.pod_resources)
+        """By a connection of its own: what the kubelet waits for waits for no report."""
         self._inventory = inventory or Inventory()
         self._reflector = Reflector(
             transport, PODS_PATH, Pod, self._pods, time.monotonic, field_selector=f"spec.nodeName={options.node}"
         )
         self.preference = Preference(
             self._pods,
-            self._kubelet,
+            self._in_hurry,
             lambda: self._inventory.uuids,
             self._look,
             lambda: self._reflector.synced and not self._reflector.last_error,
@@ -92,6 +94,7 @@ class Agent:
             await self._mirror.end()
             await health.stop()
             await self._kubelet.close()
+            await self._in_hurry.close()
             await self._transport.close()
         if why := self.hopeless():
             raise AgentError(why)
