@@ -174,7 +174,8 @@ def test_the_manifest_is_opt_in_and_stands_in_nobodys_way() -> None:
     env = {variable["name"]: variable["value"] for variable in container["env"]}
     assert env.keys() >= {f"KERF_SERVER__TLS_{name}_FILE" for name in ("CERT", "KEY", "CLIENT_CA")}
     assert env["KERF_LEADER_ELECTION__MODE"] == "never"
-    assert {verb for rule in shipped["ClusterRole"]["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    (rule,) = shipped["ClusterRole"]["rules"]
+    assert (rule["resources"], rule["verbs"], env["KERF_WEBHOOK__ALONE"]) == (["nodes"], ["list", "watch"], "true")
 
 
 def test_pods_are_created_while_kerf_is_down(webhook: Webhook) -> None:
