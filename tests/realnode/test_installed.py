@@ -36,7 +36,7 @@ CONTROLLERS = (
 """Of kube-controller-manager: what makes pods of the chart's objects, and what pods find mounted."""
 SETTINGS = (
     *(f"image.repository={building.REPOSITORY}", f"image.tag={building.TAG}", "webhook.replicas=1"),
-    *("queue.enabled=true", "inject.enabled=true"),
+    *("queue.enabled=true", "inject.enabled=true", "agent.enabled=true"),
 )
 ROLLED_OUT_WITHIN = "180s"
 
@@ -114,13 +114,36 @@ def test_a_pod_runs_with_the_gpus_of_the_node(plane: ControlPlane, node: Node, i
         node.clean(namespace="default")
 
 
+def test_the_agent_in_its_container_leads_the_plugin_and_reports(
+    plane: ControlPlane, node: Node, installed: float
+) -> None:
+    eight = gpus(8)
+    socket = node.plugin_folder / "kerf.sock"
+    wait_until(socket.is_socket, 20.0, "the agent lets plugins register")
+    with node.device_plugin({"nvidia.com/gpu": eight}, kubelet_socket=socket) as plugin:
+        node.wait_offered(plugin.resources)
+        plane.apply(asking("led"))
+        visible = node.environments("led")["main"]["NVIDIA_VISIBLE_DEVICES"].split(",")
+        found = plane.request("GET", "/api/v1/namespaces/default/pods/led")["metadata"]
+        decided = found["annotations"]["kerf.dev/assigned-gpus"].split(",")
+        assert set(visible) == {eight[int(index)].id for index in decided}
+
+        def told() -> list[str] | None:
+            annotations = plane.request("GET", f"/api/v1/nodes/{node.name}")["metadata"]["annotations"]
+            given = json.loads(annotations.get("kerf.dev/node-report", "{}")).get("given", {}).get(found["uid"])
+            return given and given["main"]["nvidia.com/gpu"]
+
+        assert set(wait_until(told, 20.0, "the pod is reported") or ()) == set(visible)
+        node.clean(namespace="default")
+
+
 def test_every_pod_is_ready_and_none_of_its_containers_has_restarted(
     plane: ControlPlane, node: Node, installed: float
 ) -> None:
     """Probes, service accounts, security contexts and volumes are such that a real kubelet is content."""
     pods = plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     statuses = {pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod["status"] for pod in pods}
-    assert set(statuses) == {"kerf", "kerf-webhook"}
+    assert set(statuses) == {"kerf", "kerf-webhook", "kerf-agent"}
     containers = [container for status in statuses.values() for container in status["containerStatuses"]]
     assert {container["name"] for container in containers} >= {"kerf", "kube-scheduler"}
     assert all(of["ready"] and of["restartCount"] == 0 for of in containers), described(plane, node)
