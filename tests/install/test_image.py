@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.kerf import ROOT
+from tests.controlplane.processes import clean_environment
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
@@ -27,6 +28,22 @@ def test_two_stages_no_root_and_the_service_s_own_dependencies_alone() -> None:
     serving = (ROOT / "requirements" / "serve.txt").read_text()
     for name in ("torch", "gymnasium", "pytest", "matplotlib"):
         assert not re.search(rf"^{name}==", serving, re.MULTILINE), f"{name} is in the serving image"
+
+
+def make_image(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", "-C", str(ROOT), "--no-print-directory", "image", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=clean_environment())
+
+
+def test_make_image_takes_what_works_and_says_so_where_nothing_does(tmp_path: Path) -> None:
+    printing = tmp_path / "builder"
+    printing.write_text('#!/bin/sh\necho "$@"\n')
+    printing.chmod(0o755)
+    built = make_image(f"BUILDER={printing}", "IMAGE=registry/kerf:1", "BASE=debian", "ARGS=--quiet")
+    assert built.stdout.strip() == "build --tag registry/kerf:1 --build-arg BASE=debian --quiet ."
+    none = make_image("BUILDER=")
+    assert none.returncode != 0
+    assert "needs docker, podman or buildah" in none.stderr
 
 
 @pytest.mark.slow

@@ -165,3 +165,12 @@ def test_a_run_that_was_killed_leaves_no_process_and_its_place_is_used_again(tmp
         place.clear()
         assert not place.folder.exists()
         assert not list(Path("/sys/fs/cgroup").glob(f"*/{place.cgroup}"))
+
+
+def test_what_the_machine_lacks_is_said(tmp_path: Path) -> None:
+    """No program is found in an empty folder."""
+    script = "from tests.realnode import lacking; print(lacking())"
+    command = [sys.executable, "-c", script]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env={"PATH": str(tmp_path)}).stdout
+    assert "runc" in said
+    assert "iproute2" in said
