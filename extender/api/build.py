@@ -130,17 +130,8 @@ def build_parts(
     pipelines = build_pipelines(settings, base)
     traces, keeper = Traces(settings.traces), _keeper(settings, transport)
     wanted: tuple[Part | None, ...] = (
-        *(
-            traces,
-            keeper,
-            base.events,
-            base.leadership,
-            build_label(settings, base),
-            waker,
-            binder.settler,
-            corrections,
-        ),
-        *(queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow),
+        *(traces, keeper, base.events, base.leadership, build_label(settings, base), waker, binder.settler),
+        *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership

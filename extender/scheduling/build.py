@@ -49,7 +49,7 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
     mirror = Mirror(
         transport, ledger, clock, max_age_s=settings.cluster.max_age_s, page_size=page_size, nodes_alone=alone
     )
-    election = _election(settings.leader_election, transport, clock)
+    election = Spectator() if alone else _election(settings.leader_election, transport, clock)
     fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)
     leadership = Leadership(transport, election, fence, mirror, clock, key=key, page_size=page_size)
     return Foundation(transport, clock, ledger, mirror, EventRecorder(transport, clock), fence, leadership)

@@ -21,7 +21,7 @@ class WebhookSettings(Section):
 
     alone: bool = False
     """Whether webhooks are all that this process serves, besides probes and metrics: it then watches nodes and nothing
-    else, and neither reads telemetry nor ranks. For leader_election.mode `never`."""
+    else, decides nothing whatever leader_election.mode says, and neither reads telemetry nor ranks."""
     devices: Devices = Devices.AUTO
     """What identifies GPUs to containers: `uuids`, `indices`, or `auto`: UUIDs if every known GPU has one."""
     resource: bool = True

@@ -47,9 +47,11 @@ def test_it_decides_nothing(verb: str) -> None:
         assert kerf.post(f"/{verb}", bodies.args(pod(gpus=1), ["t4-0"])).status == 404
 
 
-def test_it_asks_for_no_pods() -> None:
+@pytest.mark.parametrize("mode", ["never", "off", "own"])
+def test_it_asks_for_no_pods(mode: str) -> None:
     cluster = Counting(bodies.CLUSTER)
-    with running(cluster, **ALONE) as kerf:
+    with running(cluster, **ALONE | {"leader_election__mode": mode}) as kerf:
+        assert kerf.get("/readyz").status == 503
         assert kerf.metric("kerf_nodes") > 0
         names = {name for tasks in kerf.service.tasks for name in tasks.names}
     assert cluster.num_asked == 0

@@ -7,7 +7,7 @@ import pytest
 
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kerf import SCHEDULER_CONFIG
-from tests.controlplane.objects import gpu_node, pod
+from tests.controlplane.objects import gpu_node, pod, steered
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
@@ -61,7 +61,7 @@ def edit(author: Api, name: str, annotations: dict[str, Any], part: str = "") ->
 def fill(cluster: KerfCluster) -> dict[str, list[int]]:
     """Three nodes of two GPUs, all held: by annotation, by resources, by shares; and a pod without GPUs on each."""
     for number in range(3):
-        cluster.add_nodes(gpu_node(f"n{number}", gpus=2))
+        cluster.add_nodes(steered(gpu_node(f"n{number}", gpus=2)))
     cluster.submit("annotated", annotations=TWO)
     cluster.bound("annotated")
     cluster.submit("native", gpus=2)

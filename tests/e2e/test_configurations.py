@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
-from tests.controlplane.objects import cpu_node, gpu_node
+from tests.controlplane.objects import cpu_node, gpu_node, steered
 from tests.e2e.clusters import KerfCluster, KerfProcess, assigned_gpus, scheduler_name
 from tests.e2e.fixtures import Clusters
 
@@ -65,7 +65,7 @@ def test_a_restarted_kerf_knows_who_holds_what(clusters: Clusters) -> None:
         SCHEDULER_CONFIG / "decisive.yaml", name="scheduler-before", extender_url=first.url
     )
     cluster = KerfCluster(kerf_plane, first)
-    cluster.add_nodes(gpu_node("node", gpus=4))
+    cluster.add_nodes(steered(gpu_node("node", gpus=4)))
     cluster.submit("one", gpus=1)
     cluster.submit("two", labels={"genius/gpu-number": "2"})
     cluster.bound("one")

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
-from tests.controlplane.objects import cpu_node, gpu_node, pod
+from tests.controlplane.objects import cpu_node, gpu_node, pod, steered
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
 from tests.e2e.fixtures import Clusters
@@ -125,7 +125,7 @@ def test_a_pending_pod_says_why_with_numbers(cluster: KerfCluster) -> None:
     """HAMi #2286, #29: Pending without a reason."""
     cluster.add_nodes(
         gpu_node("small", gpus=4, product="Tesla-T4", memory_mib=15360),
-        gpu_node("busy", gpus=4),
+        steered(gpu_node("busy", gpus=4)),
         cpu_node("plain"),
     )
     cluster.submit("holder", gpus=3, nodeSelector={"kubernetes.io/hostname": "busy"})
@@ -312,7 +312,7 @@ def test_garbage_in_annotations_harms_nobody(cluster: KerfCluster) -> None:
     """HAMi: an annotation of another version, and the scheduler crashes or counts the GPU as free."""
     garbage = gpu_node("garbage", gpus=4)
     garbage["metadata"]["annotations"] = {"kerf.dev/gpus": '[{"index": 0', "hami.io/node-nvidia-register": "::::"}
-    cluster.add_nodes(garbage, gpu_node("sound", gpus=4))
+    cluster.add_nodes(garbage, steered(gpu_node("sound", gpus=4)))
     cluster.submit(
         "holder",
         gpus=2,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.controlplane.objects import gpu_node, pod
+from tests.controlplane.objects import gpu_node, pod, steered
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest
 
@@ -164,7 +164,7 @@ def test_disruption_budgets_count_before_the_work_lost(busy: KerfCluster) -> Non
 
 def test_gpus_asked_by_annotation_alone_are_taken_from_nobody(busy: KerfCluster) -> None:
     """To kube-scheduler such a pod fits as it is: it finds no victim, whatever an extender answers."""
-    busy.add_nodes(large_node("large", 1))
+    busy.add_nodes(steered(large_node("large", 1)))
     occupy(busy, "large", l0="low")
     busy.submit("by-annotation", priorityClassName="high", annotations={"kerf.dev/gpu-count": "1"})
     busy.pending("by-annotation", "best here: 0 free")

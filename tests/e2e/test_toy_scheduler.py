@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
-from tests.controlplane.objects import cpu_node, gpu_node, pod
+from tests.controlplane.objects import cpu_node, gpu_node, pod, steered
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import KerfCluster, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
@@ -42,7 +42,7 @@ def test_t2_policies_are_chosen_per_deployment_and_per_pod(clusters: Clusters) -
 
 
 def test_t3_pods_of_every_scheduler_count_and_finished_ones_release(cluster: KerfCluster) -> None:
-    cluster.add_nodes(gpu_node("node", gpus=4))
+    cluster.add_nodes(steered(gpu_node("node", gpus=4)))
     # Bound by hand, as another scheduler would: no index is known of it.
     cluster.submit("foreign", gpus=2, nodeName="node")
     cluster.submit("init", initContainers=_init_gpus(1), gpus=1)
@@ -54,7 +54,7 @@ def test_t3_pods_of_every_scheduler_count_and_finished_ones_release(cluster: Ker
 
 
 def test_t3_init_containers_and_overhead_are_counted(cluster: KerfCluster) -> None:
-    cluster.add_nodes(gpu_node("node", gpus=4))
+    cluster.add_nodes(steered(gpu_node("node", gpus=4)))
     cluster.submit("big-init", gpus=1, initContainers=_init_gpus(3))  # max(1, 3)
     assert len(assigned_gpus(cluster.bound("big-init"))) == 3
     cluster.submit("next", labels={"genius/gpu-number": "2"})
@@ -62,7 +62,7 @@ def test_t3_init_containers_and_overhead_are_counted(cluster: KerfCluster) -> No
 
 
 def test_t3_terminating_pods_hold_their_gpus(cluster: KerfCluster) -> None:
-    cluster.add_nodes(gpu_node("node", gpus=1))
+    cluster.add_nodes(steered(gpu_node("node", gpus=1)))
     cluster.submit("leaving", gpus=1)
     cluster.bound("leaving")
     cluster.delete_pod("leaving", grace_s=300)
@@ -121,7 +121,7 @@ def test_t6_the_binding_and_its_event_name_the_gpus(cluster: KerfCluster) -> Non
 
 
 def test_t7_no_fit_is_requeued_without_a_bind_call(cluster: KerfCluster) -> None:
-    cluster.add_nodes(gpu_node("node", gpus=2))
+    cluster.add_nodes(steered(gpu_node("node", gpus=2)))
     cluster.submit("running", gpus=2)
     cluster.bound("running")
     binds = _bind_calls(cluster)
@@ -146,8 +146,8 @@ def test_t9_starts_in_a_pod_and_places_the_sample_pods(clusters: Clusters, tmp_p
         KERF_CLUSTER__SERVICE_ACCOUNT_DIR=str(tmp_path),
     )
     cluster.add_nodes(
-        gpu_node("a100", gpus=8, product="NVIDIA-A100-SXM4-40GB", memory_mib=40536),
-        gpu_node("v100", gpus=8, product="Tesla-V100-SXM2-32GB", memory_mib=32510),
+        steered(gpu_node("a100", gpus=8, product="NVIDIA-A100-SXM4-40GB", memory_mib=40536)),
+        steered(gpu_node("v100", gpus=8, product="Tesla-V100-SXM2-32GB", memory_mib=32510)),
         cpu_node("plain"),
     )
     manifests = [yaml.safe_load(sample.read_text()) for sample in SAMPLES.glob("*.yaml")]

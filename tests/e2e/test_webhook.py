@@ -12,7 +12,7 @@ from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, Manifest
+from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
 from tests.e2e.webhooks import served
 
@@ -140,12 +140,20 @@ def test_the_annotation_is_there_when_the_container_starts(webhook: Webhook) -> 
     cluster = KerfCluster(plane, deciding)
     try:
         cluster.add_nodes(gpu_node("node", gpus=4))
-        stored = webhook.create("asking", "default", annotations=TWO_GPUS, labels={"kerf.dev/inject": "enabled"})
+        opted_in = {"kerf.dev/inject": "enabled"}
+        share = {"kerf.dev/gpu-share": "500"}
+        stored = webhook.create("asking", "default", annotations=share, labels=opted_in)
         field = env_of(stored)[0]["valueFrom"]["fieldRef"]["fieldPath"]
         bound = cluster.bound("asking")
         key = field.removeprefix("metadata.annotations['").removesuffix("']")
-        assert bound["metadata"]["annotations"][key] == "0,1"
+        assert bound["metadata"]["annotations"][key] == "0"
         assert env_of(bound) == env_of(stored)
+        cluster.delete_pod("asking")
+        # A number of whole GPUs is the device plugin's to give.
+        whole = webhook.create("whole", "default", annotations=TWO_GPUS, labels=opted_in)
+        resources = whole["spec"]["containers"][0]["resources"]
+        assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == "2"
+        assert assigned_gpus(cluster.bound("whole")) == [0, 1]
     finally:
         scheduler.stop()
         cluster.clean()
@@ -174,7 +182,8 @@ def test_the_manifest_is_opt_in_and_stands_in_nobodys_way() -> None:
     env = {variable["name"]: variable["value"] for variable in container["env"]}
     assert env.keys() >= {f"KERF_SERVER__TLS_{name}_FILE" for name in ("CERT", "KEY", "CLIENT_CA")}
     assert env["KERF_LEADER_ELECTION__MODE"] == "never"
-    assert {verb for rule in shipped["ClusterRole"]["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    (rule,) = shipped["ClusterRole"]["rules"]
+    assert (rule["resources"], rule["verbs"], env["KERF_WEBHOOK__ALONE"]) == (["nodes"], ["list", "watch"], "true")
 
 
 def test_pods_are_created_while_kerf_is_down(webhook: Webhook) -> None:

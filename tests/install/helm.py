@@ -83,8 +83,6 @@ MATRIX = [
     ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
     ("access.tokensSecret=readers", "dashboard.enabled=true"),
     ("model.volume.configMap.name=rank", "config.model.mode=canary"),
-    ("agent.enabled=true", "agent.runtimeClassName=nvidia", "agent.extraArgs[0]=--log-level=debug"),
-    ("agent.enabled=true", "agent.steer=false", "mode=service"),
     ("queue.enabled=true",),
     ("queue.enabled=true", "replicas=2", "mode=service", "inject.enabled=true"),
     ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),

@@ -168,8 +168,7 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     assert set(containers(deployment)) == ({"kerf", "kube-scheduler"} if sidecar else {"kerf"})
     names = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
     queue = "queue.enabled=true" in values
-    agent = "agent.enabled=true" in values
-    assert names == names_of({spec["serviceAccountName"]: True, "kerf-webhook": queue, "kerf-agent": agent})
+    assert names == names_of({spec["serviceAccountName"]: True, "kerf-webhook": queue})
 
     settings = tmp_path / "kerf.yaml"
     maps = {item["metadata"]["name"]: item["data"] for item in objects if item["kind"] == "ConfigMap"}

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Ints, Longs, Mask, Rows, num_true
 from extender.core.fit.reasons import Reason
+from extender.core.fit.sizes import most_memory_mib, nth_largest
 from extender.core.resources.gpu_models import models_allowed
 from extender.core.resources.nodes import MAX_MEMORY_MIB, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -101,8 +102,8 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     available = np.maximum(num_true(room) * per_gpu - untracked, 0)
     taken = np.full(len(rows), needed, dtype=np.int64)
     if request.memory_total_mib:
-        total_mib, _ = _most_memory_mib(memory, per_gpu, of_size, np.zeros_like(untracked), request)
-        free_total_mib, taken = _most_memory_mib(memory, per_gpu, room, untracked, request)
+        total_mib, _ = most_memory_mib(memory, per_gpu, of_size, np.zeros_like(untracked), request)
+        free_total_mib, taken = most_memory_mib(memory, per_gpu, room, untracked, request)
         failures += [
             (total_mib < request.memory_total_mib, Reason.TOTAL_TOO_SMALL, total_mib),
             (available < needed, Reason.BUSY, available),
@@ -208,8 +209,8 @@ def _share_room(
     too_few = shares & (num_true(roomy) < needed)
     if not too_few.any():
         return roomy, []
-    most_milli = _nth_largest(np.where(of_size, free_milli, 0), needed)
-    most_mib = _nth_largest(np.where(enough, free_mib, 0), needed)
+    most_milli = nth_largest(np.where(of_size, free_milli, 0), needed)
+    most_mib = nth_largest(np.where(enough, free_mib, 0), needed)
     return roomy, [
         (shares & (most_milli < milli), Reason.COMPUTE_BUSY, most_milli),
         (too_few, Reason.MEMORY_BUSY, most_mib),
@@ -246,17 +247,6 @@ def asked_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
     return asked
 
 
-def _nth_largest(values: Ints, nth: int) -> Longs:
-    """(R,) the nth largest of each row, counted from 1; 0 where there are fewer."""
-    if nth > values.shape[1]:
-        return np.zeros(len(values), np.int64)
-    if nth == 1:
-        most: Longs = values.max(axis=1, initial=0).astype(np.int64)
-        return most
-    ordered: Longs = np.partition(values, values.shape[1] - nth, axis=1).astype(np.int64)
-    return ordered[:, values.shape[1] - nth]
-
-
 def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     """The same for MIG devices, which nodes have by number alone."""
     installed, free = cluster.taken(cluster.mig_installed, rows), cluster.taken(cluster.mig_free, rows)  # (R, K)
@@ -274,33 +264,3 @@ def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     taken = np.full(len(rows), request.count, dtype=np.int64)
     no_shares = np.zeros(len(rows), np.bool_)
     return Fit(*_first_failed(failures, free_units), none, none, free_units, taken, no_shares)
-
-
-def _most_memory_mib(
-    memory_mib: Ints, units_per_gpu: Ints, selection: Mask, untracked: Ints, request: GpuRequest
-) -> tuple[Longs, Longs]:
-    """(R,) the most memory that the request's number of selected units have, and (R,) how many units that takes.
-
-    A request without a number takes the fewest that hold its total. The `untracked` units may be the largest ones,
-    so those are left out. A time slice's memory is its part of the GPU's.
-    """
-    memory = np.where(selection, memory_mib // units_per_gpu[:, None], 0).astype(np.int64)
-    memory = -np.sort(-memory, axis=1)  # (R, G) of each GPU's unit, largest first
-    per_gpu = units_per_gpu.astype(np.int64)[:, None]  # (R, 1)
-    num_units = memory.shape[1] * per_gpu[:, 0]  # (R,)
-    before = np.arange(memory.shape[1]) * per_gpu  # (R, G) units on larger GPUs
-
-    def largest(units: Longs) -> Longs:
-        """(R,) memory of the so many largest units."""
-        summed: Longs = (np.clip(units[:, None] - before, 0, per_gpu) * memory).sum(axis=1)
-        return summed
-
-    first = np.minimum(untracked, num_units)
-    skipped = largest(first)
-    most = largest(np.minimum(first + (request.count or num_units), num_units)) - skipped
-    if request.count:
-        return most, np.full(len(memory), request.count, dtype=np.int64)
-    # Every GPU gives units until the total is reached: rounded up, and no more than it has.
-    missing = skipped[:, None] + request.memory_total_mib - (np.cumsum(memory, axis=1) - memory) * per_gpu  # (R, G)
-    given = np.clip(-(-missing // np.maximum(memory, 1)), 0, per_gpu)
-    return most, given.sum(axis=1) - first
