@@ -132,11 +132,14 @@ class Node:
 
     def wait_offered(self, resources: Resources) -> None:
         """Wait until the node offers just the healthy ones of these devices."""
-        offered = {name: sum(device.healthy for device in devices) for name, devices in resources.items()}
+        offered = {name: {device.id for device in devices if device.healthy} for name, devices in resources.items()}
 
         def seen() -> bool:
+            # What the API server has may be of a kubelet before this one.
+            if any(self._offered().get(name, set()) != ids for name, ids in offered.items()):
+                return False
             allocatable = self.status()["allocatable"]
-            return all(int(allocatable.get(name, 0)) == number for name, number in offered.items())
+            return all(int(allocatable.get(name, 0)) == len(ids) for name, ids in offered.items())
 
         wait_until(seen, WITHIN_S, f"{self.name} offers {offered}")
 
@@ -147,9 +150,8 @@ class Node:
 
     def pod_resources(self) -> Given:
         """The devices of each container as the kubelet's PodResources API has them, pods as "namespace/name"."""
-        answer = json.loads(machine.run([str(find_program("podresources")), str(self.pod_resources_socket)]))
         given: Given = {}
-        for pod in answer.get("pod_resources", ()):
+        for pod in self._told("List").get("pod_resources", ()):
             containers = given.setdefault(f"{pod['namespace']}/{pod['name']}", {})
             for container in pod["containers"]:
                 devices = containers.setdefault(container["name"], {})
@@ -157,6 +159,19 @@ class Node:
                 for part in container.get("devices", ()):
                     devices.setdefault(part["resource_name"], []).extend(part["device_ids"])
         return given
+
+    def _offered(self) -> dict[str, set[str]]:
+        """The devices of each resource that the kubelet can give."""
+        offered: dict[str, set[str]] = {}
+        for part in self._told("GetAllocatableResources").get("devices", ()):
+            offered.setdefault(part["resource_name"], set()).update(part["device_ids"])
+        return offered
+
+    def _told(self, call: str) -> Object:
+        """An answer of the kubelet's PodResources API."""
+        program = str(find_program("podresources"))
+        answer: Object = json.loads(machine.run([program, call, str(self.pod_resources_socket)]))
+        return answer
 
     def restart_kubelet(self, kill: bool = False) -> None:
         """End the kubelet, by SIGTERM or kill -9, and start it; its pods run on."""

@@ -68,7 +68,8 @@ func (p *plugin) start(kubeletSocket string) error {
 	request := &pluginapi.RegisterRequest{
 		Version: pluginapi.Version, Endpoint: filepath.Base(p.socket), ResourceName: p.resource, Options: options,
 	}
-	_, err = pluginapi.NewRegistrationClient(connection).Register(ctx, request)
+	// The kubelet's socket is there some moments before the kubelet listens.
+	_, err = pluginapi.NewRegistrationClient(connection).Register(ctx, request, grpc.WaitForReady(true))
 	tell(p.resource, "Register", request, nil, err)
 	return err
 }
