@@ -10,7 +10,7 @@ And pods that ask so are marked, whatever else they are told: kube-scheduler ask
 Never in the way: whatever comes is answered with `allowed: true`, with a warning where something was not understood.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -164,12 +164,12 @@ def mutate(body: bytes, injection: Callable[[], Injection]) -> bytes:
     if labels.get(INJECT_LABEL) == "disabled":
         return allow(request.uid, patch=marks)
     how, warnings = injection(), list[str]()
-    annotations = pod.metadata.annotations or {}
-    if how.resource and asks.count and not asks.milli:
-        patch = list(_request(containers.spec, annotations, asks, warnings))
+    places = list(_places(containers.spec, pod.metadata.annotations or {}, warnings))
+    if how.resource and asks.count and not asks.milli and any(chosen for _, _, chosen in places):
+        patch = list(_request(places, asks, warnings))
         return allow(request.uid, *warnings, patch=patch)
     field = _FIELDS[ASSIGNED_UUIDS if how.devices is Devices.UUIDS else ASSIGNED_GPUS]
-    patch = list(_patch(containers.spec, annotations, field, warnings))
+    patch = list(_patch(places, field, warnings))
     return allow(request.uid, *warnings, patch=[*patch, *marks])
 
 
@@ -219,8 +219,12 @@ def _served_by_plugin(spec: _Spec) -> bool:
     return bool(spec.resource_claims) or any(name.startswith(_PLUGINS) for name in names)
 
 
-def _chosen(spec: _Spec, annotations: Mapping[str, str], warnings: list[str]) -> Iterator[tuple[str, _Container, bool]]:
-    """Path of each container, and whether it is to have the GPUs."""
+_Place = tuple[str, _Container, bool]
+"""Path of a container, and whether it is to have the GPUs."""
+
+
+def _places(spec: _Spec, annotations: Mapping[str, str], warnings: list[str]) -> Iterator[_Place]:
+    """Each container's."""
     text = annotations.get(CONTAINERS, "").strip()
     chosen = {name.strip() for name in text.split(",")} if text else {item.name for item in spec.containers or ()}
     lists = (("containers", spec.containers or []), ("initContainers", spec.init_containers or []))
@@ -232,15 +236,14 @@ def _chosen(spec: _Spec, annotations: Mapping[str, str], warnings: list[str]) ->
             yield f"/spec/{key}/{index}", container, container.name in chosen
 
 
-def _request(spec: _Spec, annotations: Mapping[str, str], asks: GpuRequest, warnings: list[str]) -> Iterator[Operation]:
+def _request(places: Sequence[_Place], asks: GpuRequest, warnings: list[str]) -> Iterator[Operation]:
     """The operations by which the first of the chosen containers requests the GPUs of the device plugin, which says to
     it which they are; the others see none."""
-    containers = list(_chosen(spec, annotations, warnings))
-    chosen = [container.name for _, container, is_chosen in containers if is_chosen]
-    if len(chosen) > 1:
-        warnings.append(f"the GPUs are container {chosen[0]}'s alone; {CONTAINERS} names another")
-    for path, container, _ in containers:
-        if container.name not in chosen[:1]:
+    first, *others = (container for _, container, chosen in places if chosen)
+    if others:
+        warnings.append(f"the GPUs are container {first.name}'s alone; {CONTAINERS} names another")
+    for path, container, _ in places:
+        if container is not first:
             yield from _show(path, container, _NO_GPU, warnings)
             continue
         own = [at for at, variable in enumerate(container.env or ()) if variable.name == VISIBLE_DEVICES]
@@ -261,10 +264,10 @@ def _limit(container: str, resources: objects.Resources | None, resource: str, c
     return {"op": "add", "path": f"{path}/limits/{resource.replace('/', '~1')}", "value": str(count)}
 
 
-def _patch(spec: _Spec, annotations: Mapping[str, str], field: str, warnings: list[str]) -> Iterator[Operation]:
+def _patch(places: Iterable[_Place], field: str, warnings: list[str]) -> Iterator[Operation]:
     """The operations; none where the pod is as it should be already."""
     assigned = {"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
-    for path, container, chosen in _chosen(spec, annotations, warnings):
+    for path, container, chosen in places:
         yield from _show(path, container, assigned if chosen else _NO_GPU, warnings)
 
 

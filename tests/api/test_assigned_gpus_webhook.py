@@ -245,6 +245,11 @@ def test_the_container_that_the_pod_names_requests_them(native: Kerf) -> None:
     assert limits_of(mutated(native, named)) == [None, {"cpu": "1", "nvidia.com/gpu": "2"}]
 
 
+def test_where_no_container_is_to_have_the_gpus_the_pod_is_marked_and_waits_for_kerf(native: Kerf) -> None:
+    stored = mutated(native, asking({"name": "a"}, annotations={"kerf.dev/gpu-containers": "b"}))
+    assert (env_of(stored), limits_of(stored)) == ({"a": [VOID]}, [MARKED])
+
+
 def test_the_label_of_another_system_and_a_size_are_requested_as_well(native: Kerf) -> None:
     by_label = pod("p", labels={"genius/gpu-number": "1"})
     by_size = pod("p", annotations={"kerf.dev/gpu-memory-each": "40Gi"})
