@@ -21,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
 _MAX_PER_ROUND: Final = 50
+_GONE: Final = (404, 409)
+"""Answers about a pod that is no more, or another one of its name."""
+_REFUSED: Final = (400, 403, 413, 422)
+"""Answers about a pod that is too large, or that nobody may change."""
 
 
 class Corrections(Background):
@@ -62,10 +66,10 @@ class Corrections(Background):
                 f"/api/v1/namespaces/{namespace}/pods/{name}/status", msgspec.json.encode(patch)
             )
         except ClusterError as error:
-            gone = isinstance(error, ApiError) and error.status in (404, 409)
-            if isinstance(error, ApiError) and not gone:
-                self._refused[claim.uid] = claim.given  # too large, or not allowed: the next try would end alike
-            if not gone:
+            status = error.status if isinstance(error, ApiError) else 0
+            if status in _REFUSED:
+                self._refused[claim.uid] = claim.given  # the next try would end alike
+            if status not in _GONE:
                 logger.warning("pod %s can't be told that it has %s: %s", claim.pod, told, error)
             return
         self.num_corrected += 1

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from extender.kube import objects
-from extender.kube.client import ApiError, UnreachableError
+from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.events import EventRecorder
 from extender.ledger.ledger import Ledger
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, EXPLANATION
@@ -64,9 +64,10 @@ def test_who_does_not_lead_writes_nothing() -> None:
     assert Rig(fence=Fence(lambda: 0.0)).correct() == 0
 
 
-def test_without_an_answer_it_is_tried_again() -> None:
+@pytest.mark.parametrize("error", [UnreachableError("reset"), ApiError(429, "", "busy"), ApiError(500, "", "etcd")])
+def test_without_an_answer_it_is_tried_again(error: ClusterError) -> None:
     rig = Rig()
-    rig.transport.patches.append(Fault(UnreachableError("reset")))
+    rig.transport.patches.append(Fault(error))
     assert (rig.correct(), rig.corrections.num_corrected) == (1, 0)
     assert (rig.correct(), rig.corrections.num_corrected) == (1, 1)
 
