@@ -6,6 +6,7 @@ a node as it is without an agent.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -53,8 +54,12 @@ _decoder: Final = msgspec.json.Decoder(_Report)
 def read_report(annotations: Mapping[str, str]) -> NodeReport:
     """What a node's agent tells; nothing where there is none. Raises UnreadableError."""
     text = annotations.get(REPORT)
-    if text is None:
-        return _NOTHING
+    return _NOTHING if text is None else _read(text)
+
+
+@lru_cache(maxsize=16)
+def _read(text: str) -> NodeReport:
+    """Remembered, since a change of a node asks for its GPUs and for what was given."""
     if len(text) > MAX_CHARS:
         raise UnreadableError(f"{REPORT} is ignored: {len(text)} characters, more than {MAX_CHARS}")
     try:
@@ -85,8 +90,8 @@ def told_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
 
 def with_report(offer: NodeOffer, annotations: Mapping[str, str], reading: NodeReading) -> NodeOffer:
     """What a node's kubelet offers, with what its agent knows of each GPU. An unreadable report changes nothing."""
-    if offer.unit is not GpuUnit.WHOLE and offer.units_per_gpu == 1:
-        return offer  # no GPUs, or MIG devices under their name
+    if REPORT not in annotations or (offer.unit is not GpuUnit.WHOLE and offer.units_per_gpu == 1):
+        return offer  # nobody tells, or no GPUs, or MIG devices under their name
     try:
         report = read_report(annotations)
         gpus = described(report.gpus, reading, REPORT)
