@@ -1,60 +1,45 @@
 """What a kubelet does for the chart, played: it runs what was installed, and ends pods that are deleted."""
 
 import contextlib
-import threading
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import free_port
+from tests.install.loops import Loop
 from tests.install.running import start_installed
 
 _MERGE_PATCH = "application/merge-patch+json"
 _PODS = "/api/v1/pods"
 
 
-class Kubelet:
+class Kubelet(Loop):
     """Starts Kerf and kube-scheduler as the chart's Deployment says, once there is one, and calls them ready."""
 
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
         self._plane = plane
         self._namespace = namespace
         self._port = free_port()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.failure: BaseException | None = None
+        self._processes = ExitStack()
+        self._started = False
 
     @property
     def url(self) -> str:
         """Where Kerf will listen."""
         return f"http://127.0.0.1:{self._port}"
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def turn(self) -> None:
+        """Start what is installed, once; end what is deleted."""
+        if not self._started and (deployment := self._deployment()) is not None:
+            self._started = True
+            start_installed(self._plane, self._namespace, self._plane.directory, self._processes, self._port)
+            self._call_ready(deployment)
+        self._end_deleted_pods()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        self._thread.join()
-        if self.failure is not None and error is None:
-            raise self.failure
-
-    def _run(self) -> None:
-        # Children die with the thread that started them, so it stays until all is over.
-        with ExitStack() as processes:
-            try:
-                deployment = None
-                while not self._stopped.wait(0.1):
-                    if deployment is None and (deployment := self._deployment()) is not None:
-                        start_installed(self._plane, self._namespace, self._plane.directory, processes, self._port)
-                        self._call_ready(deployment)
-                    self._end_deleted_pods()
-            except BaseException as error:
-                self.failure = error
+    def finish(self) -> None:
+        """End what was started."""
+        self._processes.close()
 
     def _deployment(self) -> dict[str, Any] | None:
         with contextlib.suppress(ApiError):

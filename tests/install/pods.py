@@ -3,20 +3,19 @@
 import json
 import signal
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tests.controlplane.api import ApiError
 from tests.controlplane.objects import cpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process, answers, clean_environment, free_port, start_process
+from tests.install.loops import Loop
 
 CONTROLLERS = ("deployment-controller", "replicaset-controller", "disruption-controller", "endpointslice-controller")
 _MERGE_PATCH = "application/merge-patch+json"
@@ -37,7 +36,7 @@ class RunningPod:
 
 
 @dataclass
-class Kubelet:
+class Kubelet(Loop):
     """Starts pods that controllers make, tells when they are ready, and ends those that are deleted.
 
     All from one thread, which processes die with, from entry to exit.
@@ -46,39 +45,23 @@ class Kubelet:
     plane: ControlPlane
     namespace: str
     pods: dict[str, RunningPod] = field(default_factory=dict)
-    failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         self.plane.apply(cpu_node(_NODE))
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        self._thread.join()
-        if self.failure is not None and error is None:
-            raise self.failure
+        return super().__enter__()
 
     @property
     def num_broken(self) -> int:
         """Pods whose process has ended though nobody wanted that."""
         return sum(not pod.process.running and not pod.ending for pod in self.pods.values())
 
-    def _run(self) -> None:
-        try:
-            while not self._stopped.wait(0.05):
-                self._turn()
-        except BaseException as error:
-            self.failure = error
-        finally:
-            for pod in self.pods.values():
-                pod.process.stop(grace_s=3)
+    def finish(self) -> None:
+        """End all pods."""
+        for pod in self.pods.values():
+            pod.process.stop(grace_s=3)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Start pods that are new, end those that are deleted, tell which are ready."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         found = {item["metadata"]["name"]: item for item in self._list(f"{path}?labelSelector={_SELECTOR}")}
         for name, item in found.items():
@@ -145,7 +128,7 @@ class Kubelet:
 
 
 @dataclass
-class Caller:
+class Caller(Loop):
     """kube-scheduler behind kube-proxy: calls whoever the Service leads to, again and again, and notes what came."""
 
     kubelet: Kubelet
@@ -155,16 +138,7 @@ class Caller:
     """When a call was decided."""
     undecided: list[str] = field(default_factory=list)
     """What the others were answered, or why they were not."""
-
-    def __enter__(self) -> Self:
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
+    interval_s: ClassVar[float] = 0.03
 
     @property
     def longest_gap_s(self) -> float:
@@ -172,22 +146,22 @@ class Caller:
         times = [*self.decided, time.monotonic()]
         return max(after - before for before, after in pairwise(times))
 
-    def _run(self) -> None:
-        while not self._stopped.wait(0.03):
-            url = self._target()
-            if url is None:
-                self.undecided.append("nobody to call")
-                continue
-            try:
-                request = urllib.request.Request(f"{url}/filter", self.body, method="POST")
-                with urllib.request.urlopen(request, timeout=5) as response:
-                    error = json.loads(response.read())["Error"]
-            except (OSError, urllib.error.URLError) as fault:
-                error = f"no answer: {fault}"
-            if error:
-                self.undecided.append(error)
-            else:
-                self.decided.append(time.monotonic())
+    def turn(self) -> None:
+        """Call once."""
+        url = self._target()
+        if url is None:
+            self.undecided.append("nobody to call")
+            return
+        try:
+            request = urllib.request.Request(f"{url}/filter", self.body, method="POST")
+            with urllib.request.urlopen(request, timeout=5) as response:
+                error = json.loads(response.read())["Error"]
+        except (OSError, urllib.error.URLError) as fault:
+            error = f"no answer: {fault}"
+        if error:
+            self.undecided.append(error)
+        else:
+            self.decided.append(time.monotonic())
 
     def _target(self) -> str | None:
         """As kube-proxy: who is ready; where nobody is, who ends and serves still."""
