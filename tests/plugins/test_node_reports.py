@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from extender.agent import pods
 from extender.agent.inventory import Gpu as AgentGpu
 from extender.agent.report import NODE_REPORT, text_of
 from extender.core.resources.nodes import GpuUnit, NodeOffer, read_node
-from extender.plugins.kerf import GIVEN
+from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, GIVEN
 from extender.plugins.node_reports import MAX_CHARS, REPORT, read_report, told_given, with_report
 from extender.plugins.protocol import NodeReading, UnreadableError
 
@@ -115,6 +116,7 @@ def test_what_the_agent_writes_is_understood() -> None:
     text = text_of(inventory, {"u": {"main": {"nvidia.com/gpu": ("GPU-a::0", "GPU-b")}}}, ["nvidia.com/gpu"])
     report = read_report({NODE_REPORT: text})
     assert NODE_REPORT == REPORT
+    assert (pods.ASSIGNED_GPUS, pods.ASSIGNED_UUIDS) == (ASSIGNED_GPUS, ASSIGNED_UUIDS)
     assert [(gpu.uuid, gpu.model, gpu.memory_mib, gpu.healthy, gpu.numa, gpu.link) for gpu in report.gpus] == [
         ("GPU-a", "NVIDIA A100-SXM4-40GB", 40960, True, 0, 1),
         ("GPU-b", "", 0, False, -1, -1),
