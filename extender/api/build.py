@@ -41,6 +41,7 @@ from extender.scheduling.build import (
     build_waker,
 )
 from extender.scheduling.corrections import Corrections
+from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
@@ -94,6 +95,7 @@ class Parts:
     traces: Traces
     verbs: Verbs
     keeper: "CertificateKeeper | None"
+    label: LeaderLabel | None
     in_background: Sequence[Part]
     """In the order in which they start."""
 
@@ -128,9 +130,9 @@ def build_parts(
     )
     watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
     pipelines = build_pipelines(settings, base)
-    traces, keeper = Traces(settings.traces), _keeper(settings, transport)
+    traces, keeper, label = Traces(settings.traces), _keeper(settings, transport), build_label(settings, base)
     wanted: tuple[Part | None, ...] = (
-        *(traces, keeper, base.events, base.leadership, build_label(settings, base), waker, binder.settler),
+        *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow),
     )
     if settings.webhook.alone:
@@ -154,6 +156,7 @@ def build_parts(
         traces=traces,
         verbs=verbs,
         keeper=keeper,
+        label=label,
         in_background=in_background,
     )
 
@@ -213,6 +216,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules),
         undecided=UndecidedPods(base.transport, placer),
         rank=parts.rank,
+        label=parts.label,
         certified=parts.keeper.ready if parts.keeper else None,
         observer=parts.telemetry.observer if parts.telemetry else None,
         shadow=parts.shadow,

@@ -19,6 +19,7 @@ from extender.metrics.registry import Metrics
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
 from extender.scheduling.fence import Fence
+from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
 from extender.scheduling.takeover import Leadership
 from extender.settings.leader_election import ElectionMode
@@ -46,6 +47,8 @@ class Service:
     overviews: Overviews
     undecided: UndecidedPods
     rank: LearnedRank
+    label: LeaderLabel | None = None
+    """None where no Service is led to the leader."""
     certified: Callable[[], Awaitable[None]] | None = None
     """Waits until there are certificates to serve with; None where they are given."""
     observer: Observer | None = None
@@ -58,10 +61,12 @@ class Service:
     """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
 
     async def hand_over(self) -> bool:
-        """Let another replica lead, for good; whether one may begin to now."""
+        """Let another replica lead, for good; whether one may have begun to by now."""
         leads = self.settings.leader_election.mode is ElectionMode.OWN and not self.fence.standby()
         if leads:
             await self.leadership.stop()
+        if self.label is not None:
+            await self.label.taken_off()
         return leads
 
     def fault(self) -> str:

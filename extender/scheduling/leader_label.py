@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 LABEL: Final = "kerf.dev/leads"
 _LOOK_S: Final = 0.05
 _RETRY_S: Final = 0.5
+_SUCCESSOR_S: Final = 10.0
+"""For which a leader that goes waits for the next one: less than half of what a kubelet gives it to end."""
 _LOOK_AGAIN_S: Final = 5.0
 """Between two looks of a leader that leads on: somebody may have edited labels, or written late."""
 
@@ -60,6 +62,22 @@ class LeaderLabel(Background):
                 looked_at = loop.time() if await self._try() else float("-inf")
             await asyncio.sleep(_RETRY_S if self._last_error else _LOOK_S)
 
+    async def taken_off(self) -> None:
+        """Wait while callers are led to this pod, for as long as another leader may be expected to come."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _SUCCESSOR_S
+        while await self._leads_here():
+            if loop.time() > until:
+                logger.warning("no other leader has come in %g s: callers are left without an answer", _SUCCESSOR_S)
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _leads_here(self) -> bool:
+        try:
+            return self._name in await self._labelled()
+        except (ClusterError, msgspec.DecodeError):
+            return True
+
     async def _try(self) -> bool:
         """Whether the label is where it belongs."""
         try:
@@ -74,14 +92,18 @@ class LeaderLabel(Background):
 
     async def _settle(self) -> None:
         """Give the label to this pod, then take it off all others. Raises ClusterError, DecodeError."""
-        answer = await self._transport.get(self._path, {"labelSelector": f"{LABEL}={self._lease}"})
-        names = [pod.metadata.name for pod in _decoder.decode(answer).items]
+        names = await self._labelled()
         if self._name not in names:
             await self._write(self._name, self._lease)
             logger.info("pod %s is labelled as the leader", self._name)
         for name in names:
             if name != self._name:
                 await self._write(name, None)
+
+    async def _labelled(self) -> list[str]:
+        """Names of the pods that have the label. Raises ClusterError, DecodeError."""
+        answer = await self._transport.get(self._path, {"labelSelector": f"{LABEL}={self._lease}"})
+        return [pod.metadata.name for pod in _decoder.decode(answer).items]
 
     async def _write(self, name: str, value: str | None) -> None:
         """By way of the status, as all of Kerf's notes on pods."""

@@ -87,6 +87,28 @@ def test_it_moves_with_the_lease() -> None:
     run(scenario, first, second)
 
 
+def test_who_goes_knows_when_another_has_it() -> None:
+    api = Api(a="kerf", b=None)
+    first, second = Replica(api, "a"), Replica(api, "b")
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(first.label.taken_off())
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        second.lead()
+        await waiting
+        assert api.labels == {"a": None, "b": "kerf"}
+
+    run(scenario, first, second)
+
+
+def test_who_goes_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("extender.scheduling.leader_label._SUCCESSOR_S", 0.2)
+    replica = Replica(Api(a="kerf"), "a")
+    run(replica.label.taken_off, replica)
+    assert "no other leader has come" in caplog.text
+
+
 def test_what_somebody_else_has_done_is_put_right() -> None:
     api = Api(a=None)
     replica = Replica(api, "a")
