@@ -10,9 +10,13 @@ which it does not list.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from extender.agent.kubelet import PREFIX, Devices, Listing
 from extender.agent.pods import Pod
+
+REPLICA: Final = "::"
+"""Between the UUID of a GPU and the number of its replica, in the plugin's device IDs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Past:
 
 def gpu_of(device: str) -> str:
     """The GPU's UUID of a device: a replica of a shared GPU is `UUID::2`."""
-    return device.partition("::")[0]
+    return device.partition(REPLICA)[0]
 
 
 def askers(known: Mapping[str, Pod], listing: Listing, call: Call, uuids: Mapping[int, str]) -> list[Asker]:

@@ -4,11 +4,14 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
+from extender.agent.choice import REPLICA, gpu_of
 from extender.agent.inventory import Gpu, Inventory
 from extender.agent.kubelet import Devices, KubeletError, Listing, PodResources
 from extender.agent.pods import NodePods, Pod
@@ -49,8 +52,21 @@ def given(listing: Listing, known: Mapping[str, Pod], before: Given) -> dict[str
     return found
 
 
-def text_of(gpus: Sequence[Gpu], given_to: Given, steers: Sequence[str] = (), max_bytes: int = MAX_BYTES) -> str:
-    """The report, the same for the same; `steers` are the resources whose devices are given as Kerf chose.
+def replicas_of(allocatable: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    """Of resources whose devices are time slices: how many a GPU is shared into."""
+    sliced = {name: ids for name, ids in allocatable.items() if any(REPLICA in device for device in ids)}
+    return {name: max(Counter(map(gpu_of, ids)).values()) for name, ids in sorted(sliced.items())}
+
+
+def text_of(
+    gpus: Sequence[Gpu],
+    given_to: Given,
+    steers: Sequence[str] = (),
+    replicas: Mapping[str, int] = MappingProxyType({}),
+    max_bytes: int = MAX_BYTES,
+) -> str:
+    """The report, the same for the same; `steers` are the resources whose devices are given as Kerf chose, `replicas`
+    as of `replicas_of`.
 
     Where it would be too long, the pods with the longest entries are left out, and their number is told: whoever
     writes pods settles the length of no entry but their own.
@@ -62,6 +78,8 @@ def text_of(gpus: Sequence[Gpu], given_to: Given, steers: Sequence[str] = (), ma
         report: dict[str, Any] = {"version": _VERSION, "gpus": list(gpus), "given": kept}
         if steers:
             report["steers"] = list(steers)
+        if replicas:
+            report["replicas"] = dict(replicas)
         if num_left_out:
             report["left_out"] = num_left_out
         text = msgspec.json.encode(report, order="deterministic")
@@ -122,10 +140,11 @@ class Reporter(Background):
         """Raises KubeletError."""
         listing = await self._kubelet.listing()
         self._listed(listing)
-        gpus = await self._inventory.gpus(await self._kubelet.allocatable(), time.monotonic())
+        allocatable = await self._kubelet.allocatable()
+        gpus = await self._inventory.gpus(allocatable, time.monotonic())
         self.asked = True
         self._given = given(listing, self._pods.by_name, self._given)
-        return text_of(gpus, self._given, self._steers())
+        return text_of(gpus, self._given, self._steers(), replicas_of(allocatable))
 
     async def _write(self, text: str) -> None:
         """Raises ClusterError. What has not changed is written again in a while: somebody may have removed it."""

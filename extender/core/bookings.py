@@ -7,7 +7,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.fit.fits import share_mib
-from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 
 
@@ -20,6 +20,8 @@ class Booking:
     """Compute of each GPU."""
     mib_each: tuple[int, ...] = ()
     """Memory of each GPU in their order; all of it where all compute is booked."""
+    slices: tuple[int, ...] = ()
+    """The GPUs of which it has a time slice each; the slices are counted in `unknown`."""
     unknown: int = 0
     """Units whose index nobody knows: the device plugin alone picks them."""
     mig: tuple[tuple[str, int], ...] = ()
@@ -37,10 +39,13 @@ def booking(
     """What a request takes that gets some GPUs of a node, () where the device plugin picks them."""
     if request.mig:
         return Booking(mig=request.mig, cpu_milli=cpu_milli, memory_mib=memory_mib)
+    slices: tuple[int, ...] = ()
+    if cluster.unit[row] in SLICES:
+        slices, gpus = gpus, ()
     milli, mib_each = booked_each(cluster, row, request, gpus) if gpus else (WHOLE_MILLI, ())
     unserved = request.unit is AskedUnit.WHOLE
     return Booking(
-        *(gpus, milli, mib_each),
+        *(gpus, milli, mib_each, slices),
         unknown=0 if gpus else max(request.count, 1),
         served=int(not unserved),
         unserved=int(unserved),
@@ -57,7 +62,7 @@ def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int
 
 
 _BOOKED: Final = (
-    *("gpu_free_milli", "gpu_free_mib", "untracked_units", "num_served", "num_unserved", "mig_free"),
+    *("gpu_free_milli", "gpu_free_mib", "gpu_slices", "untracked_units", "num_served", "num_unserved", "mig_free"),
     *("cpu_free_milli", "memory_free_mib"),
 )
 
@@ -77,6 +82,8 @@ def book(cluster: Cluster, row: int, booked: Booking, sign: int = -1) -> None:
     cluster.gpu_free_mib[row, gpus] += sign * (
         cluster.gpu_memory_mib[row, gpus] if whole else np.array(booked.mib_each, np.int32)
     )
+    if booked.slices:
+        cluster.gpu_slices[row, list(booked.slices)] -= sign
     cluster.untracked_units[row] -= sign * booked.unknown
     cluster.num_served[row] -= sign * booked.served
     cluster.num_unserved[row] -= sign * booked.unserved

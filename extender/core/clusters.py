@@ -60,12 +60,17 @@ class Cluster:
     """(N, G) group of GPUs joined by fast links, -1 where unknown."""
     plugin_picks: Mask
     """(N,) where the device plugin picks whole GPUs by itself."""
+    slices_led: Mask
+    """(N,) where it gives time slices of the GPUs that Kerf chooses."""
+    gpu_slices: Ints
+    """(N, G) time slices of each GPU that somebody is known to hold; they count among `untracked_units`."""
     gpu_free_milli: Ints
     """(N, G) compute that nobody has booked, 0..1000; 0 where there is no healthy GPU."""
     gpu_free_mib: Ints
     """(N, G) memory that nobody has booked; 0 where there is no healthy GPU."""
     untracked_units: Ints
-    """(N,) units held by somebody on GPUs of unknown index, or withheld: any idle GPU may be one."""
+    """(N,) units held by somebody on GPUs of unknown index, or withheld: any idle GPU may be one. Time slices are
+    counted here alone: they leave their GPUs idle."""
     num_served: Ints
     """(N,) pods that hold GPUs and get them from the node's device plugin."""
     num_unserved: Ints

@@ -32,9 +32,12 @@ def choose_among(
     Whole GPUs: from one link group if that is possible, else from one NUMA node, else from anywhere; of those the
     smallest that satisfy the request, so that larger ones stay for those who need them, then from the group that has
     the fewest others to give, then the lowest index. A share goes on the GPU that it fills best, where somebody has a
-    share already, or with `spreads` on the emptiest; `shares` is whether it gets shares. Time slices and MIG devices
-    are picked by the device plugin alone: for them the choice is empty.
+    share already, or with `spreads` on the emptiest; `shares` is whether it gets shares. Time slices are taken of
+    the GPUs that have most left. The choice is empty where the device plugin alone picks: MIG devices, and time slices
+    that nobody leads or of which one GPU would have to give several.
     """
+    if cluster.slices_led[row] and not request.mig:
+        return _slices(cluster, row, request, room)
     if request.mig or cluster.unit[row] not in (GpuUnit.WHOLE, GpuUnit.PART):
         return ()
     slots = _slots(cluster, row, room.tolist())
@@ -65,6 +68,14 @@ def _slots(cluster: Cluster, row: int, room: list[bool]) -> list[_Slot]:
         for index, (has_room, *values) in enumerate(zip(room, *(column.tolist() for column in columns), strict=True))
         if has_room
     ]
+
+
+def _slices(cluster: Cluster, row: int, request: GpuRequest, room: Mask) -> tuple[int, ...]:
+    """GPUs to have a time slice of each. Nobody can use a GPU of such a node as a whole: they need not be kept so."""
+    held = cluster.gpu_slices[row]
+    with_slices = np.flatnonzero(room & (held < cluster.units_per_gpu[row]))
+    emptiest = with_slices[np.argsort(held[with_slices], kind="stable")][: request.count]
+    return tuple(sorted(emptiest.tolist())) if len(emptiest) == request.count else ()
 
 
 def _shared(slots: list[_Slot], request: GpuRequest, spreads: bool, untracked: int) -> tuple[int, ...] | None:

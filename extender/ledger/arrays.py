@@ -28,6 +28,8 @@ class Held(NamedTuple):
     """Pods that get GPUs from the node's device plugin."""
     num_unserved: int = 0
     """Those of which it knows nothing."""
+    slices: Mapping[int, int] = {}
+    """Those of the untracked units that are time slices of a known GPU, by its index."""
 
 
 class ClusterArrays:
@@ -108,6 +110,7 @@ class ClusterArrays:
         result: dict[str, int | list[int]] = {
             "gpu_free_milli": milli,
             "gpu_free_mib": mib,
+            "gpu_slices": [held.slices.get(index, 0) for index in range(width)],
             "untracked_units": min(held.untracked, _MAX_UNTRACKED),
             "num_served": held.num_served,
             "num_unserved": held.num_unserved,
@@ -212,6 +215,7 @@ class ClusterArrays:
         self._arrays["unit"][row] = offer.unit
         self._arrays["units_per_gpu"][row] = offer.units_per_gpu
         self._arrays["plugin_picks"][row] = offer.plugin_picks
+        self._arrays["slices_led"][row] = offer.slices_led
         self._arrays["num_served"][row] = self._arrays["num_unserved"][row] = 0
         self._arrays["untracked_units"][row] = min(offer.withheld_units, _MAX_UNTRACKED)
         self._fill(row, "gpu_model", [self._model_idx.setdefault(gpu.model, len(self._model_idx)) for gpu in gpus])
@@ -219,7 +223,7 @@ class ClusterArrays:
         self._fill(row, "gpu_healthy", [gpu.healthy for gpu in gpus])
         self._fill(row, "gpu_numa", [gpu.numa for gpu in gpus])
         self._fill(row, "gpu_link", [gpu.link for gpu in gpus])
-        for name in ("gpu_free_milli", "gpu_free_mib", "mig_free", "mig_installed"):
+        for name in ("gpu_slices", "gpu_free_milli", "gpu_free_mib", "mig_free", "mig_installed"):
             self._fill(row, name, [])
         for profile, count in offer.mig:
             self._arrays["mig_installed"][row, self._mig_idx[profile]] = min(count, _MAX_UNTRACKED)

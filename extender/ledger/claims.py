@@ -63,10 +63,12 @@ class Claim:
 
     @property
     def mistaken(self) -> bool:
-        """Whether the pod says that it has other GPUs than it was given; which it was to have is known."""
+        """Whether the pod says that it has other GPUs than it was given; which it was to have is known, and an
+        annotation can say which it has."""
         if self.given is None or self.state is not ClaimState.BOUND or not self.holding.parts:
             return False
-        return set(self.given.gpus) != set(self.holding.gpus)
+        given = set(self.given.gpus)
+        return given != set(self.holding.gpus) and len(given) == self.given.units
 
     @property
     def units(self) -> int:

@@ -1,7 +1,7 @@
 """What the claims on one node come to, GPU by GPU."""
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.resources.nodes import GpuUnit, NodeOffer
+from extender.core.resources.nodes import SLICES, GpuUnit, NodeOffer
 from extender.ledger.arrays import Held
 from extender.plugins.holdings import Holding, Part
 
@@ -12,9 +12,10 @@ class Occupancy:
     def __init__(self, offer: NodeOffer) -> None:
         self._offer = offer
         self._index_of = {gpu.uuid: index for index, gpu in enumerate(offer.gpus) if gpu.uuid}
-        self._indexed = offer.unit in (GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM)
+        self._sliced = offer.unit in SLICES
         self.held: dict[int, tuple[int, int]] = {}
         """(milli, MiB) by index, more than the GPU has where it is booked over its capacity."""
+        self._slices: dict[int, int] = {}  # of each GPU that is known to have some
         self._holders: dict[int, int] = {}  # shares of each GPU
         self.untracked = offer.withheld_units
         self.mig: list[tuple[str, int]] = []
@@ -25,11 +26,12 @@ class Occupancy:
     @property
     def left(self) -> Held:
         """Who holds what, as the arrays take it."""
-        return Held(self.held, self.untracked, self.mig, self.num_served, self.num_unserved)
+        return Held(self.held, self.untracked, self.mig, self.num_served, self.num_unserved, self._slices)
 
     def as_given(self, holding: Holding, uuids: tuple[str, ...]) -> Holding | None:
-        """A pod's whole GPUs as the kubelet really gave them; None where that can't be true."""
-        plain = self._offer.unit is GpuUnit.WHOLE and all(part.whole for part in holding.parts)
+        """A pod's whole GPUs, or time slices, as the kubelet really gave them; None where that can't be true."""
+        apart = self._sliced or (self._offer.unit is GpuUnit.WHOLE and len(set(uuids)) == len(uuids))
+        plain = apart and all(part.whole for part in holding.parts)
         as_many = len(uuids) == holding.units and all(uuid in self._index_of for uuid in uuids)
         if not (plain and as_many) or holding.unserved:
             return None
@@ -40,6 +42,9 @@ class Occupancy:
         self.mig += holding.mig
         self.num_unserved += holding.unserved
         self.num_served += holding.units > 0 and not holding.unserved
+        if self._sliced:
+            self._add_slices(holding)
+            return
         self.untracked += holding.units - len(holding.parts)
         for part in holding.parts:
             if self._is_whole(part):
@@ -56,7 +61,7 @@ class Occupancy:
     def add_whole(self, holding: Holding) -> None:
         """Book whole GPUs; one that is not there, or that somebody has something of, counts by number."""
         for part in holding.parts:
-            if not self._is_whole(part):
+            if self._sliced or not self._is_whole(part):
                 continue
             gpu = self._find(part.gpu, part.uuid)
             if gpu is None or gpu in self.held:
@@ -64,6 +69,14 @@ class Occupancy:
                 self.crowded = True
             else:
                 self.held[gpu] = WHOLE_MILLI, self._offer.gpus[gpu].memory_mib
+
+    def _add_slices(self, holding: Holding) -> None:
+        """All count by number; of which GPUs some are, is known besides."""
+        self.untracked += holding.units
+        for part in holding.parts:
+            gpu = self._find(part.gpu, part.uuid)
+            if gpu is not None:
+                self._slices[gpu] = self._slices.get(gpu, 0) + 1
 
     def settle(self) -> None:
         """See whether all have room; where they have not, the rest of the shared GPUs may be somebody's."""
@@ -73,6 +86,7 @@ class Occupancy:
         if self.untracked > idle * self._offer.units_per_gpu:
             self.crowded = True
             self.held = {gpu: (WHOLE_MILLI, gpus[gpu].memory_mib) for gpu in self.held}
+        self.crowded = self.crowded or any(count > self._offer.units_per_gpu for count in self._slices.values())
         for gpu, (milli, mib) in self.held.items():
             self.crowded = self.crowded or milli > WHOLE_MILLI or mib > gpus[gpu].memory_mib
         for gpu, num_holders in self._holders.items():
@@ -93,8 +107,6 @@ class Occupancy:
 
     def _find(self, gpu: int, uuid: str) -> int | None:
         """Which GPU of the node it is, None when that can't be told."""
-        if not self._indexed:
-            return None
         if uuid and self._index_of:
             return self._index_of.get(uuid)
         return gpu if 0 <= gpu < len(self._offer.gpus) else None

@@ -1,12 +1,13 @@
 """What nodes offer, and what the claims on them leave, written into the cluster's arrays node by node."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from extender.core.clusters import Cluster
-from extender.core.resources.nodes import GPU_RESOURCE, NO_GPUS, SHARED_GPU_RESOURCE, GpuUnit, NodeOffer
+from extender.core.resources.nodes import GPU_RESOURCE, NO_GPUS, SHARED_GPU_RESOURCE, SLICES, GpuUnit, NodeOffer
 from extender.kube import objects
 from extender.ledger.arrays import ClusterArrays
 from extender.ledger.claims import Claim, Claims, ClaimState
@@ -84,17 +85,20 @@ class NodeRows:
 
     def doubts(self, node: str) -> list[str]:
         """What can't be true of what is told that pods of a node were given; what is assigned counts instead."""
-        if self.offer_of(node).unit is not GpuUnit.WHOLE:
+        offer = self.offer_of(node)
+        if offer.unit is not GpuUnit.WHOLE and offer.unit not in SLICES:
             return []
-        doubts, holder_of = [], dict[str, str]()
+        doubts, holders_of = [], defaultdict[str, list[str]](list)
         for claim in self.claims.on(node):
             uuids = self.given.of(node, claim.pod, claim.uid) or ()
             if uuids and claim.given is None:
                 doubts.append(f"{claim.pod} can't have {_shown(uuids)}: not as many GPUs of this node as it asks")
             for uuid in uuids:
-                holder = holder_of.setdefault(uuid, claim.pod)
-                if holder != claim.pod:
-                    doubts.append(f"{holder} and {claim.pod} are both said to have {uuid}: both count")
+                holders_of[uuid].append(claim.pod)
+                holders = list(dict.fromkeys(holders_of[uuid]))
+                if len(holders_of[uuid]) > offer.units_per_gpu and len(holders) > 1:
+                    all_ = "both" if len(holders) == 2 else "all"
+                    doubts.append(f"{' and '.join(holders)} are {all_} said to have {uuid}: {all_} count")
         return doubts[:_MAX_DOUBTS]
 
     def without(self, node: str, uids: Collection[str]) -> Cluster | None:

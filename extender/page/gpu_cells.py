@@ -29,19 +29,22 @@ class Mark(IntFlag):
 
 def cells(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Longs:
     """(R, G, 3) booked percent, used percent or UNKNOWN, and Marks of each GPU slot of R rows; zeros where none is."""
-    installed, healthy, memory_mib, free_milli, free_mib, untracked, per_gpu = (
+    installed, healthy, memory_mib, free_milli, free_mib, untracked, per_gpu, slices = (
         array[rows]
         for array in (
             *(cluster.gpu_model >= 0, cluster.gpu_healthy, cluster.gpu_memory_mib),
             *(cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.untracked_units, cluster.units_per_gpu),
+            cluster.gpu_slices,
         )
     )
     idle = healthy & (free_milli == WHOLE_MILLI) & (free_mib == memory_mib)
     # Units of unknown index are shown on the first idle GPUs: the sum is right, of the place the mark tells.
-    hidden = untracked[:, None] - (np.cumsum(idle, axis=1) - 1) * per_gpu[:, None]
-    unindexed = np.where(idle, np.clip(hidden / np.maximum(per_gpu, 1)[:, None], 0, 1), 0)
+    left = np.where(idle, np.maximum(per_gpu[:, None] - slices, 0), 0)
+    hidden = (untracked - slices.sum(axis=1))[:, None] - (np.cumsum(left, axis=1) - left)
+    unindexed = np.clip(hidden, 0, left) / per_gpu[:, None]
     by_memory = np.where(memory_mib > 0, 1 - free_mib / np.maximum(memory_mib, 1), 0)
-    booked = np.maximum(np.maximum(1 - free_milli / WHOLE_MILLI, by_memory), unindexed)
+    booked = np.maximum(1 - free_milli / WHOLE_MILLI, by_memory)
+    booked = np.maximum(booked, np.minimum(unindexed + slices / per_gpu[:, None], 1))
     num_units, num_free = installed.sum(axis=1) * per_gpu, idle.sum(axis=1) * per_gpu - untracked
     cut = (num_free > 0) & (num_free < num_units)
 

@@ -115,7 +115,7 @@ def merged(gpus: tuple[Gpu, ...], offer: NodeOffer, allocatable: Mapping[str, ob
     by_plugin = offer.gpus or GPU_RESOURCE in allocatable or SHARED_GPU_RESOURCE in allocatable
     if by_plugin:
         units = min(offer.allocatable_units, units)
-    return NodeOffer(gpus, unit, offer.units_per_gpu, units, offer.mig, offer.warnings, offer.plugin_picks)
+    return replace(offer, gpus=gpus, unit=unit, allocatable_units=units)
 
 
 def _as_registered(gpu: Gpu, registered: Gpu | None) -> Gpu:

@@ -12,7 +12,15 @@ from typing import Annotated, Final
 import msgspec
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
-from extender.core.resources.nodes import GPU_RESOURCE, SHARED_GPU_RESOURCE, Gpu, GpuUnit, NodeOffer
+from extender.core.resources.nodes import (
+    GPU_RESOURCE,
+    MAX_UNITS_PER_GPU,
+    SHARED_GPU_RESOURCE,
+    SLICES,
+    Gpu,
+    GpuUnit,
+    NodeOffer,
+)
 from extender.plugins.kerf import AnnotatedGpu, Given, described, read_given
 from extender.plugins.protocol import NodeReading, UnreadableError
 
@@ -36,6 +44,8 @@ class _Report(msgspec.Struct):
     """Device IDs by the pod's UID, container and resource, as the kubelet's PodResources API has them."""
     steers: list[str] = []
     """Resources whose devices the agent chooses as Kerf has."""
+    replicas: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MAX_UNITS_PER_GPU)]] = {}
+    """Of resources whose devices are time slices: how many a GPU is shared into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,7 @@ class NodeReport:
     gpus: tuple[AnnotatedGpu, ...] = ()
     given: Given = field(default_factory=dict)
     steers: frozenset[str] = frozenset()
+    replicas: Mapping[str, int] = field(default_factory=dict)
 
 
 _NOTHING: Final = NodeReport()
@@ -69,13 +80,13 @@ def _read(text: str) -> NodeReport:
     if report.version != VERSION:
         raise UnreadableError(f"{REPORT} is ignored: it is of version {report.version}, not {VERSION}")
     given = {uid: uuids for uid, containers in report.given.items() if (uuids := _uuids(containers))}
-    return NodeReport(tuple(report.gpus), given, frozenset(report.steers))
+    return NodeReport(tuple(report.gpus), given, frozenset(report.steers), report.replicas)
 
 
 def _uuids(containers: Mapping[str, Mapping[str, list[str]]]) -> tuple[str, ...]:
-    """The GPUs of all containers of a pod; MIG devices count by number alone."""
-    ids = (device for devices in containers.values() for name in _BY_GPU & devices.keys() for device in devices[name])
-    return tuple(sorted({device.partition(_REPLICA)[0] for device in ids}))
+    """The GPUs of all containers of a pod, one once for each time slice; MIG devices count by number alone."""
+    ids = {device for devices in containers.values() for name in _BY_GPU & devices.keys() for device in devices[name]}
+    return tuple(sorted(device.partition(_REPLICA)[0] for device in ids))
 
 
 def told_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
@@ -90,17 +101,34 @@ def told_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
 
 def with_report(offer: NodeOffer, annotations: Mapping[str, str], reading: NodeReading) -> NodeOffer:
     """What a node's kubelet offers, with what its agent knows of each GPU. An unreadable report changes nothing."""
-    if REPORT not in annotations or (offer.unit is not GpuUnit.WHOLE and offer.units_per_gpu == 1):
-        return offer  # nobody tells, or no GPUs, or MIG devices under their name
+    if REPORT not in annotations or not offer.gpus or _is_disguised_mig(offer):
+        return offer
     try:
         report = read_report(annotations)
         gpus = described(report.gpus, reading, REPORT)
     except UnreadableError:
         return offer  # `told_given` says so
-    offer = replace(offer, plugin_picks=offer.plugin_picks and GPU_RESOURCE not in report.steers)
+    resource = SHARED_GPU_RESOURCE if offer.unit is GpuUnit.REPLICA else GPU_RESOURCE
+    steered = resource in report.steers
+    offer = _in_slices(offer, report.replicas.get(resource, 1))
+    offer = replace(offer, plugin_picks=offer.plugin_picks and not steered)
     if len(gpus) < len(offer.gpus):
         return offer  # none are listed, or those of a plugin that has fewer
-    return replace(offer, gpus=tuple(_known(gpu, offer.gpus[0]) for gpu in gpus))
+    known = tuple(_known(gpu, offer.gpus[0]) for gpu in gpus)
+    return replace(offer, gpus=known, slices_led=steered and offer.unit in SLICES)
+
+
+def _is_disguised_mig(offer: NodeOffer) -> bool:
+    return offer.unit is GpuUnit.REPLICA_AS_GPU and offer.units_per_gpu == 1
+
+
+def _in_slices(offer: NodeOffer, replicas: int) -> NodeOffer:
+    """The same units as time slices of fewer GPUs, so many of each: labels need not tell."""
+    if replicas == 1:
+        return offer
+    unit = GpuUnit.REPLICA_AS_GPU if offer.unit is GpuUnit.WHOLE else offer.unit
+    gpus = offer.gpus[: -(-offer.allocatable_units // replicas)]
+    return replace(offer, gpus=gpus, unit=unit, units_per_gpu=replicas, plugin_picks=False)
 
 
 def _known(gpu: Gpu, likely: Gpu) -> Gpu:

@@ -29,12 +29,10 @@ def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
     )
     try:
         own = plugin_of(node).offer(node, reading)
-        offer = kubelet if own is None else replace(own, mig=own.mig or kubelet.mig)
         annotations = node.metadata.annotations or {}
+        offer = with_report(kubelet, annotations, reading) if own is None else replace(own, mig=own.mig or kubelet.mig)
         text = annotations.get(GPUS)
-        if text is not None:
-            return merged(read_gpus(text, reading), offer, allocatable)
-        return with_report(offer, annotations, reading) if own is None else offer
+        return offer if text is None else merged(read_gpus(text, reading), offer, allocatable)
     except UnreadableError as error:
         warnings = (*kubelet.warnings, f"{error}; the node offers no GPUs until it can be read")
         return replace(kubelet, allocatable_units=0, mig=(), warnings=warnings)

@@ -115,11 +115,13 @@ def _num_gpus(node: Cluster, holding: Holding) -> float:
     """How many GPUs of a node somebody holds: a share counts with its larger part of compute or memory, a time slice
     with its part of a GPU, a MIG device as one.
     """
-    memory_mib = node.gpu_memory_mib[0].tolist()
+    per_gpu, memory_mib = int(node.units_per_gpu[0]), node.gpu_memory_mib[0].tolist()
+    if per_gpu > 1:
+        return holding.units / per_gpu
 
     def of(part: Part) -> float:
         known = 0 <= part.gpu < len(memory_mib) and memory_mib[part.gpu]
         return 1.0 if part.whole else max(part.milli / WHOLE_MILLI, part.mib / memory_mib[part.gpu] if known else 0.0)
 
-    unknown = (holding.units - len(holding.parts)) / int(node.units_per_gpu[0])
+    unknown = holding.units - len(holding.parts)
     return sum(map(of, holding.parts)) + unknown + sum(count for _, count in holding.mig)

@@ -29,6 +29,7 @@ class NodeState:
     """Units of unknown index that somebody holds, the withheld ones not counted."""
     num_served: int = 0
     num_unserved: int = 0
+    slices: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def all_untracked(self) -> int:
@@ -57,6 +58,8 @@ def node(
     picks: bool = False,
     served: int = 0,
     unserved: int = 0,
+    led: bool = False,
+    slices: Mapping[int, int] | None = None,
 ) -> NodeState:
     """A node of GPUs given as (product, MiB)."""
     count = len(gpus)
@@ -69,8 +72,8 @@ def node(
     if not gpus:
         return NodeState(NodeOffer(mig=profiles))
     units = sum(gpu.healthy for gpu in described) * units_per_gpu - withheld
-    offer = NodeOffer(described, unit, units_per_gpu, units, profiles, plugin_picks=picks)
-    return NodeState(offer, frozenset(held), used or {}, untracked, served, unserved)
+    offer = NodeOffer(described, unit, units_per_gpu, units, profiles, plugin_picks=picks, slices_led=led)
+    return NodeState(offer, frozenset(held), used or {}, untracked, served, unserved, slices or {})
 
 
 def wholly(offer: NodeOffer, held: Iterable[int]) -> dict[int, tuple[int, int]]:
@@ -84,7 +87,7 @@ def arrays_of(nodes: Mapping[str, NodeState]) -> ClusterArrays:
     for name, state in nodes.items():
         row = arrays.set_node(name, state.offer)
         gpus = wholly(state.offer, state.held) | dict(state.used)
-        arrays.set_held(row, Held(gpus, state.all_untracked, (), state.num_served, state.num_unserved))
+        arrays.set_held(row, Held(gpus, state.all_untracked, (), state.num_served, state.num_unserved, state.slices))
     return arrays
 
 

@@ -1,5 +1,7 @@
 """Which GPUs of a node are chosen: the smallest that satisfy the request."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -12,6 +14,15 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 from tests.core.builders import NodeState, choose_gpus, cluster_of, node, pattern
 
 A100, A100_40, T4 = ("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 40960), ("Tesla-T4", 15360)
+
+
+SLICE = GpuRequest(1, AskedUnit.SHARED)
+
+
+def sliced(slices: Mapping[int, int], *, untracked: int = 0, broken: Iterable[int] = ()) -> NodeState:
+    """Three GPUs of four slices each, of which Kerf chooses those that pods get a slice of."""
+    unit = GpuUnit.REPLICA
+    return node(T4, T4, T4, unit=unit, units_per_gpu=4, led=True, slices=slices, untracked=untracked, broken=broken)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +64,13 @@ A100, A100_40, T4 = ("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 
             GpuRequest(3, AskedUnit.SHARED),
             (),
             id="slices are the device plugin's to pick",
+        ),
+        pytest.param(sliced({0: 2, 1: 1, 2: 1}, untracked=4), SLICE, (1,), id="or of the GPU with most slices left"),
+        pytest.param(sliced({0: 3, 2: 4}, untracked=7, broken=[1]), SLICE, (0,), id="nor of one that is broken"),
+        pytest.param(sliced({0: 1}, untracked=1), replace(SLICE, count=2), (1, 2), id="a slice each"),
+        pytest.param(sliced({}), replace(SLICE, count=4), (), id="two of one GPU: which is the plugin's to pick"),
+        pytest.param(
+            sliced({0: 4, 1: 4}, untracked=10), replace(SLICE, count=2), (), id="two of the last: the plugin's too"
         ),
         pytest.param(
             node(mig={"1g.5gb": 2}), GpuRequest(1, AskedUnit.MIG, mig=(("1g.5gb", 1),)), (), id="MIG devices as well"

@@ -44,6 +44,12 @@ def told(cluster: Cluster) -> list[list[Cell]]:
             [(100, Mark.UNINDEXED), (25, Mark.UNINDEXED | Mark.FRAGMENT)],
             id="time slices",
         ),
+        # Of the second GPU 3 of 4; two more are somewhere: the first free ones.
+        pytest.param(
+            node(A100, A100, unit=GpuUnit.REPLICA, units_per_gpu=4, untracked=5, slices={1: 3}),
+            [(50, Mark.UNINDEXED | Mark.FRAGMENT), (75, Mark.FRAGMENT)],
+            id="time slices of a known GPU",
+        ),
         pytest.param(node(), [], id="no GPUs"),
     ],
 )

@@ -3,15 +3,19 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from extender.agent import pods
 from extender.agent.inventory import Gpu as AgentGpu
-from extender.agent.report import NODE_REPORT, text_of
+from extender.agent.report import NODE_REPORT, replicas_of, text_of
 from extender.core.resources.nodes import GpuUnit, NodeOffer, read_node
-from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, GIVEN
+from extender.kube import objects
+from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, GIVEN, GPUS
 from extender.plugins.node_reports import MAX_CHARS, REPORT, read_report, told_given, with_report
+from extender.plugins.nodes import read_offer
 from extender.plugins.protocol import NodeReading, UnreadableError
+from tests.ledger.builders import node_manifest
 
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.memory": "40960"}
 
@@ -111,9 +115,46 @@ def test_a_plugin_that_is_steered_does_not_pick(steers: list[str], picks: bool) 
     assert with_report(offer(), report(steers=steers), NodeReading()).plugin_picks is picks
 
 
+def test_slices_are_told_by_the_report_where_no_label_does() -> None:
+    told = read_node({"nvidia.com/gpu": 8}, {})
+    assert (len(told.gpus), told.unit) == (8, GpuUnit.WHOLE)
+    annotations = report(gpus=gpus("GPU-a", "GPU-b"), replicas={"nvidia.com/gpu": 4})
+    found = with_report(told, annotations, NodeReading())
+    assert [gpu.uuid for gpu in found.gpus] == ["GPU-a", "GPU-b"]
+    assert (found.unit, found.units_per_gpu, found.allocatable_units) == (GpuUnit.REPLICA_AS_GPU, 4, 8)
+    assert not found.slices_led
+
+
+@pytest.mark.parametrize(
+    ("resource", "steers", "led"),
+    [
+        ("nvidia.com/gpu", ["nvidia.com/gpu"], True),
+        ("nvidia.com/gpu", ["nvidia.com/gpu.shared"], False),
+        ("nvidia.com/gpu.shared", ["nvidia.com/gpu.shared"], True),
+        ("nvidia.com/gpu.shared", ["nvidia.com/gpu"], False),
+    ],
+)
+def test_the_gpu_of_a_slice_is_chosen_where_its_resource_is_steered(
+    resource: str, steers: list[str], led: bool
+) -> None:
+    sliced = read_node({resource: 8}, {**LABELS, "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "2"})
+    annotations = report(gpus=gpus("GPU-a", "GPU-b"), steers=steers)
+    assert with_report(sliced, annotations, NodeReading()).slices_led is led
+
+
+def test_who_describes_gpus_by_hand_does_not_undo_that_they_are_steered() -> None:
+    annotations = {**report(steers=["nvidia.com/gpu"]), GPUS: json.dumps(gpus("GPU-x", "GPU-y"))}
+    manifest = node_manifest("n", 2)
+    manifest["metadata"]["annotations"] = annotations
+    found = read_offer(msgspec.convert(manifest, objects.Node), NodeReading())
+    assert ([gpu.uuid for gpu in found.gpus], found.plugin_picks) == (["GPU-x", "GPU-y"], False)
+
+
 def test_what_the_agent_writes_is_understood() -> None:
     inventory = [AgentGpu(0, "GPU-a", "NVIDIA A100-SXM4-40GB", 40960, True, 0, 1), AgentGpu(1, "GPU-b", healthy=False)]
-    text = text_of(inventory, {"u": {"main": {"nvidia.com/gpu": ("GPU-a::0", "GPU-b")}}}, ["nvidia.com/gpu"])
+    ids = ["GPU-a::0", "GPU-a::1", "GPU-b::0"]
+    replicas = replicas_of({"nvidia.com/gpu": ids, "nvidia.com/mig-1g.5gb": ["MIG-1"]})
+    text = text_of(inventory, {"u": {"main": {"nvidia.com/gpu": ("GPU-a::0", "GPU-b")}}}, ["nvidia.com/gpu"], replicas)
     report = read_report({NODE_REPORT: text})
     assert NODE_REPORT == REPORT
     assert (pods.ASSIGNED_GPUS, pods.ASSIGNED_UUIDS) == (ASSIGNED_GPUS, ASSIGNED_UUIDS)
@@ -123,3 +164,4 @@ def test_what_the_agent_writes_is_understood() -> None:
     ]
     assert report.given == {"u": ("GPU-a", "GPU-b")}
     assert report.steers == {"nvidia.com/gpu"}
+    assert report.replicas == {"nvidia.com/gpu": 2}

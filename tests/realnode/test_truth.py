@@ -56,7 +56,7 @@ def says_the_truth(steered: Steered, name: str) -> bool:
 
 def healthy(steered: Steered) -> list[str]:
     """UUIDs of the GPUs that the report calls well."""
-    listed: list[dict[str, Any]] = steered.report().get("gpus", [])  # type: ignore[assignment]
+    listed: list[dict[str, Any]] = steered.report().get("gpus", [])
     return [gpu["uuid"] for gpu in listed if gpu.get("healthy", True)]
 
 

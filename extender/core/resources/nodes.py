@@ -44,6 +44,10 @@ class GpuUnit(IntEnum):
     """Whole GPUs, which kube-scheduler itself allocates to ResourceClaims: it picks the GPUs."""
 
 
+SLICES: Final = (GpuUnit.REPLICA, GpuUnit.REPLICA_AS_GPU)
+"""Units of which a GPU gives several."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One physical GPU."""
@@ -79,6 +83,8 @@ class NodeOffer:
     plugin_picks: bool = False
     """Whether the device plugin picks whole GPUs by itself: it may pick those that Kerf gave to a pod which asks for no
     device of it."""
+    slices_led: bool = False
+    """Whether it gives time slices of the GPUs that Kerf chooses."""
 
     @property
     def withheld_units(self) -> int:
