@@ -12,6 +12,7 @@ from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
+from extender.core.resources.requests import NO_REQUEST
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
@@ -41,6 +42,7 @@ from extender.scheduling.build import (
     build_waker,
 )
 from extender.scheduling.corrections import Corrections
+from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
@@ -120,8 +122,14 @@ def build_parts(
     shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
     readiness = Readiness(placer, mirror, base.fence)
     preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
+    cpu_pods = CpuPods(
+        lambda: placer.policy_of(NO_REQUEST),
+        placer.snapshot,
+        near_best_nodes=settings.decisions.near_best_nodes,
+        ranked=settings.decisions.rank_cpu_pods,
+    )
     verbs = Verbs(
-        *(placer, binder, waker, base.fence, readiness),
+        *(placer, cpu_pods, binder, waker, base.fence, readiness),
         *(Evictions(preemptor, placer, readiness, metrics, rules), metrics, rejections),
         queue=rules,
         mode=settings.decisions.mode,

@@ -6,7 +6,7 @@ fits, prioritize ranks them.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,15 +17,15 @@ from extender.api import wire
 from extender.api.evictions import Evictions
 from extender.api.readiness import Readiness, UnavailableError, read_pod
 from extender.core.annotations import MARKER
-from extender.core.decisions import MAX_LEVEL, levels, near_best
+from extender.core.decisions import levels, near_best
 from extender.core.policies.policy import Policy
-from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.explain.explanations import RejectionLog, failures
 from extender.metrics.registry import Metrics
 from extender.plugins.managed_resources import is_managed
 from extender.plugins.pods import has_soft_preferences
 from extender.scheduling.binding.binder import Binder, BindError
+from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
@@ -51,6 +51,7 @@ class Verbs:
     """The verbs on one cluster."""
 
     placer: Placer
+    cpu_pods: CpuPods
     binder: Binder
     waker: Waker
     fence: Fence
@@ -91,7 +92,9 @@ class Verbs:
         if not others:
             self.readiness.check_leading()
         if request.gpus is None:
-            return wire.encode(self._keep_off_gpus(asked.candidates()))
+            names = asked.candidates()
+            scores = self.cpu_pods.scores(asked.pod.spec, names)
+            return wire.encode([wire.HostPriority(name, score) for name, score in zip(names, scores, strict=True)])
         policy = self.readiness.policy(request)
         placement = self.placer.place(pod, policy.asked(request) or request.gpus, policy, _named(asked))
         self.placer.decided.add(placement)
@@ -127,17 +130,25 @@ class Verbs:
         except RequestError as error:
             return self._reject_request(asked, str(error))
         if request.gpus is None:
-            return _among(asked, asked.candidates())
+            return self._filter_cpu_pod(asked)
         if request.gpus.unit not in _COUNTED_ELSEWHERE:
             return self._reject_request(asked, UNMARKED)
         return self._filter(asked)
+
+    def _filter_cpu_pod(self, asked: wire.Asked) -> wire.FilterResult:
+        """Where a pod without GPUs costs least; all that fit where it has preferences, or that can't be told now."""
+        names = asked.candidates()
+        if self.mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec) and not self.readiness.fault():
+            candidates = asked.names or wire.NodeNames(wire.encode(names))
+            names = self.cpu_pods.near_best(asked.pod.spec, candidates) or names
+        return _among(asked, names)
 
     def _filter(self, asked: wire.Asked) -> wire.FilterResult:
         try:
             pod, request = read_pod(self.placer, asked)
             if request.gpus is None:
                 self.placer.remember(pod, request)
-                return _among(asked, asked.candidates())
+                return self._filter_cpu_pod(asked)
             policy = self.readiness.policy(request)
         except RequestError as error:
             self.placer.release(asked.pod.metadata.uid)
@@ -241,17 +252,6 @@ class Verbs:
         """Remember a pod that is told of no node."""
         self.placer.turned_away(pod)
         self.waker.rejected(pod, request)
-
-    def _keep_off_gpus(self, names: Sequence[str]) -> list[wire.HostPriority]:
-        """Scores for a pod without GPUs: nodes with GPUs last, so that they stay free for those who need them."""
-        cluster = self.placer.snapshot()
-        get = cluster.row_of.get
-        rows = [get(name, -1) for name in names]
-        has_gpus = (cluster.unit != GpuUnit.NONE).tolist()
-        return [
-            wire.HostPriority(name, 0 if row >= 0 and has_gpus[row] else MAX_LEVEL)
-            for name, row in zip(names, rows, strict=True)
-        ]
 
     def _reject_request(self, asked: wire.Asked, fault: str) -> wire.FilterResult:
         """A request that can't be understood: the same sentence against every node, and no preemption for it."""

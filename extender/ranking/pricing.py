@@ -43,12 +43,16 @@ class Priced:
     at: float = float("-inf")
     """Monotonic time."""
     seconds: float = 0.0
+    cpu_s: float = 0.0
     num: int = 0
     """How often they were worked out."""
 
 
-async def priced(demand: Demand, load: float, max_s: float) -> Floats:
-    """(m + 1, 1001) worth of each rest of a GPU when the demand fills the nodes to a load. Raises PricingError."""
+async def priced(demand: Demand, load: float, max_s: float) -> tuple[Floats, float]:
+    """(m + 1, 1001) worth of each rest of a GPU when the demand fills the nodes to a load, and the CPU seconds it took.
+
+    Raises PricingError.
+    """
     asked = {_NODES + name: column for name, column in demand.nodes._asdict().items()}
     asked |= {_ASKS + name: column for name, column in demand.asks._asdict().items()}
     asked |= {"count": demand.count, "load": np.array([load])}
@@ -72,12 +76,13 @@ async def priced(demand: Demand, load: float, max_s: float) -> Floats:
     if process.returncode != 0:
         raise PricingError(complaint.decode(errors="replace").strip()[-_MAX_WORDS:] or "the process ended")
     try:
-        worth: Floats = tensors.load(answer)["worth"]
+        found = tensors.load(answer)
+        worth, cpu_s = found["worth"], float(found["cpu_s"][0])
     except (SafetensorError, KeyError) as error:
         raise PricingError(f"the answer can't be read: {error}") from None
     if not np.isfinite(worth).all():
         raise PricingError("the LP gives prices that are not finite")
-    return worth
+    return worth, cpu_s
 
 
 def _end_with(parent: int) -> None:
@@ -103,7 +108,7 @@ def main() -> None:
         worth = prices.prices(nodes, asks, expected).worth
     except prices.PricesError as error:
         sys.exit(str(error))
-    sys.stdout.buffer.write(tensors.save({"worth": worth}))
+    sys.stdout.buffer.write(tensors.save({"worth": worth, "cpu_s": np.array([time.process_time()])}))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 NAME: Final = "kerf"
 _NOT_YET: Final = "the expected mix of pods is not known yet"
 _FIRST_LOOKS_S: Final = 0.2
+_RESTS: Final = 9
+"""Times as much CPU as a computation of the prices took, until the next one begins."""
 _HASH_CHARS: Final = 12
 
 
@@ -208,7 +210,7 @@ class LearnedRank(Background):
         if last.nodes is None:
             return True
         moved = last.nodes is not cluster.row_of or self.mix.drift() > self._wanted.min_drift
-        return moved and self._clock() - last.at >= self._wanted.refresh_s
+        return moved and self._clock() - last.at >= max(self._wanted.refresh_s, _RESTS * last.cpu_s)
 
     async def _price(self, cluster: Cluster) -> None:
         model = self.model
@@ -216,16 +218,16 @@ class LearnedRank(Background):
             return
         counts, began = self.mix.arrivals.counts(), self._clock()
         demand = await asyncio.to_thread(demand_of, cluster, counts)
-        worth, fault = None, ""
+        worth, cpu_s, fault = None, 0.0, ""
         try:
             if self._by_lp:
-                worth = await priced(demand, model.manifest.foresight_load, self._wanted.refresh_max_s)
+                worth, cpu_s = await priced(demand, model.manifest.foresight_load, self._wanted.refresh_max_s)
         except (PricingError, OSError) as error:
             fault = str(error)
             if fault != self.priced.fault:
                 logger.warning("no LP prices: %s", fault)
         num = self.priced.num + (worth is not None)
-        self.priced = Priced(worth, fault, cluster.row_of, self._clock(), self._clock() - began, num)
+        self.priced = Priced(worth, fault, cluster.row_of, self._clock(), self._clock() - began, cpu_s, num)
         self.mix.priced = counts
         await self._serve(counts)
 

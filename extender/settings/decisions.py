@@ -43,7 +43,10 @@ class DecisionSettings(Section):
     (`model.mode`), as by default, else `tightest`."""
     near_best_nodes: int = Field(default=16, ge=1)
     """Decisive mode: number of best nodes offered to a pod with soft preferences of its own, such as preferred
-    affinity."""
+    affinity, and to pods without GPUs."""
+    rank_cpu_pods: bool = True
+    """Rank nodes with GPUs for pods that ask for none too, by what they cost those who do, where no other node has
+    room."""
     reservation_ttl_s: float = Field(default=30.0, gt=0)
     """How long GPUs stay reserved between decision and binding, in seconds."""
     skip_s: float = Field(default=0.0, ge=0)

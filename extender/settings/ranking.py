@@ -41,8 +41,9 @@ class RankSettings(Section):
     prices: str = Field(default="auto", pattern="^(auto|lp|plain)$")
     """How the remainder of a GPU is valued. `lp`: by a linear program over the expected pods, solved in a process of
     its own. `plain`: at face value. `auto`: `lp` if SciPy is installed (extra `plan`)."""
-    refresh_s: float = Field(default=300.0, gt=0)
-    """Shortest time between two computations of the prices, in seconds."""
+    refresh_s: float = Field(default=30.0, gt=0)
+    """Shortest time between two computations of the prices, in seconds; after one that took long, nine times as long:
+    they have a tenth of a core at most."""
     refresh_max_s: float = Field(default=120.0, gt=0)
     """Longest time a computation may take, in seconds."""
     min_drift: float = Field(default=0.05, ge=0, le=1)

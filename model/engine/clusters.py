@@ -67,7 +67,7 @@ def cluster_of(nodes: Nodes, model_names: Sequence[str], *, product_memory: bool
 
 
 def requests_of(asks: Asks, model_names: Sequence[str]) -> list[GpuRequest]:
-    """(C,) the classes as the service reads them from pods; a count of 0 where no GPU is asked."""
+    """(C,) the classes as the service reads them from pods."""
     found = []
     for cpu, memory, num, milli, models in zip(*(column.tolist() for column in asks), strict=True):
         include = None
@@ -76,7 +76,11 @@ def requests_of(asks: Asks, model_names: Sequence[str]) -> list[GpuRequest]:
             include = ModelPattern("|".join(names), _OneOf(frozenset(names)))
         found.append(
             GpuRequest(
-                num, AskedUnit.WHOLE, include=include, milli=milli % WHOLE_MILLI, cpu_milli=cpu, memory_mib=memory
+                *(num, AskedUnit.WHOLE if num else AskedUnit.NONE),
+                include=include,
+                milli=milli % WHOLE_MILLI,
+                cpu_milli=cpu,
+                memory_mib=memory,
             )
         )
     return found

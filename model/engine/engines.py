@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from extender.core.bookings import Booking, book, booking
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Rows, num_true
+from extender.core.clusters import Floats, Longs, Rows
 from extender.core.decisions import Memo, choice
-from extender.core.fit.fits import Fit, enough_compute, fit
-from extender.core.fit.reasons import Reason
+from extender.core.fit.fits import enough_compute, fit
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix, fragment_milli
 from extender.core.policies import fgd, kerf
@@ -106,11 +105,8 @@ class Rules:
         """(N,) score of a class on each node, -inf where it does not fit."""
         request = self._requests[c]
         enough = enough_compute(self._cluster, request.cpu_milli, request.memory_mib, self._rows)
-        if request.count:
-            asked = _as_told_apart(request, self._policy)
-            score = self._memo.evaluate(self._cluster, asked, self._policy).evaluation.score
-        else:
-            score = self._policy.score(self._cluster, request, self._rows, _fits_everywhere(self.nodes))
+        asked = _as_told_apart(request, self._policy)
+        score = self._memo.evaluate(self._cluster, asked, self._policy).evaluation.score
         return np.where(enough, score, -np.inf)
 
     def decide(self, c: int, draw: float = 0.0) -> int:
@@ -182,11 +178,3 @@ def _as_told_apart(request: GpuRequest, policy: Policy) -> GpuRequest:
         cpu_milli=request.cpu_milli if policy.weighs_cpu else 0,
         memory_mib=request.memory_mib if policy.weighs_memory else 0,
     )
-
-
-def _fits_everywhere(nodes: Nodes) -> Fit:
-    """The fit of a pod that asks for no GPU: placing those, the service leaves to kube-scheduler."""
-    N, nothing = len(nodes.model), np.zeros(len(nodes.model), np.int64)
-    idle = nodes.gpu_free_milli == WHOLE_MILLI
-    reason = np.full(N, Reason.FITS, np.uint8)
-    return Fit(reason, nothing, np.zeros_like(idle), idle, num_true(idle), nothing, np.zeros(N, np.bool_))

@@ -1,5 +1,6 @@
 """A trace offered to a real kube-scheduler, and the same to the simulator."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,9 +99,14 @@ def _pod(name: str, row: tuple[int, int, int, int, int]) -> dict[str, Any]:
     )
 
 
-def offer(plane: ControlPlane, trace: Offered, within_s: float) -> dict[str, dict[str, Any]]:
-    """Create the pods in order; returns them once kube-scheduler has said something of each."""
-    for manifest in trace.pod_manifests:
+def offer(
+    plane: ControlPlane, trace: Offered, within_s: float, pods_per_s: float | None = None
+) -> dict[str, dict[str, Any]]:
+    """Create the pods in order, no faster than that; returns them once kube-scheduler has said something of each."""
+    began = time.monotonic()
+    for number, manifest in enumerate(trace.pod_manifests):
+        if pods_per_s is not None:
+            time.sleep(max(began + number / pods_per_s - time.monotonic(), 0.0))
         plane.request("POST", "/api/v1/namespaces/default/pods", manifest)
     found: dict[str, dict[str, Any]] = {}
 

@@ -33,7 +33,8 @@ def demand() -> Demand:
 
 @pytest.mark.slow
 def test_the_process_prices_as_the_function_does(demand: Demand) -> None:
-    worth = asyncio.run(pricing.priced(demand, 1.0, 60.0))
+    worth, cpu_s = asyncio.run(pricing.priced(demand, 1.0, 60.0))
+    assert cpu_s > 0
     expected = expected_count(demand.asks, demand.count, 8)
     assert np.array_equal(worth, prices(demand.nodes, demand.asks, expected).worth)
     assert worth[0, 1000] > worth[0, 800] == 0  # nobody wants so little

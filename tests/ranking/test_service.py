@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -352,7 +353,11 @@ def test_the_mix_is_that_of_the_pods_seen(model: Path) -> None:
         serial = kerf.service.rank.score
         look(kerf)
         assert kerf.service.rank.score is serial  # not so soon
-        kerf.clock.now += 400
+        kerf.service.rank.priced = replace(kerf.service.rank.priced, cpu_s=4.0)
+        kerf.clock.now += 35  # they may have a tenth of a core
+        look(kerf)
+        assert kerf.service.rank.score is serial
+        kerf.clock.now += 2
         look(kerf)
         assert kerf.service.rank.score is not serial
         assert kerf.metric("kerf_mix_drift") == 0

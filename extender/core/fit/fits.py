@@ -72,6 +72,8 @@ class Fit:
 
 def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     """Check a request on R rows of a cluster."""
+    if request.unit is AskedUnit.NONE:
+        return _fit_without_gpus(cluster, rows)
     if request.mig:
         return _fit_mig(cluster, request, rows)
     unit = cluster.taken(cluster.unit, rows)
@@ -119,6 +121,17 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
         failures.append((available < needed, Reason.BUSY, available))
 
     return Fit(*_first_failed(failures, available), room, idle, free_units, taken, shares)
+
+
+def _fit_without_gpus(cluster: Cluster, rows: Rows) -> Fit:
+    """Everywhere: CPU and main memory are kube-scheduler's to check, as for all pods."""
+    milli, mib = cluster.taken(cluster.gpu_free_milli, rows), cluster.taken(cluster.gpu_free_mib, rows)
+    idle = (milli == WHOLE_MILLI) & (mib == cluster.taken(cluster.gpu_memory_mib, rows))
+    units = num_true(idle) * cluster.taken(cluster.units_per_gpu, rows)
+    free_units = np.maximum(units - cluster.taken(cluster.untracked_units, rows), 0)
+    nothing = np.zeros(len(rows), np.int64)
+    reason = np.full(len(rows), Reason.FITS, np.uint8)
+    return Fit(reason, nothing, np.zeros_like(idle), idle, free_units, nothing, np.zeros(len(rows), np.bool_))
 
 
 def _first_failed(failures: list[_Failure], available: Longs) -> tuple[npt.NDArray[np.uint8], Longs]:

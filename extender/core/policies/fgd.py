@@ -115,4 +115,10 @@ def expecting(expected: Sequence[Expected] | Mix) -> Policy:
     """The policy for classes of pods, or for a mix in terms of the cluster's models."""
     score = FragmentScore(expected)
     description = "least new fragmentation for the expected pods (decisions.typical_pods)"
-    return Policy("fgd", score, description, share=score.share, weighs_cpu=True, apart=lambda: expecting(expected))
+    return Policy(
+        *("fgd", score, description),
+        share=score.share,
+        weighs_cpu=True,
+        without_gpus=True,
+        apart=lambda: expecting(expected),
+    )

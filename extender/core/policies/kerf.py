@@ -186,6 +186,7 @@ def serving(score: LearnedScore, rules: ObservedRules | None = None) -> Policy:
         share=score.share,
         weighs_cpu=True,
         weighs_memory=True,
+        without_gpus=True,
         terms=lambda cluster, request, row: score.told(counting_observed(cluster, rules), request, row),
         apart=lambda: serving(score.apart(), rules),
     )

@@ -43,6 +43,8 @@ class Policy:
     """The same ranking for another thread and another line of snapshots; None where any may use this one."""
     weighs_memory: bool = False
     """Whether it depends on the pod's main memory, likewise."""
+    without_gpus: bool = False
+    """Whether it ranks pods that ask for no GPU too (`AskedUnit.NONE`): by what they cost those who do."""
     renamed: str = ""
     """Its new name, where this is an old one that goes with the next version."""
 

@@ -19,6 +19,8 @@ class RequestError(ValueError):
 class AskedUnit(IntEnum):
     """What a pod counts its GPUs in."""
 
+    NONE = 0
+    """It asks for none: what counts is the CPU and main memory that it takes from beside the GPUs."""
     GPU = 1
     """Units of `nvidia.com/gpu`: whole GPUs, or time slices where the node's plugin gives them that name."""
     WHOLE = 2

@@ -552,7 +552,29 @@ def test_taken_units(state: NodeState, request_: GpuRequest, taken: int) -> None
     assert fit(cluster, request_, all_rows(cluster)).taken_units[0] == taken
 
 
-@pytest.mark.parametrize("request_", [GpuRequest(1), GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=1)])
+@pytest.mark.parametrize(
+    ("state", "free_units"),
+    [
+        (node(), 0),
+        (node(T4, T4, T4, held=[1]), 2),
+        (node(T4, T4, T4, untracked=1), 2),
+        (node(T4, untracked=3), 0),
+        (node(T4, T4, unit=GpuUnit.REPLICA, units_per_gpu=4, untracked=3), 5),
+        (node(T4, T4, broken=[0]), 1),
+        (node(mig={"1g.5gb": 2}), 0),
+    ],
+)
+def test_a_pod_that_asks_for_no_gpu_fits_everywhere_and_takes_none(state: NodeState, free_units: int) -> None:
+    cluster = cluster_of({"n": state})
+    checked = fit(cluster, GpuRequest(0, AskedUnit.NONE, cpu_milli=10**9), all_rows(cluster))
+    assert (checked.fits.tolist(), checked.free_units.tolist()) == ([True], [free_units])
+    assert checked.taken_units.tolist() == [0]
+    assert not checked.room.any() and not checked.shares.any()
+
+
+@pytest.mark.parametrize(
+    "request_", [GpuRequest(1), GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=1), GpuRequest(0, AskedUnit.NONE)]
+)
 def test_no_nodes_no_verdicts(request_: GpuRequest) -> None:
     empty = cluster_of({})
     assert fit(empty, request_, all_rows(empty)).reason.tolist() == []

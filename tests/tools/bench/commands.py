@@ -157,13 +157,18 @@ def wire(
     trace: Annotated[str, typer.Option(help="Name of the trace.")] = "default",
     seed: Annotated[int, typer.Option(help="Of the order of arrivals.")] = 1,
     nodes: Annotated[int | None, typer.Option(min=1, help="So many of the nodes; default: all.")] = None,
+    *,
     cpu_pods: Annotated[bool, typer.Option("--cpu-pods", help="With the pods that ask for no GPU.")] = False,
+    oracle: Annotated[bool, typer.Option("--oracle", help="Kerf is told the mix of the pods beforehand.")] = False,
     model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
+    pods_per_s: Annotated[
+        float | None, typer.Option(min=0.1, help="How fast pods come; default: as fast as they are taken.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that kube-scheduler may take for all pods.")] = 3600.0,
     json: JsonOption = None,
 ) -> None:
-    """A trace through kube-scheduler and policy kerf beside the simulator; exit status 1 beyond 0.2 points."""
-    plan = wires.Plan(traces, trace, seed, nodes, cpu_pods, model or files.RELEASED, timeout)
+    """A trace through kube-scheduler and Kerf as shipped beside the simulator; exit status 1 beyond 0.2 points."""
+    plan = wires.Plan(traces, trace, seed, nodes, cpu_pods, oracle, model or files.RELEASED, pods_per_s, timeout)
     if not wires.met(show(wires.measure, plan, reports.wire_table, json)):
         raise typer.Exit(1)
 

@@ -224,7 +224,8 @@ def wire_table(report: Report) -> Table:
     """Allocation on the wire beside the simulator's."""
     pods, same = report["pods"], report["same"]
     table = _table(
-        f"GPU allocated, %: trace {report['trace']}, {report['nodes']} nodes, {pods} pods ({report['shares']} shares); "
+        f"GPU allocated, %: trace {report['trace']}, {report['nodes']} nodes, {pods} pods ({report['shares']} shares, "
+        f"{report['cpu_pods']} without GPUs){', told the mix' if report['oracle'] else ''}; "
         f"{same['node']} on the simulator's node, {same['gpus']} on its GPUs",
         "arrived, %",
         *("kube-scheduler", "simulator", "difference"),

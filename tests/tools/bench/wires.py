@@ -1,9 +1,11 @@
 """No loss on the wire: a trace through the real kube-scheduler and Kerf, beside the simulator's placements of it.
 
-Policy `kerf`, decisive mode, every node in view, no pod departs. Kerf is told the mix of the pods, as policies of the
-simulator are, and prices it once; the simulator is given the outlook that comes of it, on the same nodes in the same
-order. What differs then is all that lies between: the API server, kube-scheduler, reservations, bindings, the
-watch, the arithmetic of the service.
+Kerf and its extender entries as they are shipped, decisive mode, every node in view, no pod departs. Nobody tells Kerf
+the mix of the pods; the simulator's rank is `kerf-online`, which expects what it has seen as well.
+
+As an oracle both are told the mix, as most policies of the simulator are, and price it once; the simulator is given the
+outlook that comes of it, on the same nodes in the same order. What differs then is all that lies between: the API
+server, kube-scheduler, reservations, bindings, the watch, the arithmetic of the service.
 """
 
 import json
@@ -23,7 +25,9 @@ from extender.core.fragmentation.arrays import ANY_MODEL
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.states import node_states
 from extender.ranking import files
+from model.simulations import learned, online
 from model.simulations.measures import LOADS, allocation_curve
+from model.simulations.replays import Replay
 from model.training.evaluations import rank_of
 from model.workloads.traces import TraceError, read_nodes, read_pods
 from model.workloads.workloads import ARRIVED_FRAC, Workload, workload
@@ -53,45 +57,49 @@ class Plan:
     nodes: int | None = None
     """None: all of the trace."""
     cpu_pods: bool = False
-    """Whether pods without GPUs come too: Kerf leaves them to kube-scheduler, the simulator places them by policy."""
+    """Whether pods without GPUs come too: of nodes that lose little by them kube-scheduler chooses, the simulator takes
+    the one that loses least."""
+    oracle: bool = False
+    """Whether the mix is told."""
     model: Path = files.RELEASED
+    pods_per_s: float | None = None
+    """How fast they come; None: as fast as the API server takes them."""
     timeout_s: float = 3600.0
     """How long kube-scheduler may take for all pods."""
 
-    num_steps: int = 4
+    num_steps: int = 3
 
 
 def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     """Run the plan. Raises TraceError, ModelError, and TimeoutError when a pod is left undecided."""
-    tell("prices of what is expected")
     trace = offered(plan)
-    settings = _settings(plan, trace.workload)
-    known = _known(trace, settings)
+    settings = _oracle(plan, trace.workload) if plan.oracle else _shipped(plan)
     tell("simulation")
-    _, placed_by = rank_of(plan.model)
-    simulated = placed_by(known.workload, known.outlook)
+    simulated = _simulated(plan, trace, settings)
     tell(f"{len(trace.node_manifests)} nodes")
     with servers.workspace() as directory, servers.plane(directory) as plane:
         plane.apply(*trace.node_manifests)
         path = directory / "kerf.yaml"
         path.write_text(yaml.safe_dump(settings))
         with servers.kerf(plane, "decisive", f"--config={path}") as kerf:
-            wait_until(lambda: _is_priced(kerf.url), _PRICED_WITHIN_S, "Kerf has priced what is expected")
+            wait_until(lambda: _is_priced(kerf.url), _PRICED_WITHIN_S, "Kerf has priced what it expects")
             plane.start_scheduler(SCHEDULER_CONFIG / "decisive.yaml", extender_url=kerf.url)
             tell(f"{len(trace.pod_manifests)} pods")
             began = time.monotonic()
-            found = offer(plane, trace, plan.timeout_s)
+            found = offer(plane, trace, plan.timeout_s, plan.pods_per_s)
             seconds = time.monotonic() - began
             told = _model(kerf.url)
+    milli = trace.workload.asks.gpu_milli[trace.workload.classes]
     nodes, gpus = np.array(nodes_of(trace, found)), np.array(gpus_of(trace, found))
     allocation = {
         name: _allocation(trace.workload, placed) for name, placed in (("wire", nodes), ("simulator", simulated.placed))
     }
-    milli = trace.workload.asks.gpu_milli[trace.workload.classes]
     return {
-        **{"trace": plan.trace, "seed": plan.seed, "nodes": len(trace.node_manifests), "pods": len(nodes)},
+        **{"trace": plan.trace, "seed": plan.seed, "oracle": plan.oracle},
+        **{"nodes": len(trace.node_manifests), "pods": len(nodes), "cpu_pods": int((milli == 0).sum())},
         "shares": int(((milli > 0) & (milli < WHOLE_MILLI)).sum()),
         "model": told["model"]["sha256"],
+        "priced": {name: told["prices"][name] for name in ("workedOut", "seconds")},
         "allocation": allocation,
         "difference": {
             load: round(percent - allocation["simulator"][load], 2) for load, percent in allocation["wire"].items()
@@ -134,6 +142,17 @@ def offered(plan: Plan) -> Offered:
     )
 
 
+def _simulated(plan: Plan, trace: Offered, settings: dict[str, Any]) -> Replay:
+    """The simulator's placements, with as much known beforehand."""
+    if plan.oracle:
+        known = _known(trace, settings)
+        _, placed_by = rank_of(plan.model)
+        return placed_by(known.workload, known.outlook)
+    model = files.read(plan.model)
+    expected = online.outlooks(trace.workload, online.Watch(), model.manifest.foresight_load)
+    return learned.replay_pieces(trace.workload, expected, model.potential)
+
+
 @dataclass(frozen=True)
 class _Known:
     """The trace in the service's own numbers of GPU models, and what the service expects."""
@@ -166,7 +185,12 @@ def _known(trace: Offered, settings: dict[str, Any]) -> _Known:
     )
 
 
-def _settings(plan: Plan, offered_to: Workload) -> dict[str, Any]:
+def _shipped(plan: Plan) -> dict[str, Any]:
+    """What an installation begins with."""
+    return {"model": {"path": str(plan.model.resolve())}} if plan.model != files.RELEASED else {}
+
+
+def _oracle(plan: Plan, offered_to: Workload) -> dict[str, Any]:
     """The mix is told once and for all, and priced once."""
     asks = offered_to.asks
     number = np.bincount(offered_to.classes, minlength=len(asks.cpu_milli))
