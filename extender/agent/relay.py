@@ -3,6 +3,7 @@
 What goes on is bytes: fields and methods that this version knows nothing of go on as well.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from extender.agent.preference import Answer
 logger = logging.getLogger(__name__)
 
 SERVICE: Final = "/v1beta1.DevicePlugin/"
+_WATCH: Final = f"{SERVICE}ListAndWatch"
+"""What the kubelet keeps open for as long as it knows of the plugin."""
 _TIMEOUT_S: Final = 5.0
 _Context = aio.ServicerContext[bytes, bytes]
 
@@ -35,6 +38,9 @@ class Relay(grpc.GenericRpcHandler):
         self._prefer = prefer
         self._plugin_prefers = False
         """Whether the plugin has an idea of its own of which devices are best."""
+        self._closed = False
+        self.dropped = False
+        """Whether the kubelet has let go of it, although it goes on."""
         self._plugin = channel(plugin)
         self.socket = socket
         self._server = aio.server(options=OPTIONS)
@@ -47,6 +53,7 @@ class Relay(grpc.GenericRpcHandler):
 
     async def close(self) -> None:
         """End: the kubelet takes the devices for sick from now on, as when a plugin ends."""
+        self._closed = True
         await self._server.stop(None)
         await self._plugin.close()
         self.socket.unlink(missing_ok=True)
@@ -67,6 +74,9 @@ class Relay(grpc.GenericRpcHandler):
                     yield answer
             except aio.AioRpcError as error:
                 await _abort(context, error)
+            except asyncio.CancelledError:
+                self.dropped = self.dropped or (method == _WATCH and not self._closed)
+                raise
             finally:
                 call.cancel()
 

@@ -34,6 +34,8 @@ _REGISTER: Final = "/v1beta1.Registration/Register"
 _VERSION: Final = "v1beta1"
 _LOOK_S: Final = 0.25
 _TIMEOUT_S: Final = 10.0
+_NOTICES_S: Final = 0.2
+"""Until the kubelet has noticed that a connection has ended."""
 _Context = aio.ServicerContext[bytes, bytes]
 _Identity = tuple[int, int]
 
@@ -49,6 +51,7 @@ class Steering(Background):
         self._relays: dict[str, Relay] = {}  # by resource
         self._numbers = itertools.count()
         self._closing: set[asyncio.Task[None]] = set()
+        self._registering = asyncio.Lock()
         self.offered = False
         """Whether plugins can register."""
 
@@ -65,7 +68,7 @@ class Steering(Background):
             try:
                 await self._offer()
                 await self._changed_from(kubelet)
-                logger.info("the kubelet has begun anew: plugins have to register again")
+                logger.info("the kubelet has begun anew, or let go of a plugin: plugins have to register again")
             finally:
                 await self._withdraw()
 
@@ -78,7 +81,7 @@ class Steering(Background):
         while True:
             found = _identity(self._folder / KUBELET_SOCKET)
             gone = kubelet is not None and not (self._folder / AGENT_SOCKET).exists()
-            if found != kubelet or gone:
+            if found != kubelet or gone or any(relay.dropped for relay in self._relays.values()):
                 return found
             await asyncio.sleep(_LOOK_S)
 
@@ -119,6 +122,17 @@ class Steering(Background):
         if asked.version != _VERSION or asked.resource_name not in STEERED:
             logger.info("%s, API version %s: left to the kubelet", asked.resource_name, asked.version)
             return await self._tell_kubelet(request, context)
+        async with self._registering:
+            return await self._stand_in(asked, context)
+
+    async def _stand_in(self, asked: RegisterRequest, context: _Context) -> bytes:
+        before = self._relays.pop(asked.resource_name, None)
+        if before is not None:
+            # First the end of the old one: kubelets before 1.37 end with a connection whatever plugin of the resource
+            # they know by then (pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, runClient).
+            self._close(before)
+            await asyncio.gather(*self._closing)
+            await asyncio.sleep(_NOTICES_S)
         # Another name each time: the kubelet does not take one again of which it has yet to notice the end.
         name = f"kerf-{asked.resource_name.replace('/', '-')}-{next(self._numbers)}.sock"
         relay = Relay(asked.resource_name, self._folder / asked.endpoint, self._folder / name, self._prefer)
@@ -130,10 +144,8 @@ class Steering(Background):
         except BaseException:
             self._close(relay)
             raise
-        before, self._relays[asked.resource_name] = self._relays.get(asked.resource_name), relay
+        self._relays[asked.resource_name] = relay
         logger.info("the plugin of %s is registered, by way of %s", asked.resource_name, name)
-        if before is not None:
-            self._close(before)
         return answer
 
     async def _tell_kubelet(self, request: bytes, context: _Context) -> bytes:

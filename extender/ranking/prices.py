@@ -28,6 +28,10 @@ CPU_ONLY_WORTH: Final = 1e-4
 """GPUs that a core of a pod without GPUs counts as: next to nothing, but more than leaving it out."""
 
 
+_MISSING_COST: Final = 1e3
+"""GPUs that a pod costs which must be placed and is not."""
+
+
 class PricesError(RuntimeError):
     """The LP has no solution: says what the solver said."""
 
@@ -42,6 +46,8 @@ class Prices:
     """Most GPUs that can be given away, in fractions: no policy gets beyond it for just these pods."""
     num_rounds: int
     """Of column generation."""
+    num_missing: float = 0.0
+    """Pods that had to be placed and were not."""
 
 
 def outlook(
@@ -54,9 +60,12 @@ def outlook(
     return outlook_of(nodes, asks, expected, mix, worth)
 
 
-def prices(nodes: Nodes, asks: Asks, expected: Floats) -> Prices:
-    """Solve the LP for `expected` (C,) pods on the empty nodes. Raises PricesError when the solver fails."""
-    lp = _Program(nodes, asks, expected)
+def prices(nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = None) -> Prices:
+    """Solve the LP for `expected` (C,) pods on the empty nodes, of which (C,) `least` are placed in any case.
+
+    Raises PricesError when the solver fails.
+    """
+    lp = _Program(nodes, asks, expected, least)
     num_rounds = 0
     while True:
         bound, gpu_price, share_price = lp.solve()
@@ -73,7 +82,7 @@ def prices(nodes: Nodes, asks: Asks, expected: Floats) -> Prices:
         held = np.where(lp.model == model, lp.gpus, 0)
         if held.any():
             worth[model] = np.average(rest, axis=0, weights=held)
-    return Prices(worth, bound, num_rounds)
+    return Prices(worth, bound, num_rounds, lp.num_missing)
 
 
 def rests(sizes: Longs, price: Floats) -> Floats:
@@ -108,7 +117,7 @@ def _pattern(sizes: Longs, price: Floats, rest: Floats) -> Longs:
 class _Program:
     """The LP: T types of nodes, C classes, U sizes of shares, and the patterns found so far."""
 
-    def __init__(self, nodes: Nodes, asks: Asks, expected: Floats) -> None:
+    def __init__(self, nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = None) -> None:
         types, count = nodes.types()
         self.model, per_node, cpu, memory = types
         T, num_classes = len(count), len(expected)
@@ -130,15 +139,31 @@ class _Program:
             (self._gpu + t[whole], x[whole], asks.num_gpus[c[whole]]),
             (self._slot + t[cut] * num_sizes + slot[cut], x[cut], np.ones(int(cut.sum()))),
         ]
+        # Then those that must be placed. What is missing of them is a column of its own, and dear: without any pattern
+        # of several sizes, as at first, not all may have room.
+        forced = np.flatnonzero(least > 0) if least is not None else np.zeros(0, np.int64)
+        row, missing = np.full(num_classes, -1), np.arange(len(forced))
+        row[forced] = self._num_rows + missing
+        must = row[c] >= 0
+        parts += [
+            (row[c[must]], x[must], -np.ones(int(must.sum()))),
+            (self._num_rows + missing, len(c) + missing, -np.ones(len(forced))),
+        ]
         self._rows, self._columns, self._values = (
             [np.asarray(part[i], np.float64 if i == 2 else np.int64) for part in parts] for i in range(3)
         )
-        amounts = (expected, count * cpu / 1000, count * memory / 1024, self.gpus, np.zeros(T * num_sizes))
+        self._num_rows += len(forced)
+        self._num_missing = len(forced)
+        amounts = (
+            *(expected, count * cpu / 1000, count * memory / 1024, self.gpus, np.zeros(T * num_sizes)),
+            np.zeros(0) if least is None else -least[forced],
+        )
         self._limit = np.concatenate([np.asarray(amount, np.float64) for amount in amounts])
         gain = asks.num_gpus[c] * asks.gpu_milli[c] / WHOLE_MILLI
         self._gain = np.where(asks.num_gpus[c] > 0, gain, CPU_ONLY_WORTH * asks.cpu_milli[c] / 1000)
         self._asks_gpu = asks.num_gpus[c] > 0
-        self._num_columns = len(c)
+        self.num_missing = 0.0
+        self._num_columns = len(c) + len(forced)
         self._known: set[tuple[int, ...]] = set()
         for t_idx in np.flatnonzero(self.gpus).tolist():
             for u in range(num_sizes):
@@ -168,10 +193,14 @@ class _Program:
         matrix = csr_matrix(cells, shape=(self._num_rows, self._num_columns))
         cost = np.zeros(self._num_columns)
         cost[: len(self._gain)] = -self._gain
+        missing = slice(len(self._gain), len(self._gain) + self._num_missing)
+        cost[missing] = _MISSING_COST
         found: Any = linprog(cost, A_ub=matrix, b_ub=self._limit, method="highs")
         if found.status != 0:
             raise PricesError(f"the LP of the expected pods has no solution: {found.message}")
         dual = np.maximum(-found.ineqlin.marginals, 0)
         bound = float((self._gain * self._asks_gpu) @ found.x[: len(self._gain)])
-        share_price = dual[self._slot :].reshape(self._num_types, len(self.sizes))
+        self.num_missing = float(found.x[missing].sum())
+        slots = slice(self._slot, self._slot + self._num_types * len(self.sizes))
+        share_price = dual[slots].reshape(self._num_types, len(self.sizes))
         return bound, dual[self._gpu : self._slot], share_price

@@ -37,6 +37,12 @@ report_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 TracesOption = Annotated[
     Path, typer.Option("--traces", envvar="KERF_TRACES", help="Folder of traces in the layout of openb.")
 ]
+OptionalTracesOption = Annotated[
+    Path | None, typer.Option("--traces", envvar="KERF_TRACES", help="Folder of traces in the layout of openb.")
+]
+MixesOption = Annotated[
+    Path | None, typer.Option(help="YAML file that describes the mixes of mix:KIND; default: that of the demo.")
+]
 TraceOption = Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")]
 PolicyOption = Annotated[str, typer.Option(help="fgd, tightest, bestfit, binpack, spread, random, kube-default, ...")]
 OrderOption = Annotated[str | None, typer.Option(help="fifo (default), kerf, oracle-sjf, oracle-area.")]

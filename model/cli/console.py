@@ -22,8 +22,6 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-NODE_LIST = "openb_node_list_gpu_node.csv"
-
 
 def console_on(stream: TextIO) -> Console:
     """Files and pipes have no width of their own; the tables need 110 columns."""
@@ -45,6 +43,8 @@ def whole_numbers(text: str) -> list[int]:
 
 def folder(traces: Path) -> Path:
     """The folder that holds the lists itself, or has them in `openb`."""
+    from model.workloads.traces import NODE_LIST  # it takes its time
+
     inner = traces / "openb"
     return inner if not (traces / NODE_LIST).exists() and (inner / NODE_LIST).exists() else traces
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from model.cli.commands import JsonOption, TraceOption, TracesOption
+from model.cli.commands import JsonOption, MixesOption, OptionalTracesOption
 from model.cli.console import errors, folder, progress_bar, publish, seed_range, telling_faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from extender.ranking.files import Manifest
-    from model.training.evaluations import Figures
+    from model.training.evaluations import Figures, Found
 
 train_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 evaluate_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -24,8 +24,11 @@ MODES = ("es", "ppo")
 
 @train_app.command()
 def train(
-    traces: TracesOption,
-    config: Annotated[Path, typer.Option(help="YAML file: traces, seeds, search (docs/research/model.md).")],
+    config: Annotated[
+        Path,
+        typer.Option(help="YAML file: traces, seeds, search (docs/research/model.md), or `demo`."),
+    ],
+    traces: OptionalTracesOption = None,
     out: Annotated[Path, typer.Option(help="Folder for checkpoint.npz, log.jsonl, a plot and model/.")] = Path(
         "kerf-train"
     ),
@@ -48,16 +51,16 @@ def train(
         if mode not in MODES:
             raise ValueError(f"no mode {mode!r}; there is {', '.join(MODES)}")
         if mode == "ppo":
+            if traces is None:
+                raise ValueError("--mode ppo needs --traces")
             manifest = _trained_by_ppo(folder(traces), config, out, episodes, save_interval, ray, resume=resume)
         else:
             chosen = runs.read_config(config)
             generations = runs.num_generations(chosen, episodes)
             num_validations = len(chosen.validation or chosen.train)
             with progress_bar(generations + num_validations) as tell:
-                manifest = runs.train(
-                    folder(traces), chosen, generations, runs.num_generations(chosen, save_interval), out, tell,
-                    resume=resume,
-                )  # fmt: skip
+                directory, save_every = folder(traces) if traces else None, runs.num_generations(chosen, save_interval)
+                manifest = runs.train(directory, chosen, generations, save_every, out, tell, resume=resume)
     if manifest is None:  # one of several learners, not the first
         return
     table = Table("trace", "seeds", "kerf @100", "fgd @100", "kerf @130", "fgd @130", title="Validation")
@@ -87,8 +90,11 @@ def _trained_by_ppo(
 
 @evaluate_app.command()
 def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
-    traces: TracesOption,
-    trace: TraceOption = "default",
+    traces: OptionalTracesOption = None,
+    trace: Annotated[
+        str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv; or mix:KIND, drawn anew for each seed.")
+    ] = "default",
+    mixes: MixesOption = None,
     model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, as in 42-51 or 42,43.")] = "42-51",
     policies: Annotated[
@@ -119,6 +125,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
         from model.training import departures as churned
         from model.training.evaluations import SELECTIVE, contenders
         from model.training.evaluations import evaluate as evaluated
+        from model.workloads.mixes import DEMO
+        from model.workloads.sources import named
 
         listed = policies or f"kerf,kerf-online,fgd{',kube-default' if departures else ''}"
         compared = contenders([name.strip() for name in listed.split(",")], model or RELEASED)
@@ -127,26 +135,35 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
         numbers, loads = seed_range(seeds), listed_loads(load or "0.8,1.0,1.2")
         report: dict[str, Any] = {"trace": trace, "seeds": numbers, **({} if nodes == "all" else {"nodes": nodes})}
         with progress_bar(len(compared) * len(numbers) * (len(loads) if departures else 1)) as tell:
+            source = named(folder(traces) if traces else None, mixes or DEMO, nodes)(trace)
             if departures:
-                by_load = churned.evaluate(folder(traces), trace, loads, numbers, compared, tell, nodes)
+                by_load = churned.evaluate(source, trace, loads, numbers, compared, tell)
                 report["loads"] = by_load
                 tables = [table for load, found in by_load.items() for table in _churn_tables(trace, load, found)]
             else:
-                found = evaluated(folder(traces), trace, numbers, compared, tell, nodes)
-                report["policies"] = found
+                found = evaluated(source, trace, numbers, compared, tell)
+                report |= {"policies": found.policies, "ceiling": found.ceiling}
                 tables = _tables(trace, found)
     publish(report, tables, json)
 
 
-def _tables(trace: str, found: "Mapping[str, Figures]") -> list[Table]:
+def _tables(trace: str, result: "Found") -> list[Table]:
     """Percent allocated, and what the first policy allocates more than each other."""
     from model.evaluation.reports import interval
     from model.training.evaluations import differences
 
+    found = result.policies
     num_seeds = len(next(iter(found.values()))["refused"])
-    table = Table("policy", "@100", "@130", "refused", title=f"{trace}: percent allocated, {num_seeds} seeds, 95 %")
+    table = Table(
+        *("policy", "@100", "@130", "of FGD to the ceiling", "refused"),
+        title=f"{trace}: percent allocated, {num_seeds} seeds, 95 %",
+    )
     for name, rows in found.items():
-        table.add_row(name, str(interval(rows["100"])), str(interval(rows["130"])), str(sum(rows["refused"])))
+        closed = result.closed(name)
+        told = "" if closed is None or name == "fgd" else f"{closed:.0%}"
+        table.add_row(name, str(interval(rows["100"])), str(interval(rows["130"])), told, str(sum(rows["refused"])))
+    ends = [[value for value in values if value is not None] for values in result.ceiling.values()]
+    table.add_row("ceiling", *(str(interval(values)) if values else "" for values in ends), "", "")
     paired = Table(
         "less", "@100", "@130", title=f"{trace}: what {next(iter(found))} allocates more, paired by seed, 95 %"
     )

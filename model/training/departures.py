@@ -8,18 +8,15 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.valuenet.features import Outlook
 from extender.ranking import files
 from model.evaluation.reports import Interval, interval
-from model.simulations import learned
 from model.simulations.baselines import Baseline
 from model.simulations.delays import Run
 from model.simulations.departures import Churn, churn, simulate_churn
-from model.simulations.learned import Foresight, Learned
+from model.simulations.learned import Foresight, Learned, Telling
 from model.simulations.online import Follower, Seen, Watch
 from model.training.evaluations import ONLINE, SELECTIVE
-from model.workloads.shapes import WHOLE, shaped
-from model.workloads.traces import pods_path, read_nodes, read_pods
+from model.workloads.sources import Offer, Source
 
 Figures = dict[str, list[float]]
 """By measure, one per seed: see `measures`."""
@@ -30,45 +27,41 @@ PAIRED: Final = {"allocated_gpus": 1, "mean_delay_s": -1, "large_delay_s": -1}
 
 
 def evaluate(
-    directory: Path,
+    source: Source,
     trace: str,
     loads: Sequence[float],
     seeds: Sequence[int],
     policies: Mapping[str, Baseline | Path],
     tell: Callable[[str], None],
-    shape: str = WHOLE,
 ) -> dict[str, dict[str, Figures]]:
     """Figures by load and policy, as `contenders` gives them, first come first served with skipping.
 
     Models are told the mix of the pods submitted, as FGD is; `kerf-online` is told nothing, and has seen the pods that
     earlier periods left when it places the first. `kerf-selective` is `kerf` with PATIENCE_S.
     """
-    node_list, pod_list = shaped(read_nodes(directory), shape), read_pods(directory, trace)
-    path = pods_path(directory, trace)
     models = {name: files.read(who) for name, who in policies.items() if isinstance(who, Path)}
-    outlooks: dict[float, Outlook] = {}
+    telling = Telling()
 
-    def rule_of(name: str, who: Baseline | Path, offered: Churn) -> Baseline | Learned | Follower:
+    def rule_of(name: str, who: Baseline | Path, offer: Offer, offered: Churn) -> Baseline | Learned | Follower:
         if isinstance(who, Baseline):
             return who
         potential, priced_load = models[name].potential, models[name].manifest.foresight_load
         nodes, asks = offered.nodes, offered.tasks.asks
         if name == ONLINE:
             return Follower(potential, Seen(nodes, asks, offered.model_names, Watch(), priced_load), Watch())
-        if priced_load not in outlooks:
-            foresight = Foresight(priced_load)
-            outlooks[priced_load] = learned.told(nodes, asks, offered.tasks.mix, node_list, pod_list, foresight)
-        return Learned(potential, outlooks[priced_load])
+        foresight = Foresight(priced_load)
+        return Learned(potential, telling(nodes, asks, offered.tasks.mix, offer.nodes, offer.pods, foresight))
 
     found: dict[str, dict[str, Figures]] = {}
     for load in loads:
         rows: dict[str, Figures] = {name: defaultdict(list) for name in policies}
         for seed in seeds:
-            offered = churn(path, node_list, pod_list, load, seed)
+            offer = source(seed)
+            offered = churn(offer.path, offer.nodes, offer.pods, load, seed)
             for name, who in policies.items():
                 tell(f"{trace}, load {load:g}, {name}, seed {seed}")
                 patience_s = PATIENCE_S if name == SELECTIVE else 0.0
-                run = simulate_churn(offered, rule_of(name, who, offered), "fifo", seed, patience_s=patience_s)
+                run = simulate_churn(offered, rule_of(name, who, offer, offered), "fifo", seed, patience_s=patience_s)
                 for measure, value in measures(offered, run).items():
                     rows[name][measure].append(value)
         found[f"{load:g}"] = {name: dict(row) for name, row in rows.items()}

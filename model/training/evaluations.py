@@ -1,6 +1,7 @@
 """The figures that a model is judged by: GPU allocation of policies on a trace, seed by seed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,17 +9,17 @@ import numpy as np
 
 from extender.core.valuenet.features import Outlook
 from extender.ranking import files
+from model.evaluation.ceilings import ceiling
 from model.evaluation.reports import Interval, interval
 from model.simulations import learned, online, replays
 from model.simulations.baselines import Baseline, baseline
-from model.simulations.learned import LEARNED, Foresight
+from model.simulations.learned import LEARNED, Foresight, Telling
 from model.simulations.measures import LOADS, num_refused
 from model.simulations.online import Watch
 from model.simulations.replays import Replay
 from model.training import ppo_episodes
-from model.workloads.shapes import WHOLE, shaped
-from model.workloads.traces import read_nodes, read_pods
-from model.workloads.workloads import Workload, workload
+from model.workloads.sources import Offer, Source
+from model.workloads.workloads import Workload
 
 ONLINE: Final = "kerf-online"
 """The same model, told nothing: it expects what it has seen."""
@@ -28,8 +29,8 @@ SELECTIVE: Final = "kerf-selective"
 Figures = dict[str, list[Any]]
 """Percent allocated at each of LOADS, by seed, and pods `refused` although they fitted."""
 
-_Placing = Callable[[Workload, int], Replay]
-"""Places a workload; a seed for what is random."""
+_Placing = Callable[[Offer, Workload, int], Replay]
+"""Places a workload of what is offered; a seed for what is random."""
 
 
 def contenders(policies: Sequence[str], model: Path) -> dict[str, Baseline | Path]:
@@ -47,50 +48,73 @@ def contenders(policies: Sequence[str], model: Path) -> dict[str, Baseline | Pat
     return found
 
 
+@dataclass(frozen=True)
+class Found:
+    """What came of an evaluation."""
+
+    policies: dict[str, Figures]
+    ceiling: dict[str, list[float | None]]
+    """Percent at each of LOADS, by seed, that none of the policies can pass: `ceilings.ceiling` with all that came
+    before one of them had no place for a pod; None where the LP finds none."""
+
+    def closed(self, policy: str, load: str = "100", beside: str = "fgd") -> float | None:
+        """The part of what lies between another policy and the ceiling that a policy has gained, over all seeds."""
+        known = [i for i, value in enumerate(self.ceiling[load]) if value is not None]
+        if beside not in self.policies or not known:
+            return None
+        ours, others = (np.array(self.policies[name][load])[known] for name in (policy, beside))
+        gap = float((np.array(self.ceiling[load], np.float64)[known] - others).sum())
+        return float((ours - others).sum()) / gap if gap > 0 else None
+
+
 def evaluate(
-    directory: Path,
-    trace: str,
+    source: Source,
+    name: str,
     seeds: Sequence[int],
     policies: Mapping[str, Baseline | Path],
     tell: Callable[[str], None],
-    shape: str = WHOLE,
-) -> dict[str, Figures]:
-    """Figures by policy, as `contenders` gives them, on nodes in one of `model.workloads.shapes`.
+) -> Found:
+    """Figures by policy, as `contenders` gives them; `name` is that of the source.
 
-    Models are told the mix of the trace's pods, as FGD is; only `kerf-online` is told nothing.
+    Models are told the mix of the pods, as FGD is; only `kerf-online` is told nothing.
     """
-    node_list, pod_list = shaped(read_nodes(directory), shape), read_pods(directory, trace)
-    outlooks: dict[float, Outlook] = {}
+    telling = Telling()
 
-    def told(offered: Workload, load: float) -> Outlook:
-        if load not in outlooks:
-            foresight = Foresight(load)
-            outlooks[load] = learned.told(offered.nodes, offered.asks, offered.mix, node_list, pod_list, foresight)
-        return outlooks[load]
+    def told(offer: Offer, offered: Workload, load: float) -> Outlook:
+        return telling(offered.nodes, offered.asks, offered.mix, offer.nodes, offer.pods, Foresight(load))
 
-    placings = {name: _placing(name, who, told) for name, who in policies.items()}
-    found: dict[str, Figures] = {name: {**{str(load): [] for load in LOADS}, "refused": []} for name in policies}
+    placings = {policy: _placing(policy, who, told) for policy, who in policies.items()}
+    found: dict[str, Figures] = {policy: {**{str(load): [] for load in LOADS}, "refused": []} for policy in policies}
+    ceilings: dict[str, list[float | None]] = {str(load): [] for load in LOADS}
     for seed in seeds:
-        offered = workload(directory, trace, seed, node_list, pod_list, made=shape != WHOLE)
-        for name, placing in placings.items():
-            tell(f"{trace}, {name}, seed {seed}")
-            done = placing(offered, seed)
+        offer = source(seed)
+        offered, num_placed = offer.arrivals(), len(offer.pods.names) * 2
+        for policy, placing in placings.items():
+            tell(f"{name}, {policy}, seed {seed}")
+            done = placing(offer, offered, seed)
             for load, percent in zip(LOADS, learned.allocations(offered, done.placed), strict=True):
-                found[name][str(load)].append(percent)
-            found[name]["refused"].append(num_refused(offered, done))
-    return found
+                found[policy][str(load)].append(percent)
+            found[policy]["refused"].append(num_refused(offered, done))
+            num_placed = min(num_placed, *np.flatnonzero(done.placed < 0)[:1].tolist(), len(done.placed))
+        for load in LOADS:
+            ceilings[str(load)].append(ceiling(offered, load, num_placed))
+    return Found(found, ceilings)
 
 
-def _placing(name: str, who: Baseline | Path, told: Callable[[Workload, float], Outlook]) -> _Placing:
+def _placing(name: str, who: Baseline | Path, told: Callable[[Offer, Workload, float], Outlook]) -> _Placing:
     """How a contender places a workload; `told` is what is expected of it, priced for a load."""
     if isinstance(who, Baseline):
-        return lambda offered, seed: replays.replay(offered, who, seed)
+        return lambda _, offered, seed: replays.replay(offered, who, seed)
     if name == ONLINE:
         seeing = files.read(who)
-        watched, rank = seeing.manifest.foresight_load, seeing.potential
-        return lambda offered, _: learned.replay_pieces(offered, online.outlooks(offered, Watch(), watched), rank)
+
+        def seen(_offer: Offer, offered: Workload, _seed: int) -> Replay:
+            expected = online.outlooks(offered, Watch(), seeing.manifest.foresight_load)
+            return learned.replay_pieces(offered, expected, seeing.potential)
+
+        return seen
     load, placed = rank_of(who)
-    return lambda offered, _: placed(offered, told(offered, load))
+    return lambda offer, offered, _: placed(offered, told(offer, offered, load))
 
 
 def rank_of(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:

@@ -37,6 +37,7 @@ from model.training.runs import (
     write_checkpoint,
 )
 from model.training.tasks import BEGIN, LOG_QUANTUM_REACH, PUBLISHED_SEEDS, QUANTUM, REACH, REACH_OTHERS, Task, Tasks
+from model.workloads.sources import named
 
 CURVES: Final = "curves.png"
 
@@ -193,7 +194,7 @@ class Run:
 
     def _write(self, of: Learner, tell: Tell) -> files.Manifest:
         actor = nets.actor_of(nets.arrays_of(of.tensors))
-        known = Tasks(self._directory, Foresight(self.config.foresight_load))
+        known = Tasks(named(self._directory), Foresight(self.config.foresight_load))
         traces, seeds = self.config.validation or self.config.train, self.config.validation_seeds
         evaluation = evaluate(known, traces, seeds, lambda task: allocations(task, actor), tell)
         training = {

@@ -8,6 +8,7 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import msgspec
@@ -22,11 +23,16 @@ from model.simulations.measures import LOADS
 from model.training import plots, strategies
 from model.training.strategies import State
 from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks, num_parameters, potential_at
+from model.workloads.sources import MIXED, named
 
 CHECKPOINT: Final = "checkpoint.npz"
 LOG: Final = "log.jsonl"
 PLOT: Final = "training.png"
 MODEL: Final = "model"
+
+_CONFIGS: Final = Path(__file__).parent / "configs"
+_FIRST_DRAWN: Final = 1_000_000
+"""Mixes to train on are drawn from seeds from here on, so that none is validated on."""
 
 Tell = Callable[[str], None]
 """Hears of each step before it begins."""
@@ -40,9 +46,11 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """What is trained on, and how."""
 
     train: tuple[str, ...]
-    """Traces of the episodes."""
-    train_seeds: tuple[int, ...]
-    """Orders of arrival; each generation sees one, in turn."""
+    """Traces of the episodes, or `mix:KIND`."""
+    train_seeds: tuple[int, ...] = ()
+    """Orders of the traces' arrivals; each generation sees one, in turn."""
+    mixes_per_generation: int = 4
+    """How many mixes each generation sees of each kind, drawn anew."""
     traces_per_generation: int = 0
     """How many of the traces a generation is tried on, in turn; 0: all."""
     early_weight: float = 0.5
@@ -65,8 +73,11 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """False, to see what prices are for: a model trained without them is none to serve."""
 
     def __post_init__(self) -> None:
-        if not self.train or not self.train_seeds or not self.validation_seeds:
+        of_traces = any(not name.startswith(MIXED) for name in self.train)
+        if not self.train or (of_traces and not self.train_seeds) or not self.validation_seeds:
             raise ValueError("train, train_seeds and validation_seeds must not be empty")
+        if max(self.validation_seeds) >= _FIRST_DRAWN or self.mixes_per_generation < 1:
+            raise ValueError(f"validation_seeds are below {_FIRST_DRAWN}, mixes_per_generation above 0")
         if published := PUBLISHED_SEEDS & {*self.train_seeds, *self.validation_seeds}:
             raise ValueError(f"seeds {sorted(published)} are the published experiment's, for final tables only")
         if common := set(self.train_seeds) & set(self.validation_seeds):
@@ -83,10 +94,17 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """Traces of a generation."""
         return self.traces_per_generation or len(self.train)
 
-    def traces_of(self, generation: int) -> list[str]:
-        """Traces that a generation is tried on."""
+    def episodes_of(self, generation: int) -> list[tuple[str, int]]:
+        """Traces or kinds of mixes that a generation is tried on, each with a seed."""
         first = generation * self.num_tried
-        return [self.train[(first + i) % len(self.train)] for i in range(self.num_tried)]
+        found = []
+        for name in (self.train[(first + i) % len(self.train)] for i in range(self.num_tried)):
+            if name.startswith(MIXED):
+                drawn = _FIRST_DRAWN + generation * self.mixes_per_generation
+                found += [(name, drawn + i) for i in range(self.mixes_per_generation)]
+            else:
+                found.append((name, self.train_seeds[generation % len(self.train_seeds)]))
+        return found
 
     @property
     def num_candidates(self) -> int:
@@ -95,7 +113,12 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 def read_config(path: Path) -> TrainConfig:
-    """The configuration of a YAML file. Raises TrainingError that names the file and what is wrong."""
+    """The configuration of a YAML file, or of the name of one that comes with Kerf.
+
+    Raises TrainingError that names the file and what is wrong.
+    """
+    own = _CONFIGS / f"{path}.yaml"
+    path = own if own.exists() and not path.exists() else path
     try:
         return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), TrainConfig)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
@@ -103,12 +126,19 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def num_generations(config: TrainConfig, num_episodes: int) -> int:
-    """Generations for at least so many episodes: one is a candidate on each of its traces."""
-    return -(-num_episodes // (config.num_candidates * config.num_tried))
+    """Generations for at least so many episodes: one is a candidate on a trace, or on a mix."""
+    return -(-num_episodes // (config.num_candidates * len(config.episodes_of(0))))
 
 
 def train(
-    directory: Path, config: TrainConfig, generations: int, save_every: int, out: Path, tell: Tell, *, resume: bool
+    directory: Path | None,
+    config: TrainConfig,
+    generations: int,
+    save_every: int,
+    out: Path,
+    tell: Tell,
+    *,
+    resume: bool,
 ) -> files.Manifest:
     """Search up to a number of generations, with a checkpoint after every `save_every`; write the model.
 
@@ -116,24 +146,25 @@ def train(
     """
     out.mkdir(parents=True, exist_ok=True)
     state, log = _resumed(out, config) if resume else _fresh(out, config)
-    tasks = Tasks(directory, Foresight(config.foresight_load, by_lp=config.prices))
+    tasks = Tasks(named(directory), Foresight(config.foresight_load, by_lp=config.prices))
     known: dict[tuple[str, int], Task] = {}
     for generation in range(state.generation, generations):
-        order = config.train_seeds[generation % len(config.train_seeds)]
-        traces = config.traces_of(generation)
-        known |= {(trace, order): tasks.task(trace, order) for trace in traces if (trace, order) not in known}
+        episodes = config.episodes_of(generation)
+        known = {episode: known.get(episode) or tasks.task(*episode) for episode in episodes}
         last = f", {log[-1]['mean']:+.2f} points" if log else ""
         tell(f"generation {generation + 1}{last}")
         tried = strategies.candidates(state, config.num_candidates, config.seed)
         potentials = [potential_at(point, config.without) for point in tried]
-        gains = np.array([[known[trace, order].gains(potential) for trace in traces] for potential in potentials])
+        gains = np.array([[known[episode].gains(potential) for episode in episodes] for potential in potentials])
         success = successes(gains, config)
         state = strategies.updated(state, tried, success)
-        by_trace = gains.mean(axis=(0, 2)).round(4).tolist()
+        by_trace: dict[str, list[float]] = {}
+        for (trace, _), gain in zip(episodes, gains.mean(axis=(0, 2)).tolist(), strict=True):
+            by_trace.setdefault(trace, []).append(gain)
         log.append({
             "generation": state.generation, "best": round(float(success.max()), 4),
             "mean": round(float(gains.mean()), 4), "sigma": round(state.sigma, 4),
-            "by_trace": dict(zip(traces, by_trace, strict=True)),
+            "by_trace": {trace: round(fmean(gained), 4) for trace, gained in by_trace.items()},
         })  # fmt: skip
         if state.generation % save_every == 0 or state.generation == generations:
             write_checkpoint(out, config, state._asdict(), log)
@@ -143,13 +174,14 @@ def train(
     evaluation = evaluate(tasks, validated, seeds, lambda task: task.allocations(potential), tell)
     training = {
         "mode": "es", "generations": state.generation,
-        "episodes": state.generation * config.num_candidates * config.num_tried, "config": msgspec.to_builtins(config),
+        "episodes": state.generation * config.num_candidates * len(config.episodes_of(0)),
+        "config": msgspec.to_builtins(config),
     }  # fmt: skip
     return files.write(out / MODEL, potential, config.foresight_load, training, evaluation)
 
 
 def successes(gains: Floats, config: TrainConfig) -> Floats:
-    """(B,) of (B, traces, loads) gains: their mean, and less where a trace is worse than under FGD."""
+    """(B,) of (B, episodes, loads) gains: their mean, and less where one is worse than under FGD."""
     by_trace = gains @ np.array([config.early_weight, 1 - config.early_weight])
     found: Floats = by_trace.mean(axis=1) + config.worse_weight * np.minimum(by_trace, 0).sum(axis=1)
     return found

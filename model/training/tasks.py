@@ -1,8 +1,8 @@
 """What is trained on: traces in orders of their own, and how much better than FGD a potential packs them."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -12,9 +12,9 @@ from extender.core.valuenet.features import FEATURES, Outlook
 from extender.core.valuenet.potentials import Potential, linear
 from model.simulations import learned, replays
 from model.simulations.baselines import BASELINES
-from model.simulations.learned import Foresight
-from model.workloads.traces import read_nodes, read_pods
-from model.workloads.workloads import Workload, workload
+from model.simulations.learned import Foresight, Telling
+from model.workloads.sources import Source
+from model.workloads.workloads import Workload
 
 PUBLISHED_SEEDS: Final = frozenset(range(42, 52))
 """Those of the published experiments serve final tables only: training and validation refuse them."""
@@ -59,24 +59,21 @@ class SeedError(ValueError):
 
 
 class Tasks:
-    """Tasks by trace and seed; a trace is read, and its outlook priced, once."""
+    """Tasks by trace, or kind of mix, and seed; a trace is read, and its outlook priced, once."""
 
-    def __init__(self, directory: Path, foresight: Foresight) -> None:
-        self._directory, self._foresight = directory, foresight
-        self._outlooks: dict[str, Outlook] = {}
+    def __init__(self, source_of: Callable[[str], Source], foresight: Foresight) -> None:
+        self._source_of, self._foresight = cache(source_of), foresight
+        self._told = Telling()
 
     def task(self, trace: str, seed: int) -> Task:
         """Raises SeedError for a published seed."""
         if seed in PUBLISHED_SEEDS:
             raise SeedError(f"seed {seed} is one of the published experiment's: neither trained nor validated on")
-        node_list, pod_list = read_nodes(self._directory), read_pods(self._directory, trace)
-        offered = workload(self._directory, trace, seed, node_list, pod_list)
-        if trace not in self._outlooks:
-            self._outlooks[trace] = learned.told(
-                offered.nodes, offered.asks, offered.mix, node_list, pod_list, self._foresight
-            )
+        offer = self._source_of(trace)(seed)
+        offered = offer.arrivals()
+        outlook = self._told(offered.nodes, offered.asks, offered.mix, offer.nodes, offer.pods, self._foresight)
         fgd = replays.replay(offered, BASELINES["fgd"], seed).placed
-        return Task(trace, seed, offered, self._outlooks[trace], learned.allocations(offered, fgd))
+        return Task(trace, seed, offered, outlook, learned.allocations(offered, fgd))
 
 
 def num_parameters() -> int:

@@ -16,6 +16,12 @@ import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Longs
 
+NODE_LIST: Final = "openb_node_list_gpu_node.csv"
+_NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_POD_COLUMNS: Final = (
+    *("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec"),
+    *("creation_time", "deletion_time", "scheduled_time"),
+)
 MAX_GPUS: Final = 62
 """GPUs of a node are bits of a number."""
 _LARGEST: Final = 2**40
@@ -134,9 +140,9 @@ def read_table(path: Path, required: tuple[str, ...], open_text: Callable[[Path]
 
 def read_nodes(directory: Path) -> NodeList:
     """The nodes of a folder of traces."""
-    path = directory / "openb_node_list_gpu_node.csv"
+    path = directory / NODE_LIST
     rows: dict[str, tuple[int, int, int, str]] = {}
-    for row in read_table(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")):
+    for row in read_table(path, _NODE_COLUMNS):
         name = row["sn"].text
         if not name or name in rows:
             raise row["sn"].fault("a name of its own")
@@ -177,6 +183,21 @@ def read_pods(directory: Path, trace: str) -> PodList:
     ]
     specs = tuple(rows[name][4] for name in names)
     return PodList(names, columns[0], columns[1], columns[2], columns[3], specs, times[0], times[1])
+
+
+def write_trace(directory: Path, trace: str, nodes: NodeList, pods: PodList) -> None:
+    """Write nodes and pods, which have times, as they are read; what is there is written over."""
+    directory.mkdir(parents=True, exist_ok=True)
+    submitted, duration = pods.submitted_s, pods.duration_s
+    if submitted is None or duration is None:
+        raise ValueError("the pods have no times")
+    node_rows = zip(nodes.names, nodes.cpu_milli, nodes.memory_mib, nodes.num_gpus, nodes.models, strict=True)
+    with (directory / NODE_LIST).open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([_NODE_COLUMNS, *node_rows])
+    begins, ends = submitted.tolist(), (submitted + duration).tolist()
+    asks = pods.cpu_milli, pods.memory_mib, pods.num_gpus, pods.gpu_milli, pods.gpu_spec
+    with pods_path(directory, trace).open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([_POD_COLUMNS, *zip(pods.names, *asks, begins, ends, begins, strict=True)])
 
 
 def pods_path(directory: Path, trace: str) -> Path:

@@ -65,10 +65,14 @@ def workload(
     order = None if made else _read_order(path, seed, len(pod_list.names), len(node_list.names))
     if order is None:
         order = made_order(pod_list, node_list, seed)
-    pods, node_rank = order
+    if (num_models := len(bits_of(node_list))) > MAX_MODELS:
+        raise TraceError(f"{directory}: {num_models} GPU models; at most {MAX_MODELS} can be told apart")
+    return workload_of(node_list, pod_list, *order)
+
+
+def workload_of(node_list: NodeList, pod_list: PodList, pods: Longs, node_rank: Longs) -> Workload:
+    """Arrivals of (P,) `pods` by their index, on nodes whose (N,) ranks go first among equals."""
     model_bits = bits_of(node_list)
-    if len(model_bits) > MAX_MODELS:
-        raise TraceError(f"{directory}: {len(model_bits)} GPU models; at most {MAX_MODELS} can be told apart")
     asks, pod_class = classes_of(pod_list, model_bits)
     return Workload(
         node_names=tuple(node_list.names[i] for i in np.argsort(node_rank)),

@@ -60,6 +60,8 @@ class Kubelet:
         self.registered: list[plugins.RegisterRequest] = []
         self.refuses = ""
         """Why it refuses plugins."""
+        self.mixes_up = False
+        """As before 1.37: with a connection ends whichever plugin of the resource is registered by then."""
         self.num_lists = 0
         self.busy = 0
         """How many lists it refuses for now."""
@@ -176,6 +178,13 @@ class Kubelet:
             async for answer in stream:
                 listed = plugins.ListAndWatchResponse.FromString(answer)
                 endpoint.devices = {device.ID: device.health for device in listed.devices}
+        if self.mixes_up:
+            await asyncio.sleep(0.05)  # it is busy
+            endpoint = self.endpoints.get(resource, endpoint)
+        await self.let_go(endpoint)
+
+    async def let_go(self, endpoint: Endpoint) -> None:
+        """Know no more of a plugin than the names of its devices."""
         endpoint.devices = dict.fromkeys(endpoint.devices, "Unhealthy")
         await endpoint.channel.close()
 
@@ -270,10 +279,10 @@ class Plugin:
                 found = self._kubelet.stat()
                 if (found.st_ino, found.st_ctime_ns) != seen:
                     seen = found.st_ino, found.st_ctime_ns
-                    await self._begin()
+                    await self.begin()
             await asyncio.sleep(0.02)
 
-    async def _begin(self) -> None:
+    async def begin(self) -> None:
         if self._server is not None:
             await self._server.stop(None)
         self.socket.unlink(missing_ok=True)

@@ -313,6 +313,34 @@ def test_the_kubelet_ends() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("mixes_up", [False, True])
+def test_a_plugin_registers_again_without_an_end(mixes_up: bool) -> None:
+    async def run() -> None:
+        async with running() as rig:
+            rig.kubelet.mixes_up = mixes_up
+            before = rig.kubelet.endpoints[GPU].name
+            await rig.plugin.begin()
+            await asyncio.sleep(0.3)  # longer than it takes the kubelet to notice
+            await again(rig)
+            assert rig.kubelet.endpoints[GPU].name != before
+            assert len(rig.kubelet.registered) == 2
+
+    asyncio.run(run())
+
+
+def test_the_kubelet_lets_go_of_a_plugin_that_goes_on() -> None:
+    async def run() -> None:
+        async with running() as rig:
+            old = gpu_pod("old", 1, "GPU-c")
+            before = await rig.place(old)
+            await rig.kubelet.let_go(rig.kubelet.endpoints[GPU])
+            assert rig.kubelet.allocatable(GPU) == 0
+            await again(rig)
+            assert rig.kubelet.given(old["metadata"]["uid"]) == before
+
+    asyncio.run(run())
+
+
 def test_somebody_removes_the_agent_s_socket() -> None:
     async def run() -> None:
         async with running() as rig:

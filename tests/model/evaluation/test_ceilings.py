@@ -51,3 +51,31 @@ def test_half_of_each_gpu_is_lost_where_everybody_asks_for_more_than_half(small:
 
 def test_a_load_that_is_never_reached_has_none(small: Workload) -> None:
     assert ceiling(small, load=500) is None
+
+
+@pytest.mark.parametrize("policy", ["fgd", "bestfit", "spread"])
+def test_what_came_first_lowers_it_but_not_below_what_a_policy_reached(small: Workload, policy: str) -> None:
+    done = replay(small, baseline(policy), 5)
+    first_left = int(np.flatnonzero(done.placed < 0)[0])
+    free, bound = ceiling(small), ceiling(small, num_placed=first_left)
+    assert free is not None and bound is not None
+    reached = allocation_curve(small, done.placed).at(100)
+    assert reached is not None
+    assert reached <= bound <= free + 1e-6
+
+
+def test_pods_without_gpus_that_came_first_take_their_cpu_from_gpus(small: Workload) -> None:
+    # All CPU is asked for by pods without GPUs that come first: nothing is left to run a pod on a GPU.
+    nodes, asks = small.nodes, small.asks
+    one = asks.at(np.array([0, 0]))._replace(
+        cpu_milli=np.array([1000, 1000]), memory_mib=np.array([0, 0]), num_gpus=np.array([0, 1]),
+        gpu_milli=np.array([0, 1000]), models=np.array([-1, -1]),
+    )  # fmt: skip
+    num_first = int((nodes.cpu_milli // 1000).sum())
+    classes = np.array([0] * num_first + [1] * 2 * small.num_gpus)
+    offered = replace(
+        small, asks=one, classes=classes, asked_milli=one.gpu_milli[classes], pods=np.arange(len(classes))
+    )
+    assert ceiling(offered) == pytest.approx(100, abs=0.5)
+    assert ceiling(offered, num_placed=num_first) == pytest.approx(0, abs=0.5)
+    assert ceiling(offered, num_placed=num_first + small.num_gpus // 2) is None  # nobody could place so many

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from extender.core.valuenet.features import FEATURES
@@ -19,6 +20,7 @@ from model.simulations.replays import replay
 from model.training import runs
 from model.training.runs import TrainConfig, TrainingError
 from model.training.tasks import SeedError, Tasks
+from model.workloads.sources import named
 from model.workloads.traces import read_nodes, read_pods
 from model.workloads.workloads import workload
 
@@ -53,7 +55,7 @@ def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path) 
     model = files.read(trained(traces, tmp_path, "out", 1) / "model")
     (row,) = model.manifest.evaluation
     assert (row.trace, row.seeds) == ("small", (3, 4))
-    tasks = Tasks(traces, Foresight())
+    tasks = Tasks(named(traces), Foresight())
     for i, seed in enumerate(row.seeds):
         task = tasks.task("small", seed)
         assert task.allocations(model.potential) == (row.kerf["100"][i], row.kerf["130"][i])
@@ -80,7 +82,7 @@ def test_what_is_left_out_has_no_weight(traces: Path, tmp_path: Path) -> None:
 
 
 def test_without_prices_what_is_left_is_worth_as_much_as_it_is(traces: Path) -> None:
-    plain, priced = (Tasks(traces, Foresight(by_lp=by_lp)).task("small", 1).outlook for by_lp in (False, True))
+    plain, priced = (Tasks(named(traces), Foresight(by_lp=by_lp)).task("small", 1).outlook for by_lp in (False, True))
     assert np.array_equal(plain.worth[0], np.arange(1001) / 1000)
     assert not np.array_equal(priced.worth, plain.worth)
     assert plain.cpu_need_milli == priced.cpu_need_milli
@@ -88,9 +90,20 @@ def test_without_prices_what_is_left_is_worth_as_much_as_it_is(traces: Path) -> 
 
 def test_traces_take_turns() -> None:
     chosen = TrainConfig(train=("a", "b", "c"), train_seeds=(1,), validation_seeds=(2,), traces_per_generation=2)
-    assert [chosen.traces_of(generation) for generation in range(3)] == [["a", "b"], ["c", "a"], ["b", "c"]]
+    tried = [chosen.episodes_of(generation) for generation in range(3)]
+    assert tried == [[("a", 1), ("b", 1)], [("c", 1), ("a", 1)], [("b", 1), ("c", 1)]]
     everything = msgspec.structs.replace(chosen, traces_per_generation=0)
-    assert everything.traces_of(5) == ["a", "b", "c"]
+    assert [trace for trace, _ in everything.episodes_of(5)] == ["a", "b", "c"]
+
+
+def test_mixes_are_drawn_anew_in_each_generation_and_never_those_of_the_validation() -> None:
+    chosen = TrainConfig(train=("mix:usual", "mix:choosy"), validation_seeds=(1, 2), mixes_per_generation=3)
+    seen = [chosen.episodes_of(generation) for generation in range(20)]
+    assert all([kind for kind, _ in episodes] == ["mix:usual"] * 3 + ["mix:choosy"] * 3 for episodes in seen)
+    seeds = [{seed for _, seed in episodes} for episodes in seen]
+    assert len(set().union(*seeds)) == 60 and min(min(each) for each in seeds) > 2
+    with pytest.raises(ValueError, match="validation_seeds are below 1000000"):
+        msgspec.structs.replace(chosen, validation_seeds=(1_000_000,))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +133,7 @@ def test_the_configurations_that_come_along_are_valid() -> None:
 
 def test_published_seeds_make_no_task(traces: Path) -> None:
     with pytest.raises(SeedError, match="seed 47"):
-        Tasks(traces, Foresight()).task("small", 47)
+        Tasks(named(traces), Foresight()).task("small", 47)
 
 
 def test_a_run_is_neither_overwritten_nor_resumed_with_another_configuration(traces: Path, tmp_path: Path) -> None:
@@ -193,3 +206,43 @@ def test_a_pod_that_fitted_and_was_not_placed_counts_as_refused(traces: Path) ->
     assert num_refused(offered, done) == 0
     done.placed[np.flatnonzero(done.placed >= 0)[-1]] = -1
     assert num_refused(offered, done) >= 1
+
+
+def test_mixes_are_trained_and_judged_on_without_any_file(tmp_path: Path) -> None:
+    mixes = tmp_path / "mixes.yaml"
+    base = {
+        "gpus": [24, 40], "cpu_load": 0.6, "pods": {"shares": {"gpus": 1, "milli": [200, 800]}, "fours": {"gpus": 4}},
+        "nodes": [{"model": "A", "gpus": 8, "cores": 64, "memory_gib": 256}],
+    }  # fmt: skip
+    mixes.write_text(yaml.safe_dump({"base": base, "kinds": {"usual": {}, "odd": {"cpu_load": 1.3}}}))
+    found = tmp_path / "found.json"
+    call = ["--trace", "mix:odd", "--mixes", str(mixes), "--seeds", "5-7", "--policies", "kerf,fgd"]
+    done = CliRunner().invoke(evaluate_app, [*call, "--json", str(found)])
+    assert done.exit_code == 0, done.output
+    report = json.loads(found.read_text())
+    assert len(report["ceiling"]["100"]) == 3
+    for policy in ("kerf", "fgd"):
+        for mine, most in zip(report["policies"][policy]["100"], report["ceiling"]["100"], strict=True):
+            assert most is None or mine <= most + 0.5
+    churning = [*call[:-1], "fgd", "--departures", "--load", "1.0"]
+    assert CliRunner().invoke(evaluate_app, churning).exit_code == 0
+    missing = CliRunner().invoke(evaluate_app, ["--trace", "mix:none", "--mixes", str(mixes)])
+    assert (missing.exit_code, "no kind 'none' of mixes; there are odd, usual" in missing.output) == (2, True)
+    other = CliRunner().invoke(evaluate_app, [*call, "--nodes", "half"])
+    assert (other.exit_code, "come in no other shape" in other.output) == (2, True)
+    nothing = CliRunner().invoke(evaluate_app, ["--trace", "default"], env={"KERF_TRACES": ""})
+    assert (nothing.exit_code, "--traces names no folder" in nothing.output) == (2, True)
+    config = tmp_path / "train.yaml"
+    config.write_text("train: ['mix:usual']\nvalidation_seeds: [3]\nmixes_per_generation: 1\npopulation: 2\n")
+    out = tmp_path / "out"
+    trained = CliRunner().invoke(train_app, ["--config", str(config), "--out", str(out), "--episodes", "4"])
+    assert trained.exit_code == 0, trained.output
+    assert json.loads((out / "log.jsonl").read_text().splitlines()[-1])["by_trace"].keys() == {"mix:usual"}
+
+
+@pytest.mark.parametrize("name", ["demo", "released"])
+def test_what_comes_with_kerf_goes_by_name(name: str, tmp_path: Path) -> None:
+    assert runs.read_config(Path(name)).validation_seeds
+    own = tmp_path / name
+    own.write_text("train: ['mix:usual']\nvalidation_seeds: [77]\n")
+    assert runs.read_config(own).validation_seeds == (77,)
