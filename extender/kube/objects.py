@@ -185,6 +185,11 @@ class Pod(Named):
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
+    def ready(self) -> bool:
+        """Whether Services may lead to it."""
+        return any(item.type == "Ready" and item.status == "True" for item in self.status.conditions or ())
+
+    @property
     def refusal(self) -> str:
         """Why kube-scheduler found no node for it when it tried last, "" where it has not tried or has found one."""
         return next(

@@ -9,6 +9,7 @@ a disruption budget allows nobody to go, and whoever watches the Deployment sees
 
 import asyncio
 import logging
+import time
 from typing import Final
 
 import msgspec
@@ -26,6 +27,8 @@ _LOOK_S: Final = 0.05
 _RETRY_S: Final = 0.5
 _SUCCESSOR_S: Final = 10.0
 """For which a leader that goes waits for the next one: less than half of what a kubelet gives it to end."""
+_READY_S: Final = 5.0
+"""For which a new leader leaves the label to others while its own pod is not ready; less than these wait."""
 _LOOK_AGAIN_S: Final = 5.0
 """Between two looks of a leader that leads on: somebody may have edited labels, or written late."""
 
@@ -52,6 +55,7 @@ class LeaderLabel(Background):
         self._lease = lease
         self._look_again_s = look_again_s
         self._last_error = ""
+        self._labelled_at = float("-inf")
 
     async def run(self) -> None:
         loop, looked_at = asyncio.get_running_loop(), float("-inf")
@@ -81,29 +85,36 @@ class LeaderLabel(Background):
     async def _try(self) -> bool:
         """Whether the label is where it belongs."""
         try:
-            await self._settle()
+            done = await self._settle()
         except (ClusterError, msgspec.DecodeError) as error:
             if str(error) != self._last_error:
                 logger.warning("the label %s could not be set, callers may not find this leader: %s", LABEL, error)
             self._last_error = str(error)
             return False
         self._last_error = ""
-        return True
+        return done
 
-    async def _settle(self) -> None:
-        """Give the label to this pod, then take it off all others. Raises ClusterError, DecodeError."""
-        names = await self._labelled()
-        if self._name not in names:
+    async def _settle(self) -> bool:
+        """Give the label to this pod, then take it off all others. Raises ClusterError, DecodeError.
+
+        That is when it is ready, or has had its time to be: a Service leads to no other. Returns whether all is done.
+        """
+        ready = await self._labelled()
+        if self._name not in ready:
             await self._write(self._name, self._lease)
             logger.info("pod %s is labelled as the leader", self._name)
-        for name in names:
-            if name != self._name:
-                await self._write(name, None)
+            self._labelled_at = time.monotonic()
+        others = ready.keys() - {self._name}
+        if others and not ready.get(self._name) and time.monotonic() < self._labelled_at + _READY_S:
+            return False
+        for name in sorted(others):
+            await self._write(name, None)
+        return True
 
-    async def _labelled(self) -> list[str]:
-        """Names of the pods that have the label. Raises ClusterError, DecodeError."""
+    async def _labelled(self) -> dict[str, bool]:
+        """The pods that have the label, by name, and whether each is ready. Raises ClusterError, DecodeError."""
         answer = await self._transport.get(self._path, {"labelSelector": f"{LABEL}={self._lease}"})
-        return [pod.metadata.name for pod in _decoder.decode(answer).items]
+        return {pod.metadata.name: pod.ready for pod in _decoder.decode(answer).items}
 
     async def _write(self, name: str, value: str | None) -> None:
         """By way of the status, as all of Kerf's notes on pods."""

@@ -20,12 +20,20 @@ class Api:
 
     def __init__(self, **labels: str | None) -> None:
         self.labels: dict[str, str | None] = dict(labels)
+        self.unready: set[str] = set()
         self.fault: Exception | None = None
         self.written: list[tuple[str, str | None]] = []
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         assert (path, query) == (PODS, {"labelSelector": "kerf.dev/leads=kerf"})
-        found = [{"metadata": {"name": name}} for name, value in self.labels.items() if value == "kerf"]
+        found = [
+            {
+                "metadata": {"name": name},
+                "status": {"conditions": [{"type": "Ready", "status": str(name not in self.unready)}]},
+            }
+            for name, value in self.labels.items()
+            if value == "kerf"
+        ]
         return json.dumps({"items": found}).encode()
 
     async def patch(self, path: str, body: bytes) -> bytes:
@@ -85,6 +93,37 @@ def test_it_moves_with_the_lease() -> None:
         assert api.written[-2:] == [("b", "kerf"), ("a", None)]  # at no time is there nobody
 
     run(scenario, first, second)
+
+
+def test_it_stays_with_others_until_the_pod_is_ready() -> None:
+    """A Service leads to nobody else: without the one before it would lead nowhere."""
+    api = Api(a=None, b="kerf")
+    first = Replica(api, "a")
+    api.unready = {"a"}
+
+    async def scenario() -> None:
+        first.lead()
+        await until(lambda: api.labels["a"] == "kerf")
+        await asyncio.sleep(0.5)
+        assert api.labels == {"a": "kerf", "b": "kerf"}
+        api.unready = set()
+        await until(lambda: api.labels["b"] is None)
+        assert len(api.written) == 2
+
+    run(scenario, first)
+
+
+def test_a_leader_that_is_never_ready_has_the_label_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.scheduling.leader_label._READY_S", 0.3)
+    api = Api(a=None, b="kerf")
+    first = Replica(api, "a")
+    api.unready = {"a", "b"}
+
+    async def scenario() -> None:
+        first.lead()
+        await until(lambda: api.labels == {"a": "kerf", "b": None})
+
+    run(scenario, first)
 
 
 def test_who_goes_knows_when_another_has_it() -> None:
