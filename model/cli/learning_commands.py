@@ -100,9 +100,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
     policies: Annotated[
         str | None,
         typer.Option(
-            help="kerf, kerf-online, with --departures kerf-selective, those of kerf simulate, NAME=FOLDER for other "
-            "models; the first is compared with each other. Default: kerf,kerf-online,fgd; with --departures also "
-            "kube-default."
+            help="kerf, kerf-online, with --departures kerf-selective and pool, those of kerf simulate, NAME=FOLDER "
+            "for other models; the first is compared with each other. Default: kerf,kerf-online,fgd; with --departures "
+            "also kube-default."
         ),
     ] = None,
     nodes: Annotated[
@@ -122,6 +122,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
         if load and not departures:
             raise ValueError("--load needs --departures")
         from extender.ranking.files import RELEASED
+        from model.simulations.baselines import POOL
         from model.training import departures as churned
         from model.training.evaluations import SELECTIVE, contenders
         from model.training.evaluations import evaluate as evaluated
@@ -130,8 +131,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - options of a command
 
         listed = policies or f"kerf,kerf-online,fgd{',kube-default' if departures else ''}"
         compared = contenders([name.strip() for name in listed.split(",")], model or RELEASED)
-        if SELECTIVE in compared and not departures:
-            raise ValueError(f"{SELECTIVE} needs --departures: without them no pod waits")
+        if not departures and (alone := {SELECTIVE, POOL.name} & compared.keys()):
+            raise ValueError(f"{alone.pop()} needs --departures: without them no pod waits")
         numbers, loads = seed_range(seeds), listed_loads(load or "0.8,1.0,1.2")
         report: dict[str, Any] = {"trace": trace, "seeds": numbers, **({} if nodes == "all" else {"nodes": nodes})}
         with progress_bar(len(compared) * len(numbers) * (len(loads) if departures else 1)) as tell:

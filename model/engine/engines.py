@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from extender.core.bookings import Booking, book, booking
-from extender.core.clusters import Floats, Longs, Rows
+from extender.core.clusters import Floats, Longs, Mask, Rows
 from extender.core.decisions import Memo, choice
 from extender.core.fit.fits import enough_compute, fit
 from extender.core.fragmentation.arrays import Asks, Nodes
@@ -55,6 +55,10 @@ class Compiled:
         """Undo `take`, which returned `gpus`."""
         kernels.give_back(self.nodes, self._asks, c, node, gpus, self._mix, self._memo)
 
+    def mark_fitting(self, node: int, fitting: Mask) -> None:
+        """Set (C,) `fitting` for each class that a node has room for, where something was given back there."""
+        kernels.mark_fitting(self.nodes, self._asks, node, fitting)
+
     def changed(self, node: int) -> None:
         """What is free on a node was changed by somebody else."""
         kernels.note_change(self.nodes, node, self._mix, self._memo)
@@ -89,6 +93,7 @@ class Rules:
         ]
         self.nodes, self._mix, self._tie = nodes, mix, tie
         self._policy = fgd.expecting(mix) if policy.name == "fgd" else policy
+        self._asks = asks
         self._requests = requests_of(asks, names)
         self._cluster = cluster_of(nodes, names, product_memory=policy.context is not None and policy.name != "kerf")
         self._rows = np.arange(self._cluster.num_nodes)
@@ -134,6 +139,10 @@ class Rules:
         """As `Compiled.give_back`."""
         indices = tuple(g for g in range(self.nodes.gpu_free_milli.shape[1]) if gpus >> g & 1)
         self._book(node, self._requests[c], indices, 1)
+
+    def mark_fitting(self, node: int, fitting: Mask) -> None:
+        """As `Compiled.mark_fitting`."""
+        kernels.mark_fitting(self.nodes, self._asks, node, fitting)
 
     def changed(self, node: int) -> None:
         """As `Compiled.changed`."""

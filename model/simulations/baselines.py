@@ -44,6 +44,8 @@ def _listed() -> dict[str, Baseline]:
 
 
 BASELINES: Final = _listed()
+POOL: Final = Baseline(Policy("pool", alike.score, "GPU and CPU of all nodes in one, by model"), rank=Rank.NONE)
+"""A bound to compare with where pods depart, and nothing to be served: `model.engine.pools`."""
 
 
 class UnknownPolicyError(ValueError):

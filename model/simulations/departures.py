@@ -11,8 +11,9 @@ from extender.core.durations import Durations
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.selective_skip import takes_more
 from model.engine import kernels
+from model.engine.pools import pooled
 from model.engine.ranks import Rank
-from model.simulations.baselines import Baseline
+from model.simulations.baselines import POOL, Baseline
 from model.simulations.delays import Owners, Run, reserve_after_s, turns_of
 from model.simulations.learned import Learned
 from model.simulations.online import Follower
@@ -112,7 +113,10 @@ def simulate_churn(
         spoil = takes_more(policy.outlook.worth, tasks.asks.num_gpus, tasks.asks.gpu_milli)
         late_s[spoil[[kind[0][0] for kind in tasks.kinds]]] = patience_s
     nodes = offered.nodes.copy()
-    if isinstance(policy, Baseline) and policy.rank is Rank.LISTED:
+    if policy is POOL:
+        nodes, asks = pooled(nodes, tasks.asks)
+        tasks = replace(tasks, asks=asks)
+    elif isinstance(policy, Baseline) and policy.rank is Rank.LISTED:
         nodes = nodes.at(listed(policy, nodes, offered.model_names))
     durations = Durations()
     turns = turns_of(order, tasks, offered.owners, durations)

@@ -16,9 +16,10 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.fragmentation.arrays import Nodes
-from model.engine import engines, kernels
+from model.engine import engines
+from model.engine.pools import Pools
 from model.engine.ranks import Tie
-from model.simulations.baselines import Baseline
+from model.simulations.baselines import POOL, Baseline
 from model.simulations.learned import Learned
 from model.simulations.online import Follower
 from model.simulations.replays import engine_of
@@ -99,8 +100,10 @@ class Simulation:
                 self._walk(now, outcome)
         return outcome
 
-    def _begun(self) -> engines.Engine:
+    def _begun(self) -> engines.Engine | Pools:
         tasks, policy = self.tasks, self.policy
+        if policy is POOL:
+            return Pools(self.nodes, tasks.asks)
         if isinstance(policy, Baseline):
             return engine_of(policy, self.nodes, tasks.asks, tasks.mix, self.model_names, compiled=True)
         engine = engines.Compiled(self.nodes, tasks.asks, tasks.mix)
@@ -175,7 +178,7 @@ class Simulation:
         freed = np.zeros(len(self.tasks.asks.cpu_milli), np.bool_)
         for c, node, gpus in self._held.pop(job):
             self._engine.give_back(c, node, gpus)
-            kernels.mark_fitting(self.nodes, self.tasks.asks, node, freed)
+            self._engine.mark_fitting(node, freed)
         self._count(job, -1)
         # A kind that did not fit anywhere can fit now only where something was given back; a gang is simply tried.
         self._blocked -= {kind for kind in self._blocked if _is_gang(kind) or freed[kind[0][0]]}
@@ -193,7 +196,8 @@ class Simulation:
         """
         if isinstance(self.policy, Follower) and self._rank is not (rank := self.policy.now()):
             self._rank = rank
-            self._engine.follow(rank.outlook, rank.potential)
+            if not isinstance(self._engine, Pools):
+                self._engine.follow(rank.outlook, rank.potential)
         reserves = self.reserve_after_s < math.inf
         heads = [
             self._turn(name)

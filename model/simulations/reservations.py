@@ -8,6 +8,7 @@ from extender.core.clusters import Mask
 from extender.core.fragmentation.arrays import Asks
 from model.engine import kernels
 from model.engine.engines import Engine
+from model.engine.pools import Pools
 
 HIDDEN_MILLI = 1 << 41
 """CPU milli taken from a kept node while those behind the first are looked at, so that nothing fits."""
@@ -19,7 +20,7 @@ class Reservation:
     They stay the same as long as that job stays the first. Only those behind it are kept off them.
     """
 
-    def __init__(self, engine: Engine, asks: Asks) -> None:
+    def __init__(self, engine: Engine | Pools, asks: Asks) -> None:
         self._engine, self._nodes = engine, engine.nodes
         self._could: list[Mask] = [kernels.fitting(engine.nodes, asks, c) for c in range(len(asks.cpu_milli))]
         """Per class (N,) the nodes that have room for it when they are empty, as they are in the beginning."""

@@ -12,7 +12,7 @@ from extender.ranking import files
 from model.evaluation.ceilings import ceiling
 from model.evaluation.reports import Interval, interval
 from model.simulations import learned, online, replays
-from model.simulations.baselines import Baseline, baseline
+from model.simulations.baselines import POOL, Baseline, baseline
 from model.simulations.learned import LEARNED, Foresight, Telling
 from model.simulations.measures import LOADS, num_refused
 from model.simulations.online import Watch
@@ -44,7 +44,7 @@ def contenders(policies: Sequence[str], model: Path) -> dict[str, Baseline | Pat
         if name in found:
             raise ValueError(f"--policies {','.join(policies)}: a policy is named twice")
         ours = model if name in (LEARNED, ONLINE, SELECTIVE) else None
-        found[name] = Path(folder) if equals else ours or baseline(name)
+        found[name] = Path(folder) if equals else POOL if name == POOL.name else ours or baseline(name)
     return found
 
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks
+from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.fragmentation.fragments import mix_of
 from extender.core.valuenet import potentials
 from extender.core.valuenet.features import FEATURES
 from model.cli.commands import simulate_app
 from model.cli.learning_commands import evaluate_app
+from model.engine.pools import Pools, pooled
 from model.simulations.departures import Churn, simulate_churn
 from model.simulations.learned import Learned
 from model.simulations.simulated_jobs import Tasks
@@ -134,3 +135,34 @@ def test_faults_are_told(traces: Path, arguments: list[str], message: str) -> No
     done = evaluate(traces, *arguments, "--seeds", "3")
     assert done.exit_code == 2
     assert message in done.output
+
+
+def test_nothing_passes_the_pool(traces: Path, tmp_path: Path) -> None:
+    found = figures(traces, tmp_path / "pool.json", "--departures", "--load", "0.7,1.3", "--seeds", "3,4",
+                    "--policies", "kerf,fgd,spread,pool")  # fmt: skip
+    for load in found["loads"].values():
+        for policy in ("kerf", "fgd", "spread"):
+            pairs = zip(load[policy]["allocated_gpus"], load["pool"]["allocated_gpus"], strict=True)
+            assert all(mine <= most * 1.001 for mine, most in pairs)
+    at_once = found["loads"]["0.7"]["pool"]["mean_delay_s"]
+    assert sum(at_once) < sum(found["loads"]["1.3"]["pool"]["mean_delay_s"])
+
+
+def test_a_pool_has_all_that_its_nodes_have() -> None:
+    cpu, memory = np.array([8000, 4000, 2000]), np.array([100, 100, 100])
+    free = np.array([[1000, 300], [500, 0], [0, 0]], np.int32)
+    nodes = Nodes(cpu, memory, np.array([2, 1, 1]), np.array([1, 0, 1]), cpu.copy(), memory.copy(), free)
+    asked_for = [7000, 1000, 1], [999, 0, 0], [1, 0, 2], [600, 0, 1000], [-1, -1, 2]
+    asks = Asks(*(np.array(values) for values in asked_for))
+    pools, asked = pooled(nodes, asks)
+    assert (pools.gpu_free_milli.tolist(), pools.cpu_free_milli.tolist()) == ([[500], [1300]], [14_000, 14_000])
+    assert (asked.gpu_milli.tolist(), asked.num_gpus.tolist()) == ([600, 0, 2000], [1, 0, 1])
+    engine = Pools(pools, asked)
+    assert [engine.decide(c) for c in range(3)] == [1, 1, -1]  # 2000 milli of model 1 are more than there are
+    taken = engine.take(0, 1)
+    assert (pools.gpu_free_milli.tolist(), pools.cpu_free_milli.tolist()) == ([[500], [700]], [7000, 7000])
+    assert [engine.decide(0), engine.take(0, 1), engine.decide(0)] == [1, 1, -1]  # no CPU is left, in any pool
+    engine.give_back(0, 1, taken)
+    fitting = np.zeros(3, np.bool_)
+    engine.mark_fitting(1, fitting)
+    assert fitting.tolist() == [True, True, False]
