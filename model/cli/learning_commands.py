@@ -1,5 +1,6 @@
 """Commands of the learned rank: `kerf train`, `kerf evaluate`."""
 
+import os
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,7 @@ MODES = ("es", "ppo")
 
 
 @train_app.command()
-def train(
+def train(  # noqa: PLR0913, PLR0917 - options of a command
     config: Annotated[
         Path,
         typer.Option(help="YAML file: traces, seeds, search (docs/research/model.md), or `demo`."),
@@ -40,6 +41,9 @@ def train(
         int, typer.Option(min=1, help="Episodes between checkpoints, rounded up to generations.")
     ] = 100,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint in the folder.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Mode es: processes; the model is the same. Default: one for each core.")
+    ] = None,
     ray: Annotated[
         str | None, typer.Option(help="Mode ppo: play on this Ray cluster; auto: the one in RAY_ADDRESS.")
     ] = None,
@@ -60,7 +64,8 @@ def train(
             num_validations = len(chosen.validation or chosen.train)
             with progress_bar(generations + num_validations) as tell:
                 directory, save_every = folder(traces) if traces else None, runs.num_generations(chosen, save_interval)
-                manifest = runs.train(directory, chosen, generations, save_every, out, tell, resume=resume)
+                jobs = jobs or os.cpu_count() or 1
+                manifest = runs.train(directory, chosen, generations, save_every, out, tell, resume=resume, jobs=jobs)
     if manifest is None:  # one of several learners, not the first
         return
     table = Table("trace", "seeds", "kerf @100", "fgd @100", "kerf @130", "fgd @130", title="Validation")

@@ -21,6 +21,7 @@ from extender.ranking import files
 from model.simulations.learned import Foresight
 from model.simulations.measures import LOADS
 from model.training import plots, strategies
+from model.training.players import Play, playing
 from model.training.strategies import State
 from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks, num_parameters, potential_at
 from model.workloads.sources import MIXED, named
@@ -139,38 +140,28 @@ def train(
     tell: Tell,
     *,
     resume: bool,
+    jobs: int = 1,
 ) -> files.Manifest:
     """Search up to a number of generations, with a checkpoint after every `save_every`; write the model.
+
+    Whatever the number of processes, `jobs`, equal configurations give equal models.
 
     Raises TrainingError when there is something in the way in `out`, or nothing to resume.
     """
     out.mkdir(parents=True, exist_ok=True)
     state, log = _resumed(out, config) if resume else _fresh(out, config)
-    tasks = Tasks(named(directory), Foresight(config.foresight_load, by_lp=config.prices))
-    known: dict[tuple[str, int], Task] = {}
-    for generation in range(state.generation, generations):
-        episodes = config.episodes_of(generation)
-        known = {episode: known.get(episode) or tasks.task(*episode) for episode in episodes}
-        last = f", {log[-1]['mean']:+.2f} points" if log else ""
-        tell(f"generation {generation + 1}{last}")
-        tried = strategies.candidates(state, config.num_candidates, config.seed)
-        potentials = [potential_at(point, config.without) for point in tried]
-        gains = np.array([[known[episode].gains(potential) for episode in episodes] for potential in potentials])
-        success = successes(gains, config)
-        state = strategies.updated(state, tried, success)
-        by_trace: dict[str, list[float]] = {}
-        for (trace, _), gain in zip(episodes, gains.mean(axis=(0, 2)).tolist(), strict=True):
-            by_trace.setdefault(trace, []).append(gain)
-        log.append({
-            "generation": state.generation, "best": round(float(success.max()), 4),
-            "mean": round(float(gains.mean()), 4), "sigma": round(state.sigma, 4),
-            "by_trace": {trace: round(fmean(gained), 4) for trace, gained in by_trace.items()},
-        })  # fmt: skip
-        if state.generation % save_every == 0 or state.generation == generations:
-            write_checkpoint(out, config, state._asdict(), log)
+    foresight = Foresight(config.foresight_load, by_lp=config.prices)
+    with playing(directory, foresight, jobs) as play:
+        for generation in range(state.generation, generations):
+            tell(f"generation {generation + 1}" + (f", {log[-1]['mean']:+.2f} points" if log else ""))
+            state, line = _after(state, config, play)
+            log.append(line)
+            if state.generation % save_every == 0 or state.generation == generations:
+                write_checkpoint(out, config, state._asdict(), log)
     plots.draw_search(log, out / PLOT)
     potential = potential_at(state.mean, config.without)
     validated, seeds = config.validation or config.train, config.validation_seeds
+    tasks = Tasks(named(directory), foresight)
     evaluation = evaluate(tasks, validated, seeds, lambda task: task.allocations(potential), tell)
     training = {
         "mode": "es", "generations": state.generation,
@@ -178,6 +169,23 @@ def train(
         "config": msgspec.to_builtins(config),
     }  # fmt: skip
     return files.write(out / MODEL, potential, config.foresight_load, training, evaluation)
+
+
+def _after(state: State, config: TrainConfig, play: Play) -> tuple[State, dict[str, Any]]:
+    """The search after one more generation, and what the log says of it."""
+    episodes = config.episodes_of(state.generation)
+    tried = strategies.candidates(state, config.num_candidates, config.seed)
+    gains = play(episodes, [potential_at(point, config.without) for point in tried])
+    success = successes(gains, config)
+    state = strategies.updated(state, tried, success)
+    by_trace: dict[str, list[float]] = {}
+    for (trace, _), gain in zip(episodes, gains.mean(axis=(0, 2)).tolist(), strict=True):
+        by_trace.setdefault(trace, []).append(gain)
+    return state, {
+        "generation": state.generation, "best": round(float(success.max()), 4),
+        "mean": round(float(gains.mean()), 4), "sigma": round(state.sigma, 4),
+        "by_trace": {trace: round(fmean(gained), 4) for trace, gained in by_trace.items()},
+    }  # fmt: skip
 
 
 def successes(gains: Floats, config: TrainConfig) -> Floats:

@@ -154,7 +154,18 @@ def test_episodes_are_whole_generations() -> None:
 
 def test_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
     out, figures = tmp_path / "run", tmp_path / "figures.json"
-    call = ["--traces", str(traces), "--config", str(config(tmp_path)), "--out", str(out), "--episodes", "4"]
+    call = [
+        "--traces",
+        str(traces),
+        "--config",
+        str(config(tmp_path)),
+        "--out",
+        str(out),
+        "--episodes",
+        "4",
+        "--jobs",
+        "1",
+    ]
     done = CliRunner().invoke(train_app, call)
     assert done.exit_code == 0, done.output
     call = ["--traces", str(traces), "--trace", "small", "--seeds", "3-4", "--json", str(figures)]
@@ -235,9 +246,17 @@ def test_mixes_are_trained_and_judged_on_without_any_file(tmp_path: Path) -> Non
     config = tmp_path / "train.yaml"
     config.write_text("train: ['mix:usual']\nvalidation_seeds: [3]\nmixes_per_generation: 1\npopulation: 2\n")
     out = tmp_path / "out"
-    trained = CliRunner().invoke(train_app, ["--config", str(config), "--out", str(out), "--episodes", "4"])
+    trained = CliRunner().invoke(
+        train_app, ["--config", str(config), "--out", str(out), "--episodes", "4", "--jobs", "1"]
+    )
     assert trained.exit_code == 0, trained.output
     assert json.loads((out / "log.jsonl").read_text().splitlines()[-1])["by_trace"].keys() == {"mix:usual"}
+    beside = tmp_path / "beside"
+    trained = CliRunner().invoke(
+        train_app, ["--config", str(config), "--out", str(beside), "--episodes", "4", "--jobs", "2"]
+    )
+    assert trained.exit_code == 0, trained.output
+    assert (beside / "log.jsonl").read_text() == (out / "log.jsonl").read_text()
 
 
 @pytest.mark.parametrize("name", ["demo", "released"])

@@ -1,0 +1,66 @@
+"""Episodes played by candidates, in one process or side by side: an episode's task is made where it is played."""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from extender.core.clusters import Floats
+from extender.core.valuenet.potentials import Potential
+from model.simulations.learned import Foresight
+from model.training.tasks import Task, Tasks
+from model.workloads.sources import MIXED, named
+
+Episode = tuple[str, int]
+"""Name of a trace or of a mix, and seed."""
+
+
+class Play(Protocol):
+    """(B, E, loads) gains over FGD of B candidates on E episodes."""
+
+    def __call__(self, episodes: Sequence[Episode], candidates: Sequence[Potential]) -> Floats: ...
+
+
+class _Player:
+    """Tasks of traces are kept, for orders come again; mixes do not."""
+
+    def __init__(self, directory: Path | None, foresight: Foresight) -> None:
+        self._tasks = Tasks(named(directory), foresight)
+        self._kept: dict[Episode, Task] = {}
+
+    def gains(self, episode: Episode, candidates: Sequence[Potential]) -> Floats:
+        """(B, loads)."""
+        task = self._kept.get(episode) or self._tasks.task(*episode)
+        if not episode[0].startswith(MIXED):
+            self._kept[episode] = task
+        return np.array([task.gains(potential) for potential in candidates])
+
+
+_player: list[_Player] = []
+"""That of a process."""
+
+
+def _begin(directory: Path | None, foresight: Foresight) -> None:
+    _player[:] = [_Player(directory, foresight)]
+
+
+def _gains(episode: Episode, candidates: Sequence[Potential]) -> Floats:
+    return _player[0].gains(episode, candidates)
+
+
+@contextmanager
+def playing(directory: Path | None, foresight: Foresight, jobs: int) -> Iterator[Play]:
+    """Play in so many processes; the gains are the same whatever their number."""
+    if jobs == 1:
+        player = _Player(directory, foresight)
+        yield lambda episodes, candidates: np.stack([player.gains(one, candidates) for one in episodes], axis=1)
+        return
+    fresh = multiprocessing.get_context("spawn")  # whoever forks beside a thread may hang
+    with ProcessPoolExecutor(jobs, fresh, _begin, (directory, foresight)) as pool:
+        yield lambda episodes, candidates: np.stack(
+            list(pool.map(_gains, episodes, [candidates] * len(episodes))), axis=1
+        )
