@@ -122,14 +122,8 @@ def build_parts(
     shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
     readiness = Readiness(placer, mirror, base.fence)
     preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
-    cpu_pods = CpuPods(
-        lambda: placer.policy_of(NO_REQUEST),
-        placer.snapshot,
-        near_best_nodes=settings.decisions.near_best_nodes,
-        ranked=settings.decisions.rank_cpu_pods,
-    )
     verbs = Verbs(
-        *(placer, cpu_pods, binder, waker, base.fence, readiness),
+        *(placer, _cpu_pods(settings, placer), binder, waker, base.fence, readiness),
         *(Evictions(preemptor, placer, readiness, metrics, rules), metrics, rejections),
         queue=rules,
         mode=settings.decisions.mode,
@@ -180,6 +174,12 @@ def _keeper(settings: Settings, transport: Transport) -> "CertificateKeeper | No
         raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
     files = CertificateFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
     return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
+
+
+def _cpu_pods(settings: Settings, placer: Placer) -> CpuPods:
+    wanted = settings.decisions
+    policy = partial(placer.policy_of, NO_REQUEST)
+    return CpuPods(policy, placer.snapshot, near_best_nodes=wanted.near_best_nodes, ranked=wanted.rank_cpu_pods)
 
 
 def _placer(
