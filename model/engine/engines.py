@@ -4,24 +4,20 @@ An engine fills its nodes in place. C classes of pods are offered to it by numbe
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from extender.core.bookings import Booking, book, booking
 from extender.core.clusters import Floats, Longs, Mask, Rows
-from extender.core.decisions import Memo, choice
-from extender.core.fit.fits import enough_compute, fit
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix, fragment_milli
 from extender.core.policies import fgd, kerf
 from extender.core.policies.policy import Policy
-from extender.core.resources.requests import GpuRequest
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.learned_values import prospect
 from extender.core.valuenet.potentials import Potential
+from extender.ranking import rules
 from model.engine import kernels
-from model.engine.clusters import cluster_of, requests_of
+from model.engine.clusters import models_of
 from model.engine.node_scores import Learned, learned_on
 from model.engine.ranks import Rank, Tie
 
@@ -74,8 +70,8 @@ class Compiled:
         self._mix, self._memo = mix, kernels.memo_of(len(self._asks.cpu_milli), self.nodes, mix)
 
 
-class Rules:
-    """Decisions by the service's own functions: fit, score, choice of GPUs, booking."""
+class Rules(rules.Rules):
+    """The service's own functions, with the simulator's ties and its measure of fragments."""
 
     def __init__(
         self,
@@ -87,72 +83,30 @@ class Rules:
         model_names: Sequence[str] = (),
     ) -> None:
         """`model_names` are those that `nodes.model` counts."""
-        names = [
-            *model_names,
-            *(f"model-{bit}" for bit in range(len(model_names), int(nodes.model.max(initial=-1)) + 1)),
-        ]
-        self.nodes, self._mix, self._tie = nodes, mix, tie
-        self._policy = fgd.expecting(mix) if policy.name == "fgd" else policy
-        self._asks = asks
-        self._requests = requests_of(asks, names)
-        self._cluster = cluster_of(nodes, names, product_memory=policy.context is not None and policy.name != "kerf")
-        self._rows = np.arange(self._cluster.num_nodes)
-        self._memo = Memo(max_classes=len(self._requests) + 1)
+        num_models = int(nodes.model.max(initial=-1)) + 1
+        names = [*model_names, *(f"model-{bit}" for bit in range(len(model_names), num_models))]
+        models, memory = models_of(names, product_memory=policy.context is not None and policy.name != "kerf")
+        super().__init__(nodes, asks, fgd.expecting(mix) if policy.name == "fgd" else policy, models, memory)
+        self._asks, self._mix, self._tie = asks, mix, tie
         self._last = 0 if tie is Tie.SAMPLED else -1
 
     def follow(self, outlook: Outlook, potential: Potential) -> None:
         """From now on a learned rank decides."""
         self._mix = outlook.mix
-        self._policy = kerf.serving(kerf.LearnedScore(prospect(potential, outlook), serial=id(outlook)))
-        self._memo = Memo(max_classes=len(self._requests) + 1)
-
-    def scores(self, c: int) -> Floats:
-        """(N,) score of a class on each node, -inf where it does not fit."""
-        request = self._requests[c]
-        enough = enough_compute(self._cluster, request.cpu_milli, request.memory_mib, self._rows)
-        asked = _as_told_apart(request, self._policy)
-        score = self._memo.evaluate(self._cluster, asked, self._policy).evaluation.score
-        return np.where(enough, score, -np.inf)
+        self.decide_by(kerf.serving(kerf.LearnedScore(prospect(potential, outlook), serial=id(outlook))))
 
     def decide(self, c: int, draw: float = 0.0) -> int:
         """As `Compiled.decide`."""
         node, self._last = kernels.pick(self.scores(c), int(self._tie), draw, self._last)
         return node
 
-    def take(self, c: int, node: int) -> int:
-        """As `Compiled.take`."""
-        request, gpus = self._requests[c], self.gpus(c, node)
-        self._book(node, request, gpus, -1)
-        return sum(1 << gpu for gpu in gpus)
-
-    def gpus(self, c: int, node: int) -> tuple[int, ...]:
-        """The GPUs that a class gets on a node where it fits."""
-        request = self._requests[c]
-        if not request.count:
-            return ()
-        checked = fit(self._cluster, request, np.array([node]))
-        asked = _as_told_apart(request, self._policy)
-        shares = bool(checked.shares[0])
-        return choice(self._cluster, node, asked, self._policy, checked.room[0], shares=shares) or ()
-
-    def give_back(self, c: int, node: int, gpus: int) -> None:
-        """As `Compiled.give_back`."""
-        indices = tuple(g for g in range(self.nodes.gpu_free_milli.shape[1]) if gpus >> g & 1)
-        self._book(node, self._requests[c], indices, 1)
-
     def mark_fitting(self, node: int, fitting: Mask) -> None:
         """As `Compiled.mark_fitting`."""
         kernels.mark_fitting(self.nodes, self._asks, node, fitting)
 
-    def changed(self, node: int) -> None:
-        """As `Compiled.changed`."""
-        version = self._cluster.version + 1
-        self._cluster = replace(self._cluster, version=version)
-        self._cluster.row_version[node] = version
-
     def place_all(self, classes: Longs, draws: Floats, placed: Longs, gpus: Longs, fragments: Floats) -> None:
         """As `Compiled.place_all`."""
-        fragment = self._fragments(self._rows)
+        fragment = self._fragments(np.arange(len(self.nodes.model)))
         total = float(np.add.accumulate(fragment)[-1])
         for p, c in enumerate(classes.tolist()):
             node = placed[p] = self.decide(c, float(draws[p]))
@@ -163,14 +117,6 @@ class Rules:
                 total += float(fragment[node]) - before
             fragments[p] = total
 
-    def _book(self, node: int, request: GpuRequest, gpus: tuple[int, ...], sign: int) -> None:
-        cpu, memory = request.cpu_milli, request.memory_mib
-        booked = Booking(cpu_milli=cpu, memory_mib=memory)
-        if gpus:
-            booked = booking(self._cluster, node, request, gpus, cpu, memory)
-        book(self._cluster, node, booked, sign)
-        self.changed(node)
-
     def _fragments(self, rows: Rows) -> Floats:
         nodes = self.nodes
         free = nodes.gpu_free_milli[rows].astype(np.int64)
@@ -178,12 +124,3 @@ class Rules:
 
 
 Engine = Compiled | Rules
-
-
-def _as_told_apart(request: GpuRequest, policy: Policy) -> GpuRequest:
-    """As `Policy.asked`."""
-    return replace(
-        request,
-        cpu_milli=request.cpu_milli if policy.weighs_cpu else 0,
-        memory_mib=request.memory_mib if policy.weighs_memory else 0,
-    )

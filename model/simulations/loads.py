@@ -25,7 +25,8 @@ from extender.core.valuenet.learned_values import prospect
 from extender.core.valuenet.potentials import Potential
 from extender.ranking import prices
 from extender.ranking.demands import Demand, outlook_on
-from model.engine.clusters import cluster_of, requests_of
+from extender.ranking.rules import cluster_of, requests_of
+from model.engine.clusters import models_of
 from model.workloads.traces import read_nodes, read_pods
 from model.workloads.workloads import Workload, bits_of, classes_of, workload
 
@@ -166,7 +167,7 @@ class _Board:
         self._pods: dict[tuple[int, int], list[int]] = {}
         self._placed: dict[int, list[tuple[int, int]]] = {}
         self._load = scene.foreign.copy()
-        cluster = cluster_of(scene.offered.nodes.copy(), scene.offered.model_names)
+        cluster = cluster_of(scene.offered.nodes.copy(), *models_of(scene.offered.model_names))
         memory = cluster.gpu_free_milli * _MIB_PER_MILLI
         self.cluster = replace(cluster, gpu_memory_mib=memory, gpu_free_mib=memory.copy())
         self.rows = np.arange(len(scene.offered.node_names))
