@@ -12,6 +12,7 @@ from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
+from extender.core.policies.registry import AUTO
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
@@ -31,6 +32,7 @@ from extender.pipelines.build import build_pipelines
 from extender.pipelines.controller import PipelineController
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
+from extender.ranking.evidence import Evidence
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
 from extender.scheduling.build import (
@@ -84,6 +86,7 @@ class Parts:
     telemetry: Telemetry | None
     rank: LearnedRank
     shadow: Shadow | None
+    evidence: Evidence | None
     placer: Placer
     unbound: UnboundPods
     queue: QueueController | None
@@ -119,7 +122,7 @@ def build_parts(
     waker = build_waker(settings, base, placer, unbound, rules, rejections.last)
     binder = build_binder(base, placer, waker, rules)
     corrections = build_corrections(base)
-    shadow = Shadow(lambda: rank.score, settings.model.shadow_frac) if rank.mode is ModelMode.SHADOW else None
+    shadow, evidence = _beside(settings, base, rank)
     readiness = Readiness(placer, mirror, base.fence)
     preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
     verbs = Verbs(
@@ -135,7 +138,7 @@ def build_parts(
     traces, keeper, label = Traces(settings.traces), _keeper(settings, transport), build_label(settings, base)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
-        *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow),
+        *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow, evidence),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
@@ -146,6 +149,7 @@ def build_parts(
         telemetry=telemetry,
         rank=rank,
         shadow=shadow,
+        evidence=evidence,
         placer=placer,
         unbound=unbound,
         queue=queue,
@@ -174,6 +178,15 @@ def _keeper(settings: Settings, transport: Transport) -> "CertificateKeeper | No
         raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
     files = CertificateFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
     return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
+
+
+def _beside(settings: Settings, base: Foundation, rank: LearnedRank) -> tuple[Shadow | None, Evidence | None]:
+    """What looks at the learned rank from beside it."""
+    if rank.mode is ModelMode.SHADOW:
+        return Shadow(lambda: rank.score, settings.model.shadow_frac), None
+    if rank.mode is ModelMode.SERVE and settings.decisions.policy == AUTO:
+        return None, Evidence(rank, settings.model, lambda: base.ledger.snapshot(base.clock()), base.clock)
+    return None, None
 
 
 def _cpu_pods(settings: Settings, placer: Placer) -> CpuPods:
@@ -228,6 +241,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         certified=parts.keeper.ready if parts.keeper else None,
         observer=parts.telemetry.observer if parts.telemetry else None,
         shadow=parts.shadow,
+        evidence=parts.evidence,
         tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
     )
     _add_metrics(parts, service)
@@ -241,7 +255,7 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
     add(lambda: correction_metrics(base.ledger, parts.corrections))
     add(lambda: leadership_metrics(base.fence, base.leadership))
-    add(lambda: rank_metrics(parts.rank, parts.shadow))
+    add(lambda: rank_metrics(parts.rank, parts.shadow, parts.evidence))
     add(lambda: task_metrics(service.tasks))
     if parts.queue is not None:
         add(partial(queue_metrics, parts.queue))

@@ -20,6 +20,7 @@ from extender.core.resources.requests import NO_REQUEST
 from extender.explain.explanations import explain
 from extender.explain.fixes import Question, now, running, suggestions
 from extender.explain.undecided_pods import UndecidedError
+from extender.ranking.descriptions import describe as describe_rank
 from extender.server import access
 from extender.telemetry.service import describe, interference_of
 
@@ -89,7 +90,7 @@ def _install_operation(app: FastAPI, service: Service) -> None:
     @app.get("/model", tags=["operation"])
     async def model() -> JSONResponse:
         """The learned rank: its model, the expected mix of pods, and whether it is in use."""
-        return JSONResponse(service.rank.describe())
+        return JSONResponse(describe_rank(service.rank, service.evidence))
 
     @app.get("/version", tags=["operation"])
     async def version() -> dict[str, str]:

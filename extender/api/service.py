@@ -16,6 +16,7 @@ from extender.explain.what_if import WhatIfAnswers
 from extender.kube.background import Tasks
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics
+from extender.ranking.evidence import Evidence
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
 from extender.scheduling.fence import Fence
@@ -47,6 +48,7 @@ class Service:
     overviews: Overviews
     undecided: UndecidedPods
     rank: LearnedRank
+    evidence: Evidence | None
     label: LeaderLabel | None = None
     """None where no Service is led to the leader."""
     certified: Callable[[], Awaitable[None]] | None = None

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from extender.metrics.registry import by_label, counter, gauge
+from extender.ranking.evidence import Evidence
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
+from extender.ranking.trials import CANDIDATES
 
 
-def rank_metrics(rank: LearnedRank, shadow: Shadow | None) -> Iterator[Metric]:
+def rank_metrics(rank: LearnedRank, shadow: Shadow | None, evidence: Evidence | None) -> Iterator[Metric]:
     """The value net, its prices and the mix of pods; in shadow mode, of what it would have done."""
     priced = rank.priced
     serves = not rank.why_not
@@ -34,6 +36,15 @@ def rank_metrics(rank: LearnedRank, shadow: Shadow | None) -> Iterator[Metric]:
     yield gauge("kerf_mix_pods", "Pods behind the estimated mix.", rank.mix.arrivals.num_pods)
     yield counter("kerf_mix_pods_seen", "Pods counted for the mix.", rank.mix.num_seen)
     yield gauge("kerf_mix_drift", "Fraction of the mix that changed since the last prices.", rank.mix.drift())
+    if evidence is not None:
+        serving = {name: float(name == rank.auto) for name in CANDIDATES}
+        told = "1 for the policy that auto stands for."
+        yield by_label(GaugeMetricFamily, "kerf_auto_policy", told, "policy", serving)
+        percent = {name: sum(values) / len(values) for name, values in evidence.found.items()}
+        told = "Percent of the GPUs that each policy allocated when it was tried on the mix of pods seen."
+        yield by_label(GaugeMetricFamily, "kerf_evidence_percent", told, "policy", percent)
+        yield counter("kerf_evidence_trials", "Times the policies were tried.", evidence.num)
+        yield counter("kerf_evidence_changes", "Times auto became another policy.", evidence.num_changes)
     if shadow is not None:
         counts = shadow.counts
         verdicts = {"same": counts.same, "other": counts.other, "left_out": counts.left_out}

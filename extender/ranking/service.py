@@ -7,6 +7,7 @@ under way keep the one that they began with. Nothing here is on the path of a re
 import asyncio
 import logging
 from collections.abc import Callable, MutableMapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Mask
 from extender.core.occupancies import counting_observed
+from extender.core.policies import fgd
 from extender.core.policies.kerf import HEURISTIC, KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Expected, Policy
 from extender.core.policies.registry import AUTO
@@ -28,6 +30,7 @@ from extender.ranking.demands import Kind, demand_of, guessed
 from extender.ranking.files import Actor, Model, ModelError
 from extender.ranking.pricing import Priced, PricingError, priced
 from extender.ranking.seen_pods import SeenPods
+from extender.ranking.trials import FGD
 from extender.settings.ranking import ModelMode, RankSettings
 from extender.settings.tree import Settings
 from extender.telemetry.service import rules_of
@@ -67,7 +70,7 @@ class LearnedRank(Background):
         self._rules = rules_of(settings.telemetry)
         has_scipy = find_spec("scipy") is not None
         self._by_lp = wanted.prices == "lp" or (wanted.prices == "auto" and has_scipy)
-        self._weights = KerfWeights(wanted.value_weight, wanted.live_weight)
+        self.weights = KerfWeights(wanted.value_weight, wanted.live_weight)
         self._live = live_term(settings.live.model_dump(), self._rules.xids)
         expected = [
             Expected(pod.cpu_milli, pod.gpus, pod.gpu_milli, pod.count, tuple(pod.models), pod.memory_mib)
@@ -83,6 +86,8 @@ class LearnedRank(Background):
         self.look: Look | None = None
         """At the cluster, for the score in use; None where that of the model is still to be made."""
         self.num_looks = 0
+        self.auto = NAME
+        """What `auto` stands for where the model serves all pods."""
         self._spoiling: tuple[Floats, Mask] | None = None
         """Prices, and by them the (1000,) amounts of milli that `takes_more` of a GPU's worth."""
         self._serial = 0
@@ -121,40 +126,6 @@ class LearnedRank(Background):
             "mode": self.mode.value,
             "sha256": None if self.model is None else self.model.manifest.sha256,
             "reason": self.why_not or None,
-        }
-
-    def describe(self) -> dict[str, Any]:
-        """The state as JSON."""
-        model = self.model
-        manifest = None if model is None else model.manifest
-        return {
-            "mode": self.mode.value,
-            "path": None if self.path is None else str(self.path),
-            "served": HEURISTIC if self.why_not else "model",
-            "reason": self.why_not or None,
-            "model": manifest
-            and {
-                "kind": manifest.kind,
-                "sha256": manifest.sha256,
-                "featuresVersion": manifest.features_version,
-                "licence": manifest.licence,
-                "training": manifest.training,
-                "traces": [row.trace for row in manifest.evaluation],
-            },
-            "weights": {"value": self._weights.value, "live": self._weights.live},
-            "looks": {"number": self.num_looks, "ageSeconds": self.look_age_s()},
-            "prices": {
-                "of": "plain" if self.priced.worth is None else "lp",
-                "fault": self.priced.fault or None,
-                "workedOut": self.priced.num,
-                "seconds": round(self.priced.seconds, 3),
-                "ageSeconds": self.age_s(),
-            },
-            "mix": {
-                "pods": round(self.mix.arrivals.num_pods, 1),
-                "seen": self.mix.num_seen,
-                "drift": round(self.mix.drift(), 4),
-            },
         }
 
     def age_s(self) -> float | None:
@@ -255,11 +226,23 @@ class LearnedRank(Background):
         policy = serving(score, self._rules)
         self._policies[NAME] = policy
         serves = self.mode is ModelMode.SERVE and self.model is not None
-        self._policies[AUTO] = policy if serves else self._policies[HEURISTIC]
+        self._policies[AUTO] = self._preferred(policy) if serves else self._policies[HEURISTIC]
+
+    def prefer(self, name: str) -> None:
+        """Have `auto` be another of `trials.candidates`, from the next request on."""
+        self.auto = name
+        self._put(self.score)
+
+    def _preferred(self, learned: Policy) -> Policy:
+        """FGD goes by the mix that is expected, as it was tried; kept apart from the one that goes by another mix."""
+        served = self.score.served
+        if self.auto == FGD and served is not None and not self.score.fault:
+            return replace(fgd.expecting(served.outlook.mix), context=lambda _: (self.auto, id(served)))
+        return learned if self.auto in (NAME, FGD) else self._policies[self.auto]
 
     def _parts(self) -> dict[str, Any]:
         self._serial += 1
-        return {"weights": self._weights, "live": self._live, "serial": self._serial}
+        return {"weights": self.weights, "live": self._live, "serial": self._serial}
 
     def _load(self, signature: object) -> None:
         """Read the model that there is: a few kilobytes."""

@@ -57,6 +57,12 @@ class RankSettings(Section):
     prior_pods: float = Field(default=500.0, ge=0)
     """How many observed pods `decisions.typical_pods` count as at the start. If that is empty, a fifth of them accept
     only one GPU model or one with more memory, spread evenly over the GPU models present."""
+    evidence_s: float = Field(default=14400.0, gt=0)
+    """`auto`: shortest time between two trials of `kerf`, `fgd` and `tightest` on the mix of pods seen and on the nodes
+    there are, in seconds. The best one serves, if it allocates at least 0.1 percentage points more, and more than
+    chance."""
+    evidence_pods: int = Field(default=500, ge=0)
+    """`auto`: pods seen before the first trial."""
     shadow_frac: float = Field(default=0.05, gt=0, le=0.5)
     """Mode shadow: largest fraction of a CPU core used; decisions beyond that are left out and counted."""
 

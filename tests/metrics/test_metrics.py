@@ -54,10 +54,12 @@ def test_every_metric_is_on_its_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     documented = set(re.findall(r"`(kerf_\w+)`", page))
     elsewhere = {"kerf_pipelines"}  # where there are pipelines
-    with running(feed=FakeFeed(Clock()), telemetry__url="http://p", queue__enabled=True, model__mode="shadow") as kerf:
-        text = kerf.get("/metrics").content.decode()
-    families = [family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")]
-    served = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    served = set()
+    for mode in ("shadow", "serve"):
+        with running(feed=FakeFeed(Clock()), telemetry__url="http://p", queue__enabled=True, model__mode=mode) as kerf:
+            text = kerf.get("/metrics").content.decode()
+        families = [family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")]
+        served |= {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     assert documented - elsewhere == served  # what ends in _total is a counter, and every counter does
 
 

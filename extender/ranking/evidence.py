@@ -1,0 +1,109 @@
+"""`auto` decides by evidence: now and then the ranks are tried out on the mix that was seen, and the best one serves.
+
+It changes only by a margin that is more than chance, and not often: a rank that changes every hour helps nobody.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from extender.core.clusters import Cluster
+from extender.core.fragmentation.arrivals import drift
+from extender.kube.background import Background
+from extender.ranking.aside import AsideError
+from extender.ranking.demands import Kind, demand_of
+from extender.ranking.files import Model
+from extender.ranking.service import LearnedRank
+from extender.ranking.trials import Verdict, tried_aside, verdict
+from extender.settings.ranking import RankSettings
+
+logger = logging.getLogger(__name__)
+
+LEAST_POINTS: Final = 0.1
+"""Of the GPUs that another rank has to allocate more."""
+_FIRST_S: Final = 900.0
+"""After the start: by then most of the pods that there are have been seen."""
+_MAX_S: Final = 1800.0
+
+
+class Evidence(Background):
+    """Runs from `start` to `stop`, beside a rank that serves `auto`."""
+
+    def __init__(
+        self, rank: LearnedRank, wanted: RankSettings, snapshot: Callable[[], Cluster], clock: Callable[[], float]
+    ) -> None:
+        super().__init__("evidence", needed=False)
+        self._rank = rank
+        self._wanted = wanted
+        self._snapshot = snapshot
+        self._clock = clock
+        self._tried_on: tuple[object, object, Mapping[Kind, float]] | None = None
+        """Model, inventory and mix."""
+        self._at = clock() - wanted.evidence_s + min(wanted.evidence_s, _FIRST_S)
+        self.found: Mapping[str, Sequence[float]] = {}
+        """Percent of the GPUs by rank and order of arrival, when it was tried last."""
+        self.verdict: Verdict | None = None
+        self.fault = ""
+        self.num = 0
+        """How often the ranks were tried."""
+        self.num_changes = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._wanted.check_s)
+            try:
+                await self.round()
+            except Exception:
+                logger.exception("the ranks could not be tried out")
+
+    async def round(self) -> None:
+        """Try the ranks out, if that is due, and have the best one serve."""
+        rank, cluster = self._rank, self._snapshot()
+        model, counts = rank.model, rank.mix.arrivals.counts()
+        if not isinstance(model, Model) or rank.why_not or not self._due(cluster, model, counts):
+            return
+        self._at, self._tried_on = self._clock(), (model, cluster.row_of, counts)
+        try:
+            demand = await asyncio.to_thread(demand_of, cluster, counts)
+            load = model.manifest.foresight_load
+            self.found = await tried_aside(demand, model.potential, rank.priced.worth, load, _MAX_S)
+            self.fault = ""
+        except (AsideError, OSError) as error:
+            self.fault = str(error)
+            logger.warning("the ranks could not be tried out: %s", error)
+            return
+        self.num += 1
+        if not self.found or rank.model is not model:
+            return
+        self.verdict = verdict(self.found, rank.auto, LEAST_POINTS)
+        if self.verdict.name != rank.auto:
+            self.num_changes += 1
+            logger.warning("policy auto is %s now: %s", self.verdict.name, self.verdict.reason)
+            rank.prefer(self.verdict.name)
+
+    def _due(self, cluster: Cluster, model: Model, counts: Mapping[Kind, float]) -> bool:
+        wanted = self._wanted
+        if self._rank.mix.num_seen < wanted.evidence_pods or self._clock() < self._at + wanted.evidence_s:
+            return False
+        if self._tried_on is None or self.fault:
+            return True
+        before, nodes, mix = self._tried_on
+        return before is not model or nodes is not cluster.row_of or drift(mix, counts) > wanted.min_drift
+
+    def age_s(self) -> float | None:
+        """Since the ranks were tried last, None where they never were."""
+        return None if self.num == 0 else round(self._clock() - self._at, 3)
+
+    def describe(self) -> dict[str, Any]:
+        """The state as JSON."""
+        return {
+            "tried": self.num,
+            "ageSeconds": self.age_s(),
+            "percent": {name: round(float(np.mean(values)), 2) for name, values in self.found.items()},
+            "margin": self.verdict and round(self.verdict.margin, 2),
+            "reason": self.verdict and self.verdict.reason,
+            "fault": self.fault or None,
+        }

@@ -1,0 +1,99 @@
+"""`auto` is what was better on the pods that were seen, and says so."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extender.core.valuenet.features import FEATURES
+from extender.core.valuenet.potentials import linear
+from extender.ranking import files
+from tests.api.bodies import node, pod
+from tests.api.services import Kerf, running
+
+NODES = [node(f"n-{number}", 4) for number in range(8)]
+NAMES = [f"n-{number}" for number in range(8)]
+WEIGHTS = {"packs": {"node_idle": 1.0, "gpus_idle": 0.01}, "spreads": {"node_idle": -1.0, "gpu_square": -1.0}}
+
+
+def model(folder: Path, kind: str) -> Path:
+    weights = np.array([WEIGHTS[kind].get(name, 0.0) for name in FEATURES])
+    files.write(folder, linear(weights, 0.001), 1.0, {"mode": "by hand"}, ())
+    return folder
+
+
+def serving(path: Path, **flags: Any) -> Any:
+    given = {"model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0, "model__evidence_pods": 20}
+    return running(NODES, **{**given, "model__path": str(path), "model__prior_pods": 0.0, **flags})
+
+
+def see(kerf: Kerf, num_pods: int = 40) -> None:
+    """Ones and fours come by, and the model looks at them."""
+    kerf.run(kerf.service.rank.round())
+    for number in range(num_pods):
+        manifest = pod(f"p{number}", 1 if number % 4 else 4)
+        kerf.filter(manifest, NAMES)
+        kerf.service.placer.release(manifest["metadata"]["uid"])
+    kerf.clock.now += 1000
+    kerf.run(kerf.service.rank.round())
+
+
+def try_out(kerf: Kerf) -> dict[str, Any]:
+    assert kerf.service.evidence is not None
+    kerf.run(kerf.service.evidence.round())
+    told: dict[str, Any] = kerf.get("/model").json()
+    return told
+
+
+@pytest.mark.slow
+def test_a_rank_that_loses_gives_way_and_comes_back(tmp_path: Path) -> None:
+    with serving(model(tmp_path / "model", "spreads")) as kerf:
+        see(kerf)
+        assert kerf.get("/version").json()["policy"] == "kerf"
+        told = try_out(kerf)
+        assert told["auto"] in ("fgd", "tightest")
+        assert told["evidence"]["tried"] == 1 and told["evidence"]["margin"] > 1
+        assert "points better than kerf" in told["evidence"]["reason"]
+        percent = told["evidence"]["percent"]
+        assert percent[told["auto"]] > percent["kerf"] + 1
+        assert kerf.get("/version").json()["policy"] == told["auto"]
+        assert kerf.metric("kerf_auto_policy", policy=told["auto"]) == 1
+        assert kerf.metric("kerf_auto_policy", policy="kerf") == 0
+        assert kerf.metric("kerf_evidence_changes_total") == 1
+        assert kerf.filter(pod("next", 1), NAMES)["NodeNames"]  # it serves
+        # A better model is a reason to try again, after a while.
+        model(tmp_path / "model", "packs")
+        for _ in range(2):
+            kerf.run(kerf.service.rank.round())
+        assert try_out(kerf)["evidence"]["tried"] == 1  # not so soon
+        kerf.clock.now += 20_000
+        kerf.run(kerf.service.rank.round())
+        again = try_out(kerf)
+        assert again["evidence"]["tried"] == 2
+        assert again["evidence"]["percent"]["kerf"] > percent["kerf"] + 5
+        assert "best of those tried" in again["evidence"]["reason"]  # as good is no reason to change
+
+
+def test_nothing_is_tried_before_enough_was_seen_or_without_a_change(tmp_path: Path) -> None:
+    with serving(model(tmp_path / "model", "packs")) as kerf:
+        see(kerf, num_pods=10)
+        assert try_out(kerf)["evidence"] == {
+            "tried": 0, "ageSeconds": None, "percent": {}, "margin": None, "reason": None, "fault": None,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", [{"decisions__policy": "kerf"}, {"model__mode": "shadow"}, {"model__mode": "off"}])
+def test_who_has_chosen_a_policy_is_not_overruled(tmp_path: Path, flags: dict[str, Any]) -> None:
+    with serving(model(tmp_path / "model", "packs"), **flags) as kerf:
+        assert kerf.service.evidence is None
+        assert kerf.get("/model").json()["evidence"] is None
+
+
+def test_a_trial_that_fails_is_told_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.ranking.evidence._MAX_S", 0.01)
+    with serving(model(tmp_path / "model", "spreads")) as kerf:
+        see(kerf)
+        told = try_out(kerf)
+        assert (told["auto"], told["evidence"]["tried"]) == ("kerf", 0)
+        assert "did not finish within" in told["evidence"]["fault"]

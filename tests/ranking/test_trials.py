@@ -1,0 +1,86 @@
+"""Which rank does best on the pods that are expected: what is tried, and when another one is to serve."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
+from extender.core.policies import binpack, spread
+from extender.core.policies.policy import Options
+from extender.core.valuenet.features import FEATURES
+from extender.core.valuenet.potentials import linear
+from extender.ranking import trials
+from extender.ranking.aside import AsideError
+from extender.ranking.demands import Demand
+
+POLICIES = {"binpack": binpack.policy(Options()), "spread": spread.policy(Options())}
+
+
+def demand(num_nodes: int = 12) -> Demand:
+    """Nodes of four GPUs; most pods ask for one, and some for all four: who spreads has no room for those."""
+    cpu, memory = np.full(num_nodes, 64_000), np.full(num_nodes, 256_000)
+    free = np.full((num_nodes, 4), 1000, np.int32)
+    nodes = Nodes(cpu, memory, np.full(num_nodes, 4), np.zeros(num_nodes, np.int64), cpu.copy(), memory.copy(), free)
+    columns = ([1000, 4000, 2000], [1000, 4000, 1000], [1, 4, 0], [1000, 1000, 0], [ANY_MODEL] * 3)
+    return Demand(nodes, Asks(*(np.array(column) for column in columns)), np.array([4000, 1000, 500]), 1)
+
+
+def test_who_packs_does_better_than_who_spreads_on_the_same_pods() -> None:
+    found = trials.tried(demand(), POLICIES)
+    assert [len(values) for values in found.values()] == [trials.ORDERS] * 2
+    assert np.mean(found["binpack"]) > np.mean(found["spread"]) + 2
+    assert all(0 < value <= 100 for values in found.values() for value in values)
+    assert trials.tried(demand(), POLICIES) == found
+    assert trials.tried(demand(), POLICIES, seed=1) != found
+
+
+def test_the_rules_place_by_hand() -> None:
+    # Two nodes: 1, 1, 4 and 1 GPUs. Packed the four have a node of their own, spread they have none.
+    arrivals = np.array([0, 0, 1, 0])
+    for name, allocated in (("binpack", [1, 2, 6, 7]), ("spread", [1, 2, 2, 3])):
+        asked = demand(2)
+        filled = trials.filled(asked.nodes.copy(), asked.asks, arrivals, POLICIES[name])
+        assert (filled // 1000).tolist() == allocated
+
+
+def test_many_nodes_are_sampled_and_no_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.ranking.trials.MAX_NODES", 4)
+    assert len(trials.tried(demand(40), POLICIES)["spread"]) == trials.ORDERS
+    asked = demand()
+    nothing = Demand(asked.nodes, asked.asks, np.array([0, 0, 9]), 1)
+    assert trials.tried(nothing, POLICIES) == {}
+
+
+@pytest.mark.slow
+def test_the_process_tries_as_the_function_does() -> None:
+    weights = dict.fromkeys(FEATURES, 0.0) | {"node_idle": 1.0, "fragment": -1.0}
+    potential, asked = linear(np.array(list(weights.values())), 0.01), demand(4)
+    found = asyncio.run(trials.tried_aside(asked, potential, None, 1.0, 120.0))
+    assert found == trials.tried(asked, trials.candidates(asked, potential, None, 1.0))
+    assert tuple(found) == trials.CANDIDATES
+    with pytest.raises(AsideError, match="did not finish within"):
+        asyncio.run(trials.tried_aside(asked, potential, None, 1.0, 0.01))
+
+
+EVEN = [90.0, 91.0, 89.0, 90.5, 90.0, 91.0, 89.5, 90.0]
+
+
+@pytest.mark.parametrize(
+    ("others", "serving", "name", "reason"),
+    [
+        pytest.param([value + 1 for value in EVEN], "kerf", "fgd", "1.00 ± 0.00 points better than kerf", id="better"),
+        pytest.param([value - 1 for value in EVEN], "kerf", "kerf", "best of those tried", id="worse"),
+        pytest.param([value + 0.05 for value in EVEN], "kerf", "kerf", "no more than 0.10 points better", id="hardly"),
+        pytest.param([94.0, 87.0] * 4, "kerf", "kerf", "points better", id="by chance"),
+        pytest.param([value - 1 for value in EVEN], "fgd", "kerf", "1.00 ± 0.00 points better than fgd", id="back"),
+        pytest.param(EVEN, "fgd", "fgd", "best of those tried", id="as good"),
+    ],
+)
+def test_another_serves_when_it_is_better_by_more_than_chance(
+    others: list[float], serving: str, name: str, reason: str
+) -> None:
+    found = trials.verdict({"kerf": EVEN, "fgd": others}, serving, 0.1)
+    assert found.name == name
+    assert reason in found.reason
+    assert (found.margin > 0) == (name != serving)
