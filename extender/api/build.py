@@ -192,7 +192,7 @@ def _beside(settings: Settings, base: Foundation, rank: LearnedRank) -> tuple[Sh
 def _cpu_pods(settings: Settings, placer: Placer) -> CpuPods:
     wanted = settings.decisions
     policy = partial(placer.policy_of, NO_REQUEST)
-    return CpuPods(policy, placer.snapshot, near_best_nodes=wanted.near_best_nodes, ranked=wanted.rank_cpu_pods)
+    return CpuPods(policy, placer.snapshot, near_best_nodes=wanted.near_best_nodes, enabled=wanted.rank_cpu_pods)
 
 
 def _placer(

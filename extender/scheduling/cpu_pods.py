@@ -35,13 +35,13 @@ class CpuPods:
         snapshot: Callable[[], Cluster],
         *,
         near_best_nodes: int,
-        ranked: bool = True,
+        enabled: bool = True,
     ) -> None:
-        """`policy` is the deployment's; without `ranked` nothing is narrowed down."""
+        """`policy` is the deployment's; unless `enabled` nothing is narrowed down."""
         self._policy = policy
         self._snapshot = snapshot
         self._near_best_nodes = near_best_nodes
-        self._ranked = ranked
+        self._enabled = enabled
         self._memo = Memo()
 
     def near_best(self, spec: objects.PodSpec, candidates: Candidates) -> list[str] | None:
@@ -72,7 +72,7 @@ class CpuPods:
         return scores
 
     def _ranks(self, policy: Policy) -> bool:
-        return self._ranked and policy.without_gpus
+        return self._enabled and policy.without_gpus
 
     def _evaluation(self, cluster: Cluster, spec: objects.PodSpec, policy: Policy) -> Evaluation:
         """Of all N rows; where there is no room, as far as Kerf knows, it does not fit."""
