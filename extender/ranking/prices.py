@@ -26,8 +26,6 @@ _GAIN: Final = 1e-7
 """A pattern is worth adding when it sells for more than the GPU costs by so much, in GPUs."""
 CPU_ONLY_WORTH: Final = 1e-4
 """GPUs that a core of a pod without GPUs counts as: next to nothing, but more than leaving it out."""
-
-
 _MISSING_COST: Final = 1e3
 """GPUs that a pod costs which must be placed and is not."""
 

@@ -76,9 +76,9 @@ class Rules:
 
     def _asked(self, request: GpuRequest) -> GpuRequest:
         """As the policy tells requests apart."""
-        pod = PodRequest(request, cpu_milli=request.cpu_milli, memory_mib=request.memory_mib)
         plain = replace(request, cpu_milli=0, memory_mib=0)
-        return self._policy.asked(replace(pod, gpus=plain)) or plain
+        pod = PodRequest(plain, cpu_milli=request.cpu_milli, memory_mib=request.memory_mib)
+        return self._policy.asked(pod) or plain
 
     def _book(self, node: int, request: GpuRequest, gpus: tuple[int, ...], sign: int) -> None:
         cpu, memory = request.cpu_milli, request.memory_mib

@@ -86,7 +86,7 @@ class LearnedRank(Background):
         self.look: Look | None = None
         """At the cluster, for the score in use; None where that of the model is still to be made."""
         self.num_looks = 0
-        self.auto = NAME
+        self._preferred = NAME
         """What `auto` stands for where the model serves all pods."""
         self._spoiling: tuple[Floats, Mask] | None = None
         """Prices, and by them the (1000,) amounts of milli that `takes_more` of a GPU's worth."""
@@ -99,6 +99,11 @@ class LearnedRank(Background):
     def why_not(self) -> str:
         """Why no model ranks, "" where one does."""
         return self.refusal or self.score.fault
+
+    @property
+    def auto(self) -> str:
+        """The policy that `auto` stands for now."""
+        return self._policies[AUTO].name
 
     def takes_more(self, request: GpuRequest) -> bool:
         """Whether a pod takes more of a GPU's worth than its part of it, by the prices that the model goes by now."""
@@ -226,19 +231,19 @@ class LearnedRank(Background):
         policy = serving(score, self._rules)
         self._policies[NAME] = policy
         serves = self.mode is ModelMode.SERVE and self.model is not None
-        self._policies[AUTO] = self._preferred(policy) if serves else self._policies[HEURISTIC]
+        self._policies[AUTO] = self._chosen(policy) if serves else self._policies[HEURISTIC]
 
     def prefer(self, name: str) -> None:
         """Have `auto` be another of `trials.candidates`, from the next request on."""
-        self.auto = name
+        self._preferred = name
         self._put(self.score)
 
-    def _preferred(self, learned: Policy) -> Policy:
+    def _chosen(self, learned: Policy) -> Policy:
         """FGD goes by the mix that is expected, as it was tried; kept apart from the one that goes by another mix."""
         served = self.score.served
-        if self.auto == FGD and served is not None and not self.score.fault:
-            return replace(fgd.expecting(served.outlook.mix), context=lambda _: (self.auto, id(served)))
-        return learned if self.auto in (NAME, FGD) else self._policies[self.auto]
+        if self._preferred == FGD and served is not None and not self.score.fault:
+            return replace(fgd.expecting(served.outlook.mix), context=lambda _: (FGD, id(served)))
+        return learned if self._preferred in (NAME, FGD) else self._policies[self._preferred]
 
     def _parts(self) -> dict[str, Any]:
         self._serial += 1

@@ -86,7 +86,7 @@ class CpuPods:
 def _any_without_gpus(cluster: Cluster, candidates: Candidates) -> bool:
     """Whether a node without GPUs is among the candidates."""
     rows: Rows = np.flatnonzero((cluster.unit == GpuUnit.NONE) & (cluster.cpu_milli > 0))
-    names = [cluster.node_names[row] for row in rows.tolist()]
-    if any(name in candidates for name in names[:_FEW]):
+    names = cluster.node_names
+    if any(names[row] in candidates for row in rows[:_FEW].tolist()):
         return True
-    return len(names) > _FEW and not set(names).isdisjoint(candidates.decode())
+    return len(rows) > _FEW and not {names[row] for row in rows.tolist()}.isdisjoint(candidates.decode())

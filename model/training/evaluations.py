@@ -88,14 +88,15 @@ def evaluate(
     ceilings: dict[str, list[float | None]] = {str(load): [] for load in LOADS}
     for seed in seeds:
         offer = source(seed)
-        offered, num_placed = offer.arrivals(), len(offer.pods.names) * 2
+        offered = offer.arrivals()
+        num_placed = len(offered.pods)
         for policy, placing in placings.items():
             tell(f"{name}, {policy}, seed {seed}")
             done = placing(offer, offered, seed)
             for load, percent in zip(LOADS, learned.allocations(offered, done.placed), strict=True):
                 found[policy][str(load)].append(percent)
             found[policy]["refused"].append(num_refused(offered, done))
-            num_placed = min(num_placed, *np.flatnonzero(done.placed < 0)[:1].tolist(), len(done.placed))
+            num_placed = min([num_placed, *np.flatnonzero(done.placed < 0)[:1].tolist()])
         for load in LOADS:
             ceilings[str(load)].append(ceiling(offered, load, num_placed))
     return Found(found, ceilings)

@@ -57,15 +57,15 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     gpus: int
     weight: Number = 1.0
-    """GPU that they ask for together, by the sum of all weights; of pods without GPUs it means nothing."""
+    """GPU that they ask for together, by the sum of all weights; of families without GPUs, CPU."""
     milli: Number = WHOLE_MILLI
     """Of a GPU; less than 1000 is a share, drawn for each class."""
     classes: Number = 8
     """How many different pods there are."""
     cores: Number = (4, 16)
-    """By whole GPU, or by pod without GPUs, drawn for each class; `cpu_load` scales it."""
+    """By whole GPU, where `cpu_load` scales it, or by pod without GPUs; drawn for each class."""
     memory_gib: Number = (8, 64)
-    """Likewise; `memory_load` scales it."""
+    """Likewise; `memory_load` scales all of it."""
     choosy: Number = 0.0
     """Part of the classes that accept some models only."""
     hours: Number = (0.2, 20)

@@ -1,7 +1,7 @@
 """Where what is offered comes from: a trace in its orders of arrival, or mixes that are drawn anew for each seed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -49,9 +49,8 @@ def named(directory: Path | None, mixes: Path = DEMO, shape: str = WHOLE) -> Cal
 def traced(directory: Path, trace: str, shape: str = WHOLE) -> Source:
     """The pods of a trace on its own nodes in a shape; seeds are orders of arrival. Raises TraceError, ValueError."""
     nodes, pods = shaped(read_nodes(directory), shape), read_pods(directory, trace)
-    made = shape != WHOLE
-    first = Offer(nodes, pods, pods_path(directory, trace), lambda: workload(directory, trace, 0, nodes, pods))
-    return lambda seed: replace(first, arrivals=lambda: workload(directory, trace, seed, nodes, pods, made=made))
+    path, made = pods_path(directory, trace), shape != WHOLE
+    return lambda seed: Offer(nodes, pods, path, lambda: workload(directory, trace, seed, nodes, pods, made=made))
 
 
 def mixed(mix: Mix, path: Path) -> Source:
