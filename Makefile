@@ -48,7 +48,7 @@ test: $(STAMP) ## run all tests, the ones against a real control plane included
 	@exec $(PYTEST) -m "not nightly" $(ARGS)
 
 UNIT := $(addprefix tests/,agent api core explain kube ledger metrics model pipelines planning plugins queueing ranking \
-	scheduling settings telemetry)
+	scheduling settings telemetry test_children.py)
 
 test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)
 	@exec $(PYTEST) --numprocesses auto --hypothesis-profile quick -m "not controlplane and not e2e and not slow" $(UNIT) $(ARGS)

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from extender.agent.choice import gpu_of
+from extender.children import Child
 
 logger = logging.getLogger(__name__)
 
@@ -96,22 +97,18 @@ class Inventory:
         ]
 
     async def _by_library(self) -> list[Gpu]:
-        process = await asyncio.create_subprocess_exec(
-            *self._library, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
+        child = await Child.start(*self._library, complaints=True)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                printed, complaint = await process.communicate()
-            found = _found_decoder.decode(printed) if process.returncode == 0 else []
+                code, printed, complaint = await child.finished()
+            found = _found_decoder.decode(printed) if code == 0 else []
         except (TimeoutError, msgspec.DecodeError) as error:
             logger.warning("NVIDIA's library says nothing of use: %s", str(error) or "timed out")
             return []
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            logger.debug("no NVIDIA library: %s", complaint.decode(errors="replace")[-200:])
+            await child.end()
+        if code:
+            logger.debug("no NVIDIA library: %s", complaint[-200:])
         return [
             Gpu(gpu.index, gpu.uuid, gpu.model, gpu.memory_mib, True, self._numa(gpu.bus), gpu.link) for gpu in found
         ]

@@ -5,7 +5,6 @@ hands bytes on and decodes nothing of it.
 """
 
 import asyncio
-import contextlib
 import pickle
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from extender.children import Child
 from extender.core.policies.policy import Policy
 from extender.explain.what_if_process import FAULT, LENGTH_BYTES, Facts, Needs, WhatIfError
 from extender.kube.client import ClusterError, Query, Transport
@@ -23,7 +23,6 @@ from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 
 _MAX_WAITING: Final = 4
-_END_S: Final = 2.0
 
 _needs_decoder: Final = msgspec.json.Decoder(Needs)
 
@@ -63,20 +62,15 @@ class WhatIfAnswers:
             self._num_waiting -= 1
 
     async def _answer(self, body: bytes) -> bytes:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "extender.explain.what_if_process"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        child = await Child.start(sys.executable, "-m", "extender.explain.what_if_process")
         try:
-            needs = _needs_decoder.decode(await _exchange(process, body))
+            needs = _needs_decoder.decode(await _exchange(child, body))
             facts = await self._facts(needs)
-            return await _exchange(process, pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
+            return await _exchange(child, pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
         except (OSError, EOFError) as error:
             raise BusyError("the what-if request used too much memory, or its process was ended") from error
         finally:
-            await _end(process)
+            await child.end()
 
     async def _facts(self, needs: Needs) -> Facts:
         nodes = await self._list(NODES_PATH, {})
@@ -100,22 +94,11 @@ class WhatIfAnswers:
         return b'{"items":[%b]}' % b",".join(map(bytes, found.items))
 
 
-async def _exchange(process: asyncio.subprocess.Process, content: bytes) -> bytes:
+async def _exchange(child: Child, content: bytes) -> bytes:
     """Send something to the process, and take what it answers. Raises WhatIfError, OSError, EOFError."""
-    if process.stdin is None or process.stdout is None:
-        raise EOFError("no pipes")
-    process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
-    await process.stdin.drain()
-    reply = await process.stdout.readexactly(int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big"))
+    child.writer.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
+    await child.writer.drain()
+    reply = await child.reader.readexactly(int.from_bytes(await child.reader.readexactly(LENGTH_BYTES), "big"))
     if reply.startswith(FAULT):
         raise WhatIfError(reply[1:].decode(errors="replace"))
     return reply[1:]
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    if process.stdin is not None:
-        process.stdin.close()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.communicate(), _END_S)  # its pipes are closed once they are read to the end

@@ -155,8 +155,10 @@ class QueueController(QueueRules):
         entry, claim = self.backlog.entries.get(uid), self._ledger.claim(uid)
         if entry is None or claim is None or not entry.node or claim.node == entry.node:
             return {}
-        refused = self._why_refused(PodIdentity.of(entry.pod))
-        why = refused or ("kube-scheduler did not take it" if entry.node in self.nodes else "the node is gone")
+        if entry.node in self.nodes:
+            why = self._why_refused(PodIdentity.of(entry.pod)) or "kube-scheduler did not take it"
+        else:
+            why = "the node is gone"  # kube-scheduler may have offered it for a moment longer
         number = entry.num_lost + (not entry.lost)
         return {NOMINATION_LOST: f"{number}. {entry.lost or f'{entry.node}: {why}'}"}
 

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors import numpy as tensors
 
+from extender.children import Child
+
 Arrays = Mapping[str, npt.NDArray[Any]]
 """By name."""
 CPU_S: Final = "cpu_s"
@@ -28,24 +30,17 @@ class AsideError(RuntimeError):
 
 async def worked_out(module: str, asked: Arrays, max_s: float) -> Arrays:
     """What a module answers whose `main` calls `answer`. Raises AsideError."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, str(os.getpid())),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
     told = tensors.save({name: np.ascontiguousarray(column) for name, column in asked.items()})
+    child = await Child.start(sys.executable, "-m", module, str(os.getpid()), complaints=True)
     try:
         async with asyncio.timeout(max_s):
-            found, complaint = await process.communicate(told)
+            code, found, complaint = await child.finished(told)
     except TimeoutError:
         raise AsideError(f"it did not finish within {max_s:g} s") from None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()  # its pipes are closed once they have been read to the end
-    if process.returncode != 0:
-        raise AsideError(complaint.decode(errors="replace").strip()[-_MAX_WORDS:] or "the process ended")
+        await child.end()
+    if code != 0:
+        raise AsideError(complaint.strip()[-_MAX_WORDS:] or "the process ended")
     try:
         answer: Arrays = tensors.load(found)
     except SafetensorError as error:

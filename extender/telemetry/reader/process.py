@@ -1,14 +1,13 @@
 """The service's side of the reading process: started when first needed, ended when it hangs, started again."""
 
 import asyncio
-import contextlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
+from extender.children import Child
 from extender.core.observations import Gauge
 from extender.telemetry import frames
 from extender.telemetry.errors import ReaderError, SourceError
@@ -16,9 +15,6 @@ from extender.telemetry.frames import Done, Failed, GaugeValues, HostAges, NewDe
 from extender.telemetry.readings import Float32s, Inventory, Reading
 from extender.telemetry.series import Host
 from extender.telemetry.sources.source import Command, PodUsage
-
-_STREAM_BYTES: Final = 2**16
-_END_S: Final = 2.0
 
 
 class ReaderProcess:
@@ -28,7 +24,7 @@ class ReaderProcess:
         self.max_s = max_s
         """How long a refresh may take."""
         self._clock = clock
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: Child | None = None
         self._inventory = Inventory()
 
     async def read(self, command: Command) -> Reading:
@@ -36,9 +32,10 @@ class ReaderProcess:
         read_at = self._clock()
         try:
             async with asyncio.timeout(self.max_s):
-                process = await self._running()
-                await self._tell(process, command)
-                return await self._take(process, read_at)
+                child = await self._running()
+                child.writer.write(msgspec.json.encode(command) + b"\n")
+                await child.writer.drain()
+                return await self._take(child.reader, read_at)
         except TimeoutError:
             await self.close()
             raise ReaderError(f"the refresh did not finish within {self.max_s:g} s") from None
@@ -51,44 +48,23 @@ class ReaderProcess:
 
     async def close(self) -> None:
         """End the process."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _END_S)
-        # The pipes' transports are closed when the loop hears of their end.
-        if process.stdin is not None:
-            process.stdin.close()
+        child, self._child = self._child, None
+        if child is not None:
+            await child.end()
 
     @property
     def pid(self) -> int | None:
         """The process' id while there is one."""
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.process.pid
 
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
+    async def _running(self) -> Child:
+        if self._child is None or not self._child.running:
+            await self.close()
             self._inventory = Inventory()
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "extender.telemetry.reader.reader"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=_STREAM_BYTES,
-            )
-        return self._process
+            self._child = await Child.start(sys.executable, "-m", "extender.telemetry.reader.reader")
+        return self._child
 
-    async def _tell(self, process: asyncio.subprocess.Process, command: Command) -> None:
-        if process.stdin is None:
-            raise EOFError("it has no input")
-        process.stdin.write(msgspec.json.encode(command) + b"\n")
-        await process.stdin.drain()
-
-    async def _take(self, process: asyncio.subprocess.Process, read_at: float) -> Reading:
-        stream = process.stdout
-        if stream is None:
-            raise EOFError("it has no output")
+    async def _take(self, stream: asyncio.StreamReader, read_at: float) -> Reading:
         values: dict[Gauge, Float32s] = {}
         age_s: Float32s = frames.EMPTY
         pods: PodUsage = {}

@@ -1,0 +1,79 @@
+"""Processes beside the loop, as the service starts them: under uvloop, while NumPy's threads are at work."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from extender.children import Child
+
+UNDER_LOAD = """
+import asyncio
+import numpy
+import uvloop
+from extender.children import Child
+
+left, right = numpy.random.rand(6, 10, 150), numpy.random.rand(150, 1001)
+
+async def main():
+    for _ in range(20):
+        work = asyncio.get_running_loop().run_in_executor(None, lambda: [left @ right for _ in range(10)])
+        child = await Child.start("cat")
+        assert await child.finished(b"told") == (0, b"told", "")
+        await child.end()
+        await work
+
+uvloop.run(main())
+"""
+
+
+def num_open() -> int:
+    """How many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_process_is_started_while_numpy_multiplies() -> None:
+    """A fork would wait for OpenBLAS's threads for ever, in most runs at the first process."""
+    done = subprocess.run([sys.executable, "-c", UNDER_LOAD], timeout=60, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_process_that_fails_tells_why() -> None:
+    async def main() -> tuple[int, bytes, str]:
+        child = await Child.start("sh", "-c", "echo half; echo 'no such thing' >&2; exit 3", complaints=True)
+        try:
+            return await child.finished(b"x" * 10_000_000)  # more than anybody reads
+        finally:
+            await child.end()
+
+    assert asyncio.run(main()) == (3, b"half\n", "no such thing\n")
+
+
+def test_no_such_command_leaves_nothing_open() -> None:
+    async def main() -> None:
+        await Child.start("/nowhere", complaints=True)
+
+    before = num_open()
+    with pytest.raises(FileNotFoundError, match="/nowhere"):
+        asyncio.run(main())
+    assert num_open() == before
+
+
+def test_ended_while_it_runs() -> None:
+    async def main() -> Child:
+        child = await Child.start("sleep", "60")
+        assert child.running
+        began = time.monotonic()
+        await child.end()
+        assert time.monotonic() - began < 30
+        await child.end()  # a second time is nothing new
+        return child
+
+    before = num_open()
+    child = asyncio.run(main())
+    assert (child.running, child.process.returncode) == (False, -signal.SIGKILL)
+    assert num_open() == before
