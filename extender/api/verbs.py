@@ -93,7 +93,7 @@ class Verbs:
             self.readiness.check_leading()
         if request.gpus is None:
             names = asked.candidates()
-            scores = self.cpu_pods.scores(asked.pod.spec, names)
+            scores = self.cpu_pods.scores(asked.pod, names)
             return wire.encode([wire.HostPriority(name, score) for name, score in zip(names, scores, strict=True)])
         policy = self.readiness.policy(request)
         placement = self.placer.place(pod, policy.asked(request) or request.gpus, policy, _named(asked))
@@ -140,7 +140,7 @@ class Verbs:
         names = asked.candidates()
         if self.mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec) and not self.readiness.fault():
             candidates = asked.names or wire.NodeNames(wire.encode(names))
-            names = self.cpu_pods.near_best(asked.pod.spec, candidates) or names
+            names = self.cpu_pods.near_best(asked.pod, candidates) or names
         return _among(asked, names)
 
     def _filter(self, asked: wire.Asked) -> wire.FilterResult:

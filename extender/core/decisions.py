@@ -1,8 +1,8 @@
 """From request to verdict: fit, score, rank, choose GPUs."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -129,17 +129,24 @@ def _reason(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, ch
     return reason
 
 
+@dataclass(frozen=True, slots=True)
 class Memo:
     """Evaluations remembered per class of request: only rows that changed since are computed again.
 
     Holds for a sequence of snapshots of one cluster. Fit and scores see only a row's own state, and what the policy
-    says it depends on besides, so a remembered value is the value that `evaluate` gives.
+    says it depends on besides, so a remembered value is the value that `evaluate` gives. When it is full, whoever has
+    brought most classes (a namespace, say) gives up the one that was asked for longest ago.
     """
 
-    def __init__(self, max_classes: int = 64) -> None:
-        self._max_classes = max_classes
-        self._entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Hashable, Known]] = OrderedDict()
-        self._counting: dict[ObservedRules, Counting] = {}
+    max_classes: int = 64
+    asker: str = ""
+    """Who brings what is not known yet."""
+    _entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Hashable, Known, str]] = field(default_factory=OrderedDict)
+    _counting: dict[ObservedRules, Counting] = field(default_factory=dict)
+
+    def of(self, asker: str) -> "Memo":
+        """The same memory, as somebody else asks it."""
+        return replace(self, asker=asker)
 
     def seen(self, cluster: Cluster, policy: Policy) -> Cluster:
         """The cluster as the policy counts it."""
@@ -154,7 +161,7 @@ class Memo:
         """Fit and score of a request on all N rows. The arrays are the memo's own: take, don't keep."""
         key = (request, policy.name)
         context = policy.context(cluster) if policy.context else None
-        version, context_then, known = self._entries.pop(key, (-1, None, None))
+        version, context_then, known, brought_by = self._entries.pop(key, (-1, None, None, self.asker))
         seen = self.seen(cluster, policy)
         if known is None or known.room.shape != cluster.gpu_model.shape or context != context_then:
             rows = np.arange(cluster.num_nodes)
@@ -171,9 +178,10 @@ class Memo:
             # The score has found out that it must be another one: what was computed before is of no use.
             context, rows = context_now, np.arange(cluster.num_nodes)
             known.evaluation.put(rows, evaluate(cluster, request, policy, rows))
-        self._entries[key] = (cluster.version, context, known)
-        if len(self._entries) > self._max_classes:
-            self._entries.popitem(last=False)
+        self._entries[key] = (cluster.version, context, known, brought_by)
+        if len(self._entries) > self.max_classes:
+            (most, _), *_ = Counter(asker for *_, asker in self._entries.values()).most_common(1)
+            del self._entries[next(key for key, (*_, asker) in self._entries.items() if asker == most)]
         return known
 
 

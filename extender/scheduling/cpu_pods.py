@@ -44,14 +44,14 @@ class CpuPods:
         self._enabled = enabled
         self._memo = Memo()
 
-    def near_best(self, spec: objects.PodSpec, candidates: Candidates) -> list[str] | None:
+    def near_best(self, pod: objects.Pod, candidates: Candidates) -> list[str] | None:
         """Names of the candidates that lose least, best first; None where all of them may stay. Raises WireError."""
         cluster, policy = self._snapshot(), self._policy()
         if not self._ranks(policy) or len(candidates) <= self._near_best_nodes:
             return None
         if _any_without_gpus(cluster, candidates):
             return None
-        names, evaluation = cluster.node_names, self._evaluation(cluster, spec, policy)
+        names, evaluation = cluster.node_names, self._evaluation(cluster, pod, policy)
         first = islice(ranked(cluster, np.arange(cluster.num_nodes), evaluation), _FEW)
         found = [names[row] for row in first if names[row] in candidates][: self._near_best_nodes]
         if len(found) < self._near_best_nodes:  # the candidates are a sample
@@ -60,7 +60,7 @@ class CpuPods:
             found = [names[row] for row in best]
         return found or None
 
-    def scores(self, spec: objects.PodSpec, names: Sequence[str]) -> list[int]:
+    def scores(self, pod: objects.Pod, names: Sequence[str]) -> list[int]:
         """Scores of the candidates, 0 to 10: nodes with GPUs last, and where there are no others, by what they lose."""
         cluster, policy = self._snapshot(), self._policy()
         rows = [cluster.row_of.get(name, -1) for name in names]
@@ -68,17 +68,17 @@ class CpuPods:
         found = [0 if row >= 0 and with_gpus[row] else MAX_LEVEL for row in rows]
         if any(found) or not rows or not self._ranks(policy):
             return found
-        scores: list[int] = levels(self._evaluation(cluster, spec, policy).take(np.array(rows, np.intp))).tolist()
+        scores: list[int] = levels(self._evaluation(cluster, pod, policy).take(np.array(rows, np.intp))).tolist()
         return scores
 
     def _ranks(self, policy: Policy) -> bool:
         return self._enabled and policy.without_gpus
 
-    def _evaluation(self, cluster: Cluster, spec: objects.PodSpec, policy: Policy) -> Evaluation:
+    def _evaluation(self, cluster: Cluster, pod: objects.Pod, policy: Policy) -> Evaluation:
         """Of all N rows; where there is no room, as far as Kerf knows, it does not fit."""
-        cpu_milli, memory_mib = read_compute(spec)
+        cpu_milli, memory_mib = read_compute(pod.spec)
         asked = policy.asked(PodRequest(_NO_GPUS, cpu_milli=cpu_milli, memory_mib=memory_mib))
-        known = self._memo.evaluate(cluster, asked or _NO_GPUS, policy).evaluation
+        known = self._memo.of(pod.metadata.namespace).evaluate(cluster, asked or _NO_GPUS, policy).evaluation
         has_room = enough_compute(cluster, cpu_milli, memory_mib, np.arange(cluster.num_nodes))
         return Evaluation(known.reason, known.available, np.where(has_room, known.score, -np.inf))
 

@@ -140,7 +140,8 @@ class Placer:
         fewest = max(_FEW_NAMES, int(num_known * _SMALLEST_SAMPLE_FRAC))
         if len(candidates) < fewest or candidates.num_bytes > _MAX_NAME_BYTES * num_known:
             return None
-        decision = decide_from_top(cluster, request, policy, candidates.__contains__, self._memo, _MAX_TRIES)
+        memo = self._memo.of(pod.namespace)
+        decision = decide_from_top(cluster, request, policy, candidates.__contains__, memo, _MAX_TRIES)
         if decision is None:
             return None
         return Placement(pod, cluster, decision, (), self._wall_clock(), candidates)
@@ -152,7 +153,7 @@ class Placer:
         self.release(pod.uid)
         cluster = self.snapshot()
         rows, unknown = self._look_up(cluster, candidates)
-        decision = decide(cluster, request, policy, rows, self._memo)
+        decision = decide(cluster, request, policy, rows, self._memo.of(pod.namespace))
         return Placement(pod, cluster, decision, unknown, self._wall_clock())
 
     def place_on(self, pod: PodIdentity, request: GpuRequest, policy: Policy, node: str) -> Placement:
@@ -161,7 +162,7 @@ class Placer:
         cluster = self.snapshot()
         row = cluster.row_of.get(node)
         if row is None:
-            decision = decide(cluster, request, policy, np.empty(0, np.intp), self._memo)
+            decision = decide(cluster, request, policy, np.empty(0, np.intp), self._memo.of(pod.namespace))
             return Placement(pod, cluster, decision, (node,), self._wall_clock())
         return Placement(pod, cluster, decide_on(cluster, request, policy, row, self._memo), (), self._wall_clock())
 
@@ -169,7 +170,8 @@ class Placer:
         """What a decision among all nodes would be now; nothing is reserved, given back or kept."""
         cluster = self.snapshot()
         rows = np.fromiter(cluster.row_of.values(), np.intp, len(cluster.row_of))
-        return Placement(pod, cluster, decide(cluster, request, policy, rows, self._memo), (), self._wall_clock())
+        decision = decide(cluster, request, policy, rows, self._memo.of(pod.namespace))
+        return Placement(pod, cluster, decision, (), self._wall_clock())
 
     def expect(self, candidates: Candidates, cluster: Cluster, rows: Rows) -> None:
         """Candidates that the next call will probably name, with their rows: prioritize names what filter answered."""

@@ -246,3 +246,23 @@ def test_what_is_taken_from_a_memo_is_a_copy() -> None:
     arrays.set_held(0, Held(wholly(arrays.offer(0), [0]), 0))
     memo.evaluate(arrays.snapshot(), ONE, BEST_FIT)
     assert decision.evaluation.fits.tolist() == [True, True]
+
+
+def test_who_brings_many_classes_has_his_own_forgotten() -> None:
+    """Whoever has them forgotten has all nodes looked at anew in each call."""
+    cluster, memo = cluster_of(STATES), Memo(max_classes=8)
+    ordinary = memo.of("ordinary")
+    known = [ordinary.evaluate(cluster, GpuRequest(count), BEST_FIT) for count in (1, 2)]
+    for count in range(1, 40):
+        memo.of("hostile").evaluate(cluster, GpuRequest(count), BEST_FIT)
+    again = [ordinary.evaluate(cluster, GpuRequest(count), BEST_FIT) for count in (1, 2)]
+    assert [entry.room is before.room for entry, before in zip(again, known, strict=True)] == [True, True]
+
+
+def test_among_equals_what_was_asked_for_longest_ago_is_forgotten() -> None:
+    cluster, memo = cluster_of(STATES), Memo(max_classes=2)
+    first, second = (memo.evaluate(cluster, GpuRequest(count), BEST_FIT) for count in (1, 2))
+    assert memo.evaluate(cluster, GpuRequest(1), BEST_FIT) is first
+    memo.of("another").evaluate(cluster, GpuRequest(3), BEST_FIT)
+    assert memo.evaluate(cluster, GpuRequest(1), BEST_FIT) is first
+    assert memo.evaluate(cluster, GpuRequest(2), BEST_FIT) is not second

@@ -147,6 +147,9 @@ KINDS: Final[dict[str, _Kind]] = {
         {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1,1:;" * 3000, "hami.io/vgpu-node": nodes[0]},
         nodeName=nodes[number % len(nodes)],
     ),
+    "kinds-of-compute": lambda name, number, nodes: pod(
+        name, gpus="", limits={"cpu": f"{1 + number}m", "memory": f"{1 + number}Mi"}
+    ),
     "kinds-of-nodes": lambda name, number, nodes: pod(name, nodeSelector={"author/number": str(number)}, **_GATE),
     "kinds-of-requests": lambda name, number, nodes: pod(
         name, _kerf(gpu_memory_each=str(1000 + number), gpu_share=str(1 + number % 999)), gpus=""
