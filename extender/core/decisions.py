@@ -142,6 +142,8 @@ class Memo:
     asker: str = ""
     """Who brings what is not known yet."""
     _entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Hashable, Known, str]] = field(default_factory=OrderedDict)
+    _num_of: Counter[str] = field(default_factory=Counter)
+    """Classes by who has brought them."""
     _counting: dict[ObservedRules, Counting] = field(default_factory=dict)
 
     def of(self, asker: str) -> "Memo":
@@ -163,6 +165,7 @@ class Memo:
         context = policy.context(cluster) if policy.context else None
         version, context_then, known, brought_by = self._entries.pop(key, (-1, None, None, self.asker))
         seen = self.seen(cluster, policy)
+        self._num_of[brought_by] += known is None
         if known is None or known.room.shape != cluster.gpu_model.shape or context != context_then:
             rows = np.arange(cluster.num_nodes)
             checked = fit(seen, request, rows)
@@ -180,7 +183,10 @@ class Memo:
             known.evaluation.put(rows, evaluate(cluster, request, policy, rows))
         self._entries[key] = (cluster.version, context, known, brought_by)
         if len(self._entries) > self.max_classes:
-            (most, _), *_ = Counter(asker for *_, asker in self._entries.values()).most_common(1)
+            most = max(self._num_of, key=self._num_of.__getitem__)
+            self._num_of[most] -= 1
+            if not self._num_of[most]:
+                del self._num_of[most]
             del self._entries[next(key for key, (*_, asker) in self._entries.items() if asker == most)]
         return known
 

@@ -2,8 +2,9 @@
 
 On the real control plane, with the queue switched on: nodes, ordinary pods that run, and then as many pods of one
 namespace that are created, changed and deleted while kube-scheduler's calls go on, in turn one about an ordinary pod,
-which is timed, and one about a pod of that namespace. Once the pods are plain ones, once hostile ones of every kind
-below, each time with a Kerf of its own. Objects that the API server refuses are left out and counted.
+which is timed, and one about a pod of that namespace. Kerf and whoever asks have a core of their own. Once the pods are
+plain ones, once hostile ones of every kind below, each time with a Kerf of its own. Objects that the API server refuses
+are left out and counted.
 """
 
 import contextlib
@@ -12,8 +13,9 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.controlplane import ControlPlane, processes, wait_until
 from tests.controlplane.kerf import QUEUE_RBAC
@@ -68,11 +70,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     """Run the plan. Raises BenchError when Kerf gives an ordinary pod no node."""
     tell(f"{plan.nodes} nodes, {plan.pods} pods")
     runs: dict[str, list[Run]] = {"plain": [], "hostile": []}
-    with servers.workspace() as directory, servers.plane_with_nodes(directory, plan.nodes) as plane:
-        plane.apply(QUEUE_RBAC, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        with_gpus = min(plan.pods // 2, 2 * plan.nodes)
-        servers.load(plane, "pods", f"-bound={with_gpus}", "-pod-gpus=1", "-prefix=gpu")
-        servers.load(plane, "pods", f"-bound={plan.pods - with_gpus}", "-pod-gpus=0", "-prefix=cpu")
+    with servers.on_core(first=False), servers.workspace() as directory, _plane(directory, plan) as plane:
         names = [item["metadata"]["name"] for item in plane.request("GET", "/api/v1/nodes")["items"]]
         for repetition in range(plan.repetitions):
             for kind in sorted(runs, reverse=repetition % 2 == 0):
@@ -96,6 +94,17 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     }
 
 
+@contextlib.contextmanager
+def _plane(directory: Path, plan: Plan) -> Iterator[ControlPlane]:
+    """The control plane with nodes and ordinary pods that run."""
+    with servers.plane_with_nodes(directory, plan.nodes) as plane:
+        plane.apply(QUEUE_RBAC, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        with_gpus = min(plan.pods // 2, 2 * plan.nodes)
+        servers.load(plane, "pods", f"-bound={with_gpus}", "-pod-gpus=1", "-prefix=gpu")
+        servers.load(plane, "pods", f"-bound={plan.pods - with_gpus}", "-pod-gpus=0", "-prefix=cpu")
+        yield plane
+
+
 def _ratio(hostile: float, other: float) -> float:
     return hostile / other
 
@@ -113,23 +122,27 @@ def _pods(plan: Plan, names: Sequence[str], *, hostile: bool) -> list[tuple[str,
 
 
 def _run(plane: ControlPlane, plan: Plan, names: list[str], pods: list[tuple[str, list[Object]]]) -> Run:
-    run = Run()
-    with servers.kerf(plane, "decisive", "--set", "queue.enabled=true") as kerf, Client(kerf.url) as client:
+    run, author = Run(), Author(plane, pods)
+    with (
+        author,
+        servers.on_core(first=True),
+        servers.kerf(plane, "decisive", "--set", "queue.enabled=true") as kerf,
+        Client(kerf.url) as client,
+    ):
         asked = _Asking(client, names)
         for _ in range(_NUM_WARMING):
             asked.ordinary()
         asked.seconds.clear()
-        with Author(plane, pods) as author:
-            for phase in _PHASES:
-                author.begin(phase)
-                began = time.monotonic()
-                for number in itertools.count(1):
-                    asked.ordinary()
-                    asked.hostile(author.stored())
-                    run.rss_mb = max(run.rss_mb, servers.memory_mb(kerf))
-                    if author.is_done() and number >= len(pods) // len(_PHASES):
-                        break
-                    time.sleep(max(0.0, began + number * plan.interval_s - time.monotonic()))
+        for phase in _PHASES:
+            author.begin(phase)
+            began = time.monotonic()
+            for number in itertools.count(1):
+                asked.ordinary()
+                asked.hostile(author.stored())
+                run.rss_mb = max(run.rss_mb, servers.memory_mb(kerf))
+                if author.is_done() and number >= len(pods) // len(_PHASES):
+                    break
+                time.sleep(max(0.0, began + number * plan.interval_s - time.monotonic()))
         run.seconds, run.made, run.refused = asked.seconds, author.made, author.refused
         with contextlib.suppress(TimeoutError):
             run.ready = wait_until(lambda: processes.answers(f"{kerf.url}/readyz"), _READY_S, "Kerf is ready", 0.5)

@@ -28,10 +28,22 @@ from tests.controlplane.kerf import RBAC, SERVICE_ACCOUNT
 GPUS_PER_NODE = 8
 
 _LOAD_TIMEOUT_S = 900.0
+_ALL_CORES = os.sched_getaffinity(0)
 
 
 class BenchError(Exception):
     """A measurement that must not be reported; says why."""
+
+
+@contextlib.contextmanager
+def on_core(*, first: bool) -> Iterator[None]:
+    """On the first core, or on all others; what is started meanwhile is there too. So Kerf need not wait for others."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core for core in _ALL_CORES if (core == min(_ALL_CORES)) == first} or cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 @contextlib.contextmanager
