@@ -26,6 +26,8 @@ from extender.queueing.pods.objects import PIPELINE_LABEL, is_gated
 
 logger = logging.getLogger(__name__)
 
+_PAGE_BYTES: Final = 2**17
+"""Small: who makes gangs may make large pods too."""
 _ASK_AGAIN_S: Final = 5.0
 _MAX_ASKED: Final = 16
 """Questions in a round."""
@@ -176,9 +178,9 @@ class Gangs:
         """The same for all gangs of a namespace, asked now. Raises ClusterError, DecodeError."""
         query = {"fieldSelector": "status.phase!=Failed"}
         found: dict[str, list[Pod]] = {}
-        async for page in Lister(
-            self._transport, f"/api/v1/namespaces/{namespace}/pods", Pod, query, self._page_size
-        ).pages():
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        lister = Lister(self._transport, path, Pod, query, self._page_size, page_bytes=_PAGE_BYTES)
+        async for page in lister.pages():
             let_go = (pod for pod in page.items if not is_gated(pod) and not pod.metadata.deletion_timestamp)
             for gang, pods in by_gang(let_go).items():
                 found.setdefault(gang, []).extend(pods)

@@ -38,6 +38,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES = 2 * 2**20
 """More than the arrays of a request on thousands of nodes, less than a page of a list."""
 _GC_THRESHOLDS = (50_000, 20, 50)
+_SWITCH_S = 0.001
+"""The loop waits no longer than that for a thread that plans."""
 _READ_ONLY_CONNECTIONS, _READ_ONLY_CONNECTIONS_EACH = 64, 16
 
 
@@ -46,6 +48,7 @@ def keep_what_is_there() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    sys.setswitchinterval(_SWITCH_S)
 
 
 class DrainingServer(uvicorn.Server):

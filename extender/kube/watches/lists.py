@@ -86,12 +86,15 @@ class Lister(Generic[T]):
         page_size: int = PAGE_SIZE,
         *,
         whole: bool = False,
+        page_bytes: int = _PAGE_BYTES,
     ) -> None:
+        """`page_bytes` are what a page should come to: where others wait while one is decoded, fewer."""
         self._transport = transport
         self._path = path
         self._decoder = ListDecoder(kind, whole=whole)
         self._query = dict(query or {})
         self._page_size = page_size
+        self._page_bytes = page_bytes
         self._limit = min(page_size, _FIRST_PAGE_SIZE)
 
     async def pages(self) -> AsyncIterator[Page[T]]:
@@ -104,7 +107,7 @@ class Lister(Generic[T]):
             except UnreachableError:
                 self._limit = max(1, self._limit // 4)  # too much for one time-out, maybe
                 raise
-            growth = min(_MAX_GROWTH, _PAGE_BYTES / max(1, len(content)))
+            growth = min(_MAX_GROWTH, self._page_bytes / max(1, len(content)))
             self._limit = max(1, min(self._page_size, int(self._limit * growth)))
             if len(content) <= _INLINE_BYTES:
                 page = self._decoder.decode(content)
