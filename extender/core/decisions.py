@@ -164,8 +164,8 @@ class Memo:
         key = (request, policy.name)
         context = policy.context(cluster) if policy.context else None
         version, context_then, known, brought_by = self._entries.pop(key, (-1, None, None, self.asker))
+        self._num_of[brought_by] -= known is not None
         seen = self.seen(cluster, policy)
-        self._num_of[brought_by] += known is None
         if known is None or known.room.shape != cluster.gpu_model.shape or context != context_then:
             rows = np.arange(cluster.num_nodes)
             checked = fit(seen, request, rows)
@@ -182,6 +182,7 @@ class Memo:
             context, rows = context_now, np.arange(cluster.num_nodes)
             known.evaluation.put(rows, evaluate(cluster, request, policy, rows))
         self._entries[key] = (cluster.version, context, known, brought_by)
+        self._num_of[brought_by] += 1
         if len(self._entries) > self.max_classes:
             most = max(self._num_of, key=self._num_of.__getitem__)
             self._num_of[most] -= 1
