@@ -62,6 +62,8 @@ class Model:
     seen: set[str] = field(default_factory=set)
     told: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     """Units and GPUs that the watch first told of each pod with a node."""
+    past_plugin: set[str] = field(default_factory=set)
+    """Pods that have asked by annotation alone."""
     now: float = 0.0
 
     def free_units(self, node: str) -> int:
@@ -142,8 +144,12 @@ class LedgerHistory(RuleBasedStateMachine):
         self.placer.reserve(placement)
         if placement.node is None:
             if request == GpuRequest(1):
-                assert not any(room.values()), "a free unit was overlooked"
+                # A plugin that picks by itself shares no node with pods that it does not know.
+                apart = {held.node for other, held in self.model.held.items() if other in self.model.past_plugin}
+                assert not any(room[node] for node in room.keys() - apart), "a free unit was overlooked"
             return
+        if request.unit is AskedUnit.WHOLE:
+            self.model.past_plugin.add(uid)
         gpus = placement.decision.gpus
         units = request.count or len(gpus)
         assert units <= room[placement.node], "more was promised than is free"
