@@ -213,7 +213,7 @@ def test_what_it_does_not_know_goes_on_untouched() -> None:
             with pytest.raises(aio.AioRpcError, match="not this one"):
                 await ask(plugin, "/v1beta1.DevicePlugin/PreStartContainer", b"")
             # INTERNAL where gRPC met the end of the call before it had sent all of its own.
-            with pytest.raises(aio.AioRpcError, match="UNIMPLEMENTED|INTERNAL"):
+            with pytest.raises(aio.AioRpcError, match=r"UNIMPLEMENTED|INTERNAL"):
                 await ask(plugin, "/v1beta1.DevicePlugin/OfNobody", b"")
             request = plugins.AllocateRequest()
             request.container_requests.add(devices_ids=["GPU-a"])
