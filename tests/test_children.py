@@ -20,7 +20,7 @@ from extender.children import Child
 left, right = numpy.random.rand(6, 10, 150), numpy.random.rand(150, 1001)
 
 async def main():
-    for _ in range(20):
+    for _ in range(200):
         work = asyncio.get_running_loop().run_in_executor(None, lambda: [left @ right for _ in range(10)])
         child = await Child.start("cat")
         assert await child.finished(b"told") == (0, b"told", "")
