@@ -12,7 +12,7 @@ import numpy as np
 
 from extender.core.clusters import Cluster
 from extender.core.fragmentation.arrivals import drift
-from extender.kube.background import Background
+from extender.kube.background import Background, repeat
 from extender.ranking.aside import AsideError
 from extender.ranking.demands import Kind, demand_of
 from extender.ranking.files import Model
@@ -52,12 +52,7 @@ class Evidence(Background):
         self.num_changes = 0
 
     async def run(self) -> None:
-        while True:
-            await asyncio.sleep(self._wanted.check_s)
-            try:
-                await self.round()
-            except Exception:
-                logger.exception("the ranks could not be tried out")
+        await repeat(self.round, self._wanted.check_s, "a trial of the ranks")
 
     async def round(self) -> None:
         """Try the ranks out, if that is due, and have the best one serve."""
