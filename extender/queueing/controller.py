@@ -174,9 +174,9 @@ class QueueController(QueueRules):
             return
         for entry in (*self.backlog.recall(now), *self.backlog.notice_lost(now)):
             self._placer.release(entry.uid)
-        await _others()
+        await _give_way()
         await self._release(now)
-        await _others()
+        await _give_way()
         if self.fault():
             return
         self.backlog.forget_kinds()
@@ -188,9 +188,9 @@ class QueueController(QueueRules):
         window, limits = self._planner.windows(waiting)
         if window < self._options.max_open / 4:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
-        await _others()
+        await _give_way()
         units = await units_of(waiting, self._gangs)
-        await _others()
+        await _give_way()
         ready = in_order(
             [unit for unit in units if unit.pods and not unit.missing],
             self._wall_clock(),
@@ -199,24 +199,24 @@ class QueueController(QueueRules):
             self.durations,
             self._takes_more,
         )
-        await _others()
+        await _give_way()
         self._planned_at = now
         if ready:
             plan, batch, names = await self._planner.plan(ready, window, limits)
             self.counts.rounds += 1
             self.counts.round_s = self._clock() - now
-            await _others()
+            await _give_way()
             await self.dispatcher.carry_out(plan, names, batch)
             for position, why in plan.unassigned.items():
                 _skip(batch[position][0], why)
-        await _others()
+        await _give_way()
         for unit in units:
             for entry in unit.entries:
                 _skip(entry, unit.missing)
         still = self.backlog.waiting()
         for entry in still:
             _skip(entry, entry.fault)
-        await _others()
+        await _give_way()
         self.dispatcher.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
 
@@ -274,7 +274,7 @@ class QueueController(QueueRules):
             await asyncio.sleep(min(2 * self.counts.round_s, 1.0))  # others' time
 
 
-async def _others() -> None:
+async def _give_way() -> None:
     """Filter and bind go on between two steps of a round, each of which walks through all that waits."""
     await asyncio.sleep(0)
 
