@@ -43,6 +43,12 @@ def kerf(service: Kerf) -> Iterator[Kerf]:
     assert service.get("/readyz").status == 200
 
 
+def _plain(text: str) -> str:
+    """The text as part of a test's name: without a backslash, which pytest doubles when it collects in one process
+    twice, as `make mutants` does."""
+    return ascii(text)[1:-1].replace("\\", "%")
+
+
 def begin_anew(kerf: Kerf) -> None:
     """Leave the bystander's reservation and no other."""
     kerf.clock.now += 1000  # longer than any TTL
@@ -357,7 +363,7 @@ WHOLE = "write a whole number"
         ('"2GPU"', [], f'{GPU}: "2GPU" is not a quantity; {WHOLE}'),
         ('"2gb"', [], f"{GPU}: \"2gb\" is unknown suffix 'gb'; {WHOLE}"),
     ],
-    ids=lambda value: value[:24] if isinstance(value, str) else "",
+    ids=lambda value: _plain(value[:24]) if isinstance(value, str) else "",
 )
 def test_a_number_of_gpus(kerf: Kerf, value: str, nodes: list[str], reason: str) -> None:
     assert answers(kerf, value, GPU) == (nodes, reason)
@@ -423,7 +429,7 @@ HUGE = "x" * 10_000_000
         ("kerf.dev/policy", HUGE, PLACED, ""),
         ("заметка", "ё" * 1000, PLACED, ""),
     ],
-    ids=lambda value: value[:40] if isinstance(value, str) else "",
+    ids=lambda value: _plain(value[:40]) if isinstance(value, str) else "",
 )
 def test_an_annotation(kerf: Kerf, key: str, text: str, nodes: list[str], reason: str) -> None:
     assert answers(kerf, json.dumps(text), key) == (nodes, reason)

@@ -144,7 +144,7 @@ def test_the_newest_decision_counts_and_shows_the_cluster_of_that_moment(kerf: K
 
 
 @pytest.mark.parametrize(
-    "path", ["default/nobody", "other/asking", "default/\0", "default/ё"], ids=["name", "namespace", "NUL", "ё"]
+    "path", ["default/nobody", "other/asking", "default/\0", "default/ё"], ids=["name", "namespace", "NUL", "Cyrillic"]
 )
 def test_a_pod_that_nothing_is_known_of(kerf: Kerf, path: str) -> None:
     kerf.filter(pod("asking", 1), ["t4-0"])
