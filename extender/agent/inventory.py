@@ -1,14 +1,15 @@
 """The node's GPUs: by NVIDIA's library where the container has it, else by the driver's files, else by what the kubelet
 has of them.
 
-Of the last nobody tells the order: there the UUIDs are numbered as they sort.
+Of the last nobody tells the order: there the UUIDs are numbered as they sort, those of the last report among them, so
+that a GPU that is sick when the agent starts leaves the others their numbers.
 """
 
 import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -66,6 +67,8 @@ class Inventory:
         """GPUs of the kubelet that neither knew of."""
         self._look_at = 0.0
         self._turn = asyncio.Lock()
+        self.told_before: Callable[[], Awaitable[Sequence[str] | None]] | None = None
+        """UUIDs of the last report, None while nobody can say; asked until somebody can."""
 
     @property
     def uuids(self) -> dict[int, str]:
@@ -84,6 +87,7 @@ class Inventory:
                 self._gpus = found or self._gpus
                 self._strange = strange
             if not self._numbered:
+                await self._recall(offered)
                 self._gpus = self._by_devices(offered)
         # A GPU is sick whose devices the kubelet leaves out; not all, when it has none: then no plugin is registered.
         known = not offered.keys().isdisjoint(self.uuids.values())
@@ -123,6 +127,14 @@ class Inventory:
                 uuid, model = fields.get("GPU UUID", ""), fields.get("Model", "")
                 gpus.append(Gpu(len(gpus), uuid, model, numa=self._numa(information.parent.name)))
         return gpus if all(gpu.uuid.startswith(_GPU) for gpu in gpus) else []
+
+    async def _recall(self, offered: Mapping[str, int]) -> None:
+        """Know the GPUs of the last report, unless others are there: then the machine has changed."""
+        told = await self.told_before() if self.told_before is not None else None
+        if told is not None:
+            self.told_before = None
+            if not self._gpus and {uuid for uuid in offered if uuid.startswith(_GPU)} <= {*told}:
+                self._gpus = [Gpu(index, uuid) for index, uuid in enumerate(told)]
 
     def _by_devices(self, offered: Mapping[str, int]) -> list[Gpu]:
         uuids = {uuid for uuid in offered if uuid.startswith(_GPU)} | set(self.uuids.values())

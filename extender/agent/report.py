@@ -1,6 +1,7 @@
 """The annotation by which the agent tells what is: `kerf.dev/node-report`."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -16,6 +17,7 @@ from extender.agent.inventory import Gpu, Inventory
 from extender.agent.kubelet import Devices, KubeletError, Listing, PodResources
 from extender.agent.pods import NodePods, Pod
 from extender.kube.background import Background, until_set
+from extender.kube.objects import Named
 from extender.kube.paths import NODES_PATH
 from extender.kube.transport import ClusterError, Transport
 
@@ -88,6 +90,14 @@ def text_of(
         num_left_out += 1
 
 
+class _Told(msgspec.Struct):
+    gpus: list[Gpu] = msgspec.field(default_factory=list)
+
+
+_node_decoder: Final = msgspec.json.Decoder(Named)
+_told_decoder: Final = msgspec.json.Decoder(_Told)
+
+
 class Reporter(Background):
     """Writes the report when it has changed."""
 
@@ -135,6 +145,20 @@ class Reporter(Background):
             if news.is_set():
                 last_news = time.monotonic()
                 await asyncio.sleep(_SETTLING_S)
+
+    async def told_before(self) -> list[str] | None:
+        """UUIDs of the GPUs as the node's annotation has them now, None while it can't be read. Never fails.
+
+        By a patch of nothing: the agent may not read nodes.
+        """
+        try:
+            node = _node_decoder.decode(await self._transport.patch(self._path, b'{"metadata": {}}'))
+        except (ClusterError, msgspec.DecodeError):
+            return None
+        text = (node.metadata.annotations or {}).get(NODE_REPORT, "{}")
+        with contextlib.suppress(msgspec.DecodeError):
+            return [gpu.uuid for gpu in _told_decoder.decode(text).gpus]
+        return []
 
     async def _read(self) -> str:
         """Raises KubeletError."""

@@ -175,6 +175,62 @@ def test_gpus_keep_their_numbers_while_no_plugin_offers_them(tmp_path: Path) -> 
     assert before == [Gpu(0, "GPU-a", numa=1), Gpu(1, "GPU-b", numa=1)]
 
 
+@pytest.mark.parametrize(
+    ("told", "offered", "numbered"),
+    [
+        (["GPU-a", "GPU-b", "GPU-c"], ["GPU-c", "GPU-b"], "abc"),
+        (["GPU-a", "GPU-b"], ["GPU-b", "GPU-c"], "bc"),  # another GPU: the machine has changed
+        (["GPU-a", "GPU-b"], [], "ab"),
+        ([], ["GPU-b"], "b"),
+        (None, ["GPU-b"], "b"),
+    ],
+)
+def test_an_agent_that_starts_while_a_gpu_is_sick_leaves_the_others_their_numbers(
+    told: list[str] | None, offered: list[str], numbered: str, tmp_path: Path
+) -> None:
+    async def told_before() -> list[str] | None:
+        return told
+
+    inventory = Inventory(tmp_path, library=("false",))
+    inventory.told_before = told_before
+    found = gpus(inventory, *offered)
+    assert [(gpu.index, gpu.uuid) for gpu in found] == [(i, f"GPU-{letter}") for i, letter in enumerate(numbered)]
+    assert [gpu.uuid for gpu in found if gpu.healthy] == (sorted(offered) or [gpu.uuid for gpu in found])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"gpus": 7}', '{"gpus": [{"index": "x"}]}'],
+    ids=["empty", "cut", "list", "number", "index"],
+)
+def test_a_last_report_that_is_garbage_tells_nothing(text: str) -> None:
+    async def run() -> None:
+        async with running() as rig:
+            await until(rig.report)
+            await rig.kill_agent()
+            node = rig.cluster.node("n")
+            node["metadata"]["annotations"]["kerf.dev/node-report"] = text
+            rig.cluster.apply(node)
+            await rig.start_agent()
+            await until(lambda: rig.cluster.node("n")["metadata"]["annotations"]["kerf.dev/node-report"] != text)
+            await until(lambda: [gpu["uuid"] for gpu in rig.report()["gpus"]] == UUIDS)
+
+    asyncio.run(run())
+
+
+def test_the_last_report_is_read_when_the_agent_starts_again() -> None:
+    async def run() -> None:
+        async with running() as rig:
+            await until(lambda: len(rig.report().get("gpus", ())) == len(UUIDS))
+            await rig.kill_agent()
+            rig.plugin.tell(UUIDS[0], "Unhealthy")
+            await rig.start_agent()
+            await until(lambda: rig.report()["gpus"][0].get("healthy") is False)
+            assert [(gpu["index"], gpu["uuid"]) for gpu in rig.report()["gpus"]] == list(enumerate(UUIDS))
+
+    asyncio.run(run())
+
+
 class Library:
     """Of NVML what link groups are made of."""
 
