@@ -1,9 +1,11 @@
 """The device plugin of a node: `go/cmd/deviceplugin`, which behaves as NVIDIA's does."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,9 +47,13 @@ class DevicePlugin:
         self._calls = folder / "device-plugin-calls.jsonl"
         self._calls.unlink(missing_ok=True)
         self._file = folder / "device-plugin.json"
+        self._holds = folder / "device-plugin-holds"
+        shutil.rmtree(self._holds, ignore_errors=True)
+        self._holds.mkdir()
         self._command: Command = [
             *(find_program("deviceplugin"), f"-resources={self._file}", f"-calls={self._calls}"),
-            *(f"-plugin-folder={plugin_folder}", f"-cdi-folder={folder / 'run' / 'cdi'}", *arguments),
+            *(f"-plugin-folder={plugin_folder}", f"-cdi-folder={folder / 'run' / 'cdi'}", f"-holds={self._holds}"),
+            *arguments,
         ]
         self.process: Process | None = None
 
@@ -84,6 +90,17 @@ class DevicePlugin:
         """It has others from now on."""
         self._resources = {name: list(devices) for name, devices in resources.items()}
         self.tell()
+
+    @contextlib.contextmanager
+    def held(self, call: str) -> Iterator[Callable[[], bool]]:
+        """Calls of that name wait until the end; gives what tells whether one waits."""
+        before = len(self.calls(f"Held {call}"))
+        held = self._holds / call
+        held.touch()
+        try:
+            yield lambda: len(self.calls(f"Held {call}")) > before
+        finally:
+            held.unlink()
 
     def tell(self) -> None:
         """Have it read its file again."""

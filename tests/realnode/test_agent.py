@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -56,6 +56,11 @@ class Steered:
     def seen(self, name: str) -> set[str]:
         """UUIDs of the GPUs that its container sees."""
         return set(self.node.environments(name)["main"]["NVIDIA_VISIBLE_DEVICES"].split(","))
+
+    def phase(self, name: str) -> str:
+        """Pending, Running, Failed, ..."""
+        found: str = self.cluster.pod(name)["status"]["phase"]
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +215,67 @@ def test_whatever_is_killed_running_pods_stay_and_new_ones_are_admitted(
     assert not {device: pods for device, pods in holders(steered.node).items() if len(pods) > 1}
     assert steered.told(uid) == before
     assert took_s <= AGAIN_WITHIN_S
+
+
+@pytest.mark.parametrize("kill", [kill_agent, kill_plugin, kill_kubelet])
+def test_whatever_is_killed_while_a_pod_is_admitted(steered: Steered, kill: Callable[[Steered], None]) -> None:
+    """Its GPUs are what Kerf decided, or it has none, as when the plugin alone is killed; whatever comes next is as
+    always."""
+    steered.cluster.submit("old", gpus=2)
+    before = steered.seen("old")
+    registered = len(steered.plugin.calls("Register"))
+    with steered.plugin.held("Allocate") as waits:
+        steered.cluster.submit("midst", gpus=2)
+        wait_until(waits, 20.0, "the pod is being admitted")
+        kill(steered)
+    began = time.monotonic()
+    wait_until(lambda: len(steered.plugin.calls("Register")) > registered, 20.0, "the plugin has registered again")
+    steered.node.wait_offered(steered.plugin.resources)
+    took_s = time.monotonic() - began
+    steered.cluster.submit("new", gpus=3)
+    assert steered.seen("new") == steered.decided("new")
+    assert steered.seen("old") == before
+    wait_until(lambda: steered.phase("midst") != "Pending", 20.0, "the pod runs or was refused")
+    assert steered.phase("midst") == "Failed" or steered.seen("midst") == steered.decided("midst")
+    assert not {device: pods for device, pods in holders(steered.node).items() if len(pods) > 1}
+    assert took_s <= AGAIN_WITHIN_S
+
+
+@pytest.mark.parametrize("call", ["GetDevicePluginOptions", "ListAndWatch"])
+@pytest.mark.parametrize("kill", [kill_agent, kill_kubelet])
+def test_whoever_is_killed_while_a_plugin_registers(
+    steered: Steered, kill: Callable[[Steered], None], call: str
+) -> None:
+    steered.cluster.submit("old", gpus=2)
+    before = steered.seen("old")
+    with steered.plugin.held(call) as waits:
+        kill_plugin(steered)
+        wait_until(waits, 20.0, "the kubelet asks the new plugin")
+        registered = len(steered.plugin.calls("Register"))
+        kill(steered)
+    wait_until(lambda: len(steered.plugin.calls("Register")) > registered, 20.0, "the plugin has registered again")
+    steered.node.wait_offered(steered.plugin.resources)
+    steered.cluster.submit("new", gpus=3)
+    assert steered.seen("new") == steered.decided("new")
+    assert steered.seen("old") == before
+
+
+def test_cdi_devices_behind_an_agent_and_where_they_lie(cluster: KerfCluster, node: Node) -> None:
+    """The plugin's CDI names reach the container, and its NUMA nodes the report."""
+    agent = NodeAgent(cluster.plane, node, "--steer")
+    agent.start()
+    try:
+        lying = [replace(device, numa=index // 4) for index, device in enumerate(EIGHT)]
+        arguments = ("-device-list-strategy=cdi-cri",)
+        with node.device_plugin({GPU: lying}, *arguments, kubelet_socket=agent.socket) as plugin:
+            node.wait_offered(plugin.resources)
+            steered = Steered(cluster, node, agent, plugin)
+            cluster.submit("cdi", gpus=3)
+            decided = steered.decided("cdi")
+            said = node.environments("cdi")["main"]
+            seen = {name.removeprefix("CDI_").replace("_", "-") for name in said if name.startswith("CDI_")}
+            assert seen == decided
+            numa = {gpu["uuid"]: gpu.get("numa") for gpu in steered.report()["gpus"]}
+            assert numa == {device.id: device.numa for device in lying}
+    finally:
+        agent.stop()

@@ -29,8 +29,8 @@ import (
 const retry = 30 * time.Second
 
 type settings struct {
-	resources, kubeletSocket, folder, cdiFolder string
-	strategies                                  []string
+	resources, kubeletSocket, folder, cdiFolder, holds string
+	strategies                                         []string
 }
 
 // resource is an entry of the file of -resources.
@@ -54,6 +54,7 @@ func main() {
 	flag.StringVar(&is.kubeletSocket, "kubelet-socket", socket, "where to register")
 	flag.StringVar(&is.folder, "plugin-folder", pluginapi.DevicePluginPath, "where its own sockets lie")
 	flag.StringVar(&is.cdiFolder, "cdi-folder", "/var/run/cdi", "where container runtimes look for CDI devices")
+	flag.StringVar(&is.holds, "holds", "", "folder: a call waits while a file of its name is there")
 	flag.Parse()
 	is.strategies = strings.Split(*strategy, ",")
 	if *calls != "" {

@@ -34,7 +34,7 @@ func newPlugin(of resource, is settings) *plugin {
 		resource: of.Name,
 		socket:   filepath.Join(is.folder, "nvidia-"+name+".sock"),
 		is:       is,
-		server:   grpc.NewServer(grpc.UnaryInterceptor(tellCalls(of.Name))),
+		server:   grpc.NewServer(grpc.UnaryInterceptor(tellCalls(of.Name, is.holds))),
 		changed:  make(chan struct{}),
 	}
 	p.set(of.Devices)
@@ -114,6 +114,7 @@ func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 }
 
 func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
+	hold(p.is.holds, p.resource, "ListAndWatch")
 	for {
 		devices, changed := p.now()
 		list := &pluginapi.ListAndWatchResponse{Devices: devices}

@@ -43,8 +43,9 @@ func tell(resource, call string, request, response proto.Message, err error) {
 
 // tellCalls has every call of a server written down, but for ListAndWatch, which
 // does so itself.
-func tellCalls(resource string) grpc.UnaryServerInterceptor {
+func tellCalls(resource, holds string) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		hold(holds, resource, filepath.Base(info.FullMethod))
 		response, err := handle(ctx, request)
 		answer, _ := response.(proto.Message)
 		if err != nil {
@@ -52,6 +53,23 @@ func tellCalls(resource string) grpc.UnaryServerInterceptor {
 		}
 		tell(resource, filepath.Base(info.FullMethod), request.(proto.Message), answer, err)
 		return response, err
+	}
+}
+
+// hold keeps a call waiting while a file of its name is in a folder, so that a
+// test can kill somebody in the midst of it.
+func hold(folder, resource, call string) {
+	if folder == "" {
+		return
+	}
+	for told := false; ; told = true {
+		if _, err := os.Stat(filepath.Join(folder, call)); err != nil {
+			return
+		}
+		if !told {
+			tell(resource, "Held "+call, nil, nil, nil)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
