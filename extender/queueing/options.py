@@ -15,7 +15,7 @@ class Options:
 
     planner: str = "greedy"
     policy: str = DEFAULT_POLICY
-    order: Order = Order.FIFO
+    order: Order = Order.KERF
     held_most_s: float = HELD_MOST_S
     ageing_s: float = 3600.0
     interval_s: float = 0.05

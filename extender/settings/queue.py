@@ -17,9 +17,9 @@ class QueueSettings(Section):
     planner: str = "greedy"
     """`greedy`, `genetic`, `q-learning` or `exact`. Plans of the last three are used only if they place more of a batch
     than greedy."""
-    order: Order = Order.FIFO
-    """Order within a priority. `fifo`: first come, first served. `kerf`: least expected GPU time first, estimated from
-    earlier pods of the same kind."""
+    order: Order = Order.KERF
+    """Order within a priority. `kerf`: least expected GPU time first, estimated from earlier pods of the same kind.
+    `fifo`: first come, first served."""
     held_most_s: float = Field(default=HELD_MOST_S, ge=0)
     """Order `kerf`: a pod is overtaken only by pods that arrive at most this many seconds after it."""
     ageing_s: float = Field(default=3600.0, ge=0)

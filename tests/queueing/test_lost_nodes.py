@@ -2,6 +2,7 @@
 
 import pytest
 
+from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.planning.quotas import Quotas
@@ -113,7 +114,7 @@ def test_what_was_bound_elsewhere_says_which_node_was_lost_and_why() -> None:
 
 
 def test_behind_the_head_a_pod_that_lost_its_node_leaves_its_nodes_alone_for_a_bounded_time() -> None:
-    rig = Rig(reserve_after_s=10.0, skip_s=60.0)
+    rig = Rig(order=Order.FIFO, reserve_after_s=10.0, skip_s=60.0)
     rig.node("c", 4)
     for name, gpus in (("r3", 3), ("r1", 1)):
         rig.pod(name, gpus)

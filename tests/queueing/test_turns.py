@@ -21,7 +21,7 @@ def test_s9_nobody_is_kept_from_the_nodes_of_the_first_for_longer_than_allowed(
     steps: list[float], num_small: int
 ) -> None:
     """The first never gets its room here, which is the worst for those behind it."""
-    rig = Rig(reserve_after_s=0.0, skip_s=60.0)
+    rig = Rig(order=Order.FIFO, reserve_after_s=0.0, skip_s=60.0)
     rig.node("n", 8)
     rig.pod("runs", 1)
     rig.round()
@@ -66,7 +66,7 @@ def test_a4_nobody_is_held_back_longer_than_the_bound() -> None:
 
 @pytest.mark.parametrize(("later", "first"), [("1970-01-01T00:01:49Z", "large"), ("1970-01-01T00:01:51Z", "small")])
 def test_s1_who_takes_more_than_his_part_gives_way_to_those_that_come_soon_after(later: str, first: str) -> None:
-    rig = Rig(patience_s=100.0)
+    rig = Rig(order=Order.FIFO, patience_s=100.0)
     rig.takes_more = lambda request: request.count == 1
     rig.node("n", 2)
     rig.pod("small", 1, created="1970-01-01T00:00:10Z")

@@ -185,7 +185,7 @@ def _deciding(plane: ControlPlane, mode: Mode) -> Iterator[dict[str, Any]]:
         yield {}
         return
     plane.apply(QUEUE_RBAC)
-    with servers.kerf(plane, "decisive", "--set=queue.enabled=true", "--set=queue.order=kerf") as kerf:
+    with servers.kerf(plane, "decisive", "--set=queue.enabled=true") as kerf:
         config = yaml.safe_load((SCHEDULER_CONFIG / "decisive.yaml").read_text()) | _BACKOFF
         plane.start_scheduler(yaml.safe_dump(config), extender_url=kerf.url)
         yield _GATE
