@@ -13,7 +13,7 @@ from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB
 from extender.core.valuenet.features import FEATURES, Outlook
-from extender.core.valuenet.potentials import TOLERANCE, Potential
+from extender.core.valuenet.potentials import TOLERANCE, Potential, in_context
 from model.engine import node_values
 from model.engine.compiling import compiled
 from model.engine.ranks import Rank
@@ -50,7 +50,14 @@ def learned_on(nodes: Nodes, outlook: Outlook, potential: Potential) -> Learned:
     """A learned rank on nodes of which nothing is worked out yet."""
     num_nodes, num_slots = nodes.gpu_free_milli.shape
     known, inputs = np.full(1, -1, np.int64), np.zeros(len(FEATURES))
-    return Learned(outlook, potential, np.zeros(num_nodes), known, inputs, np.zeros(num_slots, np.int64))
+    return Learned(
+        outlook,
+        in_context(potential, outlook.context),
+        np.zeros(num_nodes),
+        known,
+        inputs,
+        np.zeros(num_slots, np.int64),
+    )
 
 
 @compiled

@@ -68,6 +68,8 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     worse_weight: float = 0.25
     """What a percentage point less than FGD on a trace costs beyond its part in the mean."""
     foresight_load: float = 1.0
+    by_context: bool = False
+    """Whether weights may depend on what kind of pods are expected: five times as many numbers to find."""
     without: tuple[str, ...] = ()
     """Features that are left out, to see what they are for."""
     prices: bool = True
@@ -110,7 +112,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     @property
     def num_candidates(self) -> int:
         """Candidates of a generation."""
-        return self.population or strategies.population_size(num_parameters())
+        return self.population or strategies.population_size(num_parameters(self.by_context))
 
 
 def read_config(path: Path) -> TrainConfig:
@@ -247,7 +249,7 @@ def read_checkpoint(path: Path, config: msgspec.Struct) -> tuple[dict[str, Any],
 
 def _fresh(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:
     refuse_to_overwrite(out)
-    return strategies.begin(np.zeros(num_parameters()), config.sigma), []
+    return strategies.begin(np.zeros(num_parameters(config.by_context)), config.sigma), []
 
 
 def _resumed(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:

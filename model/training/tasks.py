@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.valuenet.features import FEATURES, Outlook
+from extender.core.valuenet.features import CONTEXT, FEATURES, Outlook
 from extender.core.valuenet.potentials import Potential, linear
 from model.simulations import learned, replays
 from model.simulations.baselines import BASELINES
@@ -31,6 +31,8 @@ REACH: Final = {
 REACH_OTHERS: Final = 0.15
 QUANTUM: Final = 0.2
 LOG_QUANTUM_REACH: Final = 0.5
+LARGEST_STEP: Final = 6.0
+"""Of the logarithm of the quantum, in LOG_QUANTUM_REACH."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,21 @@ class Tasks:
         return Task(trace, seed, offered, outlook, learned.allocations(offered, fgd))
 
 
-def num_parameters() -> int:
-    """Weights, and the quantum."""
-    return len(FEATURES) + 1
+def num_parameters(by_context: bool) -> int:
+    """Weights, and the quantum; the same again for each number of a context that they depend on."""
+    return (len(FEATURES) + 1) * (1 + len(CONTEXT) * by_context)
 
 
 def potential_at(point: Floats, without: Collection[str] = ()) -> Potential:
-    """The potential of a point (F + 1,) of the search; features `without` have no weight."""
+    """The potential of a point (F + 1,) of the search, or ((1 + K) (F + 1),) where it depends on a context; features
+    `without` have no weight."""
+    point, *by_context = point.reshape(-1, len(FEATURES) + 1)
     begin = np.array([BEGIN.get(name, 0.0) for name in FEATURES])
     reach = np.array([REACH.get(name, REACH_OTHERS) for name in FEATURES])
-    quantum = QUANTUM * float(np.exp(LOG_QUANTUM_REACH * np.clip(point[-1], -6, 6)))
+    quantum = QUANTUM * float(np.exp(LOG_QUANTUM_REACH * np.clip(point[-1], -LARGEST_STEP, LARGEST_STEP)))
     used = np.array([name not in without for name in FEATURES])
-    return linear(np.where(used, begin + reach * point[:-1], 0.0), quantum)
+    found = linear(np.where(used, begin + reach * point[:-1], 0.0), quantum)
+    if not by_context:
+        return found
+    steps = np.clip(by_context, -LARGEST_STEP, LARGEST_STEP) * np.append(np.where(used, reach, 0.0), LOG_QUANTUM_REACH)
+    return found._replace(by_context=steps)

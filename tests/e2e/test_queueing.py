@@ -191,7 +191,7 @@ def test_a_gang_by_the_label_of_scheduler_plugins(queue: KerfCluster) -> None:
 
 
 def test_s1_s9_small_pods_pass_until_room_is_kept_for_the_first(clusters: Clusters) -> None:
-    queue = open_queue(clusters, reserve_after_s=0.5)
+    queue = open_queue(clusters, reserve_after_s=0.5, order="fifo")
     queue.add_nodes(gpu_node("a", gpus=2))
     queue.submit("runs", gpus=1, **GATED)
     queue.bound("runs")
@@ -272,7 +272,7 @@ def test_a_pod_let_go_that_finds_no_room_keeps_its_turn_and_is_nominated_anew(
 
 
 def test_a_pod_let_go_that_lost_its_node_is_held_from_what_is_kept_for_the_first(clusters: Clusters) -> None:
-    queue = open_queue(clusters, reserve_after_s=0.5)
+    queue = open_queue(clusters, reserve_after_s=0.5, order="fifo")
     lose_its_node(clusters, queue, gpu_node("c", gpus=4), {"r3": 3, "r1": 1}, before="large")
     skipped(queue, "p", "needs 1 GPU")
     queue.set_phase("r1", "Succeeded")  # room for p, on the node that is kept for the larger one before it

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs, num_true, totals
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask, num_true, totals
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix
 
@@ -40,6 +40,11 @@ FEATURES: Final = (
     "hosts_many",  # pods of several, likewise
 )
 """Names of the F features, in order."""
+
+CONTEXT: Final = {"cpu_asked": 0.8, "in_shares": 0.3, "by_many": 0.1, "choosy": 0.0}
+"""The K numbers of `Outlook.context`, and what each is counted from, which is about what openb's pods have: CPU asked
+for by that which is there, at most 2; of the GPU asked for the parts asked in shares, by pods of several GPUs, and by
+pods that don't take every model."""
 
 LEAST_GPU: Final = 1e-3
 """Less free GPU counts as so much where something is divided by it."""
@@ -83,6 +88,8 @@ class Outlook(NamedTuple):
     """Pods of one whole GPU, each class by the GPUs it will ask for, by all those on nodes that can host it."""
     many: Hosting
     """Pods of several, likewise."""
+    context: Floats
+    """(K,) what kind of pods these are, by CONTEXT."""
 
 
 def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Floats) -> Outlook:
@@ -100,7 +107,7 @@ def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Floa
     with_gpus = typical.num_gpus > 0
     return Outlook(
         mix, hosting(typical.at(with_gpus), mix.frequency[with_gpus], num_models), worth, *needs(asks, expected),
-        _wanted(nodes, asks, gpus, num_models), one, many,
+        _wanted(nodes, asks, gpus, num_models), one, many, _context(nodes, asks, expected, gpus),
     )  # fmt: skip
 
 
@@ -123,12 +130,27 @@ def _suitable_gpus(nodes: Nodes, asks: Asks) -> Longs:
 
 def _wanted(nodes: Nodes, asks: Asks, gpus: Floats, num_models: int) -> Floats:
     """`Outlook.wanted` of (C,) GPUs asked for: pods that take one of several models count for each by its number."""
-    held = np.bincount(nodes.model[nodes.model >= 0], nodes.num_gpus[nodes.model >= 0], num_models)  # (M,)
-    allowed = (asks.models[:, None] >> np.arange(num_models)) & 1 == 1  # (C, M)
-    choosy = (asks.num_gpus > 0) & ~allowed[:, held > 0].all(axis=1)
+    held, allowed, choosy = _choosy(nodes, asks, num_models)
     choice = np.where(allowed & choosy[:, None], held, 0.0)
     choice *= (gpus / np.maximum(choice.sum(axis=1), 1e-9))[:, None]
     return np.append(np.minimum(choice.sum(axis=0) / np.maximum(held, 1), 1.0), 0.0)
+
+
+def _choosy(nodes: Nodes, asks: Asks, num_models: int) -> tuple[Floats, Mask, Mask]:
+    """(M,) GPUs of each model, (C, M) models that pods take, and (C,) whether some are there that they don't."""
+    held = np.bincount(nodes.model[nodes.model >= 0], nodes.num_gpus[nodes.model >= 0], num_models).astype(np.float64)
+    allowed = (asks.models[:, None] >> np.arange(num_models)) & 1 == 1
+    return held, allowed, (asks.num_gpus > 0) & ~allowed[:, held > 0].all(axis=1)
+
+
+def _context(nodes: Nodes, asks: Asks, expected: Floats, gpus: Floats) -> Floats:
+    """`Outlook.context` of (C,) pods expected, which ask for (C,) GPUs."""
+    cpu = float((expected * asks.cpu_milli).sum()) / max(int(nodes.cpu_milli.sum()), 1)
+    choosy = _choosy(nodes, asks, int(nodes.model.max(initial=-1)) + 1)[2]
+    kinds = (asks.num_gpus == 1) & (asks.gpu_milli < WHOLE_MILLI), asks.num_gpus > 1, choosy
+    parts = [float(gpus[kind].sum()) / max(float(gpus.sum()), 1e-9) for kind in kinds]
+    context: Floats = np.array([min(cpu, 2.0), *parts]) - np.array(list(CONTEXT.values()))
+    return context
 
 
 def plain_worth(num_models: int) -> Floats:

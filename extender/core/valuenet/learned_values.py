@@ -12,7 +12,7 @@ from extender.core.fragmentation.fragment_tables import FragmentTables, tables_o
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE
 from extender.core.resources.requests import GpuRequest
 from extender.core.valuenet.features import Outlook, features
-from extender.core.valuenet.potentials import TOLERANCE, Potential, attribution, node_values, steps
+from extender.core.valuenet.potentials import TOLERANCE, Potential, attribution, in_context, node_values, steps
 from extender.core.valuenet.states import after_share, after_whole, node_states
 
 _FEW: Final = 8
@@ -37,7 +37,11 @@ class Prospect(NamedTuple):
 
 def prospect(potential: Potential, outlook: Outlook) -> Prospect:
     """A model with an outlook of the form that `Prospect` has."""
-    return Prospect(potential, outlook, tables_of(outlook.mix, len(outlook.worth) - 1, MAX_GPUS_PER_NODE))
+    return Prospect(
+        in_context(potential, outlook.context),
+        outlook,
+        tables_of(outlook.mix, len(outlook.worth) - 1, MAX_GPUS_PER_NODE),
+    )
 
 
 class _Valued(NamedTuple):

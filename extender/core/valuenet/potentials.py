@@ -1,8 +1,8 @@
 """A learned rank: the potential V of a node's features, and what a decision adds to it.
 
-V is linear plus a small net of one hidden layer. A node's score is floor((V after - V before) / quantum): nodes that
-differ by less than a quantum are equals, and the first of them in a fixed order is taken. That is worth points:
-pods gather on the nodes that come first, others stay whole.
+V is linear plus a small net of one hidden layer; its weights may depend on what kind of pods are expected. A node's
+score is floor((V after - V before) / quantum): nodes that differ by less than a quantum are equals, and the first of
+them in a fixed order is taken. That is worth points: pods gather on the nodes that come first, others stay whole.
 """
 
 from collections.abc import Mapping
@@ -12,17 +12,20 @@ import numpy as np
 
 from extender.core.clusters import Floats
 from extender.core.fragmentation.arrays import Nodes
-from extender.core.valuenet.features import FEATURES, FEATURES_VERSION, Outlook, feature_columns, features
+from extender.core.valuenet.features import CONTEXT, FEATURES, FEATURES_VERSION, Outlook, feature_columns, features
 
 TOLERANCE: Final = 1e-6
 """Of a quantum: sums of equal terms in another order must not fall on two sides of a step."""
 
 _EXTREME: Final = 1e6
 """Beyond every feature of a real node; the value there must be finite."""
+_BY_CONTEXT: Final = "by_context"
+_MOST_CONTEXT: Final = 2.0
+"""No number of a context is further from 0."""
 
 
 class Potential(NamedTuple):
-    """V(x) = x . weights + tanh((x * scale) @ hidden + bias) . out, in GPUs."""
+    """V(x) = x . weights + tanh((x * scale) @ hidden + bias) . out, in GPUs, in a context of 0: see `in_context`."""
 
     weights: Floats
     """(F,)."""
@@ -36,6 +39,9 @@ class Potential(NamedTuple):
     """(H,)."""
     out: Floats
     """(H,)."""
+    by_context: Floats
+    """(K, F + 1) what each number of a context adds to the weights and to the logarithm of the quantum; (0, F + 1)
+    where they depend on none."""
 
 
 class PotentialError(ValueError):
@@ -46,8 +52,20 @@ def linear(weights: Floats, quantum: float) -> Potential:
     """A potential without a net."""
     F = len(FEATURES)
     return Potential(
-        np.asarray(weights, np.float64), np.array([quantum]), np.ones(F), np.zeros((F, 0)), np.zeros(0), np.zeros(0)
-    )
+        np.asarray(weights, np.float64), np.array([quantum]), np.ones(F), np.zeros((F, 0)), np.zeros(0), np.zeros(0),
+        np.zeros((0, F + 1)),
+    )  # fmt: skip
+
+
+def in_context(potential: Potential, context: Floats) -> Potential:
+    """The potential for (K,) what is expected: one whose weights depend on nothing more."""
+    if not len(potential.by_context):
+        return potential
+    added = context @ potential.by_context
+    return potential._replace(
+        weights=potential.weights + added[:-1], quantum=potential.quantum * np.exp(added[-1]),
+        by_context=potential.by_context[:0],
+    )  # fmt: skip
 
 
 def fragments_only() -> Potential:
@@ -62,17 +80,24 @@ def potential_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
     has another shape, or when a number or a value that comes out is not finite.
     """
     check_features(version, names)
-    check_arrays(arrays, Potential._fields)
-    F, num_hidden = len(FEATURES), arrays["out"].size
+    F = len(FEATURES)
+    check_arrays(arrays, tuple(name for name in Potential._fields if name != _BY_CONTEXT or name in arrays))
+    arrays = {_BY_CONTEXT: np.zeros((0, F + 1)), **arrays}  # models of before have none
+    num_hidden, num_contexts = arrays["out"].size, len(CONTEXT) if arrays[_BY_CONTEXT].size else 0
     layers = {"hidden": (F, num_hidden), "bias": (num_hidden,), "out": (num_hidden,)}
-    check_shapes(arrays, {"weights": (F,), "quantum": (1,), "scale": (F,), **layers})
+    check_shapes(
+        arrays, {"weights": (F,), "quantum": (1,), "scale": (F,), **layers, _BY_CONTEXT: (num_contexts, F + 1)}
+    )
     if arrays["quantum"][0] <= 0:
         raise PotentialError("the quantum is not above 0")
     potential = Potential(*(np.ascontiguousarray(arrays[name]) for name in Potential._fields))
     with np.errstate(over="ignore", invalid="ignore"):
-        extremes = values(np.array([np.full(F, _EXTREME), np.full(F, -_EXTREME)]), potential)
-    if not np.isfinite(extremes).all():
-        raise PotentialError(f"the value of features of {_EXTREME:g} is not finite")
+        inputs = np.array([np.full(F, _EXTREME), np.full(F, -_EXTREME)])
+        most = np.abs(potential.by_context).sum(axis=0) * _MOST_CONTEXT
+        for sign in (-1, 1):
+            extreme = potential._replace(weights=potential.weights + sign * most[:-1])
+            if not (np.isfinite(values(inputs, extreme)).all() and np.isfinite(np.exp(sign * most[-1]))):
+                raise PotentialError(f"the value of features of {_EXTREME:g} is not finite")
     return potential
 
 

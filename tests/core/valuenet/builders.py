@@ -9,7 +9,7 @@ from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix
 from extender.core.valuenet import attention
 from extender.core.valuenet.attention import CLUSTER_FEATURES, POD_FEATURES, Attention, Sight
-from extender.core.valuenet.features import FEATURES, Outlook, outlook_of
+from extender.core.valuenet.features import CONTEXT, FEATURES, Outlook, outlook_of
 from extender.core.valuenet.potentials import Potential
 from tests.model.builders import random_asks, random_mix, random_nodes
 
@@ -34,11 +34,12 @@ def random_outlook(rng: np.random.Generator) -> Outlook:
     return outlook_of(*random_expectation(rng))
 
 
-def random_potential(rng: np.random.Generator, num_hidden: int = 3) -> Potential:
+def random_potential(rng: np.random.Generator, num_hidden: int = 3, *, by_context: bool = False) -> Potential:
     F = len(FEATURES)
+    steps = rng.normal(size=(len(CONTEXT) if by_context else 0, F + 1))
     return Potential(
         rng.normal(size=F), np.array([0.1]), rng.random(F), rng.normal(size=(F, num_hidden)),
-        rng.normal(size=num_hidden), rng.normal(size=num_hidden),
+        rng.normal(size=num_hidden), rng.normal(size=num_hidden), steps,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import TypicalPod, fragment_milli, mix_of
-from extender.core.valuenet.features import FEATURES, features, needs, outlook_of, plain_worth
+from extender.core.valuenet.features import CONTEXT, FEATURES, features, needs, outlook_of, plain_worth
 from tests.core.valuenet.builders import Expectation, random_expectation, random_outlook
 from tests.model.builders import random_asks, random_nodes
 
@@ -140,3 +140,24 @@ def test_needs_are_means_over_the_gpus_asked_for() -> None:
     assert memory == pytest.approx((3 * 4096 + 65536) / 5.5)
     assert needs(asks, np.array([0, 0, 50])) == (1.0, 1.0)
     assert needs(random_asks(np.random.default_rng(0), 3), np.zeros(3, np.int64)) == (1.0, 1.0)
+
+
+def test_what_kind_of_pods_are_expected() -> None:
+    """Two nodes of two GPUs, of two models; 4 GPUs are asked for: 1 in shares, 2 by a pair, 1 by a choosy pod."""
+    nodes = Nodes(
+        *(
+            np.array(column)
+            for column in ([10_000, 10_000], [1024, 1024], [2, 2], [0, 1], [10_000, 10_000], [1024, 1024])
+        ),
+        np.full((2, 2), 1000, np.int32),
+    )
+    asks = Asks(
+        cpu_milli=np.array([1000, 2000, 1000, 3000]), memory_mib=np.zeros(4, np.int64),
+        num_gpus=np.array([1, 2, 1, 0]), gpu_milli=np.array([500, 1000, 1000, 0]), models=np.array([3, 3, 2, 3]),
+    )  # fmt: skip
+    expected = np.array([2.0, 1.0, 1.0, 3.0])
+    context = outlook_of(nodes, asks, expected, mix_of([], 1), plain_worth(2)).context
+    cpu = (2 * 1000 + 2000 + 1000 + 3 * 3000) / 20_000
+    assert np.allclose(context + list(CONTEXT.values()), [cpu, 1 / 4, 2 / 4, 1 / 4])
+    assert outlook_of(nodes, asks, 9 * expected, mix_of([], 1), plain_worth(2)).context[0] == 2.0 - CONTEXT["cpu_asked"]
+    assert np.isfinite(outlook_of(nodes, asks, 0 * expected, mix_of([], 1), plain_worth(2)).context).all()

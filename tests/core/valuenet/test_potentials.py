@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.valuenet import potentials
 from extender.core.valuenet.features import FEATURES, FEATURES_VERSION, Outlook, features
+from extender.core.valuenet.learned_values import prospect
 from extender.core.valuenet.potentials import Potential, PotentialError, potential_of
 from model.engine import kernels
 from model.engine.node_scores import book, learned_on
@@ -79,11 +80,23 @@ def arrays(**replaced: np.ndarray) -> dict[str, np.ndarray]:
         (arrays(), FEATURES_VERSION + 1, FEATURES, "features version 3; this program has version 2"),
         (arrays(), FEATURES_VERSION, FEATURES[::-1], "other features"),
         ({}, FEATURES_VERSION, FEATURES, "has arrays none"),
-        (arrays(more=np.zeros(1)), FEATURES_VERSION, FEATURES, "has arrays bias, hidden, more"),
+        (arrays(more=np.zeros(1)), FEATURES_VERSION, FEATURES, "has arrays bias, by_context, hidden, more"),
         (arrays(bias=np.zeros(4)), FEATURES_VERSION, FEATURES, r"bias: shape \(4,\)"),
         (arrays(bias=np.array([0, np.nan, 0])), FEATURES_VERSION, FEATURES, "bias: not all numbers are finite"),
         (arrays(bias=np.zeros(3, np.float32)), FEATURES_VERSION, FEATURES, "bias: float32"),
         (arrays(weights=np.full(len(FEATURES), 1e303)), FEATURES_VERSION, FEATURES, "of 1e\\+06 is not finite"),
+        (
+            arrays(by_context=np.ones((1, len(FEATURES) + 1))),
+            FEATURES_VERSION,
+            FEATURES,
+            r"by_context: shape \(1, 19\)",
+        ),
+        (
+            arrays(by_context=np.full((4, len(FEATURES) + 1), 1e3)),
+            FEATURES_VERSION,
+            FEATURES,
+            "of 1e\\+06 is not finite",
+        ),
         (arrays(quantum=np.zeros(1)), FEATURES_VERSION, FEATURES, "quantum is not above 0"),
     ],
 )
@@ -94,8 +107,42 @@ def test_what_does_not_belong_here_is_refused(
         potential_of(given_arrays, version, names)
 
 
-def test_arrays_of_a_potential_give_it_back() -> None:
-    right = random_potential(np.random.default_rng(0))
+@given(SEEDS)
+def test_in_a_context_weights_and_quantum_are_others(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes, asks, outlook = random_nodes(rng, 6), random_asks(rng, 5), random_outlook(rng)
+    potential = random_potential(rng, by_context=True)
+    weights = potential.weights.copy()
+    log_quantum = math.log(potential.quantum[0])
+    for number, steps in zip(outlook.context.tolist(), potential.by_context, strict=True):
+        weights += number * steps[:-1]
+        log_quantum += number * steps[-1]
+    plain = potential._replace(
+        weights=weights, quantum=np.array([math.exp(log_quantum)]), by_context=potential.by_context[:0]
+    )
+    for c in range(5):
+        ours, same = (
+            twin_scores(nodes, asks, c, Rank.NONE, outlook.mix, learned_on(nodes, outlook, of))
+            for of in (potential, plain)
+        )
+        assert np.array_equal(ours[1], same[1])
+        fits = np.isfinite(same[0])
+        assert np.array_equal(np.isfinite(ours[0]), fits)
+        assert np.abs(ours[0][fits] - same[0][fits]).max(initial=0) <= 1  # a hair may be a step
+    assert np.allclose(
+        potentials.in_context(potential, outlook.context).weights, prospect(plain, outlook).potential.weights
+    )
+
+
+def test_models_of_before_depend_on_no_context() -> None:
+    before = {name: array for name, array in arrays().items() if name != "by_context"}
+    found = potential_of(before, FEATURES_VERSION, FEATURES)
+    assert potentials.in_context(found, np.ones(4)) is found
+
+
+@pytest.mark.parametrize("by_context", [False, True])
+def test_arrays_of_a_potential_give_it_back(by_context: bool) -> None:
+    right = random_potential(np.random.default_rng(0), by_context=by_context)
     found = potential_of(right._asdict(), FEATURES_VERSION, FEATURES)
     for ours, theirs in zip(found, right, strict=True):
         assert np.array_equal(ours, theirs)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from extender.core.valuenet.features import FEATURES
+from extender.core.valuenet.features import CONTEXT, FEATURES
 from extender.ranking import files
 from model.cli.console import seed_range
 from model.cli.learning_commands import evaluate_app, train_app
@@ -79,6 +79,16 @@ def test_what_is_left_out_has_no_weight(traces: Path, tmp_path: Path) -> None:
     runs.train(traces, runs.read_config(config(tmp_path, text)), 2, 2, tmp_path / "out", lambda _: None, resume=False)
     weights = dict(zip(FEATURES, files.read(tmp_path / "out" / "model").potential.weights.tolist(), strict=True))
     assert {name for name, weight in weights.items() if weight == 0} == {"fragment", "gpu_wanted"}
+
+
+def test_weights_may_depend_on_what_kind_of_pods_are_expected(traces: Path, tmp_path: Path) -> None:
+    text = CONFIG.replace("population: 4", "population: 4, by_context: true, without: [fragment]")
+    runs.train(traces, runs.read_config(config(tmp_path, text)), 2, 2, tmp_path / "out", lambda _: None, resume=False)
+    potential = files.read(tmp_path / "out" / "model").potential
+    assert potential.by_context.shape == (len(CONTEXT), len(FEATURES) + 1)
+    assert not potential.by_context[:, FEATURES.index("fragment")].any()
+    assert potential.by_context[:, FEATURES.index("worth")].all()
+    assert potential.by_context[:, -1].all()
 
 
 def test_without_prices_what_is_left_is_worth_as_much_as_it_is(traces: Path) -> None:
