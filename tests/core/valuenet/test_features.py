@@ -144,13 +144,11 @@ def test_needs_are_means_over_the_gpus_asked_for() -> None:
 
 def test_what_kind_of_pods_are_expected() -> None:
     """Two nodes of two GPUs, of two models; 4 GPUs are asked for: 1 in shares, 2 by a pair, 1 by a choosy pod."""
+    two = np.array([10_000, 10_000])
     nodes = Nodes(
-        *(
-            np.array(column)
-            for column in ([10_000, 10_000], [1024, 1024], [2, 2], [0, 1], [10_000, 10_000], [1024, 1024])
-        ),
-        np.full((2, 2), 1000, np.int32),
-    )
+        cpu_milli=two, memory_mib=two, num_gpus=np.array([2, 2]), model=np.array([0, 1]),
+        cpu_free_milli=two, memory_free_mib=two, gpu_free_milli=np.full((2, 2), 1000, np.int32),
+    )  # fmt: skip
     asks = Asks(
         cpu_milli=np.array([1000, 2000, 1000, 3000]), memory_mib=np.zeros(4, np.int64),
         num_gpus=np.array([1, 2, 1, 0]), gpu_milli=np.array([500, 1000, 1000, 0]), models=np.array([3, 3, 2, 3]),
