@@ -125,6 +125,36 @@ def sliced(slices: Mapping[int, int], *, untracked: int = 0, broken: Iterable[in
             (0, 1),
             id="a share of each",
         ),
+        pytest.param(
+            node(T4, T4, unit=GpuUnit.PART, used={0: (700, 1000), 1: (100, 9000)}),
+            GpuRequest(1, memory_each_mib=4000),
+            (1,),
+            id="share of memory: what is left of the memory counts before the compute",
+        ),
+        pytest.param(
+            node(T4, T4, unit=GpuUnit.PART, used={0: (100, 1000), 1: (500, 1000)}),
+            GpuRequest(1, memory_each_mib=4000),
+            (1,),
+            id="share of memory: and the compute where as much memory is left",
+        ),
+        pytest.param(
+            node(A100_40, A100, unit=GpuUnit.PART, used={0: (0, 2048), 1: (0, 30720)}),
+            GpuRequest(1, memory_each_percent=50),
+            (1,),
+            id="share in percent: 50 - 40 GiB left before 38 - 20",
+        ),
+        pytest.param(
+            node(T4, T4, T4, used={0: (500, 0)}, untracked=1),
+            GpuRequest(2, AskedUnit.WHOLE, milli=500),
+            (0, 1),
+            id="one of the idle ones at most",
+        ),
+        pytest.param(
+            node(T4, T4, T4, used={0: (500, 0)}, untracked=1),
+            GpuRequest(3, AskedUnit.WHOLE, milli=500),
+            None,
+            id="so not two",
+        ),
     ],
 )
 def test_choice(state: NodeState, request_: GpuRequest, gpus: tuple[int, ...] | None) -> None:
@@ -138,6 +168,11 @@ def test_spread_puts_a_share_on_the_emptiest_gpu() -> None:
     assert choose_gpus(cluster, 0, share, spreads=True) == (1,)
     cluster = cluster_of({"n": node(T4, T4, T4, used={0: (500, 0), 1: (100, 0)})})
     assert choose_gpus(cluster, 0, share, spreads=True) == (2,)
+
+
+def test_spread_takes_no_idle_gpus_that_somebody_of_unknown_index_may_hold() -> None:
+    cluster = cluster_of({"n": node(T4, T4, T4, used={2: (500, 0)}, untracked=1)})
+    assert choose_gpus(cluster, 0, GpuRequest(2, AskedUnit.WHOLE, milli=400), spreads=True) == (0, 2)
 
 
 @pytest.mark.parametrize(

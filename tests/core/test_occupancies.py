@@ -10,7 +10,15 @@ from extender.core.clusters import Cluster
 from extender.core.decisions import Evaluation, Memo, decide, evaluate
 from extender.core.fit.reasons import RESOLVABLE, Reason, sentence
 from extender.core.observations import Gauge
-from extender.core.occupancies import Counting, ObservedRules, counting_observed, unmanaged_mib
+from extender.core.occupancies import (
+    HARDWARE_XIDS,
+    Counting,
+    ObservedRules,
+    counting_observed,
+    faulty,
+    unaccounted_mib,
+    unmanaged_mib,
+)
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import GpuRequest
@@ -120,3 +128,104 @@ def test_rows_that_did_not_change_are_carried_over(rules: ObservedRules) -> None
             assert np.array_equal(getattr(seen, name), getattr(fresh, name))
             taken[name] += bool((getattr(seen, name) != getattr(cluster, name)).any())
     assert taken["gpu_free_mib"] > 20  # so that there was something to carry over
+
+
+HALF = (500, 10000)
+
+
+@pytest.mark.parametrize(
+    ("state", "in_use", "rules", "left"),
+    [
+        pytest.param(node(A100), 0, ObservedRules(), (40960, 0), id="an idle one"),
+        pytest.param(node(A100), 5000.5, ObservedRules(), (35959, 0), id="what is used, rounded up"),
+        pytest.param(node(A100), 50000, ObservedRules(), (0, 0), id="more than there is"),
+        pytest.param(node(A100, used={0: HALF}), 10000, ObservedRules(), (30960, 0), id="what is booked"),
+        pytest.param(node(A100, used={0: HALF}), 12000, ObservedRules(), (28960, 0), id="more than is booked"),
+        pytest.param(node(A100, used={0: HALF}), 11023, ObservedRules(), (30960, 0), id="a little more"),
+        pytest.param(node(A100), 1, ObservedRules(min_unmanaged_mib=1), (40959, 0), id="a little that counts"),
+        pytest.param(node(A100), 5000, ObservedRules(counts_memory=False), (40960, 0), id="nothing counts"),
+        pytest.param(node(A100, untracked=2), 5000, ObservedRules(), (35960, 1), id="one of unknown index is found"),
+        pytest.param(
+            node(A100, untracked=1), 1, ObservedRules(min_unmanaged_mib=1), (40959, 0), id="it is found by the least"
+        ),
+        pytest.param(
+            node(A100, used={0: HALF}, untracked=1), 12000, ObservedRules(), (28960, 1), id="a shared one is not it"
+        ),
+        pytest.param(
+            node(A100, used={0: (1000, 0)}, untracked=1),
+            5000,
+            ObservedRules(),
+            (35960, 1),
+            id="nor one without compute",
+        ),
+    ],
+)
+def test_what_is_left_of_a_gpu(state: NodeState, in_use: float, rules: ObservedRules, left: tuple[int, int]) -> None:
+    """MiB, and units of unknown index."""
+    seen = counting_observed(one_node(state, in_use), rules)
+    assert (seen.gpu_free_mib[0, 0], seen.untracked_units[0]) == left
+
+
+def test_nothing_is_left_of_a_faulty_gpu_unless_they_count_as_others() -> None:
+    samples = {"a": {Gauge.XID: [79, 31, 0], Gauge.ROW_REMAP_FAILED: [0, 0, 1]}}
+    cluster = observed_cluster({"a": node(A100, A100, A100)}, samples)
+    seen = counting_observed(cluster, ObservedRules())
+    assert (seen.gpu_free_milli.tolist(), seen.gpu_free_mib.tolist()) == ([[0, 1000, 0]], [[0, 40960, 0]])
+    seen = counting_observed(cluster, ObservedRules(excludes_faulty=False))
+    assert (seen.gpu_free_milli.tolist(), seen.gpu_free_mib.tolist()) == ([[1000] * 3], [[40960] * 3])
+
+
+def test_which_errors_make_a_gpu_faulty_is_a_choice() -> None:
+    nodes = {"a": node(A100, A100), "b": node(A100)}
+    cluster = observed_cluster(nodes, {"a": {Gauge.XID: [79, 31]}})
+    rows = np.array([1, 0])
+    assert faulty(cluster, rows, ObservedRules()).tolist() == [[False, False], [True, False]]
+    assert faulty(cluster, rows, ObservedRules(xids=frozenset({31}))).tolist() == [[False, False], [False, True]]
+    assert not faulty(arrays_of(nodes).snapshot(), rows, ObservedRules()).any()
+    assert frozenset({48, 64, 74, 79, 95, 119, 120, 140}) == HARDWARE_XIDS
+
+
+@pytest.mark.parametrize(
+    ("untracked", "unaccounted"), [(0, [5000, 0, 6000]), (1, [5000, 0, 6000]), (2, [0, 0, 0]), (3, [0, 0, 0])]
+)
+def test_pods_of_unknown_index_explain_as_many_gpus_in_use(untracked: int, unaccounted: list[int]) -> None:
+    cluster = one_node(node(A100, A100, A100, untracked=untracked), 5000, 900, 6000)
+    assert unmanaged_mib(cluster, all_rows(cluster), ObservedRules()).tolist() == [[5000, 0, 6000]]
+    assert unaccounted_mib(cluster, all_rows(cluster), ObservedRules()).tolist() == [unaccounted]
+
+
+def test_pods_of_one_node_explain_nothing_on_another() -> None:
+    nodes = {"a": node(A100, untracked=1), "b": node(A100, untracked=1), "c": node(A100)}
+    cluster = observed_cluster(nodes, {"a": used(5000), "b": used(1), "c": used(6000)})
+    rules = ObservedRules(min_unmanaged_mib=1)
+    assert unaccounted_mib(cluster, all_rows(cluster), rules).tolist() == [[0], [0], [6000]]
+    assert unaccounted_mib(cluster, np.array([2, 0]), rules).tolist() == [[6000], [0]]
+    unexplained = one_node(node(A100), 1)
+    assert unaccounted_mib(unexplained, all_rows(unexplained), rules).tolist() == [[1]]
+
+
+def test_of_a_gpu_whose_memory_is_not_known_no_use_counts() -> None:
+    cluster = one_node(node(("unheard-of", 0), A100, A100), 5000, 5000, np.nan)
+    for least in (1, 1024):
+        rules = ObservedRules(min_unmanaged_mib=least)
+        assert unmanaged_mib(cluster, all_rows(cluster), rules).tolist() == [[0, 5000, 0]]
+
+
+def test_where_nobody_tells_nothing_is_in_use_beyond_bookings() -> None:
+    cluster = arrays_of({"a": node(A100, A100, used={0: HALF})}).snapshot()
+    assert unmanaged_mib(cluster, all_rows(cluster), ObservedRules()).tolist() == [[0, 0]]
+    assert counting_observed(cluster, ObservedRules()) is cluster
+    assert Counting(ObservedRules())(cluster) is cluster
+    observed = one_node(node(A100), 5000)
+    assert counting_observed(observed, None) is observed
+
+
+def test_a_node_that_joins_is_counted_with_the_others() -> None:
+    arrays, counting = arrays_of({"a": node(A100)}), Counting(ObservedRules())
+    cluster = observe(arrays, {"a": used(5000)})
+    assert counting(cluster).gpu_free_mib.tolist() == [[35960]]
+    assert counting(cluster) is counting(cluster)
+    arrays.set_held(arrays.set_node("b", node(A100, A100).offer), Held({}, 0))
+    larger = observe(arrays, {"a": used(5000), "b": used(0, 6000)}, now=1010)
+    seen = counting(larger)
+    assert seen.gpu_free_mib[:2, :2].tolist() == [[35960, 0], [40960, 34960]]

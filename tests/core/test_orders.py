@@ -2,10 +2,11 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.orders import PATIENCE, Waiting, hold_s, ordered
+from extender.core.orders import PATIENCE, Waiting, effective_priority, hold_s, ordered
 
 
 def keys(*waiting: Waiting, now: float = 1000.0, **options: object) -> str:
@@ -26,6 +27,24 @@ def test_ageing_lets_the_old_pass() -> None:
     assert keys(old, new, ageing_s=400.0) == "new old"  # 0 + 1000 // 400 = 2 < 3
     assert keys(old, new, ageing_s=250.0) == "old new"  # 0 + 4 > 3
     assert keys(Waiting("ahead", 0, 5000.0), Waiting("b", 0, 999.0), ageing_s=1.0) == "b ahead"  # a clock that is ahead
+
+
+@pytest.mark.parametrize(
+    ("now", "ageing_s", "priority"),
+    [
+        (99.0, 1.0, 5),
+        (100.0, 1.0, 5),
+        (100.9, 1.0, 5),
+        (101.0, 1.0, 6),
+        (349.0, 100.0, 7),
+        (101.0, 0.5, 7),
+        (9e9, 0, 5),
+    ],
+)
+def test_the_priority_rises_by_one_for_each_full_time_that_a_turn_is_overdue(
+    now: float, ageing_s: float, priority: float
+) -> None:
+    assert effective_priority(Waiting("a", 5, 60.0, held_s=40.0), now, ageing_s) == priority
 
 
 def test_held_back_by_expected_gpu_time_within_bounds() -> None:
@@ -71,3 +90,19 @@ def test_fair_share_takes_turns_by_what_is_in_use() -> None:
     assert keys(*burst, *late, shares={}) == "a0 b0 a1 b1 a2"
     assert keys(*burst, *late, shares={"a": 4.0}) == "b0 b1 a0 a1 a2"
     assert keys(*burst, Waiting("urgent", 5, 90.0, owner="a"), *late, shares={"a": 9.0}).startswith("urgent b0")
+
+
+def test_a_namespace_that_uses_nothing_comes_before_one_that_uses_a_little() -> None:
+    used, unused = Waiting("a", 0, 1.0, owner="a", share=1.0), Waiting("b", 0, 2.0, owner="b", share=1.0)
+    assert keys(used, unused, shares={"a": 0.5}) == "b a"
+
+
+def test_small_shares_count_as_what_they_are() -> None:
+    shares = [Waiting(f"a{n}", 0, 50.0 + n, owner="a", share=0.25) for n in range(4)]
+    other = Waiting("b", 0, 1.0, owner="b", share=0.25)
+    assert keys(*shares, other, shares={"b": 0.6}) == "a0 a1 a2 b a3"  # 0, 0.25, 0.5 before 0.6
+
+
+def test_who_asks_for_no_gpu_takes_turns_too() -> None:
+    burst = [Waiting(f"a{n}", 0, float(n), owner="a") for n in range(3)]
+    assert keys(*burst, Waiting("b0", 0, 50.0, owner="b"), shares={}) == "a0 b0 a1 a2"

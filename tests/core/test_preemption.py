@@ -44,6 +44,36 @@ def test_one_who_holds_much_goes_before_many_who_hold_as_much_together() -> None
     assert uids(spared(Candidate("n", victims), 2)) == "a"
 
 
+@pytest.mark.parametrize(
+    ("num_gpus", "victims", "lost"),
+    [
+        pytest.param(1, [("a", 1, 1, 10.0), ("b", 1, 3, 50.0)], "a", id="10 GPU-seconds rather than 50"),
+        pytest.param(
+            1,
+            [("a", 0, 2, 50.0), ("b", 0, 1, 20.0), ("c", 1, 3, 50.0)],
+            "b",
+            id="20 rather than 50 with c spared for its priority",
+        ),
+        pytest.param(
+            3,
+            [("a", 0, 1, 20.0), ("b", 0, 3, 50.0), ("c", 0, 2, 50.0), ("d", 1, 3, 10.0)],
+            "b",
+            id="50 of one rather than 70 of two with d spared for its priority",
+        ),
+        pytest.param(
+            2,
+            [("a", 1, 1, 10.0), ("b", 1, 3, 100.0), ("c", 1, 3, 30.0), ("d", 0, 1, 20.0)],
+            "c",
+            id="30 of one pod rather than of two",
+        ),
+    ],
+)
+def test_neither_order_alone_finds_the_least_loss(
+    num_gpus: int, victims: list[tuple[str, int, int, float]], lost: str
+) -> None:
+    assert uids(spared(Candidate("n", tuple(Victim(*victim) for victim in victims)), num_gpus)) == lost
+
+
 def test_who_leaves_anyway_is_evicted_before_others() -> None:
     victims = (Victim("a", 0, 1, 1.0), Victim("b", 9, 1, 1000.0, leaving=True))
     assert uids(spared(Candidate("n", victims), 1)) == "b"

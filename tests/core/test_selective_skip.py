@@ -83,3 +83,19 @@ def test_shares_take_more_where_what_they_leave_is_worth_nothing() -> None:
     ]
     assert not takes_more(plain[None], num_gpus, milli).any()
     assert not takes_more(np.zeros((1, 1001)), num_gpus, milli).any()
+
+
+def test_shares_that_leave_nothing_of_use_take_more_and_whole_gpus_never_do() -> None:
+    """Of a GPU that is worth three by whole alone, and nothing once a thousandth is taken."""
+    whole_only = np.where(np.arange(1001) == 1000, 3.0, 0.0)
+    num_gpus, milli = np.array([1, 1, 1, 2, 2, 0, 1]), np.array([1, 999, 1000, 1000, 810, 0, 0])
+    assert takes_more(whole_only[None], num_gpus, milli).tolist() == [True, True, False, False, False, False, False]
+
+
+@pytest.mark.parametrize("price", [0.2, 1.0, 3.0])
+def test_what_a_share_takes_is_judged_by_the_part_of_the_price(price: float) -> None:
+    left = np.arange(1001) / 1000
+    ones, every = np.ones(1001, np.int64), np.arange(1001)
+    assert not takes_more(price * left[None], ones, every).any()
+    # Quadratic: the first tenth costs 1 - 0.81 = 0.19 of the price.
+    assert takes_more(price * left[None] ** 2, ones, every).tolist() == [False, *[True] * 999, False]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.kube import objects
-from extender.ledger.tenants import Tenants, asks_resources_alone, repels_pods, requested_names
+from extender.ledger.tenants import Tenant, Tenants, asks_resources_alone, repels_pods, requested_names
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
@@ -43,6 +43,29 @@ def test_pods_are_found_on_their_node_until_they_end() -> None:
     assert (list(tenants.on("n")), list(tenants.on("m"))) == (["b", "c"], [])
     tenants.keep_pods({"c", "other"})
     assert list(tenants.on("n")) == ["c"]
+
+
+def test_what_an_eviction_of_a_pod_would_cost() -> None:
+    tenants = Tenants()
+    manifest = {
+        "metadata": {"name": "p", "namespace": "team", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"nodeName": "n", "priority": 7},
+        "status": {"phase": "Running", "startTime": "2025-12-31T23:59:00Z"},
+    }
+    leaving, plain = msgspec.convert(manifest, objects.Pod), pod("plain")
+    tenants.upsert_pod(plain)
+    tenants.upsert_pod(leaving)
+    tenants.upsert_pod(plain)
+    assert list(tenants.on("n").items()) == [
+        ("plain", Tenant("plain", "default/plain", 0, "", False, plain.spec)),
+        ("u", Tenant("u", "team/p", 7, "2025-12-31T23:59:00Z", True, leaving.spec)),
+    ], "in the order in which they came"
+
+
+def test_a_node_that_was_never_told_of_is_forgotten_too() -> None:
+    tenants = Tenants()
+    tenants.remove_node("n")
+    assert not tenants.have_room("n", pod("new", None).spec, ())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from extender.plugins.dra import reading as dra
-from extender.plugins.dra.objects import ResourceClaim
+from extender.plugins.dra.objects import ResourceClaim, ResourceSlice
 
 
 def resource_claim(
@@ -26,3 +26,14 @@ def resource_claim(
         "status": status,
     }
     return msgspec.convert(manifest, ResourceClaim)
+
+
+def slice_of(node: str, num_gpus: int) -> ResourceSlice:
+    """The only slice of a node, with GPUs of which nothing but their UUIDs is known."""
+    devices = [
+        {"name": f"gpu-{index}", "attributes": {"type": {"string": "gpu"}, "uuid": {"string": f"GPU-{index}"}}}
+        for index in range(num_gpus)
+    ]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec: dict[str, Any] = {"driver": dra.DRIVER, "pool": pool, "nodeName": node, "devices": devices}
+    return msgspec.convert({"metadata": {"name": node, "uid": f"slice-{node}"}, "spec": spec}, ResourceSlice)

@@ -85,6 +85,20 @@ TWO = GpuRequest(2, memory_each_mib=40960)
             id="share in the name of a whole GPU",
         ),
         pytest.param(
+            Reason.NOT_THIS_KIND,
+            GpuRequest(1, AskedUnit.CLAIM),
+            8,
+            "needs 1 GPU, no GPUs for ResourceClaims here",
+            id="asks by ResourceClaim",
+        ),
+        pytest.param(
+            Reason.NOT_THIS_KIND,
+            GpuRequest(1, AskedUnit.PART, 4096),
+            8,
+            "needs 1 GPU with 4 GiB, no device plugin here that shares GPUs",
+            id="asks a part",
+        ),
+        pytest.param(
             Reason.KEPT_APART,
             GpuRequest(1),
             8,

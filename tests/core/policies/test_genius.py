@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.fit.fits import fit
-from extender.core.policies.genius import WEIGHTS, GeniusScore, genius_totals, min_max
+from extender.core.observations import Gauge
+from extender.core.policies.genius import WEIGHTS, GeniusScore, genius_totals, min_max, neutral
 from extender.core.resources.requests import GpuRequest
 from tests.core.builders import all_rows, cluster_of, node
+from tests.core.observing import Samples, observed_cluster
 
 NAN = np.nan
 OWN = {name: default for name, (default, _) in WEIGHTS.items()}
@@ -104,3 +106,50 @@ def test_unmonitored_and_cpu_only_nodes_are_survived() -> None:
     empty = cluster_of({})
     none = all_rows(empty)
     assert GeniusScore()(empty, request, none, fit(empty, request, none)).tolist() == []
+
+
+def test_what_is_not_known_is_the_mean_of_what_is() -> None:
+    installed = np.array([[True, True], [True, False]])
+    planes = np.array([[[4, NAN], [NAN, 100]], [[1, 2], [6, NAN]], [[NAN, NAN], [NAN, NAN]]])
+    filled = neutral(planes, installed)
+    assert filled[:, installed].tolist() == [[4, 4, 4], [1, 2, 6], [0, 0, 0]]
+
+
+def test_scores_are_spread_over_the_nodes_that_count() -> None:
+    among = np.array([True, False, True, True, False])
+    assert min_max(np.array([3.0, 1.0, 5.0, 4.0, 99.0]), among).tolist() == [0, 0, 1, 0.5, 0]
+    assert min_max(np.array([3.0, 1.0, 3.0, 3.0, 99.0]), among).tolist() == [0] * 5
+    assert min_max(np.array([3.0, 1.0, 5.0]), np.zeros(3, np.bool_)).tolist() == [0] * 3
+
+
+def test_scores_that_differ_by_next_to_nothing_are_equals() -> None:
+    first, second = min_max(np.array([0.0, 0.5, 0.5 + 2e-10, 1.0]), np.ones(4, np.bool_)).tolist()[1:3]
+    assert first == second == 0.5
+
+
+def test_a_cluster_is_read_as_the_worked_vector_is_written() -> None:
+    t4, a100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-40GB", 40960)
+    nodes = {"a": node(t4, t4), "b": node(a100), "c": node(("unheard-of", 0)), "cpus": node()}
+    samples: Samples = {
+        "a": {Gauge.MEMORY_FREE: [9000, 15000], Gauge.POWER: [30, 40], Gauge.ENCODER: [0.5, 0], Gauge.DECODER: [0, 0]},
+        "b": {Gauge.MEMORY_FREE: [20000], Gauge.POWER: [200], Gauge.ENCODER: [0.25], Gauge.DECODER: [0.75]},
+    }
+    cluster = observed_cluster(nodes, samples)
+    installed = np.array([[True, True], [True, False], [True, False], [False, False]])
+    nothing, unknown = [NAN, NAN], [NAN, NAN]
+    memory = [[15360, 15360], [40960, NAN], unknown, nothing]
+    static = [[[sm, sm], [of_a100, NAN], unknown, nothing] for sm, of_a100 in ((40, 108), (2, 5), (1, 0), (320, 1555))]
+    dynamic = [
+        [[9000, 15000], [20000, NAN], unknown, nothing],
+        [[30, 40], [200, NAN], unknown, nothing],
+        [[0.5, 1], [0.75, NAN], unknown, nothing],  # idle encoders
+        [[1, 1], [0.25, NAN], unknown, nothing],
+    ]
+    weights = {"encoder_idle": 3.0, "power": -1.0}
+    *_, total = genius_totals(np.array([memory, *static]), np.array(dynamic), installed, OWN | weights)
+    low, high = total[:3].min(), total[:3].max()
+    rows = all_rows(cluster)
+    request = GpuRequest(1)
+    scores = GeniusScore(weights)(cluster, request, rows, fit(cluster, request, rows))
+    assert scores == pytest.approx([*((total[:3] - low) / (high - low)), 0], abs=1e-8)
+    assert 0.01 < sorted(scores[:3])[1] < 0.99

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from extender.core.occupancies import ObservedRules
 from extender.core.policies import installed, registry
+from extender.core.policies.policy import Options
 from extender.settings.decisions import DecisionSettings
 from extender.settings.load import SettingsError, describe_settings, load_settings
 from model.simulations.baselines import UnknownPolicyError, baseline
@@ -100,6 +102,21 @@ def test_a_broken_one_costs_itself_only(
         load_settings(flags={"decisions.policy": "odd"})
     with pytest.raises(UnknownPolicyError, match="policy odd"):
         baseline("odd")
+
+
+def test_it_is_made_as_the_deployment_wants_it(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+from extender.core.policies.policy import Policy
+from extender.core.policies.spread import spread
+def policy(options): return Policy("odd", spread, f"counts from {options.rules.min_unmanaged_mib} MiB")
+"""
+    broken(tmp_path, "odd = kerf_broken:policy", source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "kerf_broken", raising=False)
+    load_settings()
+    assert registry.POLICIES["odd"].description == "counts from 1024 MiB"
+    options = Options(rules=ObservedRules(min_unmanaged_mib=7))
+    assert registry.policies_of(options)["odd"].description == "counts from 7 MiB"
 
 
 def test_a_name_of_kerfs_own_is_not_taken(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
