@@ -32,6 +32,15 @@ class Child:
         """Start a command; without `complaints` what it says on stderr is not kept. Raises OSError."""
         # Returns as soon as the command runs. Without a shell, and of our own making.
         process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE if complaints else None)  # noqa: S603, ASYNC220
+        joining = asyncio.create_task(cls._join(process, complaints))
+        try:
+            return await asyncio.shield(joining)
+        except asyncio.CancelledError:  # nobody else knows of it
+            await (await joining).end()
+            raise
+
+    @classmethod
+    async def _join(cls, process: subprocess.Popen[bytes], complaints: bool) -> "Child":
         loop = asyncio.get_running_loop()
         pipe, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, process.stdin)
         child = cls(process, asyncio.StreamWriter(pipe, flow, None, loop), [pipe])

@@ -77,3 +77,27 @@ def test_ended_while_it_runs() -> None:
     child = asyncio.run(main())
     assert (child.running, child.process.returncode) == (False, -signal.SIGKILL)
     assert num_open() == before
+
+
+def test_whenever_the_start_is_given_up_nothing_is_left() -> None:
+    async def main() -> None:
+        for turns in range(8):
+            starting = asyncio.create_task(Child.start("sleep", "60"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            starting.cancel()
+            try:
+                child = await starting
+            except asyncio.CancelledError:
+                continue
+            await child.end()
+        await asyncio.sleep(0.05)  # until pipes are closed
+
+    before = num_open(), num_children()
+    asyncio.run(main())
+    assert (num_open(), num_children()) == before
+
+
+def num_children() -> int:
+    """How many processes of this one there are."""
+    return sum(len(tasks.read_text().split()) for tasks in Path("/proc/self/task").glob("*/children"))

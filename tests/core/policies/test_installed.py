@@ -1,5 +1,6 @@
 """Policies of other packages: the example package as pip installs it, in the service and in the simulator."""
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,30 @@ def policy(options): return Policy("odd", spread, f"counts from {options.rules.m
     assert registry.POLICIES["odd"].description == "counts from 1024 MiB"
     options = Options(rules=ObservedRules(min_unmanaged_mib=7))
     assert registry.policies_of(options)["odd"].description == "counts from 7 MiB"
+
+
+def test_one_that_could_not_be_loaded_is_told_of_with_its_package_until_it_can(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+from extender.core.policies.policy import Policy
+from extender.core.policies.spread import spread
+def policy(options): return Policy("NAME", spread, "")
+"""
+    broken(tmp_path, "even = kerf_broken:policy\nodd = kerf_later:policy", source.replace("NAME", "even"))
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("kerf_broken", "kerf_later"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    load_settings()
+    assert installed.faults == {
+        "odd": "policy odd of package kerf-broken could not be loaded: "
+        "ModuleNotFoundError: No module named 'kerf_later'"
+    }
+    (tmp_path / "kerf_later.py").write_text(source.replace("NAME", "odd"))
+    importlib.invalidate_caches()
+    load_settings()
+    assert installed.faults == {}
+    assert {"even", "odd", "roomiest"} <= registry.POLICIES.keys()
 
 
 def test_a_name_of_kerfs_own_is_not_taken(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
