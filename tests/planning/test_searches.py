@@ -1,4 +1,4 @@
-"""What each operator, weight and term of the searching planners is for: taken away, the result is another one.
+"""What each operator, weight and term of the genetic planner is for: taken away, the result is another one.
 
 In these cases neither greedy nor the first draw has the answer already.
 """
@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from extender.planning.planners import PLANNERS, genetic, q_learning
+from extender.planning.planners import PLANNERS, genetic
 from extender.planning.planners.genetic import Genetic
 from extender.planning.planners.problem import problem_of
-from extender.planning.planners.q_learning import QLearning
-from extender.planning.plans import PlanPod, View
+from extender.planning.plans import PlanPod
 from tests.core.builders import node
 from tests.queueing.builders import A100, gpu_pod, gpu_view, plain_view, view_of
 
@@ -111,65 +110,50 @@ def test_children_are_cut_at_one_point() -> None:
     assert set(changes.tolist()) == {0, 1}
 
 
-# Q-learning: the walk along an empty table places 3 of these, one node and then the other; 4 fit.
-
-TABLE = plain_view(2, 8000, 8000)
-TABLE_PODS = [
-    PlanPod(f"p{number}", 1000 * cpu, 1000 * memory)
-    for number, (cpu, memory) in enumerate([(5, 4), (5, 4), (3, 2), (4, 5), (5, 1), (4, 3), (5, 4)])
-]
-
-
-def learned(parameters: QLearning) -> list[int]:
-    """How many pods are placed, by seed."""
-    return [parameters.make(TABLE, TABLE_PODS, seed).num_placed for seed in range(3)]
-
-
-@pytest.mark.slow
-def test_q_learning_finds_what_an_empty_table_does_not() -> None:
-    assert PLANNERS["exact"].make(TABLE, TABLE_PODS).num_placed == 4
-    assert learned(QLearning()) == [4, 4, 4]
+def test_only_pods_that_were_left_out_move_by_an_even_chance_beside_the_one_that_mutates() -> None:
+    P = 40
+    problem = problem_of(gpu_view(10), [gpu_pod(f"p{number}") for number in range(P)])
+    genes = np.array([[0] * P, [1] * P] * 20)
+    placed = np.array([[True] * P, [False] * P] * 20)
+    copies = Genetic(population=40, crossover=0.0, mutation=1.0, elites=0)
+    draw = genetic.Draw(problem, np.random.default_rng(0))
+    children = genetic.children_of(genes, placed, np.ones(40), draw, copies)
+    stayed = np.stack([(children == 0).sum(axis=1), (children == 1).sum(axis=1)], axis=1)  # of either parent's genes
+    of_placed = stayed[:, 0] > stayed[:, 1]
+    assert 5 < of_placed.sum() < 35
+    assert (stayed[of_placed, 0] >= P - 1).all()
+    assert (stayed[~of_placed, 1] < P - 5).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("without", ["episodes", "alpha", "epsilon"])
-def test_q_learning_misses_it_without_each_parameter(without: str) -> None:
-    assert min(learned(replace(QLearning(), **{without: 0}))) < 4
+def test_gangs_of_a_topology_are_whole_only_where_all_have_room_in_one_domain() -> None:
+    rack = np.array([0, 0, 1, 1, -1], np.int32)
+    view = replace(gpu_view(5, gpus=2), domains={"rack": rack})
+    gangs = ["pair", "three", "", "pair", "three", "free", "three", "free"]
+    pods = [
+        gpu_pod(f"p{number}", 1, gang=gang, topology="rack" if gang in ("pair", "three") else "")
+        for number, gang in enumerate(gangs)
+    ]
+    problem = problem_of(view, pods)
+    genes = np.random.default_rng(3).integers(0, 5, (400, len(pods)))
+    seen = set()
+    for individual, found in zip(genes.tolist(), genetic.placed_pods(problem, genes).tolist(), strict=True):
+        left = [2] * 5
+        expected = []
+        for row in individual:
+            expected.append(left[row] > 0)
+            left[row] -= left[row] > 0
+        for gang in ("pair", "three", "free"):
+            theirs = [number for number, name in enumerate(gangs) if name == gang]
+            racks = {int(rack[individual[number]]) for number in theirs}
+            whole = all(expected[number] for number in theirs) and (gang == "free" or racks in ({0}, {1}))
+            seen.add((gang, whole))
+            for number in theirs:
+                expected[number] = whole
+        assert found == expected
+    assert len(seen) == 6
 
 
-def episodes(view: View, pods: list[PlanPod], **parameters: float) -> q_learning.Episodes:
-    """Walks without chance, on a table that takes each lesson whole."""
-    chosen = replace(QLearning(), alpha=1.0, epsilon=0.0, **parameters)  # type: ignore[arg-type]
-    return q_learning.Episodes(view, pods, problem_of(view, pods), 0, chosen)
-
-
-def test_an_action_that_places_the_last_pod_is_worth_30_more() -> None:
-    # 3 and 5 of 8: int(10 * .375) = 3 of CPU; 8 of 8 are 10. Of memory a thousandth: 0.
-    walk = episodes(plain_view(1, 8000, 8_000_000), [PlanPod("a", 3000, 1), PlanPod("b", 5000, 1)])
-    nowhere, first = np.array([-1, -1]), np.array([0, -1])
-    walk.run(learning=True)
-    assert walk.values(first).tolist() == [0.0, 10 + 30.0]
-    assert walk.values(nowhere).tolist() == [3.0, 0.0]  # what may come after was not known yet
-    walk.run(learning=True)
-    assert walk.values(nowhere).tolist() == [3 + 0.9 * 40.0, 0.0]
-
-
-def test_pods_that_share_an_image_are_worth_more_on_one_node() -> None:
-    pods = [PlanPod("a", 1, 1, image="x"), PlanPod("b", 1, 1, image="x"), PlanPod("c", 1, 1, image="y")]
-    walk = episodes(plain_view(2, 8_000_000, 8_000_000), pods, all_placed=0.0)
-    walk.run(learning=True)
-    # Node 0 has 1 image for 2 pods: int(10 * (1 - 1/2)) = 5; then 2 for 3: int(10 * (1 - 2/3)) = 3.
-    assert walk.values(np.array([0, -1, -1])).tolist() == [0, 0, 5.0, 0, 0, 0]
-    assert walk.values(np.array([0, 0, -1])).tolist() == [0, 0, 0, 0, 3.0, 0]
-
-
-def test_an_action_over_capacity_is_worth_99_less_and_ends_the_episode() -> None:
-    pods = [PlanPod("large", 6000, 1), PlanPod("too", 6000, 1), PlanPod("small", 1000, 1)]
-    walk = episodes(plain_view(1, 8000, 8_000_000), pods)
-    walk.run(learning=True)
-    after_one = np.array([0, -1, -1])
-    assert walk.values(after_one).tolist() == [0.0, -99.0, 0.0]
-    assert walk.run(learning=True)[1].tolist() == [0, -1, 0]  # the next walk goes round it
-    harmless = episodes(plain_view(1, 8000, 8_000_000), pods, over_capacity=0.0)
-    harmless.run(learning=True)
-    assert harmless.run(learning=True)[1].tolist() == [0, -1, -1]
+@pytest.mark.parametrize("name", ["genetic", "q-learning"])
+def test_a_batch_of_which_nothing_fits_the_only_node_is_left_out(name: str) -> None:
+    plan = PLANNERS[name].make(plain_view(1), [PlanPod("huge", 9000, 1)])
+    assert [str(why) for why in plan.unassigned.values()] == ["needs 9 CPU and 1 MiB, no node has that much"]

@@ -203,6 +203,12 @@ def told(cluster: Cluster, request: GpuRequest) -> list[tuple[str, str, object, 
             id="no name",
         ),
         pytest.param(
+            node(UNKNOWN, T4),
+            GpuRequest(1, include=pattern("a100")),
+            ("model", "any model instead of model a100 (there is room on t4)", 1),
+            id="one of two without a name",
+        ),
+        pytest.param(
             node(T4, uuids=["GPU-a"]),
             GpuRequest(1, uuids=UUIDS),
             ("uuid", "any GPU instead of the requested UUIDs", 1),

@@ -1,0 +1,154 @@
+"""Which nodes are kept for the head, whom they are kept from, and what those are told."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from extender.planning.plan_state import PlanState
+from extender.planning.plans import PlanPod, View
+from extender.planning.quotas import Quotas
+from extender.planning.rounds import Head, Rules, greedy_round, place_unit
+from tests.core.builders import node
+from tests.queueing.builders import A100, gpu_pod, gpu_view, plain_view, reasons, view_of
+
+BIG = Rules(reserves=frozenset({"ns/big"}))
+
+
+def nodes_of_cpu(*nodes: tuple[int, int, int]) -> View:
+    """Nodes n0, n1, ... of so much CPU and memory, and so much of the CPU free."""
+    cpu, memory, free = np.array(nodes, np.int64).T
+    states = {f"n{row}": node() for row in range(len(nodes))}
+    view = view_of(states, cpu_milli=cpu.tolist(), memory_mib=memory.tolist())
+    return replace(view, cpu_free_milli=free.copy())
+
+
+@pytest.mark.parametrize(
+    ("view", "pod", "expected"),
+    [
+        pytest.param(
+            nodes_of_cpu((8000, 8192, 1000), (8000, 8192, 3000), (8000, 8192, 2000)),
+            PlanPod("ns/big", 4000, 1024),
+            {"n1"},
+            id="where most CPU is free",
+        ),
+        pytest.param(
+            nodes_of_cpu((4000, 8192, 100), (3999, 8192, 3000)),
+            PlanPod("ns/big", 4000, 1024),
+            {"n0"},
+            id="a node that it fills, CPU",
+        ),
+        pytest.param(
+            replace(nodes_of_cpu((8000, 8192, 100), (8000, 8191, 3000)), memory_free_mib=np.array([100, 100])),
+            PlanPod("ns/big", 10, 8192),
+            {"n0"},
+            id="a node that it fills, memory",
+        ),
+        pytest.param(
+            replace(
+                nodes_of_cpu((8000, 8192, 100), (8000, 8192, 3000)), allowed=np.array([[True, True], [True, False]])
+            ),
+            PlanPod("ns/big", 4000, 1024, kind=1),
+            {"n0"},
+            id="a node that it may use",
+        ),
+        pytest.param(
+            replace(nodes_of_cpu((8000, 8192, 100)), allowed=np.array([[True], [False]])),
+            PlanPod("ns/big", 4000, 1024, kind=1),
+            None,
+            id="no node that it may use",
+        ),
+        pytest.param(nodes_of_cpu((8000, 8192, 100)), PlanPod("ns/big", 9000, 1), None, id="too much CPU for any"),
+        pytest.param(
+            nodes_of_cpu((8000, 8192, 0), (1000, 65_536, 1000)),
+            PlanPod("ns/big", 8000, 9000),
+            None,
+            id="no node with both",
+        ),
+        pytest.param(
+            view_of({"b": node(*[(A100, 40_960)] * 2, held=[0]), "a": node(*[(A100, 40_960)] * 2, held=[1])}),
+            gpu_pod("ns/big", 2),
+            {"a"},
+            id="of equal nodes the first by name",
+        ),
+        pytest.param(
+            gpu_view(2, gpus=4), gpu_pod("ns/big", 1, gang="ns/big", topology="zone"), None, id="no node with its label"
+        ),
+    ],
+)
+def test_the_node_kept_for_a_head(view: View, pod: PlanPod, expected: set[str] | None) -> None:
+    made = greedy_round(view, [pod], BIG)
+    assert made.plan.num_placed == 0
+    assert made.head == (None if expected is None else Head("ns/big", frozenset(expected)))
+
+
+@pytest.mark.parametrize("freer", [0, 1])
+def test_a_gang_of_one_rack_keeps_nodes_of_the_one_that_misses_less(freer: int) -> None:
+    whole = [(A100, 40_960)] * 4
+    held = {freer: ([0], [0, 1]), 1 - freer: ([0, 1, 2], [0, 1, 2])}
+    states = {
+        f"r{rack}-{number}": node(*whole, held=taken) for rack in (0, 1) for number, taken in enumerate(held[rack])
+    }
+    view = view_of(states, domains={"rack": np.array([0, 0, 1, 1], np.int32)})
+    pods = [gpu_pod(f"ns/g{number}", 4, gang="ns/big", topology="rack") for number in range(2)]
+    assert greedy_round(view, pods, BIG).head == Head("ns/big", frozenset({f"r{freer}-0", f"r{freer}-1"}))
+
+
+def test_only_those_that_would_have_room_are_told_of_the_head() -> None:
+    # Of both nodes two GPUs are free; a is kept, b is filled by the first that comes.
+    view = view_of({name: node(*[(A100, 40_960)] * 4, held=[0, 1]) for name in "ab"})
+    pods = [
+        gpu_pod("ns/big", 4),
+        gpu_pod("ns/first", 2),
+        gpu_pod("ns/kept", 1),
+        gpu_pod("ns/large", 3),
+        gpu_pod("poor/p", 1),
+    ]
+    made = greedy_round(view, pods, replace(BIG, quotas=Quotas({"poor": 0.0})))
+    assert made.head == Head("ns/big", frozenset({"a"}))
+    assert made.plan.rows == (-1, 1, -1, -1, -1)
+    assert reasons(made.plan) == {
+        0: "needs 4 GPUs, best node: 2 free",
+        2: "room is kept for ns/big",
+        3: "needs 3 GPUs, best node: 2 free",
+        4: "quota of namespace poor: 0 GPUs, 0 in use, 1 more requested",
+    }
+
+
+def test_the_pods_of_the_head_itself_are_told_of_their_gang() -> None:
+    pods = [gpu_pod(f"ns/g{number}", 3, gang="ns/g") for number in range(3)] + [gpu_pod("ns/single", 1)]
+    busy = replace(gpu_view(3, gpus=4), pods_free=np.array([110, 110, 0]))
+    made = greedy_round(busy, pods, Rules(reserves=frozenset({"ns/g"})))
+    assert made.head is not None
+    assert reasons(made.plan) == {
+        **dict.fromkeys(range(3), "its gang ns/g does not fit as a whole"),
+        3: "room is kept for ns/g",
+    }
+
+
+def test_the_exempt_use_the_nodes_that_are_kept() -> None:
+    pods = [PlanPod("ns/big", 8000), *(PlanPod(f"ns/p{number}", 2000) for number in range(3))]
+    view = replace(plain_view(1), cpu_free_milli=np.array([7000]))
+    made = greedy_round(view, pods, replace(BIG, exempt=frozenset({"ns/p1", "ns/p2"})))
+    assert made.plan.rows == (-1, -1, 0, 0)
+    assert reasons(made.plan)[1] == "room is kept for ns/big"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        pytest.param(None, 0, id="all nodes: the rack of two is the tightest"),
+        pytest.param([True, True, True, True, True], 0, id="all of them"),
+        pytest.param([True, True, False, False, True], 4, id="the rack of which one node is left"),
+        pytest.param([False, True, True, False, True], 1, id="the other"),
+        pytest.param([False, False, True, True, False], 2, id="the only one"),
+        pytest.param([False] * 5, None, id="none"),
+    ],
+)
+def test_a_gang_goes_to_the_tightest_rack_of_the_nodes_that_it_may_use(
+    allowed: list[bool] | None, expected: int | None
+) -> None:
+    view = replace(gpu_view(5), domains={"rack": np.array([0, 0, 1, 1, 1], np.int32)})
+    state = PlanState(view, [gpu_pod("ns/g", 1, gang="ns/g", topology="rack")])
+    assert place_unit(state, [0], None if allowed is None else np.array(allowed)) == (expected is not None)
+    assert state.plan("by hand").rows == ((-1,) if expected is None else (expected,))
