@@ -155,6 +155,11 @@ def sliced(slices: Mapping[int, int], *, untracked: int = 0, broken: Iterable[in
             None,
             id="so not two",
         ),
+        pytest.param(node(T4, T4, T4, links=[-1, 0, 0]), GpuRequest(1), (0,), id="one of unknown links is as good"),
+        pytest.param(node(*[T4] * 5, links=[-1, -1, 0, 0, 0]), GpuRequest(2), (2, 3), id="but not of two together"),
+        pytest.param(
+            node(T4, T4, A100), GpuRequest(2, memory_total_mib=30720), (0, 1), id="2 * 15360 = 30720: exactly the total"
+        ),
     ],
 )
 def test_choice(state: NodeState, request_: GpuRequest, gpus: tuple[int, ...] | None) -> None:

@@ -254,3 +254,39 @@ def test_who_has_brought_most_gives_up_the_oldest_and_whoever_asks_again_brings_
         True
     ] * 3
     assert not known_again(one, cluster, 2, second)
+
+
+def test_asking_often_is_not_bringing_many() -> None:
+    cluster, memo = cluster_of({"a": node(T4)}), Memo(max_classes=3)
+    frequent, other = memo.of("frequent"), memo.of("other")
+    known = frequent.evaluate(cluster, GpuRequest(1), TOLD)
+    assert all(known_again(frequent, cluster, 1, known) for _ in range(9))
+    for count in range(2, 6):
+        other.evaluate(cluster, GpuRequest(count), TOLD)
+    assert known_again(frequent, cluster, 1, known)
+
+
+def test_what_was_given_up_counts_for_nobody() -> None:
+    cluster, memo = cluster_of({"a": node(T4)}), Memo(max_classes=3)
+    past, now = memo.of("past"), memo.of("now")
+    known = [past.evaluate(cluster, GpuRequest(count), TOLD) for count in range(1, 9)]
+    for count in range(11, 16):
+        now.evaluate(cluster, GpuRequest(count), TOLD)
+    assert known_again(past, cluster, 8, known[-1])
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("tightest", (1,)), ("spread", (0,))])
+def test_a_policy_that_spreads_has_shares_on_the_emptiest_gpu(name: str, gpus: tuple[int, ...]) -> None:
+    cluster = cluster_of({"n": node(T4, T4, used={1: (500, 1000)})})
+    share = GpuRequest(1, WHOLE, 1000, milli=500)
+    assert decide(cluster, share, POLICIES[name], all_rows(cluster), Memo()).gpus == gpus
+
+
+def test_a_choice_is_made_by_what_has_room_now() -> None:
+    arrays, memo = arrays_of({"a": node(T4, T4, held=[0, 1]), "b": node(T4, held=[0])}), Memo()
+    share = GpuRequest(1, memory_each_mib=1024)
+    assert decide(arrays.snapshot(), share, TOLD, np.array([0, 1]), memo).best is None
+    part = node(T4, T4, used={1: (0, 1000)}, unit=GpuUnit.PART)
+    arrays.set_held(arrays.set_node("a", part.offer), Held(part.used, 0))
+    decision = decide(arrays.snapshot(), share, TOLD, np.array([0, 1]), memo)
+    assert (decision.best, decision.gpus, decision.mib_each) == (0, (1,), (1024,))

@@ -103,6 +103,21 @@ WHOLE = AskedUnit.WHOLE
             2,
             id="those of slices are not",
         ),
+        pytest.param(
+            node(T4, A100, unit=GpuUnit.REPLICA, units_per_gpu=4),
+            GpuRequest(4, AskedUnit.SHARED, 20480, include=pattern("a100")),
+            Reason.FITS,
+            4,
+            id="all slices of the model and size",
+        ),
+        pytest.param(node(), GpuRequest(1, memory_total_mib=1024), Reason.NO_GPUS, 0, id="a total where no GPU is"),
+        pytest.param(node(T4, picks=True, unserved=1), GpuRequest(1), Reason.KEPT_APART, 1, id="beside one unserved"),
+        pytest.param(node(T4, picks=True, unserved=1), GpuRequest(1, WHOLE), Reason.FITS, 1, id="as it is unserved"),
+        pytest.param(
+            node(T4, picks=True, served=1), GpuRequest(1, WHOLE), Reason.KEPT_APART, 1, id="beside one served"
+        ),
+        pytest.param(node(T4, picks=True, served=1), GpuRequest(1), Reason.FITS, 1, id="as it is served"),
+        pytest.param(node(T4, served=1, unserved=1), GpuRequest(1), Reason.FITS, 1, id="where Kerf picks"),
     ],
 )
 def test_fit_at_its_edges(state: NodeState, request_: GpuRequest, reason: Reason, available: int) -> None:
@@ -144,6 +159,25 @@ def test_a_pod_without_gpus_has_room_on_none_and_leaves_all_idle() -> None:
     assert checked.available.tolist() == checked.taken_units.tolist() == [0, 0]
     assert checked.free_units.tolist() == [1, 1]
     assert checked.shares.tolist() == [False, False]
+
+
+def test_each_row_tells_its_own_number_and_how_much_is_free() -> None:
+    cluster = cluster_of(
+        {
+            "free": node(T4, T4, T4, T4, untracked=1),
+            "sliced": node(T4, T4, unit=GpuUnit.REPLICA_AS_GPU, units_per_gpu=4, untracked=2),
+            "busy": node(T4, T4, T4, held=[0, 1]),
+            "small": node(T4),
+            "lost": node(T4, T4, untracked=5),
+        }
+    )
+    checked = fit(cluster, GpuRequest(2), all_rows(cluster))
+    assert checked.reason.tolist() == [
+        *(Reason.FITS, Reason.FITS, Reason.BUSY),
+        *(Reason.TOO_FEW_INSTALLED, Reason.BUSY),
+    ]
+    assert checked.available.tolist() == [3, 6, 1, 1, 0]
+    assert checked.free_units.tolist() == [3, 6, 1, 1, 0]
 
 
 def test_where_shares_are_given_and_which_gpus_are_idle() -> None:
