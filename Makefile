@@ -51,7 +51,7 @@ UNIT := $(addprefix tests/,agent api core explain kube ledger metrics model pipe
 	scheduling settings telemetry test_children.py)
 
 test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)
-	@exec $(PYTEST) --numprocesses auto --hypothesis-profile quick -m "not controlplane and not e2e and not slow" $(UNIT) $(ARGS)
+	@exec $(PYTEST) --hypothesis-profile quick -m "not controlplane and not e2e and not slow" $(UNIT) $(ARGS)
 
 OLDER_KUBERNETES := 1.34 1.36
 
