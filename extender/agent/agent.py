@@ -69,7 +69,6 @@ class Agent:
             *(options.node, transport, self._pods, self._kubelet, self._inventory, self.preference.settle),
             steers=lambda: self.steering.resources if self.steering else [],
         )
-        self._inventory.told_before = self._reporter.told_before
         self._mirror = Tasks()
 
     async def run(self) -> None:

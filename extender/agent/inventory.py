@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -65,30 +65,38 @@ class Inventory:
         """Whether the library or the driver has told their order."""
         self._strange: set[str] = set()
         """GPUs of the kubelet that neither knew of."""
+        self._seen: set[str] = set()
+        """All GPUs that anybody has told of since the start."""
+        self._told_before: frozenset[str] = frozenset()
         self._look_at = 0.0
         self._turn = asyncio.Lock()
-        self.told_before: Callable[[], Awaitable[Sequence[str] | None]] | None = None
-        """UUIDs of the last report, None while nobody can say; asked until somebody can."""
 
     @property
     def uuids(self) -> dict[int, str]:
         """By index; {} before the first look, or while nobody tells of any."""
         return {gpu.index: gpu.uuid for gpu in self._gpus}
 
+    def recall(self, uuids: Iterable[str]) -> None:
+        """What the last report had: GPUs that are there, sick at most, unless others are there too by now."""
+        self._told_before = frozenset(uuids)
+
     async def gpus(self, allocatable: Allocatable, now: float) -> list[Gpu]:
         """The GPUs, and which of them are healthy. Never fails."""
         offered = {gpu_of(device): numa for devices in allocatable.values() for device, numa in devices.items()}
         async with self._turn:  # nobody is told another order while the library is being asked
-            strange = {uuid for uuid in offered if uuid.startswith(_GPU)} - set(self.uuids.values())
+            named = {uuid for uuid in offered if uuid.startswith(_GPU)}
+            strange = named - set(self.uuids.values())
             if now >= self._look_at or (self._numbered and not strange <= self._strange):
                 self._look_at = now + _AGAIN_S
                 found = await self._by_library() or self._by_driver()
                 self._numbered = bool(found)
                 self._gpus = found or self._gpus
                 self._strange = strange
+                self._seen |= {gpu.uuid for gpu in found}
+            self._seen |= named
             if not self._numbered:
-                await self._recall(offered)
-                self._gpus = self._by_devices(offered)
+                uuids = self._told_before if self._seen <= self._told_before else self._seen
+                self._gpus = [Gpu(index, uuid) for index, uuid in enumerate(sorted(uuids))]
         # A GPU is sick whose devices the kubelet leaves out; not all, when it has none: then no plugin is registered.
         known = not offered.keys().isdisjoint(self.uuids.values())
         return [
@@ -127,18 +135,6 @@ class Inventory:
                 uuid, model = fields.get("GPU UUID", ""), fields.get("Model", "")
                 gpus.append(Gpu(len(gpus), uuid, model, numa=self._numa(information.parent.name)))
         return gpus if all(gpu.uuid.startswith(_GPU) for gpu in gpus) else []
-
-    async def _recall(self, offered: Mapping[str, int]) -> None:
-        """Know the GPUs of the last report, unless others are there: then the machine has changed."""
-        told = await self.told_before() if self.told_before is not None else None
-        if told is not None:
-            self.told_before = None
-            if not self._gpus and {uuid for uuid in offered if uuid.startswith(_GPU)} <= {*told}:
-                self._gpus = [Gpu(index, uuid) for index, uuid in enumerate(told)]
-
-    def _by_devices(self, offered: Mapping[str, int]) -> list[Gpu]:
-        uuids = {uuid for uuid in offered if uuid.startswith(_GPU)} | set(self.uuids.values())
-        return [Gpu(index, uuid) for index, uuid in enumerate(sorted(uuids))]
 
     def _numa(self, bus: str) -> int:
         try:

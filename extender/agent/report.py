@@ -98,6 +98,14 @@ _node_decoder: Final = msgspec.json.Decoder(Named)
 _told_decoder: Final = msgspec.json.Decoder(_Told)
 
 
+def uuids_told(node: bytes) -> list[str]:
+    """UUIDs of the GPUs that the report on a node names, in JSON; none where nothing can be read."""
+    with contextlib.suppress(msgspec.DecodeError):
+        text = (_node_decoder.decode(node).metadata.annotations or {}).get(NODE_REPORT, "{}")
+        return [gpu.uuid for gpu in _told_decoder.decode(text).gpus]
+    return []
+
+
 class Reporter(Background):
     """Writes the report when it has changed."""
 
@@ -124,6 +132,7 @@ class Reporter(Background):
         self._written = ""
         self._written_at = float("-inf")
         self._pause_s = _MIN_PAUSE_S
+        self._recalled = False
         self.asked = False
         """Whether the kubelet has answered at least once."""
 
@@ -146,27 +155,23 @@ class Reporter(Background):
                 last_news = time.monotonic()
                 await asyncio.sleep(_SETTLING_S)
 
-    async def told_before(self) -> list[str] | None:
-        """UUIDs of the GPUs as the node's annotation has them now, None while it can't be read. Never fails.
+    async def _recall(self) -> None:
+        """Have the inventory know the GPUs of the last report. Raises ClusterError.
 
         By a patch of nothing: the agent may not read nodes.
         """
-        try:
-            node = _node_decoder.decode(await self._transport.patch(self._path, b'{"metadata": {}}'))
-        except (ClusterError, msgspec.DecodeError):
-            return None
-        text = (node.metadata.annotations or {}).get(NODE_REPORT, "{}")
-        with contextlib.suppress(msgspec.DecodeError):
-            return [gpu.uuid for gpu in _told_decoder.decode(text).gpus]
-        return []
+        self._inventory.recall(uuids_told(await self._transport.patch(self._path, b'{"metadata": {}}')))
+        self._recalled = True
 
     async def _read(self) -> str:
-        """Raises KubeletError."""
+        """Raises KubeletError, ClusterError."""
         listing = await self._kubelet.listing()
         self._listed(listing)
         allocatable = await self._kubelet.allocatable()
-        gpus = await self._inventory.gpus(allocatable, time.monotonic())
         self.asked = True
+        if not self._recalled:
+            await self._recall()
+        gpus = await self._inventory.gpus(allocatable, time.monotonic())
         self._given = given(listing, self._pods.by_name, self._given)
         return text_of(gpus, self._given, self._steers(), replicas_of(allocatable))
 

@@ -11,7 +11,7 @@ import pytest
 
 from extender.agent.inventory import Gpu, Inventory
 from extender.agent.nvml import _link_groups
-from extender.agent.report import MAX_BYTES, text_of
+from extender.agent.report import MAX_BYTES, text_of, uuids_told
 from extender.kube.client import ApiError
 from tests.agent.pods import GPU, gpu_pod
 from tests.agent.rigs import UUIDS, Rig, running, until
@@ -188,34 +188,44 @@ def test_gpus_keep_their_numbers_while_no_plugin_offers_them(tmp_path: Path) -> 
 def test_an_agent_that_starts_while_a_gpu_is_sick_leaves_the_others_their_numbers(
     told: list[str] | None, offered: list[str], numbered: str, tmp_path: Path
 ) -> None:
-    async def told_before() -> list[str] | None:
-        return told
-
     inventory = Inventory(tmp_path, library=("false",))
-    inventory.told_before = told_before
+    if told is not None:
+        inventory.recall(told)
     found = gpus(inventory, *offered)
     assert [(gpu.index, gpu.uuid) for gpu in found] == [(i, f"GPU-{letter}") for i, letter in enumerate(numbered)]
     assert [gpu.uuid for gpu in found if gpu.healthy] == (sorted(offered) or [gpu.uuid for gpu in found])
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", '{"gpus": 7}', '{"gpus": [{"index": "x"}]}'],
-    ids=["empty", "cut", "list", "number", "index"],
-)
-def test_a_last_report_that_is_garbage_tells_nothing(text: str) -> None:
-    async def run() -> None:
-        async with running() as rig:
-            await until(rig.report)
-            await rig.kill_agent()
-            node = rig.cluster.node("n")
-            node["metadata"]["annotations"]["kerf.dev/node-report"] = text
-            rig.cluster.apply(node)
-            await rig.start_agent()
-            await until(lambda: rig.cluster.node("n")["metadata"]["annotations"]["kerf.dev/node-report"] != text)
-            await until(lambda: [gpu["uuid"] for gpu in rig.report()["gpus"]] == UUIDS)
+def test_gpus_of_the_last_report_are_forgotten_once_another_is_there(tmp_path: Path) -> None:
+    inventory = Inventory(tmp_path, library=("false",))
+    inventory.recall(["GPU-a", "GPU-b"])
+    assert [gpu.uuid for gpu in gpus(inventory)] == ["GPU-a", "GPU-b"]  # no plugin is registered yet
+    assert gpus(inventory, "GPU-c") == [Gpu(0, "GPU-c", numa=1)]
 
-    asyncio.run(run())
+
+@pytest.mark.parametrize(
+    ("annotations", "told"),
+    [
+        (
+            {"kerf.dev/node-report": text_of([Gpu(0, "GPU-b"), Gpu(1, "GPU-a", "T4", 15360, False)], {})},
+            ["GPU-b", "GPU-a"],
+        ),
+        ({"kerf.dev/node-report": '{"version": 2, "more": 1}'}, []),
+        ({"other": "x"}, []),
+        (None, []),
+        *(
+            ({"kerf.dev/node-report": text}, [])
+            for text in ("", "{", "[]", '{"gpus": 7}', '{"gpus": [{"index": "x"}]}')
+        ),
+    ],
+    ids=["GPUs", "none", "no report", "no annotations", "empty", "cut", "list", "number", "index"],
+)
+def test_what_the_last_report_has_told(annotations: dict[str, str] | None, told: list[str]) -> None:
+    assert uuids_told(json.dumps({"metadata": {"name": "n", "annotations": annotations}}).encode()) == told
+
+
+def test_a_node_that_can_not_be_read_has_told_nothing() -> None:
+    assert uuids_told(b"{") == []
 
 
 def test_the_last_report_is_read_when_the_agent_starts_again() -> None:
