@@ -5,7 +5,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +18,14 @@ from tests.e2e.clusters import KerfCluster, assigned_gpus
 from tests.realnode import Node, gpus, replicas
 from tests.realnode.agent import NodeAgent, install
 from tests.realnode.fixtures import kerf_places
-from tests.realnode.plugin import DevicePlugin
+from tests.realnode.plugin import DevicePlugin, Resources
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.e2e]
 
 GPU = "nvidia.com/gpu"
 EIGHT = gpus(8)
 UUIDS = [device.id for device in EIGHT]
+OFFERED: Resources = {GPU: EIGHT}
 AGAIN_WITHIN_S = 5.0
 
 
@@ -71,12 +72,18 @@ def cluster(node_plane: ControlPlane) -> Iterator[KerfCluster]:
 
 
 @contextlib.contextmanager
-def steering(cluster: KerfCluster, node: Node, steer: bool = True) -> Iterator[Steered]:
+def steering(
+    cluster: KerfCluster,
+    node: Node,
+    steer: bool = True,
+    resources: Resources = OFFERED,
+    plugin_arguments: Sequence[str] = (),
+) -> Iterator[Steered]:
     agent = NodeAgent(cluster.plane, node, *(["--steer"] if steer else []))
     agent.start()
     try:
         to = agent.socket if steer else None
-        with node.device_plugin({GPU: EIGHT}, kubelet_socket=to) as plugin:
+        with node.device_plugin(resources, *plugin_arguments, kubelet_socket=to) as plugin:
             node.wait_offered(plugin.resources)
             yield Steered(cluster, node, agent, plugin)
     finally:
@@ -162,23 +169,16 @@ def test_init_and_several_containers(steered: Steered) -> None:
 def test_time_slices_are_of_the_gpu_that_kerf_chose(cluster: KerfCluster, node: Node) -> None:
     """Eight pods on two GPUs of four slices each, which no label tells of."""
     shared = "nvidia.com/gpu.shared"
-    agent = NodeAgent(cluster.plane, node, "--steer")
-    agent.start()
-    try:
-        with node.device_plugin({shared: replicas(EIGHT[:2], 4)}, kubelet_socket=agent.socket) as plugin:
-            node.wait_offered(plugin.resources)
-            steered = Steered(cluster, node, agent, plugin)
-            wait_until(lambda: steered.report().get("replicas") == {shared: 4}, 20.0, "the slices are reported")
-            names = [f"s{number}" for number in range(8)]
-            for name in names:
-                asking: Object = pod(name)
-                asking["spec"]["containers"][0]["resources"] = {"limits": {shared: "1"}}
-                cluster.create(asking)
-            decided = {name: steered.decided(name) for name in names}
-            assert {name: steered.seen(name) for name in names} == decided
-            assert Counter(uuid for uuids in decided.values() for uuid in uuids) == dict.fromkeys(UUIDS[:2], 4)
-    finally:
-        agent.stop()
+    with steering(cluster, node, resources={shared: replicas(EIGHT[:2], 4)}) as steered:
+        wait_until(lambda: steered.report().get("replicas") == {shared: 4}, 20.0, "the slices are reported")
+        names = [f"s{number}" for number in range(8)]
+        for name in names:
+            asking: Object = pod(name)
+            asking["spec"]["containers"][0]["resources"] = {"limits": {shared: "1"}}
+            cluster.create(asking)
+        decided = {name: steered.decided(name) for name in names}
+        assert {name: steered.seen(name) for name in names} == decided
+        assert Counter(uuid for uuids in decided.values() for uuid in uuids) == dict.fromkeys(UUIDS[:2], 4)
 
 
 def kill_agent(steered: Steered) -> None:
@@ -195,87 +195,82 @@ def kill_kubelet(steered: Steered) -> None:
     steered.node.restart_kubelet(kill=True)
 
 
+@dataclass
+class Old:
+    """A pod that runs before somebody is killed, and must not notice."""
+
+    steered: Steered
+    has: set[str]
+    uid: str
+
+    def goes_on_and_new_ones_are_steered(self, num_registered: int) -> None:
+        """The plugin registers again, soon; a new pod has what was decided, this one what it had, and nobody both."""
+        steered, began = self.steered, time.monotonic()
+        wait_until(
+            lambda: len(steered.plugin.calls("Register")) > num_registered, 20.0, "the plugin has registered again"
+        )
+        steered.node.wait_offered(steered.plugin.resources)
+        took_s = time.monotonic() - began
+        steered.cluster.submit("new", gpus=3)
+        assert steered.seen("new") == steered.decided("new")
+        assert steered.seen("old") == self.has
+        assert not {device: pods for device, pods in holders(steered.node).items() if len(pods) > 1}
+        assert steered.told(self.uid) == self.has
+        assert took_s <= AGAIN_WITHIN_S
+
+
+@pytest.fixture
+def old(steered: Steered) -> Old:
+    steered.cluster.submit("old", gpus=2)
+    has, uid = steered.seen("old"), steered.cluster.pod("old")["metadata"]["uid"]
+    assert steered.told(uid) == has
+    return Old(steered, has, uid)
+
+
 @pytest.mark.parametrize("kill", [kill_agent, kill_plugin, kill_kubelet])
 def test_whatever_is_killed_running_pods_stay_and_new_ones_are_admitted(
-    steered: Steered, kill: Callable[[Steered], None]
+    steered: Steered, old: Old, kill: Callable[[Steered], None]
 ) -> None:
-    steered.cluster.submit("old", gpus=2)
-    before = steered.seen("old")
-    uid = steered.cluster.pod("old")["metadata"]["uid"]
-    assert steered.told(uid) == before
-    registered = len(steered.plugin.calls("Register"))
+    num_registered = len(steered.plugin.calls("Register"))
     kill(steered)
-    began = time.monotonic()
-    wait_until(lambda: len(steered.plugin.calls("Register")) > registered, 20.0, "the plugin has registered again")
-    steered.node.wait_offered(steered.plugin.resources)
-    took_s = time.monotonic() - began
-    steered.cluster.submit("new", gpus=3)
-    assert steered.seen("new") == steered.decided("new")
-    assert steered.seen("old") == before
-    assert not {device: pods for device, pods in holders(steered.node).items() if len(pods) > 1}
-    assert steered.told(uid) == before
-    assert took_s <= AGAIN_WITHIN_S
+    old.goes_on_and_new_ones_are_steered(num_registered)
 
 
 @pytest.mark.parametrize("kill", [kill_agent, kill_plugin, kill_kubelet])
-def test_whatever_is_killed_while_a_pod_is_admitted(steered: Steered, kill: Callable[[Steered], None]) -> None:
-    """Its GPUs are what Kerf decided, or it has none, as when the plugin alone is killed; whatever comes next is as
-    always."""
-    steered.cluster.submit("old", gpus=2)
-    before = steered.seen("old")
-    registered = len(steered.plugin.calls("Register"))
+def test_whatever_is_killed_while_a_pod_is_admitted(
+    steered: Steered, old: Old, kill: Callable[[Steered], None]
+) -> None:
+    """That pod's GPUs are what Kerf decided, or it is refused, as where a plugin ends that no agent stands before."""
+    num_registered = len(steered.plugin.calls("Register"))
     with steered.plugin.held("Allocate") as waits:
         steered.cluster.submit("midst", gpus=2)
         wait_until(waits, 20.0, "the pod is being admitted")
         kill(steered)
-    began = time.monotonic()
-    wait_until(lambda: len(steered.plugin.calls("Register")) > registered, 20.0, "the plugin has registered again")
-    steered.node.wait_offered(steered.plugin.resources)
-    took_s = time.monotonic() - began
-    steered.cluster.submit("new", gpus=3)
-    assert steered.seen("new") == steered.decided("new")
-    assert steered.seen("old") == before
+    old.goes_on_and_new_ones_are_steered(num_registered)
     wait_until(lambda: steered.phase("midst") != "Pending", 20.0, "the pod runs or was refused")
     assert steered.phase("midst") == "Failed" or steered.seen("midst") == steered.decided("midst")
-    assert not {device: pods for device, pods in holders(steered.node).items() if len(pods) > 1}
-    assert took_s <= AGAIN_WITHIN_S
 
 
 @pytest.mark.parametrize("call", ["GetDevicePluginOptions", "ListAndWatch"])
 @pytest.mark.parametrize("kill", [kill_agent, kill_kubelet])
 def test_whoever_is_killed_while_a_plugin_registers(
-    steered: Steered, kill: Callable[[Steered], None], call: str
+    steered: Steered, old: Old, kill: Callable[[Steered], None], call: str
 ) -> None:
-    steered.cluster.submit("old", gpus=2)
-    before = steered.seen("old")
     with steered.plugin.held(call) as waits:
         kill_plugin(steered)
         wait_until(waits, 20.0, "the kubelet asks the new plugin")
-        registered = len(steered.plugin.calls("Register"))
+        num_registered = len(steered.plugin.calls("Register"))
         kill(steered)
-    wait_until(lambda: len(steered.plugin.calls("Register")) > registered, 20.0, "the plugin has registered again")
-    steered.node.wait_offered(steered.plugin.resources)
-    steered.cluster.submit("new", gpus=3)
-    assert steered.seen("new") == steered.decided("new")
-    assert steered.seen("old") == before
+    old.goes_on_and_new_ones_are_steered(num_registered)
 
 
-def test_cdi_devices_behind_an_agent_and_where_they_lie(cluster: KerfCluster, node: Node) -> None:
-    """The plugin's CDI names reach the container, and its NUMA nodes the report."""
-    agent = NodeAgent(cluster.plane, node, "--steer")
-    agent.start()
-    try:
-        lying = [replace(device, numa=index // 4) for index, device in enumerate(EIGHT)]
-        arguments = ("-device-list-strategy=cdi-cri",)
-        with node.device_plugin({GPU: lying}, *arguments, kubelet_socket=agent.socket) as plugin:
-            node.wait_offered(plugin.resources)
-            steered = Steered(cluster, node, agent, plugin)
-            cluster.submit("cdi", gpus=3)
-            decided = steered.decided("cdi")
-            said = node.environments("cdi")["main"]
-            seen = {name.removeprefix("CDI_").replace("_", "-") for name in said if name.startswith("CDI_")}
-            assert seen == decided
-            numa = {gpu["uuid"]: gpu.get("numa") for gpu in steered.report()["gpus"]}
-            assert numa == {device.id: device.numa for device in lying}
-    finally:
-        agent.stop()
+def test_cdi_names_reach_the_container_and_numa_nodes_the_report(cluster: KerfCluster, node: Node) -> None:
+    lying = [replace(device, numa=index // 4) for index, device in enumerate(EIGHT)]
+    arguments = ["-device-list-strategy=cdi-cri"]
+    with steering(cluster, node, resources={GPU: lying}, plugin_arguments=arguments) as steered:
+        cluster.submit("cdi", gpus=3)
+        decided = steered.decided("cdi")
+        said = node.environments("cdi")["main"]
+        assert {name.removeprefix("CDI_").replace("_", "-") for name in said if name.startswith("CDI_")} == decided
+        numa = {gpu["uuid"]: gpu.get("numa") for gpu in steered.report()["gpus"]}
+        assert numa == {device.id: device.numa for device in lying}
