@@ -41,6 +41,7 @@ class Child:
 
     @classmethod
     async def _join(cls, process: subprocess.Popen[bytes], complaints: bool) -> "Child":
+        """Lay pipes to a process; it is to be carried through."""
         loop = asyncio.get_running_loop()
         pipe, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, process.stdin)
         child = cls(process, asyncio.StreamWriter(pipe, flow, None, loop), [pipe])

@@ -50,14 +50,8 @@ def learned_on(nodes: Nodes, outlook: Outlook, potential: Potential) -> Learned:
     """A learned rank on nodes of which nothing is worked out yet."""
     num_nodes, num_slots = nodes.gpu_free_milli.shape
     known, inputs = np.full(1, -1, np.int64), np.zeros(len(FEATURES))
-    return Learned(
-        outlook,
-        in_context(potential, outlook.context),
-        np.zeros(num_nodes),
-        known,
-        inputs,
-        np.zeros(num_slots, np.int64),
-    )
+    potential = in_context(potential, outlook.context)
+    return Learned(outlook, potential, np.zeros(num_nodes), known, inputs, np.zeros(num_slots, np.int64))
 
 
 @compiled

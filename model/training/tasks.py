@@ -32,7 +32,7 @@ REACH_OTHERS: Final = 0.15
 QUANTUM: Final = 0.2
 LOG_QUANTUM_REACH: Final = 0.5
 LARGEST_STEP: Final = 6.0
-"""Of the logarithm of the quantum, in LOG_QUANTUM_REACH."""
+"""Of the logarithm of the quantum, and of what a context adds to a weight, by their reach."""
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,10 @@ def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Floa
     )
     typical = Asks(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
     with_gpus = typical.num_gpus > 0
+    held, allowed, choosy = _choosy(nodes, asks, num_models)
     return Outlook(
         mix, hosting(typical.at(with_gpus), mix.frequency[with_gpus], num_models), worth, *needs(asks, expected),
-        _wanted(nodes, asks, gpus, num_models), one, many, _context(nodes, asks, expected, gpus),
+        _wanted(held, allowed & choosy[:, None], gpus), one, many, _context(nodes, asks, expected, gpus, choosy),
     )  # fmt: skip
 
 
@@ -128,10 +129,10 @@ def _suitable_gpus(nodes: Nodes, asks: Asks) -> Longs:
     return suitable
 
 
-def _wanted(nodes: Nodes, asks: Asks, gpus: Floats, num_models: int) -> Floats:
-    """`Outlook.wanted` of (C,) GPUs asked for: pods that take one of several models count for each by its number."""
-    held, allowed, choosy = _choosy(nodes, asks, num_models)
-    choice = np.where(allowed & choosy[:, None], held, 0.0)
+def _wanted(held: Floats, chosen: Mask, gpus: Floats) -> Floats:
+    """`Outlook.wanted` of (M,) GPUs there are and (C,) asked for, which may be of (C, M) chosen models: pods that take
+    one of several count for each by its number."""
+    choice = np.where(chosen, held, 0.0)
     choice *= (gpus / np.maximum(choice.sum(axis=1), 1e-9))[:, None]
     return np.append(np.minimum(choice.sum(axis=0) / np.maximum(held, 1), 1.0), 0.0)
 
@@ -143,10 +144,9 @@ def _choosy(nodes: Nodes, asks: Asks, num_models: int) -> tuple[Floats, Mask, Ma
     return held, allowed, (asks.num_gpus > 0) & ~allowed[:, held > 0].all(axis=1)
 
 
-def _context(nodes: Nodes, asks: Asks, expected: Floats, gpus: Floats) -> Floats:
+def _context(nodes: Nodes, asks: Asks, expected: Floats, gpus: Floats, choosy: Mask) -> Floats:
     """`Outlook.context` of (C,) pods expected, which ask for (C,) GPUs."""
     cpu = float((expected * asks.cpu_milli).sum()) / max(int(nodes.cpu_milli.sum()), 1)
-    choosy = _choosy(nodes, asks, int(nodes.model.max(initial=-1)) + 1)[2]
     kinds = (asks.num_gpus == 1) & (asks.gpu_milli < WHOLE_MILLI), asks.num_gpus > 1, choosy
     parts = [float(gpus[kind].sum()) / max(float(gpus.sum()), 1e-9) for kind in kinds]
     context: Floats = np.array([min(cpu, 2.0), *parts]) - np.array(list(CONTEXT.values()))

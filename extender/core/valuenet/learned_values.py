@@ -37,11 +37,8 @@ class Prospect(NamedTuple):
 
 def prospect(potential: Potential, outlook: Outlook) -> Prospect:
     """A model with an outlook of the form that `Prospect` has."""
-    return Prospect(
-        in_context(potential, outlook.context),
-        outlook,
-        tables_of(outlook.mix, len(outlook.worth) - 1, MAX_GPUS_PER_NODE),
-    )
+    tables = tables_of(outlook.mix, len(outlook.worth) - 1, MAX_GPUS_PER_NODE)
+    return Prospect(in_context(potential, outlook.context), outlook, tables)
 
 
 class _Valued(NamedTuple):
