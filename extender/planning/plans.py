@@ -54,8 +54,8 @@ class PlanPod:
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """Equal for pods that fit the same nodes."""
-        return self.cpu_milli, self.memory_mib, self.gpus, self.kind
+        """Equal for pods that fit the same nodes: a policy may rule some out."""
+        return self.cpu_milli, self.memory_mib, self.gpus, self.kind, self.policy
 
 
 @dataclass(frozen=True, slots=True)

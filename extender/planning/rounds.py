@@ -68,6 +68,8 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
     state = PlanState(view, pods, rules.policy)
     used = dict(rules.used)
     full: set[object] = set()
+    never: set[object] = set()
+    """Of those who wait for long, who would not fit an empty cluster either."""
     placed: Counter[str] = Counter()
     why: dict[int, WaitReason] = {}
     head: Head | None = None
@@ -90,9 +92,7 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
         key = first.gang or first.key
         allowed = None if key in rules.exempt else others
         alike = None if first.gang else (*first.alike, allowed is None)
-        if alike is not None and alike in full:
-            continue
-        if place_unit(state, unit, allowed):
+        if alike not in full and place_unit(state, unit, allowed):
             asked = max(asked, float(state.num_gpus(begun)))  # memory in total says no number of GPUs
             if excess := rules.quotas.excess(namespace, used.get(namespace, 0.0), asked):
                 state.undo(begun)
@@ -107,11 +107,13 @@ def greedy_round(view: View, pods: Sequence[PlanPod], rules: Rules) -> Round:
             continue
         if alike is not None:
             full.add(alike)
-        if head is None and key in rules.reserves:
+        if head is None and key in rules.reserves and alike not in never:
             head = _head(state, unit, key, rules.held)
             if head is not None:
                 others = _others(view, head)
                 full.clear()
+            elif alike is not None:
+                never.add(alike)
     return Round(_plan(state, why, head), head)
 
 

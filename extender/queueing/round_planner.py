@@ -80,7 +80,7 @@ class RoundPlanner:
             limit=window,
             most=limits,
         )
-        asks = {(pod.alike, pod.policy) for pod in pods[:_PLANNED_INLINE]}
+        asks = {pod.alike for pod in pods[:_PLANNED_INLINE]}
         made: Round
         if len(pods) <= _PLANNED_INLINE and len(asks) <= _ASKS_INLINE and options.planner == GREEDY:
             made = greedy_round(view, pods, rules)

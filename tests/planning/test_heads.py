@@ -5,11 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from extender.core.clusters import Cluster, Rows
+from extender.core.fit.fits import Fit, fit
+from extender.core.observations import Gauge
+from extender.core.resources.requests import GpuRequest
+from extender.planning import rounds
 from extender.planning.plan_state import PlanState
+from extender.planning.planners import PLANNERS
+from extender.planning.planners.problem import problem_of
 from extender.planning.plans import PlanPod, View
 from extender.planning.quotas import Quotas
-from extender.planning.rounds import Head, Rules, greedy_round, place_unit
+from extender.planning.rounds import Head, Rules, greedy_round, place_unit, searched_round
 from tests.core.builders import node
+from tests.core.observing import observed_cluster
 from tests.queueing.builders import A100, gpu_pod, gpu_view, plain_view, reasons, view_of
 
 BIG = Rules(reserves=frozenset({"ns/big"}))
@@ -152,3 +160,37 @@ def test_a_gang_goes_to_the_tightest_rack_of_the_nodes_that_it_may_use(
     state = PlanState(view, [gpu_pod("ns/g", 1, gang="ns/g", topology="rack")])
     assert place_unit(state, [0], None if allowed is None else np.array(allowed)) == (expected is not None)
     assert state.plan("by hand").rows == ((-1,) if expected is None else (expected,))
+
+
+@pytest.mark.parametrize("order", [("ns/old", "ns/young"), ("ns/young", "ns/old")])
+def test_who_has_waited_long_is_the_head_whoever_asks_for_the_same_before(order: tuple[str, str]) -> None:
+    view = replace(gpu_view(1, gpus=4), pods_free=np.array([0]))
+    pods = [gpu_pod(key, 4) for key in order]
+    assert greedy_round(view, pods, Rules(reserves=frozenset({"ns/old"}))).head == Head("ns/old", frozenset({"n0000"}))
+
+
+def test_those_who_never_fit_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[GpuRequest] = []
+
+    def counting(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
+        looked.append(request)
+        return fit(cluster, request, rows)
+
+    monkeypatch.setattr(rounds, "fit", counting)
+    pods = [*(gpu_pod(f"ns/huge{number}", 9) for number in range(50)), gpu_pod("ns/big", 4)]
+    view = replace(gpu_view(1, gpus=4), pods_free=np.array([0]))
+    assert greedy_round(view, pods, Rules(reserves=frozenset(pod.key for pod in pods))).head == Head(
+        "ns/big", frozenset({"n0000"})
+    )
+    assert [request.count for request in looked] == [9, 4]
+
+
+def test_a_pod_is_not_told_of_no_room_because_of_another_s_policy() -> None:
+    """A GPU that nobody has booked and somebody uses: `live` leaves it alone, `tightest` goes by bookings."""
+    nodes = {"n": node((A100, 40960))}
+    view = replace(view_of(nodes), cluster=observed_cluster(nodes, {"n": {Gauge.MEMORY_USED: [20000.0]}}))
+    live, tight = (replace(gpu_pod(f"ns/{policy}"), policy=policy) for policy in ("live", "tightest"))
+    assert greedy_round(view, [live, tight], Rules()).plan.rows == (-1, 0)
+    for planner in ("exact", "genetic", "q-learning"):
+        assert searched_round(view, [live, tight], Rules(), PLANNERS[planner]).plan.rows == (-1, 0)
+    assert problem_of(view, [live, tight]).eligible.tolist() == [[False], [True]]
