@@ -260,16 +260,22 @@ def asked_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
     return asked
 
 
+def mig_devices(cluster: Cluster, profile: str, rows: Rows) -> tuple[Longs, Longs]:
+    """(R,) devices of a MIG profile that nodes have, and (R,) those that are free."""
+    if profile not in cluster.mig_profiles:
+        nothing = np.zeros(len(rows), np.int64)
+        return nothing, nothing
+    column = cluster.mig_profiles.index(profile)
+    installed, free = (cluster.taken(numbers, rows)[:, column] for numbers in (cluster.mig_installed, cluster.mig_free))
+    return installed.astype(np.int64), free.astype(np.int64)
+
+
 def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     """The same for MIG devices, which nodes have by number alone."""
-    installed, free = cluster.taken(cluster.mig_installed, rows), cluster.taken(cluster.mig_free, rows)  # (R, K)
-    nothing = np.zeros(len(rows), np.int64)
     failures: list[_Failure] = []
-    free_units = nothing
+    free_units = np.zeros(len(rows), np.int64)
     for profile, count in request.mig:
-        column = cluster.mig_profiles.index(profile) if profile in cluster.mig_profiles else None
-        num_installed = nothing if column is None else installed[:, column].astype(np.int64)
-        num_free = nothing if column is None else free[:, column].astype(np.int64)
+        num_installed, num_free = mig_devices(cluster, profile, rows)
         free_units = free_units + num_free
         failures.insert(0, (num_installed < count, Reason.TOO_FEW_INSTALLED, num_installed))
         failures.append((num_free < count, Reason.BUSY, num_free))

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Ints, Longs, Rows
-from extender.core.fit.fits import Fit, fit, share_mib
+from extender.core.fit.fits import Fit, fit, mig_devices, share_mib
 from extender.core.fit.reasons import Reason
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import GpuRequest
@@ -38,7 +38,7 @@ class Shortfall:
     row: int
     missing: int
     unit: str
-    """What `missing` counts: GPUs, milli or MiB."""
+    """What `missing` counts: GPUs, MIG devices, milli or MiB."""
 
     @property
     def text(self) -> str:
@@ -48,8 +48,8 @@ class Shortfall:
                 return f"{self.missing} milli more free on one GPU"
             case "MiB":
                 return f"{format_mib(self.missing)} more free"
-            case _:
-                return f"{self.missing} more GPU{'s' if self.missing > 1 else ''} free"
+            case things:
+                return f"{self.missing} more {things.removesuffix('s') if self.missing == 1 else things} free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +96,15 @@ def shortfalls(cluster: Cluster, request: GpuRequest, rows: Rows, most: int = 3)
     checked = fit(cluster, request, rows)
     found: list[tuple[float, int, Shortfall]] = []
     for reason, unit in _UNIT_OF.items():
-        if request.mig and reason is not Reason.BUSY:
-            continue
-        asked = _asked(request, reason, cluster, rows)
         at = np.flatnonzero(checked.reason == reason)
-        missing = asked[at] - checked.available[at]
+        asked = _asked(request, reason, cluster, rows[at])
+        missing = _missing_mig(cluster, request, rows[at]) if request.mig else asked - checked.available[at]
         order = np.lexsort((cluster.tie_rank[rows[at]], missing))[:most]
         for index in order.tolist():
             row, lacks = int(rows[at[index]]), int(missing[index])
-            part = lacks / max(int(asked[at[index]]), 1)
-            found.append((part, int(cluster.tie_rank[row]), Shortfall(row, lacks, unit)))
+            part = lacks / max(int(asked[index]), 1)
+            counted = "MIG devices" if request.mig else unit
+            found.append((part, int(cluster.tie_rank[row]), Shortfall(row, lacks, counted)))
     return [shortfall for _, _, shortfall in sorted(found, key=lambda entry: entry[:2])[:most] if shortfall.missing > 0]
 
 
@@ -130,6 +129,14 @@ def _smaller_and_fewer(cluster: Cluster, request: GpuRequest, rows: Rows) -> lis
             if fewer:
                 return [_joined(first, fewer[0])]
     return []
+
+
+def _missing_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Longs:
+    """(R,) devices that are not free, of all profiles together."""
+    missing = np.zeros(len(rows), np.int64)
+    for profile, count in request.mig:
+        missing += np.maximum(count - mig_devices(cluster, profile, rows)[1], 0)
+    return missing
 
 
 def _asked(request: GpuRequest, reason: Reason, cluster: Cluster, rows: Rows) -> Longs:

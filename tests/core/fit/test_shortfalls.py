@@ -60,6 +60,21 @@ def test_mig_devices_are_lacking_where_others_hold_them() -> None:
     assert (one.row, one.missing) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        pytest.param({"1g.5gb": 1, "2g.10gb": 2}, "1 more MIG device free", id="of one profile, others are enough"),
+        pytest.param({"1g.5gb": 3, "2g.10gb": 3}, "4 more MIG devices free", id="of both, together"),
+        pytest.param({"1g.5gb": 2}, "1 more MIG device free", id="of the only one"),
+    ],
+)
+def test_mig_devices_of_several_profiles_are_lacking_each_by_itself(asked: dict[str, int], text: str) -> None:
+    arrays = arrays_of({"n": NodeState(node(mig={"1g.5gb": 3, "2g.10gb": 3}).offer)})
+    arrays.set_held(0, Held({}, 0, (("1g.5gb", 2), ("2g.10gb", 2))))
+    request = GpuRequest(sum(asked.values()), AskedUnit.MIG, mig=tuple(asked.items()))
+    assert lacking(arrays.snapshot(), request) == [("n", text)]
+
+
 def test_the_three_nodes_that_lack_least_and_among_equals_the_smaller_names() -> None:
     states = {
         name: node(*[T4] * 4, held=range(gone)) for name, gone in (("e", 2), ("d", 2), ("c", 3), ("b", 2), ("a", 4))
