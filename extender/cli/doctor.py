@@ -1,4 +1,4 @@
-"""`kerf doctor`: one refresh of telemetry, and everything that it met in words."""
+"""`kerf doctor`: one refresh of telemetry, and everything that it met in words; and by what a running Kerf ranks."""
 
 import asyncio
 import math
@@ -11,7 +11,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from extender.cli.client.kerf import FAILED, Output, OutputOption, fail, show
+from extender.cli.client.kerf import (
+    FAILED,
+    AnswerError,
+    CaFileOption,
+    Kerf,
+    Output,
+    OutputOption,
+    fail,
+    show,
+)
 from extender.cli.settings import ConfigOption, ContextOption, KubeconfigOption, SetOption, api_server, load
 from extender.kube import objects
 from extender.kube.client import ClusterError, CredentialsError, Transport
@@ -30,23 +39,45 @@ _UNITS = {0.01: "percent", 1 / 2**20: "bytes"}
 Finding = dict[str, Any]
 
 
-def doctor(
+def doctor(  # noqa: PLR0913, PLR0917 - options of a command
+    asked: typer.Context,
     config: ConfigOption = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
     as_json: Annotated[bool, typer.Option("--json", hidden=True, help="As -o json.")] = False,
     settings: SetOption = None,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", "-s", help="Address of a running Kerf, to ask by what it ranks, too."),
+    ] = None,
+    ca_file: CaFileOption = None,
 ) -> None:
     """Find Prometheus, read it once, and report what was found; exit status 1 if something is wrong."""
     loaded = load(config, settings, {"cluster.kubeconfig": kubeconfig, "cluster.context": context})
+    rank, faults = None, list[str]()
+    if server:
+        with Kerf(asked, server=server, ca_file=ca_file) as kerf:
+            rank, faults = _rank(kerf)
     try:
         told = msgspec.to_builtins(asyncio.run(examine(loaded, api_server(loaded.cluster))))
     except CredentialsError as error:
         fail(str(error), FAILED)
+    told |= {"rank": rank, "findings": told["findings"] + faults}
     show(told, Output.JSON if as_json else output, lambda console: print_finding(told, console))
     if told["findings"]:
         raise typer.Exit(FAILED)
+
+
+def _rank(kerf: Kerf) -> tuple[Finding | None, list[str]]:
+    """What ranks nodes in a running Kerf, as `GET /model` tells it, and what is not as it should be."""
+    try:
+        told = kerf.ask("/model")
+    except AnswerError as error:
+        return None, [f"GET /model: {error}"]
+    rank = {name: told[name] for name in ("mode", "served", "reason", "auto", "evidence")}
+    faults = told["fault"], told["evidence"] and told["evidence"]["fault"]
+    return rank, [f"rank: {fault}" for fault in faults if fault]
 
 
 async def examine(settings: Settings, transport: Transport) -> Finding:
@@ -108,6 +139,8 @@ def _findings(observer: Observer, ledger: Ledger) -> list[str]:
 
 def print_finding(told: Finding, console: Console) -> None:
     """Say it for people."""
+    if rank := told.get("rank"):
+        console.print(f"rank: {_rank_in_words(rank)}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"telemetry: [bold]{told['state']}[/bold]", highlight=False)
     if "source" not in told:
         _print_list(told, console)
@@ -133,6 +166,18 @@ def print_finding(told: Finding, console: Console) -> None:
             f"clock: {skew:+.2f} s from this machine's (within {told['skew_uncertainty_s']:.2f} s)", highlight=False
         )
     _print_list(told, console)
+
+
+def _rank_in_words(rank: Finding) -> str:
+    """What serves, and why; where the ranks are tried out, the last trial."""
+    if rank["reason"]:
+        return f"{rank['served']} serves: {rank['reason']}"
+    auto, evidence = f"auto is {rank['auto']}", rank["evidence"]
+    if evidence is None:
+        return f"{auto}, which other ranks are not tried beside"
+    if not evidence["reason"]:
+        return f"{auto}, not tried beside other ranks yet"
+    return f"{auto}: {evidence['reason']} (trial {evidence['tried']}, {evidence['ageSeconds'] / 3600:.1f} h ago)"
 
 
 def _exporter_and_unit(name: str) -> tuple[str, str]:

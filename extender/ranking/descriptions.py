@@ -15,6 +15,7 @@ def describe(rank: LearnedRank, evidence: Evidence | None) -> dict[str, Any]:
         "path": None if rank.path is None else str(rank.path),
         "served": HEURISTIC if rank.why_not else "model",
         "reason": rank.why_not or None,
+        "fault": rank.fault() or None,
         "auto": rank.auto,
         "evidence": evidence and evidence.describe(),
         "model": manifest

@@ -2,13 +2,16 @@
 
 import asyncio
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from typer.testing import CliRunner, Result
 
 from extender.cli.doctor import examine, print_finding
+from extender.cli.main import app
 from extender.demo.cluster import sample_cluster
 from extender.demo.metrics import SampleFeed
 from extender.kube.memory import MemoryCluster
@@ -17,6 +20,14 @@ from tests.api.bodies import node
 from tests.api.services import Kerf, running
 from tests.telemetry.servers import serving
 
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: it
+contexts: [{{name: it, context: {{cluster: it, user: it}}}}]
+clusters: [{{name: it, cluster: {{server: "{server}"}}}}]
+users: [{{name: it, user: {{token: t}}}}]
+"""
 GOLDEN = Path(__file__).parents[1] / "telemetry" / "golden" / "dcgm-exporter-4.8.prom"
 
 
@@ -82,6 +93,56 @@ def test_the_demos_numbers_move() -> None:
     assert told["gpus"] == told["gpusMatched"] > 100
     assert first.keys() == second.keys()
     assert first != second
+
+
+def told_of_ranks(tmp_path: Path, model: bytes, status: int = 200) -> tuple[Result, Result]:
+    """The command, as JSON and for people, where telemetry is off and a Kerf answers `GET /model` so."""
+    with serving(lambda path, *_: (status, model) if path == "/model" else (404, b"{}")) as server:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(KUBECONFIG.format(server=server.url))
+        arguments = "doctor", "--kubeconfig", str(kubeconfig), "--set", "telemetry.source=off", "--server", server.url
+        return CliRunner().invoke(app, [*arguments, "-o", "json"]), CliRunner().invoke(app, [*arguments])
+
+
+def test_which_rank_serves_is_told_with_the_trial_that_chose_it(tmp_path: Path) -> None:
+    with running([node("n", 2)], decisions__policy="auto", model__mode="serve") as kerf:
+        model = kerf.get("/model").json()
+    model |= {"served": "model", "reason": None, "fault": None, "auto": "fgd"}
+    model["evidence"] |= {"tried": 2, "ageSeconds": 7200.0, "reason": "2.84 ± 1.08 points better than kerf: fgd 63 %"}
+    data, table = told_of_ranks(tmp_path, json.dumps(model).encode())
+    assert json.loads(data.stdout)["rank"] == {
+        key: model[key] for key in ("mode", "served", "reason", "auto", "evidence")
+    }
+    said = "rank: auto is fgd: 2.84 ± 1.08 points better than kerf: fgd 63 % (trial 2, 2.0 h ago)\n"
+    assert table.stdout.startswith(said)
+
+
+def test_of_a_rank_that_was_not_tried_it_is_told_why(tmp_path: Path) -> None:
+    with running([node("n", 2)], decisions__policy="auto", model__mode="serve") as kerf:
+        fresh = kerf.get("/model").json()
+    served = fresh | {"reason": None, "auto": "kerf"}
+    for model, said in (
+        (fresh, "tightest serves: the expected mix of pods is not known yet"),
+        (served, "auto is kerf, not tried beside other ranks yet"),
+        (served | {"evidence": None}, "auto is kerf, which other ranks are not tried beside"),
+    ):
+        data, table = told_of_ranks(tmp_path, json.dumps(model).encode())
+        assert table.stdout.startswith(f"rank: {said}\n")
+        assert json.loads(data.stdout)["findings"] == ["telemetry is off (setting telemetry.source)"]
+
+
+def test_a_rank_that_is_not_as_it_should_be_is_found(tmp_path: Path) -> None:
+    with running([node("n", 2)], decisions__policy="auto", model__mode="serve") as kerf:
+        model = kerf.get("/model").json() | {"fault": "model /m is refused; tightest ranks instead"}
+    model["evidence"] |= {"fault": "did not finish within 1800 s"}
+    data, _ = told_of_ranks(tmp_path, json.dumps(model).encode())
+    assert data.exit_code == 1
+    assert json.loads(data.stdout)["findings"][1:] == [
+        "rank: model /m is refused; tightest ranks instead", "rank: did not finish within 1800 s",
+    ]  # fmt: skip
+    data, _ = told_of_ranks(tmp_path, b'{"detail": "a token, please"}', 401)
+    assert json.loads(data.stdout)["findings"][1:] == ["GET /model: a token, please"]
+    assert json.loads(data.stdout)["rank"] is None
 
 
 def loads(kerf: Kerf) -> Mapping[str, float]:

@@ -37,6 +37,10 @@ class Output(StrEnum):
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
 _OK = 200
 DEFAULT_SERVER = "http://127.0.0.1:8888"
+CaFileOption = Annotated[
+    Path | None,
+    typer.Option("--ca-file", envvar="KERF_SERVER_CA_FILE", help="File with the CA of its certificate."),
+]
 TOKEN_FILE, CERT_FILE, KEY_FILE = "KERF_SERVER_TOKEN_FILE", "KERF_SERVER_CERT_FILE", "KERF_SERVER_KEY_FILE"
 """Variables that name files with what a Kerf beyond loopback asks for: a token, or a certificate with its key."""
 
@@ -68,10 +72,7 @@ class Kerf:
                 help="Address of a running Kerf; default: http://127.0.0.1:8888.",
             ),
         ] = None,
-        ca_file: Annotated[
-            Path | None,
-            typer.Option("--ca-file", envvar="KERF_SERVER_CA_FILE", help="File with the CA of its certificate."),
-        ] = None,
+        ca_file: CaFileOption = None,
         kubeconfig: Annotated[
             str | None, typer.Option(help="Ask Kerf in this kubeconfig's cluster, through a port-forward.")
         ] = None,
