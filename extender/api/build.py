@@ -185,7 +185,8 @@ def _beside(settings: Settings, base: Foundation, rank: LearnedRank) -> tuple[Sh
     if rank.mode is ModelMode.SHADOW:
         return Shadow(lambda: rank.score, settings.model.shadow_frac), None
     if rank.mode is ModelMode.SERVE and settings.decisions.policy == AUTO:
-        return None, Evidence(rank, settings.model, lambda: base.ledger.snapshot(base.clock()), base.clock)
+        ledger, clock = base.ledger, base.clock
+        return None, Evidence(rank, settings.model, lambda: ledger.snapshot(clock()), base.fence.standby, clock)
     return None, None
 
 

@@ -30,15 +30,21 @@ _MAX_S: Final = 1800.0
 
 
 class Evidence(Background):
-    """Runs from `start` to `stop`, beside a rank that serves `auto`."""
+    """Runs from `start` to `stop`, beside a rank that serves `auto`; a standby, which ranks nothing, tries nothing."""
 
     def __init__(
-        self, rank: LearnedRank, wanted: RankSettings, snapshot: Callable[[], Cluster], clock: Callable[[], float]
+        self,
+        rank: LearnedRank,
+        wanted: RankSettings,
+        snapshot: Callable[[], Cluster],
+        standby: Callable[[], str],
+        clock: Callable[[], float],
     ) -> None:
         super().__init__("evidence", needed=False)
         self._rank = rank
         self._wanted = wanted
         self._snapshot = snapshot
+        self._standby = standby
         self._clock = clock
         self._tried_on: tuple[object, object, Mapping[Kind, float]] | None = None
         """Model, inventory and mix."""
@@ -81,6 +87,8 @@ class Evidence(Background):
 
     def _due(self, cluster: Cluster, model: Model, counts: Mapping[Kind, float]) -> bool:
         wanted = self._wanted
+        if self._standby():
+            return False
         if self._rank.mix.num_seen < wanted.evidence_pods or self._clock() < self._at + wanted.evidence_s:
             return False
         if self._tried_on is None or self.fault:

@@ -90,6 +90,18 @@ def test_who_has_chosen_a_policy_is_not_overruled(tmp_path: Path, flags: dict[st
         assert kerf.get("/model").json()["evidence"] is None
 
 
+def test_a_standby_tries_nothing_until_it_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.ranking.evidence._MAX_S", 0.01)  # a trial that begins is seen by its end
+    with serving(model(tmp_path / "model", "spreads")) as kerf:
+        see(kerf)
+        fence = kerf.service.fence
+        fence.shut(lambda: "b leads")
+        assert try_out(kerf)["evidence"]["fault"] is None
+        fence.take_over("", lambda: float("inf"), lambda: "")
+        fence.open("1")
+        assert "did not finish within" in try_out(kerf)["evidence"]["fault"]
+
+
 def test_a_trial_that_fails_is_told_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.ranking.evidence._MAX_S", 0.01)
     with serving(model(tmp_path / "model", "spreads")) as kerf:
