@@ -23,7 +23,7 @@ from model.simulations.measures import LOADS
 from model.training import plots, strategies
 from model.training.players import Play, playing
 from model.training.strategies import State
-from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks, num_parameters, potential_at
+from model.training.tasks import PUBLISHED_SEEDS, Task, Tasks, num_parameters, point_of, potential_at
 from model.workloads.sources import MIXED, named
 
 CHECKPOINT: Final = "checkpoint.npz"
@@ -70,6 +70,8 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     foresight_load: float = 1.0
     by_context: bool = False
     """Whether weights may depend on what kind of pods are expected: five times as many numbers to find."""
+    start: str = ""
+    """Folder of the linear model to begin at, or `released`; default: what was chosen by hand."""
     without: tuple[str, ...] = ()
     """Features that are left out, to see what they are for."""
     prices: bool = True
@@ -249,7 +251,22 @@ def read_checkpoint(path: Path, config: msgspec.Struct) -> tuple[dict[str, Any],
 
 def _fresh(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:
     refuse_to_overwrite(out)
-    return strategies.begin(np.zeros(num_parameters(config.by_context)), config.sigma), []
+    return strategies.begin(_start(config), config.sigma), []
+
+
+def _start(config: TrainConfig) -> Floats:
+    """The point that the search begins at. Raises TrainingError."""
+    if not config.start:
+        return np.zeros(num_parameters(config.by_context))
+    try:
+        model = files.read(files.RELEASED if config.start == "released" else Path(config.start))
+    except files.ModelError as error:
+        raise TrainingError(f"start: {error}") from None
+    if len(model.potential.out):
+        raise TrainingError(f"start: {config.start} has a net, and the search finds none")
+    if len(model.potential.by_context) and not config.by_context:
+        raise TrainingError(f"start: the weights of {config.start} depend on a context, so by_context has to be true")
+    return point_of(model.potential, config.by_context)
 
 
 def _resumed(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:

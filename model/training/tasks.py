@@ -1,5 +1,6 @@
 """What is trained on: traces in orders of their own, and how much better than FGD a potential packs them."""
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
@@ -83,12 +84,27 @@ def num_parameters(by_context: bool) -> int:
     return (len(FEATURES) + 1) * (1 + len(CONTEXT) * by_context)
 
 
+def point_of(potential: Potential, by_context: bool) -> Floats:
+    """The point of the search that a linear potential stands at: the other way round from `potential_at`."""
+    begin = np.array([BEGIN.get(name, 0.0) for name in FEATURES])
+    quantum = math.log(float(potential.quantum[0]) / QUANTUM) / LOG_QUANTUM_REACH
+    point: Floats = np.append((potential.weights - begin) / _reach(), quantum)
+    if not by_context:
+        return point
+    steps = potential.by_context / np.append(_reach(), LOG_QUANTUM_REACH)
+    return np.append(point, steps if len(steps) else np.zeros((len(CONTEXT), len(point))))
+
+
+def _reach() -> Floats:
+    """(F,)."""
+    return np.array([REACH.get(name, REACH_OTHERS) for name in FEATURES])
+
+
 def potential_at(point: Floats, without: Collection[str] = ()) -> Potential:
     """The potential of a point (F + 1,) of the search, or ((1 + K) (F + 1),) where it depends on a context; features
     `without` have no weight."""
     point, *by_context = point.reshape(-1, len(FEATURES) + 1)
-    begin = np.array([BEGIN.get(name, 0.0) for name in FEATURES])
-    reach = np.array([REACH.get(name, REACH_OTHERS) for name in FEATURES])
+    begin, reach = np.array([BEGIN.get(name, 0.0) for name in FEATURES]), _reach()
     quantum = QUANTUM * float(np.exp(LOG_QUANTUM_REACH * np.clip(point[-1], -LARGEST_STEP, LARGEST_STEP)))
     used = np.array([name not in without for name in FEATURES])
     found = linear(np.where(used, begin + reach * point[:-1], 0.0), quantum)

@@ -9,7 +9,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from extender.core.clusters import Floats
 from extender.core.valuenet.features import CONTEXT, FEATURES
+from extender.core.valuenet.potentials import linear
 from extender.ranking import files
 from model.cli.console import seed_range
 from model.cli.learning_commands import evaluate_app, train_app
@@ -19,7 +21,7 @@ from model.simulations.measures import num_refused
 from model.simulations.replays import replay
 from model.training import runs
 from model.training.runs import TrainConfig, TrainingError
-from model.training.tasks import SeedError, Tasks
+from model.training.tasks import SeedError, Tasks, num_parameters, point_of, potential_at
 from model.workloads.sources import named
 from model.workloads.traces import read_nodes, read_pods
 from model.workloads.workloads import workload
@@ -89,6 +91,43 @@ def test_weights_may_depend_on_what_kind_of_pods_are_expected(traces: Path, tmp_
     assert not potential.by_context[:, FEATURES.index("fragment")].any()
     assert potential.by_context[:, FEATURES.index("worth")].all()
     assert potential.by_context[:, -1].all()
+
+
+@pytest.mark.parametrize("by_context", [False, True])
+def test_a_run_may_begin_at_a_model(traces: Path, tmp_path: Path, by_context: bool) -> None:
+    text = CONFIG.replace("population: 4", f"sigma: 1.0e-9, start: released, by_context: {str(by_context).lower()}")
+    runs.train(traces, runs.read_config(config(tmp_path, text)), 1, 1, tmp_path / "out", lambda _: None, resume=False)
+    found, released = (files.read(folder).potential for folder in (tmp_path / "out" / "model", files.RELEASED))
+    assert np.allclose(found.weights, released.weights, atol=1e-6)
+    assert np.allclose(found.quantum, released.quantum)
+    assert len(found.by_context) == len(CONTEXT) * by_context
+    assert np.abs(found.by_context).max(initial=0) < 1e-6
+
+
+def test_the_point_of_a_potential_is_where_it_was_found() -> None:
+    rng = np.random.default_rng(1)
+    for by_context in (False, True):
+        point = rng.normal(size=num_parameters(by_context))
+        assert np.allclose(point_of(potential_at(point), by_context), point)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden": np.ones((len(FEATURES), 1)), "bias": np.zeros(1), "out": np.ones(1)}, "has a net"),
+        ({"by_context": np.zeros((len(CONTEXT), len(FEATURES) + 1))}, "by_context has to be true"),
+        (None, "start: .*nowhere"),
+    ],
+)
+def test_what_no_search_can_begin_at_is_refused(
+    traces: Path, tmp_path: Path, change: dict[str, Floats] | None, message: str
+) -> None:
+    folder = tmp_path / "nowhere"
+    if change is not None:
+        files.write(folder, linear(np.ones(len(FEATURES)), 0.1)._replace(**change), 1.0, {}, ())
+    chosen = runs.read_config(config(tmp_path, CONFIG.replace("population: 4", f"start: {folder}")))
+    with pytest.raises(TrainingError, match=message):
+        runs.train(traces, chosen, 1, 1, tmp_path / "out", lambda _: None, resume=False)
 
 
 def test_without_prices_what_is_left_is_worth_as_much_as_it_is(traces: Path) -> None:
