@@ -40,7 +40,7 @@ def explain(
     """Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.
 
     Exit status 0 for a pod that was given a node, 3 for a pending one, 4 for one without a recent decision,
-    2 for wrong usage, 1 if Kerf can't be reached.
+    2 for wrong usage, 1 if Kerf can't be reached or refuses.
     """
     before, slash, name = pod.rpartition("/")
     if not name or "/" in before or (slash and not before) or (slash and namespace not in (None, before)):

@@ -16,7 +16,7 @@ def rank_metrics(rank: LearnedRank, shadow: Shadow | None, evidence: Evidence | 
     priced = rank.priced
     serves = not rank.why_not
     yield gauge("kerf_model_loaded", "1 if a model is loaded.", rank.model is not None)
-    yield gauge("kerf_model_serving", "1 if policy kerf ranks by the model, 0 if best fit ranks instead.", serves)
+    yield gauge("kerf_model_serving", "1 if policy kerf ranks by the model, 0 if tightest ranks instead.", serves)
     yield gauge("kerf_model_refused", "1 if the configured model was refused.", bool(rank.refusal))
     yield counter("kerf_model_loads", "Models loaded since the start.", rank.num_loads)
     if rank.model is not None:

@@ -45,7 +45,7 @@ ASSIGNED_MEMORY: Final = "kerf.dev/assigned-memory-mib"
 """MiB of each assigned GPU's memory that is booked, where it is shared."""
 ASSIGNED_MODEL: Final = "kerf.dev/assigned-model"
 ASSIGNED_BY: Final = "kerf.dev/assigned-by"
-"""Version and policy that decided: "kerf/0.1.0 bestfit"."""
+"""Version and policy that decided: "kerf/0.1.0 tightest"."""
 EXPLANATION: Final = "kerf.dev/explanation"
 """Why the pod is pending, or what its node was the best of."""
 ASSIGNMENT: Final = (ASSIGNED_GPUS, ASSIGNED_UUIDS, ASSIGNED_SHARE, ASSIGNED_MEMORY, ASSIGNED_MODEL, ASSIGNED_BY)

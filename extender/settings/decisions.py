@@ -40,7 +40,8 @@ class DecisionSettings(Section):
     """`decisive`: filter returns the best node. `scores`: filter returns all nodes that fit, prioritize ranks them."""
     policy: str = AUTO
     """Ranking policy for pods that choose none with `kerf.dev/policy`. `auto`: `kerf` if a model serves all pods
-    (`model.mode`), as by default, else `tightest`."""
+    (`model.mode`), as by default, or `fgd` or `tightest` where that is better for the pods that were seen; without a
+    model `tightest`."""
     near_best_nodes: int = Field(default=16, ge=1)
     """Decisive mode: number of best nodes offered to a pod with soft preferences of its own, such as preferred
     affinity, and to pods without GPUs."""

@@ -21,7 +21,8 @@ BUILT_IN: Final[tuple[Make, ...]] = (
 RENAMED: Final = {"bestfit": "tightest"}
 """Old names that go on working until the next version: in the simulator they mean a published formula."""
 AUTO: Final = "auto"
-"""Name of whatever is the deployment's when it chooses none: `kerf` where a model is served to all, else `tightest`."""
+"""Name of whatever is the deployment's when it chooses none: `kerf` where a model is served to all, or
+what is better there; else `tightest`."""
 
 
 def policies_of(options: Options) -> dict[str, Policy]:
