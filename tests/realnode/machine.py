@@ -43,9 +43,10 @@ def lacking() -> str:
         result = subprocess.run(command, check=False, capture_output=True, text=True)
     if result.returncode != 0:
         return f"a real node needs namespaces and overlayfs: {result.stderr.strip()}"
+    probe = f"kerf-probe-{os.getpid()}"  # tests in other processes probe at the same time
     try:
-        _make_cgroups("kerf-probe")
-        _remove_cgroups("kerf-probe")
+        _make_cgroups(probe)
+        _remove_cgroups(probe)
     except OSError as error:
         return f"a real node needs cgroups: {error}"
     return ""

@@ -174,3 +174,10 @@ def test_what_the_machine_lacks_is_said(tmp_path: Path) -> None:
     said = subprocess.run(command, check=True, capture_output=True, text=True, env={"PATH": str(tmp_path)}).stdout
     assert "runc" in said
     assert "iproute2" in said
+
+
+def test_whoever_asks_at_the_same_time_is_told_the_same() -> None:
+    """Files of tests run side by side, and each asks."""
+    script = "from tests.realnode.machine import lacking; print({lacking.__wrapped__() for _ in range(10)})"
+    asking = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert len({process.communicate()[0] for process in asking}) == 1
