@@ -1,5 +1,7 @@
 """What the claims on one node come to, GPU by GPU."""
 
+from collections.abc import Collection
+
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.nodes import SLICES, GpuUnit, NodeOffer
 from extender.ledger.arrays import Held
@@ -7,7 +9,7 @@ from extender.plugins.holdings import Holding, Part
 
 
 class Occupancy:
-    """What the claims on one node come to. Shares are added first: a share is on the GPU that it names."""
+    """What the claims on one node come to."""
 
     def __init__(self, offer: NodeOffer) -> None:
         self._offer = offer
@@ -37,7 +39,15 @@ class Occupancy:
             return None
         return Holding(holding.units, tuple(Part(self._index_of[uuid], uuid=uuid) for uuid in uuids))
 
-    def add_shares(self, holding: Holding) -> None:
+    def book(self, holdings: Collection[Holding]) -> None:
+        """Book all that is held, once. Shares come first: a share is on the GPU that it names."""
+        for holding in holdings:
+            self._add_shares(holding)
+        for holding in holdings:
+            self._add_whole(holding)
+        self._settle()
+
+    def _add_shares(self, holding: Holding) -> None:
         """Book the parts of GPUs, and count what is of unknown index."""
         self.mig += holding.mig
         self.num_unserved += holding.unserved
@@ -58,7 +68,7 @@ class Occupancy:
             self.held[gpu] = milli + part.milli, mib + part.mib
             self._holders[gpu] = self._holders.get(gpu, 0) + 1
 
-    def add_whole(self, holding: Holding) -> None:
+    def _add_whole(self, holding: Holding) -> None:
         """Book whole GPUs; one that is not there, or that somebody has something of, counts by number."""
         for part in holding.parts:
             if self._sliced or not self._is_whole(part):
@@ -78,7 +88,7 @@ class Occupancy:
             if gpu is not None:
                 self._slices[gpu] = self._slices.get(gpu, 0) + 1
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """See whether all have room; where they have not, the rest of the shared GPUs may be somebody's."""
         gpus = self._offer.gpus
         self.crowded = self.crowded or (self._offer.plugin_picks and self.num_served > 0 < self.num_unserved)

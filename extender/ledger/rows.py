@@ -112,7 +112,7 @@ class NodeRows:
         for node in added:
             offer = self._read_offer(node)
             occupancy = Occupancy(offer)
-            occupancy.settle()
+            occupancy.book(())
             row = arrays.set_node(node.metadata.name, offer)
             arrays.set_held(row, occupancy.left)
             arrays.set_capacity(row, *read_capacity(node))
@@ -208,11 +208,7 @@ class NodeRows:
                 holdings.append(claim.held)
         if offer.unit is GpuUnit.CLAIM:
             holdings += [holding for stock in self.stocks for holding in stock.holdings_on(node)]
-        for holding in holdings:
-            occupancy.add_shares(holding)
-        for holding in holdings:
-            occupancy.add_whole(holding)
-        occupancy.settle()
+        occupancy.book(holdings)
         return occupancy
 
     def _is_stocked(self, claim: Claim) -> bool:

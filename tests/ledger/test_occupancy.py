@@ -29,11 +29,7 @@ def of(gpu: int, milli: int = 500, mib: int = GIB) -> Part:
 
 def occupied(offered: NodeOffer, *holdings: Holding) -> Occupancy:
     found = Occupancy(offered)
-    for holding in holdings:
-        found.add_shares(holding)
-    for holding in holdings:
-        found.add_whole(holding)
-    found.settle()
+    found.book(holdings)
     return found
 
 

@@ -183,8 +183,7 @@ def test_what_a_pod_can_have_been_given(
 
 def test_of_slices_too_a_uuid_is_believed_rather_than_an_index() -> None:
     occupancy = Occupancy(offer_of(GpuUnit.REPLICA, units_per_gpu=3))
-    occupancy.add_shares(Holding(2, (Part(0, uuid="GPU-1"), Part(0))))
-    occupancy.settle()
+    occupancy.book([Holding(2, (Part(0, uuid="GPU-1"), Part(0)))])
     assert (occupancy.left.slices, occupancy.left.untracked, occupancy.crowded) == ({1: 1, 0: 1}, 2, False)
 
 
