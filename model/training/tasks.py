@@ -34,6 +34,8 @@ QUANTUM: Final = 0.2
 LOG_QUANTUM_REACH: Final = 0.5
 LARGEST_STEP: Final = 6.0
 """Of the logarithm of the quantum, and of what a context adds to a weight, by their reach."""
+_BEGIN: Final = np.array([BEGIN.get(name, 0.0) for name in FEATURES])
+_REACH: Final = np.array([REACH.get(name, REACH_OTHERS) for name in FEATURES])
 
 
 @dataclass(frozen=True)
@@ -86,29 +88,22 @@ def num_parameters(by_context: bool) -> int:
 
 def point_of(potential: Potential, by_context: bool) -> Floats:
     """The point of the search that a linear potential stands at: the other way round from `potential_at`."""
-    begin = np.array([BEGIN.get(name, 0.0) for name in FEATURES])
     quantum = math.log(float(potential.quantum[0]) / QUANTUM) / LOG_QUANTUM_REACH
-    point: Floats = np.append((potential.weights - begin) / _reach(), quantum)
+    point: Floats = np.append((potential.weights - _BEGIN) / _REACH, quantum)
     if not by_context:
         return point
-    steps = potential.by_context / np.append(_reach(), LOG_QUANTUM_REACH)
+    steps = potential.by_context / np.append(_REACH, LOG_QUANTUM_REACH)
     return np.append(point, steps if len(steps) else np.zeros((len(CONTEXT), len(point))))
-
-
-def _reach() -> Floats:
-    """(F,)."""
-    return np.array([REACH.get(name, REACH_OTHERS) for name in FEATURES])
 
 
 def potential_at(point: Floats, without: Collection[str] = ()) -> Potential:
     """The potential of a point (F + 1,) of the search, or ((1 + K) (F + 1),) where it depends on a context; features
     `without` have no weight."""
     point, *by_context = point.reshape(-1, len(FEATURES) + 1)
-    begin, reach = np.array([BEGIN.get(name, 0.0) for name in FEATURES]), _reach()
     quantum = QUANTUM * float(np.exp(LOG_QUANTUM_REACH * np.clip(point[-1], -LARGEST_STEP, LARGEST_STEP)))
     used = np.array([name not in without for name in FEATURES])
-    found = linear(np.where(used, begin + reach * point[:-1], 0.0), quantum)
+    found = linear(np.where(used, _BEGIN + _REACH * point[:-1], 0.0), quantum)
     if not by_context:
         return found
-    steps = np.clip(by_context, -LARGEST_STEP, LARGEST_STEP) * np.append(np.where(used, reach, 0.0), LOG_QUANTUM_REACH)
+    steps = np.clip(by_context, -LARGEST_STEP, LARGEST_STEP) * np.append(np.where(used, _REACH, 0.0), LOG_QUANTUM_REACH)
     return found._replace(by_context=steps)
