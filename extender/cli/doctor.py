@@ -1,4 +1,4 @@
-"""`kerf doctor`: one refresh of telemetry, and everything that it met in words; and by what a running Kerf ranks."""
+"""`kerf doctor`: one refresh of telemetry, what it met in words, and which rank a running Kerf serves."""
 
 import asyncio
 import math
@@ -11,16 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from extender.cli.client.kerf import (
-    FAILED,
-    AnswerError,
-    CaFileOption,
-    Kerf,
-    Output,
-    OutputOption,
-    fail,
-    show,
-)
+from extender.cli.client.kerf import FAILED, AnswerError, CaFileOption, Kerf, Output, OutputOption, fail, show
 from extender.cli.settings import ConfigOption, ContextOption, KubeconfigOption, SetOption, api_server, load
 from extender.kube import objects
 from extender.kube.client import ClusterError, CredentialsError, Transport
@@ -49,7 +40,7 @@ def doctor(  # noqa: PLR0913, PLR0917 - options of a command
     settings: SetOption = None,
     server: Annotated[
         str | None,
-        typer.Option("--server", "-s", help="Address of a running Kerf, to ask by what it ranks, too."),
+        typer.Option("--server", "-s", help="Also ask the Kerf at this address which rank serves, and why."),
     ] = None,
     ca_file: CaFileOption = None,
 ) -> None:
@@ -174,9 +165,9 @@ def _rank_in_words(rank: Finding) -> str:
         return f"{rank['served']} serves: {rank['reason']}"
     auto, evidence = f"auto is {rank['auto']}", rank["evidence"]
     if evidence is None:
-        return f"{auto}, which other ranks are not tried beside"
+        return f"{auto}; other ranks are not tried"
     if not evidence["reason"]:
-        return f"{auto}, not tried beside other ranks yet"
+        return f"{auto}; other ranks were not tried yet"
     return f"{auto}: {evidence['reason']} (trial {evidence['tried']}, {evidence['ageSeconds'] / 3600:.1f} h ago)"
 
 

@@ -123,8 +123,8 @@ def test_of_a_rank_that_was_not_tried_it_is_told_why(tmp_path: Path) -> None:
     served = fresh | {"reason": None, "auto": "kerf"}
     for model, said in (
         (fresh, "tightest serves: the expected mix of pods is not known yet"),
-        (served, "auto is kerf, not tried beside other ranks yet"),
-        (served | {"evidence": None}, "auto is kerf, which other ranks are not tried beside"),
+        (served, "auto is kerf; other ranks were not tried yet"),
+        (served | {"evidence": None}, "auto is kerf; other ranks are not tried"),
     ):
         data, table = told_of_ranks(tmp_path, json.dumps(model).encode())
         assert table.stdout.startswith(f"rank: {said}\n")
