@@ -12,8 +12,10 @@ from extender.telemetry.unmanaged_use import UnmanagedWatch
 
 
 def telemetry_metrics(observer: Observer, unmanaged: UnmanagedWatch) -> Iterator[Metric]:
-    """How reading goes, and what it shows that nobody booked."""
+    """How reading goes, and what it shows that nobody booked; none of a standby, which reads nothing."""
     status = observer.status
+    if status.state is State.STANDBY:
+        return
     nodes = {state.name.lower(): observer.num_nodes(state) for state in SampleState}
     told = "Nodes with GPUs, by the state of their samples."
     yield by_label(GaugeMetricFamily, "kerf_telemetry_nodes", told, "state", nodes)

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 _PODS_AT_ONCE: Final = 500
 _LOOK_EVERY_S: Final = 60.0
 _TELL_AGAIN_S: Final = 600.0
+_LEADS_S: Final = 1.0
+"""How often a standby looks whether it leads by now."""
 _NO_SECRETS: Final = "none of telemetry's credentials and headers: set telemetry.url to it if you trust it"
 
 
@@ -52,7 +54,7 @@ class Finders:
 
 
 class Observer:
-    """Reads telemetry in the background, from `start` to `stop`."""
+    """Reads telemetry in the background, from `start` to `stop`; a standby, which ranks nothing, reads nothing."""
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class Observer:
         *,
         on_pods: Callable[[PodUsage], None] = lambda pods: None,
         on_refresh: Callable[[], None] = lambda: None,
+        standby: Callable[[], str] = lambda: "",
     ) -> None:
         """`on_pods` gets the samples of pods of each refresh, some at a time; `on_refresh` is called after each."""
         self.wanted = wanted
@@ -79,6 +82,7 @@ class Observer:
         self._folder = Folder(ledger, self.status, finders.exporters, clock)
         self._on_pods = on_pods
         self.on_refresh = on_refresh
+        self._standby = standby
 
     def start(self) -> None:
         """Begin to observe, in the running event loop."""
@@ -119,6 +123,7 @@ class Observer:
 
     async def _run(self) -> None:
         while True:
+            await self._until_leader()
             try:
                 await self.round()
                 await asyncio.sleep(0)
@@ -127,6 +132,16 @@ class Observer:
                 logger.exception("a round of telemetry failed")
                 self.status.state, self.status.fault = State.DEGRADED, f"a round of telemetry failed: {error}"
             await asyncio.sleep(self.wanted.interval_s)
+
+    async def _until_leader(self) -> None:
+        if not self._standby():
+            return
+        await self._feed.close()
+        self.status.state, self.status.fault = State.STANDBY, ""
+        while self._standby():
+            self._folder.age()
+            await asyncio.sleep(_LEADS_S)
+        self.status.state = State.WAITING
 
     async def round(self) -> None:
         """Read once, fold, and let what is old age."""

@@ -44,9 +44,10 @@ def observe(
     *,
     on_pods: Callable[[PodUsage], None] = lambda pods: None,
     on_refresh: Callable[[], None] = lambda: None,
+    standby: Callable[[], str] = lambda: "",
 ) -> Observer | None:
     """An observer as the settings want it, None when they want none. `feed` is where samples come from, a reading
-    process when none is given; `on_pods` and `on_refresh` as of `Observer`."""
+    process when none is given; `on_pods`, `on_refresh` and `standby` as of `Observer`."""
     if settings.source == "off":
         return None
     finders = Finders(functools.partial(find_prometheus, transport), functools.partial(find_exporters, transport))
@@ -54,7 +55,7 @@ def observe(
     if feed is not None and not wanted.addresses:
         wanted = replace(wanted, addresses=("",))  # whatever it is asked for, a feed that is given tells what it has
     feed = feed or ReaderProcess(settings.max_refresh_s, clock)
-    return Observer(wanted, feed, finders, ledger, clock, on_pods=on_pods, on_refresh=on_refresh)
+    return Observer(wanted, feed, finders, ledger, clock, on_pods=on_pods, on_refresh=on_refresh, standby=standby)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,10 @@ def build_telemetry(
     """As the settings want it, None when they want none; `feed` as of `observe`."""
     unmanaged = UnmanagedWatch(base.ledger, base.events, rules_of(settings), base.clock)
     observer = observe(
-        *(settings, base.transport, base.ledger, base.clock, feed), on_pods=owners.add, on_refresh=unmanaged.check
+        *(settings, base.transport, base.ledger, base.clock, feed),
+        on_pods=owners.add,
+        on_refresh=unmanaged.check,
+        standby=base.fence.standby,
     )
     if observer is None:
         return None

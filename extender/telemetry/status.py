@@ -14,6 +14,8 @@ class State(StrEnum):
     """Not wanted."""
     ABSENT = "absent"
     """No source is configured, and none was found."""
+    STANDBY = "standby"
+    """Another replica leads, and reads."""
     WAITING = "waiting"
     """Nothing has been read yet."""
     OK = "ok"

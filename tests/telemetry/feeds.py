@@ -24,6 +24,7 @@ class FakeFeed:
     fault: TelemetryError | None = None
     report: Report = field(default_factory=lambda: Report(source="a test"))
     asked: list[Command] = field(default_factory=list)
+    num_closed: int = 0
     instances: dict[str, str] = field(default_factory=dict)
     """Addresses, by name."""
     uuids: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -55,4 +56,4 @@ class FakeFeed:
         )
 
     async def close(self) -> None:
-        pass
+        self.num_closed += 1

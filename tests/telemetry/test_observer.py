@@ -18,6 +18,7 @@ from extender.telemetry.series import Host
 from extender.telemetry.sources.source import EXPORTERS, PROMETHEUS, Access
 from extender.telemetry.status import State
 from tests.api.services import Clock
+from tests.ledger.builders import until
 from tests.telemetry.feeds import FakeFeed
 
 TIMES = SampleTimes(fresh_s=90, forget_s=900, warmup_s=45)
@@ -41,7 +42,8 @@ class World:
 
         finders = Finders(find_prometheus, find_exporters)
         wanted = wanted or Wanted(addresses=("http://prometheus",), times=TIMES)
-        self.observer = Observer(wanted, self.feed, finders, self.ledger, self.clock)
+        self.led_by = ""
+        self.observer = Observer(*(wanted, self.feed, finders, self.ledger, self.clock), standby=lambda: self.led_by)
         self.ledger.arrays.observe(wanted.times)
         for name, num_gpus in nodes.items():
             self.add(name, num_gpus)
@@ -288,3 +290,23 @@ def test_expected_load_counts_until_samples_show_it() -> None:
     world.clock.now += TIMES.warmup_s + TIMES.fresh_s + 1
     world.round()
     assert world.observed.expected_load[row].tolist() == [0, 0]
+
+
+def test_a_standby_reads_nothing_and_has_no_process_for_it() -> None:
+    async def scenario() -> None:
+        world = World({"a": 1}, Wanted(addresses=("http://prometheus",), interval_s=0.01))
+        world.feed.gauges = {"a": {Gauge.LOAD: [0.5]}}
+        world.observer.start()
+        try:
+            await until(lambda: world.observer.status.state is State.OK)
+            world.led_by = "another"
+            await until(lambda: world.observer.status.state is State.STANDBY)
+            num_asked = len(world.feed.asked)
+            assert world.feed.num_closed == 1
+            world.led_by = ""
+            await until(lambda: world.observer.status.state is State.OK)
+            assert len(world.feed.asked) > num_asked
+        finally:
+            await world.observer.stop()
+
+    asyncio.run(scenario())
