@@ -17,6 +17,8 @@ from extender.agent.pods import Pod
 
 REPLICA: Final = "::"
 """Between the UUID of a GPU and the number of its replica, in the plugin's device IDs."""
+_DASHES: Final = 5
+"""In the UUID of a GPU. HAMi's plugin has one more before the number of a replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,9 @@ class Past:
 
 
 def gpu_of(device: str) -> str:
-    """The GPU's UUID of a device: a replica of a shared GPU is `UUID::2`."""
-    return device.partition(REPLICA)[0]
+    """The GPU's UUID of a device: a replica of a shared GPU is `UUID::2`, HAMi's `UUID-2`."""
+    uuid = device.partition(REPLICA)[0]
+    return uuid.rpartition("-")[0] if uuid.count("-") > _DASHES else uuid
 
 
 def askers(known: Mapping[str, Pod], listing: Listing, call: Call, uuids: Mapping[int, str]) -> list[Asker]:

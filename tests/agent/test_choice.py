@@ -56,6 +56,12 @@ def test_promised_gpus_are_spared_as_long_as_others_are_left(call: Call, gpus: s
     assert not taken.intersection(gpus) or rest == list(call.available)
 
 
+@pytest.mark.parametrize("replica", ["", "::0", "::11", "-0", "-9"])
+def test_replicas_are_of_their_gpu(replica: str) -> None:
+    uuid = "GPU-3f0d9b4e-1c1e-4c55-a2a2-0d7a4a6a0c11"
+    assert gpu_of(uuid + replica) == uuid
+
+
 @pytest.mark.parametrize(
     ("assigned", "held", "call", "chosen"),
     [
