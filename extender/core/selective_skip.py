@@ -30,7 +30,7 @@ def takes_more(worth: Floats, num_gpus: Longs, gpu_milli: Longs) -> Mask:
     """(C,) whether pods that ask for (C,) GPUs of (C,) milli each take more of a GPU's worth than their part of it.
 
     So does a share of 810 where nobody asks for the 190 that it leaves. `worth` (M, 1001) is that of what is left of
-    a GPU by model (`features.Outlook.worth`), rows of models without a price are 0; models count alike. Whole GPUs
+    a GPU by model (`features.Worth.left`), rows of models without a price are 0; models count alike. Whole GPUs
     leave nothing, and by plain worth nobody takes more.
     """
     priced = worth[worth[:, WHOLE_MILLI] > 0]

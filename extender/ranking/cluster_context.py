@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Floats
+from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.policies.kerf import LearnedScore
 from extender.core.valuenet import attention
-from extender.core.valuenet.features import Outlook
+from extender.core.valuenet.features import Outlook, Worth
 from extender.core.valuenet.learned_values import prospect
 from extender.core.valuenet.potentials import Potential, PotentialError
 from extender.core.valuenet.states import node_states
@@ -46,7 +46,7 @@ class Look:
 
 
 def score_on(
-    model: Model | Actor, cluster: Cluster, counts: Mapping[Kind, float], worth: Floats | None, parts: dict[str, Any]
+    model: Model | Actor, cluster: Cluster, counts: Mapping[Kind, float], worth: Worth | None, parts: dict[str, Any]
 ) -> LearnedScore:
     """The score of a model on a cluster, as its policy counts it, where so many pods of each kind are expected.
 
@@ -70,7 +70,7 @@ def potential_on(model: Model | Actor, cluster: Cluster, outlook: Outlook) -> Po
     """
     if isinstance(model, Model):
         return model.potential
-    return attention.potential(_states(cluster, len(outlook.worth) - 2), outlook, model.attention)
+    return attention.potential(_states(cluster, len(outlook.worth.left) - 2), outlook, model.attention)
 
 
 def _states(cluster: Cluster, num_models: int) -> Nodes:

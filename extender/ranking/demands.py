@@ -14,7 +14,7 @@ from extender.core.policies.fgd import DEFAULT_MIX
 from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel, ModelPattern, canonical_name, models_allowed
 from extender.core.resources.requests import AskedUnit, PodRequest
-from extender.core.valuenet.features import Outlook, outlook_of, plain_worth
+from extender.core.valuenet.features import Outlook, Worth, outlook_of, plain_worth
 
 MAX_MODELS: Final = 61
 """Of a cluster, told apart; one bit is for those that come later."""
@@ -125,8 +125,8 @@ def demand_of(cluster: Cluster, counts: Mapping[Kind, float]) -> Demand:
     return Demand(_nodes(cluster, len(models)), asks, np.rint(pods * _RESOLUTION).astype(np.int64), len(models))
 
 
-def outlook_on(demand: Demand, worth: Floats | None, load: float) -> Outlook:
-    """The outlook on a demand: `worth` (m + 1, 1001) as the LP prices it, for m models at most, None for plain worth.
+def outlook_on(demand: Demand, worth: Worth | None, load: float) -> Outlook:
+    """The outlook on a demand: `worth` as the LP prices it, for m models at most, None for plain worth.
 
     It has a row for each model of the cluster, then one for models that come later and one for none; what nothing is
     known of is worth as much as it is. `load` is that of `pricing.priced`.
@@ -134,8 +134,10 @@ def outlook_on(demand: Demand, worth: Floats | None, load: float) -> Outlook:
     nodes, asks = demand.nodes, demand.asks
     full = plain_worth(demand.num_models + 1)
     if worth is not None:
-        priced = np.flatnonzero(worth[:-1].any(axis=1))
-        full[priced] = worth[priced]
+        priced = np.flatnonzero(worth.left[:-1].any(axis=1))
+        full.left[priced] = worth.left[priced]
+        rows = [*range(len(worth.compute) - 1), -1]
+        full.compute[rows] = worth.compute
     expected = expected_count(asks, demand.count, int(nodes.num_gpus.sum()), load)
     found = outlook_of(nodes, asks, expected, typical_mix(asks, demand.count.astype(np.float64)), full)
     # Where nobody says how much the pods need, what the nodes have for each GPU: then neither is ever short.

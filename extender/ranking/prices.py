@@ -18,14 +18,12 @@ from extender.core.clusters import WHOLE_MILLI, Floats, Longs
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.arrivals import expected_count
 from extender.core.fragmentation.fragments import Mix
-from extender.core.valuenet.features import Outlook, outlook_of, plain_worth
+from extender.core.valuenet.features import CORE_MILLI, GIB_MIB, Outlook, Worth, outlook_of, plain_worth
 
 MAX_ROUNDS: Final = 40
 """Of column generation; openb's traces need about ten."""
 _GAIN: Final = 1e-7
 """A pattern is worth adding when it sells for more than the GPU costs by so much, in GPUs."""
-CPU_ONLY_WORTH: Final = 1e-4
-"""GPUs that a core of a pod without GPUs counts as: next to nothing, but more than leaving it out."""
 _MISSING_COST: Final = 1e3
 """GPUs that a pod costs which must be placed and is not."""
 
@@ -38,8 +36,7 @@ class PricesError(RuntimeError):
 class Prices:
     """Duals of the LP, and its optimum."""
 
-    worth: Floats
-    """(M + 1, 1001) of each rest by GPU model, in GPUs; the last row is 0."""
+    worth: Worth
     bound: float
     """Most GPUs that can be given away, in fractions: no policy gets beyond it for just these pods."""
     num_rounds: int
@@ -66,7 +63,7 @@ def prices(nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = No
     lp = _Program(nodes, asks, expected, least)
     num_rounds = 0
     while True:
-        bound, gpu_price, share_price = lp.solve()
+        bound, gpu_price, share_price, compute_price = lp.solve()
         rest = rests(lp.sizes, share_price)  # (T, 1001)
         num_rounds += 1
         cheap = np.flatnonzero(rest[:, WHOLE_MILLI] > gpu_price + _GAIN).tolist()
@@ -75,12 +72,17 @@ def prices(nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = No
             break
     rest[:, WHOLE_MILLI] = np.maximum(rest[:, WHOLE_MILLI], gpu_price)
     num_models = int(nodes.model.max(initial=-1)) + 1
-    worth = np.zeros((num_models + 1, WHOLE_MILLI + 1))
-    for model in range(num_models):
-        held = np.where(lp.model == model, lp.gpus, 0)
-        if held.any():
-            worth[model] = np.average(rest, axis=0, weights=held)
-    return Prices(worth, bound, num_rounds, lp.num_missing)
+    left, compute = np.zeros((num_models + 1, WHOLE_MILLI + 1)), np.zeros((num_models + 1, 2))
+    for model in range(-1, num_models):  # -1, the last row: nodes without GPUs
+        of_model = lp.model == model
+        if of_model.any():
+            compute[model] = [
+                np.average(price, weights=np.where(of_model, held + 1e-9, 0.0))
+                for price, held in zip(compute_price, lp.compute, strict=True)
+            ]
+            if model >= 0:
+                left[model] = np.average(rest, axis=0, weights=np.where(of_model, lp.gpus, 0))
+    return Prices(Worth(left, compute), bound, num_rounds, lp.num_missing)
 
 
 def rests(sizes: Longs, price: Floats) -> Floats:
@@ -120,6 +122,8 @@ class _Program:
         self.model, per_node, cpu, memory = types
         T, num_classes = len(count), len(expected)
         self.gpus = count * per_node
+        self.compute = count * cpu / CORE_MILLI, count * memory / GIB_MIB
+        """(T,) cores and GiB."""
         share = (asks.num_gpus > 0) & (asks.gpu_milli < WHOLE_MILLI)
         self.sizes = np.unique(asks.gpu_milli[share])
         num_sizes = len(self.sizes)
@@ -132,8 +136,8 @@ class _Program:
         self._num_rows, self._num_types = num_classes + 3 * T + T * num_sizes, T
         parts = [
             (c, x, np.ones(len(c))),
-            (self._cpu + t, x, asks.cpu_milli[c] / 1000),
-            (self._cpu + T + t, x, asks.memory_mib[c] / 1024),
+            (self._cpu + t, x, asks.cpu_milli[c] / CORE_MILLI),
+            (self._cpu + T + t, x, asks.memory_mib[c] / GIB_MIB),
             (self._gpu + t[whole], x[whole], asks.num_gpus[c[whole]]),
             (self._slot + t[cut] * num_sizes + slot[cut], x[cut], np.ones(int(cut.sum()))),
         ]
@@ -153,12 +157,14 @@ class _Program:
         self._num_rows += len(forced)
         self._num_missing = len(forced)
         amounts = (
-            *(expected, count * cpu / 1000, count * memory / 1024, self.gpus, np.zeros(T * num_sizes)),
+            *(expected, *self.compute, self.gpus, np.zeros(T * num_sizes)),
             np.zeros(0) if least is None else -least[forced],
         )
         self._limit = np.concatenate([np.asarray(amount, np.float64) for amount in amounts])
         gain = asks.num_gpus[c] * asks.gpu_milli[c] / WHOLE_MILLI
-        self._gain = np.where(asks.num_gpus[c] > 0, gain, CPU_ONLY_WORTH * asks.cpu_milli[c] / 1000)
+        # A pod without GPUs is placed as well: each of its cores counts as the GPUs that there are for a core.
+        by_core = float(self.gpus.sum()) / max(float(self.compute[0].sum()), 1e-9)
+        self._gain = np.where(asks.num_gpus[c] > 0, gain, by_core * asks.cpu_milli[c] / CORE_MILLI)
         self._asks_gpu = asks.num_gpus[c] > 0
         self.num_missing = 0.0
         self._num_columns = len(c) + len(forced)
@@ -183,10 +189,11 @@ class _Program:
         self._num_columns += 1
         return True
 
-    def solve(self) -> tuple[float, Floats, Floats]:
-        """GPUs given away, (T,) price of a whole GPU and (T, U) price of a share."""
+    def solve(self) -> tuple[float, Floats, Floats, Floats]:
+        """GPUs given away, (T,) price of a whole GPU, (T, U) price of a share and (2, T) of a core and a GiB."""
+        T = self._num_types
         if not self._num_columns:  # no node has room for any pod that is expected
-            return 0.0, np.zeros(self._num_types), np.zeros((self._num_types, len(self.sizes)))
+            return 0.0, np.zeros(T), np.zeros((T, len(self.sizes))), np.zeros((2, T))
         cells = np.concatenate(self._values), (np.concatenate(self._rows), np.concatenate(self._columns))
         matrix = csr_matrix(cells, shape=(self._num_rows, self._num_columns))
         cost = np.zeros(self._num_columns)
@@ -199,6 +206,6 @@ class _Program:
         dual = np.maximum(-found.ineqlin.marginals, 0)
         bound = float((self._gain * self._asks_gpu) @ found.x[: len(self._gain)])
         self.num_missing = float(found.x[missing].sum())
-        slots = slice(self._slot, self._slot + self._num_types * len(self.sizes))
-        share_price = dual[slots].reshape(self._num_types, len(self.sizes))
-        return bound, dual[self._gpu : self._slot], share_price
+        share_price = dual[self._slot : self._slot + T * len(self.sizes)].reshape(T, len(self.sizes))
+        compute_price = dual[self._cpu : self._gpu].reshape(2, T)
+        return bound, dual[self._gpu : self._slot], share_price, compute_price

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.clusters import Floats
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.arrivals import expected_count
+from extender.core.valuenet.features import Worth
 from extender.ranking.aside import CPU_S, Arrays, AsideError, answer, worked_out
 from extender.ranking.demands import Demand
 
@@ -24,7 +24,7 @@ class PricingError(RuntimeError):
 class Priced:
     """What the prices in use are of."""
 
-    worth: Floats | None = None
+    worth: Worth | None = None
     """None: what is left of a GPU is worth as much as it is."""
     fault: str = ""
     """Why there are none of the LP."""
@@ -38,17 +38,17 @@ class Priced:
     """How often they were worked out."""
 
 
-async def priced(demand: Demand, load: float, max_s: float) -> tuple[Floats, float]:
-    """(m + 1, 1001) worth of each rest of a GPU when the demand fills the nodes to a load, and the CPU seconds it took.
+async def priced(demand: Demand, load: float, max_s: float) -> tuple[Worth, float]:
+    """What things are worth, by m models, when the demand fills the nodes to a load, and the CPU seconds it took.
 
     Raises PricingError.
     """
     try:
         found = await worked_out(_MODULE, {**arrays_of(demand), "load": np.array([load])}, max_s)
-        worth: Floats = found["worth"]
+        worth = Worth(*(found[name] for name in Worth._fields))
     except (AsideError, KeyError) as error:
         raise PricingError(f"the LP: {error}") from None
-    if not np.isfinite(worth).all():
+    if not all(np.isfinite(prices).all() for prices in worth):
         raise PricingError("the LP gives prices that are not finite")
     return worth, float(found[CPU_S][0])
 
@@ -79,7 +79,7 @@ def _work(asked: Arrays) -> Arrays:
     load, num_gpus = float(asked["load"][0]), int(demand.nodes.num_gpus.sum())
     try:
         expected = expected_count(demand.asks, demand.count, num_gpus, load)
-        return {"worth": prices.prices(demand.nodes, demand.asks, expected).worth}
+        return prices.prices(demand.nodes, demand.asks, expected).worth._asdict()
     except prices.PricesError as error:
         sys.exit(str(error))
 

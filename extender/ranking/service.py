@@ -110,7 +110,7 @@ class LearnedRank(Background):
         served = self.score.served
         if served is None:
             return False
-        worth = served.outlook.worth
+        worth = served.outlook.worth.left
         if self._spoiling is None or self._spoiling[0] is not worth:  # once for all pods of all rounds
             every = np.arange(WHOLE_MILLI)
             self._spoiling = worth, takes_more(worth, np.ones_like(every), every)

@@ -17,6 +17,7 @@ from extender.core.fragmentation.arrivals import typical_mix
 from extender.core.policies import fgd, kerf, tightest
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.gpu_models import GpuModel
+from extender.core.valuenet.features import Worth
 from extender.core.valuenet.learned_values import prospect
 from extender.core.valuenet.potentials import Potential
 from extender.ranking.aside import Arrays, answer, worked_out
@@ -29,7 +30,7 @@ FGD: Final = "fgd"
 TIGHTEST: Final = "tightest"
 CANDIDATES: Final = (LEARNED, FGD, TIGHTEST)
 _MODULE: Final = "extender.ranking.trials"
-_POTENTIAL, _WORTH = "potential.", "worth"
+_POTENTIAL, _WORTH = "potential.", "worth."
 ORDERS: Final = 8
 """Of arrival, and samples of the nodes where those are many."""
 MAX_NODES: Final = 400
@@ -39,7 +40,7 @@ _T95: Final = 2.365
 """Student's t for 95 % at ORDERS - 1 degrees of freedom."""
 
 
-def candidates(demand: Demand, potential: Potential, worth: Floats | None, load: float) -> dict[str, Policy]:
+def candidates(demand: Demand, potential: Potential, worth: Worth | None, load: float) -> dict[str, Policy]:
     """The ranks to choose from, by name, for pods that are expected; `worth` and `load` as of `demands.outlook_on`."""
     served = prospect(potential, outlook_on(demand, worth, load))
     mix = typical_mix(demand.asks, demand.count.astype(np.float64))
@@ -51,13 +52,13 @@ def candidates(demand: Demand, potential: Potential, worth: Floats | None, load:
 
 
 async def tried_aside(
-    demand: Demand, potential: Potential, worth: Floats | None, load: float, max_s: float
+    demand: Demand, potential: Potential, worth: Worth | None, load: float, max_s: float
 ) -> dict[str, list[float]]:
     """`tried` of the `candidates`, in a process of its own. Raises AsideError."""
     asked = {**arrays_of(demand), "load": np.array([load])}
     asked |= {_POTENTIAL + name: column for name, column in potential._asdict().items()}
     if worth is not None:
-        asked[_WORTH] = worth
+        asked |= {_WORTH + name: column for name, column in worth._asdict().items()}
     found = await worked_out(_MODULE, asked, max_s)
     return {name: found[name].tolist() for name in CANDIDATES if name in found}
 
@@ -140,7 +141,8 @@ def verdict(found: Mapping[str, Sequence[float]], serving: str, least: float) ->
 def _work(asked: Arrays) -> Arrays:
     demand, load = demand_in(asked), float(asked["load"][0])
     potential = Potential(*(asked[_POTENTIAL + name] for name in Potential._fields))
-    found = tried(demand, candidates(demand, potential, asked.get(_WORTH), load))
+    worth = Worth(*(asked[_WORTH + name] for name in Worth._fields)) if _WORTH + Worth._fields[0] in asked else None
+    found = tried(demand, candidates(demand, potential, worth, load))
     return {name: np.array(values) for name, values in found.items()}
 
 

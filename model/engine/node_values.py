@@ -11,13 +11,14 @@ import numpy.typing as npt
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.fragmentation.fragments import THRESHOLDS, Mix
-from extender.core.valuenet.features import CPU_NEEDS, FEATURES, LEAST_GPU, Hosting, Outlook
+from extender.core.valuenet.features import CORE_MILLI, CPU_NEEDS, FEATURES, GIB_MIB, LEAST_GPU, Hosting, Outlook
 from extender.core.valuenet.potentials import Potential
 from model.engine.compiling import compiled
 
 _WHOLE_MILLI: Final = WHOLE_MILLI
 _HALF, _FULL, _MORE = CPU_NEEDS
 _LEAST_GPU: Final = LEAST_GPU
+_CORE_MILLI, _GIB_MIB = CORE_MILLI, GIB_MIB
 _NUM_FEATURES: Final = len(FEATURES)
 
 
@@ -134,7 +135,7 @@ def node_features(
             num_idle += 1
         elif left > 0:
             num_partly += 1
-        worth += outlook.worth[model, left]
+        worth += outlook.worth.left[model, left]
         if left > 0:
             scratch[num_left] = left
             num_left += 1
@@ -162,6 +163,8 @@ def node_features(
     into[15] = worth * min(cpu / max(gpus, _LEAST_GPU), 1.0)
     into[16] = hosted(cpu_milli, lefts, model, outlook.one, False)
     into[17] = hosted(cpu_milli, lefts, model, outlook.many, False)
+    core, gib = outlook.worth.compute[model]
+    into[18] = core * (cpu_milli / _CORE_MILLI) + gib * (memory_mib / _GIB_MIB)
 
 
 @compiled

@@ -110,7 +110,7 @@ def simulate_churn(
     tasks = offered.tasks
     late_s = np.zeros(len(tasks.kinds))
     if isinstance(policy, Learned):
-        spoil = takes_more(policy.outlook.worth, tasks.asks.num_gpus, tasks.asks.gpu_milli)
+        spoil = takes_more(policy.outlook.worth.left, tasks.asks.num_gpus, tasks.asks.gpu_milli)
         late_s[spoil[[kind[0][0] for kind in tasks.kinds]]] = patience_s
     nodes = offered.nodes.copy()
     if policy is POOL:

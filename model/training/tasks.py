@@ -24,9 +24,17 @@ PUBLISHED_SEEDS: Final = frozenset(range(42, 52))
 # fall below the CPU that the free GPUs will need.
 BEGIN: Final = {
     "fragment": -0.75, "worth": 5.0, "cpu_short_half": 0.6, "cpu_short": 1.0, "cpu_short_more": 0.5, "gpu_wanted": 1.25,
+    "compute_worth": 5.0,
 }  # fmt: skip
 REACH: Final = {
-    **{"fragment": 0.5, "worth": 1.0, "cpu_short_half": 0.4, "cpu_short": 0.4, "cpu_short_more": 0.4},
+    **{
+        "fragment": 0.5,
+        "worth": 1.0,
+        "compute_worth": 1.0,
+        "cpu_short_half": 0.4,
+        "cpu_short": 0.4,
+        "cpu_short_more": 0.4,
+    },
     **{"gpu_wanted": 0.5, "worth_fed": 0.5, "node_idle": 0.3, "hosts_one": 0.3, "hosts_many": 0.3, "gpu_sqrt": 0.3},
 }
 REACH_OTHERS: Final = 0.15

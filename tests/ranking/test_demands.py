@@ -10,6 +10,7 @@ from extender.core.fragmentation.arrays import ANY_MODEL
 from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
+from extender.core.valuenet.features import Worth
 from extender.ranking.demands import Kind, asks_of, demand_of, guessed, kind_expected, kind_of, outlook_on
 from tests.core.builders import cluster_of, node, pattern
 
@@ -107,7 +108,10 @@ def test_needs_that_nobody_tells_are_what_the_nodes_have(cluster: Cluster) -> No
 def test_worth_has_rows_for_what_comes_later_and_for_none(cluster: Cluster) -> None:
     demand = demand_of(cluster, {Kind(4000, 8192, 1, 500): 3.0})
     plain = outlook_on(demand, None, 1.0).worth
-    assert plain[:, 1000].tolist() == [1, 1, 1, 0]
-    priced = np.zeros((2, 1001))  # of the first model alone
-    priced[0] = 0.25
-    assert outlook_on(demand, priced, 1.0).worth[:, 1000].tolist() == [0.25, 1, 1, 0]
+    assert plain.left[:, 1000].tolist() == [1, 1, 1, 0]
+    assert not plain.compute.any()
+    left = np.zeros((2, 1001))  # of the first model alone
+    left[0] = 0.25
+    found = outlook_on(demand, Worth(left, np.array([[0.5, 0.75], [0.125, 0.25]])), 1.0).worth
+    assert found.left[:, 1000].tolist() == [0.25, 1, 1, 0]
+    assert found.compute.tolist() == [[0.5, 0.75], [0, 0], [0, 0], [0.125, 0.25]]

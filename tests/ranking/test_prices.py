@@ -37,14 +37,14 @@ def test_a_rest_that_nobody_asks_for_is_worth_nothing() -> None:
     # Only shares of 810, more than there is room for: one a GPU, what is left of it is useless.
     found = prices.prices(nodes_of(0, 0), asks_of((1000, 1, 810, -1)), np.array([20.0]))
     assert found.bound == pytest.approx(8 * 0.81)
-    assert found.worth[0, [190, 809, 810, 1000]] == pytest.approx([0, 0, 0.81, 0.81])
-    assert (found.worth[1] == 0).all()
+    assert found.worth.left[0, [190, 809, 810, 1000]] == pytest.approx([0, 0, 0.81, 0.81])
+    assert (found.worth.left[1] == 0).all()
 
 
 def test_what_comes_in_plenty_costs_nothing() -> None:
     found = prices.prices(nodes_of(0, 0), asks_of((1000, 1, 500, -1)), np.array([6.0]))
     assert found.bound == pytest.approx(3)
-    assert found.worth[0] == pytest.approx(np.zeros(1001))
+    assert found.worth.left[0] == pytest.approx(np.zeros(1001))
 
 
 def test_models_that_picky_pods_need_are_worth_more() -> None:
@@ -52,8 +52,8 @@ def test_models_that_picky_pods_need_are_worth_more() -> None:
     asks = asks_of((1000, 1, 1000, -1), (1000, 1, 1000, 0b10))
     found = prices.prices(nodes_of(0, 0, 1), asks, np.array([3.0, 12.0]))
     assert found.bound == pytest.approx(3 + 4)
-    assert found.worth[0, 1000] == pytest.approx(0)
-    assert found.worth[1, 1000] == pytest.approx(1)
+    assert found.worth.left[0, 1000] == pytest.approx(0)
+    assert found.worth.left[1, 1000] == pytest.approx(1)
 
 
 def test_patterns_are_found() -> None:
@@ -71,7 +71,7 @@ def test_cpu_bounds_what_is_given_away() -> None:
 def test_where_no_pod_that_is_expected_has_room_nothing_is_worth_anything() -> None:
     found = prices.prices(nodes_of(0, cpu_milli=1000), asks_of((2000, 1, 1000, -1)), np.array([4.0]))
     assert found.bound == 0
-    assert (found.worth == 0).all()
+    assert (found.worth.left == 0).all()
 
 
 @given(SEEDS)
@@ -114,8 +114,8 @@ def test_worth_never_falls_with_what_is_left(seed: int) -> None:
     rng = np.random.default_rng(seed)
     nodes, asks = random_nodes(rng, 6), random_asks(rng, 6)
     found = prices.outlook(nodes, asks, rng.integers(0, 20, 6), random_mix(rng, 3))
-    assert np.isfinite(found.worth).all()
-    assert (np.diff(found.worth, axis=1) >= -1e-9).all()
+    assert np.isfinite(found.worth.left).all()
+    assert (np.diff(found.worth.left, axis=1) >= -1e-9).all()
     assert found.cpu_need_milli >= 1 and found.memory_need_mib >= 1
 
 
@@ -129,3 +129,26 @@ def test_the_bound_of_a_public_trace_is_the_ceiling_known_for_it() -> None:
     expected = expected_count(offered.asks, count, offered.num_gpus)
     bound = prices.prices(offered.nodes, offered.asks, expected).bound
     assert 100 * bound / offered.num_gpus == pytest.approx(96.91, abs=0.05)
+
+
+def test_cpu_is_worth_what_it_is_needed_for_where_it_runs_out() -> None:
+    """Eight pods ask for a GPU and 8 cores each; model 0 has 4 cores for each GPU, model 1 has 64."""
+    nodes = nodes_of(0, 0, 1)
+    nodes = nodes._replace(cpu_milli=np.array([16_000, 16_000, 256_000]))
+    found = prices.prices(nodes, asks_of((8000, 1, 1000, -1)), np.array([12.0]))
+    assert found.bound == pytest.approx(2 + 2 + 4)
+    # A core of model 0 is an eighth of a GPU that is used; its GPUs are there in plenty, as is model 1's CPU.
+    assert found.worth.compute == pytest.approx(np.array([[1 / 8, 0], [0, 0], [0, 0]]))
+    assert found.worth.left[:, 1000] == pytest.approx([0, 1, 0])
+
+
+def test_pods_without_gpus_make_cpu_beside_gpus_dear_and_that_of_other_nodes_too_when_both_run_out() -> None:
+    nodes = nodes_of(0, -1, cpu_milli=32_000)._replace(num_gpus=np.array([4, 0]))
+    asks = Asks(np.array([8000, 1000]), np.full(2, 16), np.array([1, 0]), np.array([1000, 0]), np.array([-1, -1]))
+    plenty = prices.prices(nodes, asks, np.array([4.0, 20.0]))
+    assert plenty.bound == pytest.approx(4)
+    assert not plenty.worth.compute.any()
+    short = prices.prices(nodes, asks, np.array([4.0, 40.0]))
+    assert short.bound == pytest.approx(4)
+    by_core = 4 / 64
+    assert short.worth.compute[[0, -1], 0] == pytest.approx([by_core, by_core])

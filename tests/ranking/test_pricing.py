@@ -36,8 +36,9 @@ def test_the_process_prices_as_the_function_does(demand: Demand) -> None:
     worth, cpu_s = asyncio.run(pricing.priced(demand, 1.0, 60.0))
     assert cpu_s > 0
     expected = expected_count(demand.asks, demand.count, 8)
-    assert np.array_equal(worth, prices(demand.nodes, demand.asks, expected).worth)
-    assert worth[0, 1000] > worth[0, 800] == 0  # nobody wants so little
+    right = prices(demand.nodes, demand.asks, expected).worth
+    assert all(np.array_equal(*pair) for pair in zip(worth, right, strict=True))
+    assert worth.left[0, 1000] > worth.left[0, 800] == 0  # nobody wants so little
 
 
 def test_a_process_that_takes_too_long_is_ended(demand: Demand) -> None:

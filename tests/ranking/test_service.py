@@ -390,7 +390,8 @@ def test_s1_the_prices_that_serve_say_who_takes_more_than_his_part(model: Path) 
         assert not rank.takes_more(share)  # by plain worth nobody does
         served = rank.score.served
         assert served is not None
-        worth = np.where(np.arange(1001) >= 500, served.outlook.worth, 0.0)
+        worth = served.outlook.worth
+        worth = worth._replace(left=np.where(np.arange(1001) >= 500, worth.left, 0.0))
         rank.score.served = served._replace(outlook=served.outlook._replace(worth=worth))
         assert rank.takes_more(share) and not rank.takes_more(whole)
 

@@ -16,7 +16,7 @@ from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask, num_true, t
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix
 
-FEATURES_VERSION: Final = 2
+FEATURES_VERSION: Final = 3
 """Changes whenever a feature changes its meaning, its place or its unit."""
 
 FEATURES: Final = (
@@ -38,6 +38,7 @@ FEATURES: Final = (
     "worth_fed",  # worth, by the part of what the free GPUs will need that there is CPU for
     "hosts_one",  # pods of one whole GPU that the node could take, by what they will need of all such nodes
     "hosts_many",  # pods of several, likewise
+    "compute_worth",  # shadow prices of the free CPU and memory
 )
 """Names of the F features, in order."""
 
@@ -48,6 +49,9 @@ pods that don't take every model."""
 
 LEAST_GPU: Final = 1e-3
 """Less free GPU counts as so much where something is divided by it."""
+
+CORE_MILLI: Final = 1000
+GIB_MIB: Final = 1024
 
 CPU_NEEDS: Final = (0.5, 1.0, 1.5)
 """Multiples of the expected need at which CPU counts as short."""
@@ -69,15 +73,22 @@ class Hosting(NamedTuple):
     """(M + 1, U, T + 1) of a kind's classes that take a model and do with the first t amounts; the last row is 0."""
 
 
+class Worth(NamedTuple):
+    """What things are worth to the pods that are expected, in GPUs, by (M,) models of GPU."""
+
+    left: Floats
+    """(M + 1, 1001) each number of milli left on a GPU; the last row, for nodes without GPUs, is 0."""
+    compute: Floats
+    """(M + 1, 2) a core of CPU, and a GiB of memory; the last row is of nodes without GPUs."""
+
+
 class Outlook(NamedTuple):
     """The pods that are expected to come: see `outlook_of`."""
 
     mix: Mix
     typical: Hosting
     """By their frequency in the mix."""
-    worth: Floats
-    """(M + 1, 1001) GPUs that each number of milli left on a GPU of each model is worth; the last row, for nodes
-    without GPUs, is 0."""
+    worth: Worth
     cpu_need_milli: float
     """CPU that the expected pods ask for by whole GPU."""
     memory_need_mib: float
@@ -92,9 +103,9 @@ class Outlook(NamedTuple):
     """(K,) what kind of pods these are, by CONTEXT."""
 
 
-def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Floats) -> Outlook:
+def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Worth) -> Outlook:
     """The outlook on `expected` (C,) pods of each class that will come to nodes, and on a mix of typical ones."""
-    num_models = len(worth) - 1
+    num_models = len(worth.left) - 1
     gpus = expected * asks.num_gpus * asks.gpu_milli / WHOLE_MILLI  # (C,) asked for
     suitable = _suitable_gpus(nodes, asks)
     scarcity = np.where(suitable > 0, gpus / np.maximum(suitable, 1), 0.0)
@@ -153,11 +164,11 @@ def _context(nodes: Nodes, asks: Asks, expected: Floats, gpus: Floats, choosy: M
     return context
 
 
-def plain_worth(num_models: int) -> Floats:
-    """(M + 1, 1001) worth without prices: what is left, as it is."""
-    worth = np.zeros((num_models + 1, WHOLE_MILLI + 1))
-    worth[:num_models] = np.arange(WHOLE_MILLI + 1) / WHOLE_MILLI
-    return worth
+def plain_worth(num_models: int) -> Worth:
+    """Worth of (M,) models without prices: what is left of a GPU, as it is."""
+    left = np.zeros((num_models + 1, WHOLE_MILLI + 1))
+    left[:num_models] = np.arange(WHOLE_MILLI + 1) / WHOLE_MILLI
+    return Worth(left, np.zeros((num_models + 1, 2)))
 
 
 def needs(asks: Asks, count: Floats) -> tuple[float, float]:
@@ -192,8 +203,9 @@ def feature_columns(
     memory = nodes.memory_free_mib / outlook.memory_need_mib
     cpu_frac = nodes.cpu_free_milli / np.maximum(nodes.cpu_milli, 1)
     # Flat, because NumPy takes from one axis several times as fast as by a tuple of indices. Model -1 is the last row.
-    row = np.where(nodes.model < 0, len(outlook.worth) - 1, nodes.model) * (WHOLE_MILLI + 1)
-    worth = outlook.worth.reshape(-1).take(row[:, None] + free).sum(axis=1)
+    row = np.where(nodes.model < 0, len(outlook.worth.left) - 1, nodes.model)
+    worth = outlook.worth.left.reshape(-1).take(row[:, None] * (WHOLE_MILLI + 1) + free).sum(axis=1)
+    core, gib = outlook.worth.compute.T
     if unusable_milli is None:
         unusable_milli = total - _useful_milli(nodes, free, outlook.typical)
     return [
@@ -213,6 +225,7 @@ def feature_columns(
         worth * np.minimum(cpu / np.maximum(gpu, LEAST_GPU), 1),
         _hosted(nodes, idle, outlook.one),
         _hosted(nodes, idle, outlook.many),
+        core[row] * (nodes.cpu_free_milli / CORE_MILLI) + gib[row] * (nodes.memory_free_mib / GIB_MIB),
     ]
 
 

@@ -26,18 +26,18 @@ class Prospect(NamedTuple):
 
     potential: Potential
     outlook: Outlook
-    """`worth` is (M + 2, 1001): M models of the cluster, one row for all that came later, one for none."""
+    """Its `worth` has M + 2 rows: M models of the cluster, one row for all that came later, one for none."""
     tables: FragmentTables
 
     @property
     def num_models(self) -> int:
         """M."""
-        return len(self.outlook.worth) - 2
+        return len(self.outlook.worth.left) - 2
 
 
 def prospect(potential: Potential, outlook: Outlook) -> Prospect:
     """A model with an outlook of the form that `Prospect` has."""
-    tables = tables_of(outlook.mix, len(outlook.worth) - 1, MAX_GPUS_PER_NODE)
+    tables = tables_of(outlook.mix, len(outlook.worth.left) - 1, MAX_GPUS_PER_NODE)
     return Prospect(in_context(potential, outlook.context), outlook, tables)
 
 

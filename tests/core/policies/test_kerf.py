@@ -15,7 +15,7 @@ from extender.core.observations import Gauge
 from extender.core.policies.kerf import KerfWeights, LearnedScore, serving
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.core.valuenet.features import Hosting, Outlook
+from extender.core.valuenet.features import Hosting, Outlook, Worth
 from extender.core.valuenet.learned_values import prospect
 from extender.core.valuenet.potentials import Potential
 from extender.ledger.arrays import Held
@@ -63,8 +63,10 @@ def served(potential: Potential, outlook: Outlook) -> LearnedScore:
     def with_later(table: Hosting) -> Hosting:
         return table._replace(weight=np.insert(table.weight, -1, 0, axis=0))
 
+    left, compute = outlook.worth
+    worth = Worth(np.insert(left, -1, np.arange(1001) / 1000, axis=0), np.insert(compute, -1, 0, axis=0))
     wider = outlook._replace(
-        worth=np.insert(outlook.worth, -1, np.arange(1001) / 1000, axis=0), wanted=np.insert(outlook.wanted, -1, 0),
+        worth=worth, wanted=np.insert(outlook.wanted, -1, 0),
         typical=with_later(outlook.typical), one=with_later(outlook.one), many=with_later(outlook.many),
     )  # fmt: skip
     return LearnedScore(prospect(potential, wider), serial=1)

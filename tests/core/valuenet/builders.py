@@ -9,7 +9,7 @@ from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix
 from extender.core.valuenet import attention
 from extender.core.valuenet.attention import CLUSTER_FEATURES, POD_FEATURES, Attention, Sight
-from extender.core.valuenet.features import CONTEXT, FEATURES, Outlook, outlook_of
+from extender.core.valuenet.features import CONTEXT, FEATURES, Outlook, Worth, outlook_of
 from extender.core.valuenet.potentials import Potential
 from tests.model.builders import random_asks, random_mix, random_nodes
 
@@ -21,12 +21,13 @@ class Expectation(NamedTuple):
     asks: Asks
     expected: Floats
     mix: Mix
-    worth: Floats
+    worth: Worth
 
 
 def random_expectation(rng: np.random.Generator) -> Expectation:
-    worth = np.zeros((4, 1001))
-    worth[:3, 1:] = np.sort(rng.random((3, 1000)), axis=1)
+    left = np.zeros((4, 1001))
+    left[:3, 1:] = np.sort(rng.random((3, 1000)), axis=1)
+    worth = Worth(left, rng.random((4, 2)))
     return Expectation(random_nodes(rng, 9), random_asks(rng, 12), rng.random(12) * 5, random_mix(rng, 12), worth)
 
 

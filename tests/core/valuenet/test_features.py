@@ -58,7 +58,7 @@ def oracle(nodes: Nodes, expectation: Expectation, n: int) -> dict[str, float]:
     idle = sum(1 for left in free if left == 1000)
     one = nodes.at(np.array([n]))
     fragment = fragment_milli(one.cpu_free_milli, one.gpu_free_milli.astype(np.int64), one.model, expectation.mix)[0]
-    worth = sum(expectation.worth[model][left] for left in free) if model >= 0 else 0
+    worth = sum(expectation.worth.left[model][left] for left in free) if model >= 0 else 0
     hosts = {True: 0.0, False: 0.0}
     for c in range(len(asks.models)):
         fits = takes_model(asks, c, model) and cpu_free >= asks.cpu_milli[c] and idle >= asks.num_gpus[c]
@@ -83,6 +83,8 @@ def oracle(nodes: Nodes, expectation: Expectation, n: int) -> dict[str, float]:
         "worth_fed": worth * min(cpu / gpu, 1) if gpu else 0,
         "hosts_one": hosts[False],
         "hosts_many": hosts[True],
+        "compute_worth": cpu_free / 1000 * expectation.worth.compute[model][0]
+        + memory_free / 1024 * expectation.worth.compute[model][1],
     }
 
 
@@ -110,7 +112,8 @@ def test_features_of_a_node_worked_by_hand() -> None:
     others = Nodes(*(np.concatenate([column, column[:1]]) for column in nodes))
     others.model[2] = 1
     asks = Asks(*(np.array([amount]) for amount in (8000, 16384, 1, 1000, 1)))
-    outlook = outlook_of(others, asks, np.array([6.0]), mix, plain_worth(2))
+    worth = plain_worth(2)._replace(compute=np.array([[0.25, 0.5], [9, 9], [9, 9]]))
+    outlook = outlook_of(others, asks, np.array([6.0]), mix, worth)
     found = dict(zip(FEATURES, features(nodes, outlook)[0].tolist(), strict=True))
     assert found == pytest.approx({
         "fragment": 0.25, "worth": 2.25, "gpus_idle": 2, "node_idle": 0, "gpus_partly_used": 1,
@@ -118,6 +121,7 @@ def test_features_of_a_node_worked_by_hand() -> None:
         "cpu_square": 4 / 4, "cpu_log": math.log(3), "gpu_cpu": 2.25 * 0.5,
         "memory_short": 0.5 - 2.25, "gpu_sqrt": 1.5, "gpu_square": 2.25**2 / 4,
         "gpu_wanted": 2.25 * 6 / 8, "worth_fed": 2.25 * 2 / 2.25, "hosts_one": 6 / 8, "hosts_many": 0,
+        "compute_worth": 16 * 0.25 + 8 * 0.5,
     })  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def arrays(**replaced: np.ndarray) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("given_arrays", "version", "names", "reason"),
     [
-        (arrays(), FEATURES_VERSION + 1, FEATURES, "features version 3; this program has version 2"),
+        (arrays(), FEATURES_VERSION + 1, FEATURES, "features version 4; this program has version 3"),
         (arrays(), FEATURES_VERSION, FEATURES[::-1], "other features"),
         ({}, FEATURES_VERSION, FEATURES, "has arrays none"),
         (arrays(more=np.zeros(1)), FEATURES_VERSION, FEATURES, "has arrays bias, by_context, hidden, more"),
@@ -89,7 +89,7 @@ def arrays(**replaced: np.ndarray) -> dict[str, np.ndarray]:
             arrays(by_context=np.ones((1, len(FEATURES) + 1))),
             FEATURES_VERSION,
             FEATURES,
-            r"by_context: shape \(1, 19\)",
+            r"by_context: shape \(1, 20\)",
         ),
         (
             arrays(by_context=np.full((4, len(FEATURES) + 1), 1e3)),

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.fragmentation.fragments import mix_of
 from extender.core.valuenet import potentials
-from extender.core.valuenet.features import FEATURES
+from extender.core.valuenet.features import FEATURES, plain_worth
 from model.cli.commands import simulate_app
 from model.cli.learning_commands import evaluate_app
 from model.engine.pools import Pools, pooled
@@ -62,9 +62,9 @@ def test_shares_that_spoil_gpus_give_way_to_those_that_come_soon_after() -> None
     """One GPU is in use for two hours. A share of 800 waits for it since the start, who wants all of it since later."""
     node_list = NodeList(("n",), np.array([64000]), np.array([262144]), np.array([1]), ("T4",))
     asks = Asks(np.full(2, 1000), np.full(2, 1024), np.ones(2, np.int64), np.array([800, 1000]), np.full(2, ANY_MODEL))
-    worth = np.zeros((2, 1001))
-    worth[0] = np.where(np.arange(1001) >= 800, 0.8, 0.0)  # the 200 beside a share of 800 are worth nothing
-    worth[0, 1000] = 1.0
+    worth = plain_worth(1)
+    worth.left[0] = np.where(np.arange(1001) >= 800, 0.8, 0.0)  # the 200 beside a share of 800 are worth nothing
+    worth.left[0, 1000] = 1.0
     rng = np.random.default_rng(0)
     rank = Learned(potentials.linear(np.zeros(len(FEATURES)), 1.0), random_outlook(rng)._replace(worth=worth))
 

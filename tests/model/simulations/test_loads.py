@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extender.core.policies.kerf import KerfWeights
-from extender.core.valuenet.features import Outlook
+from extender.core.valuenet.features import Outlook, Worth
 from model.simulations import learned
 from model.simulations.loads import LOADS, Outcome, Scene, Synthetic, outcomes, scenes
 from tests.core.learning import only
@@ -52,4 +52,5 @@ def _narrow(scene: Scene) -> Outlook:
         name: getattr(outlook, name)._replace(weight=np.delete(getattr(outlook, name).weight, -2, axis=0))
         for name in ("typical", "one", "many")
     }
-    return outlook._replace(worth=np.delete(outlook.worth, -2, axis=0), wanted=np.delete(outlook.wanted, -2), **tables)
+    worth = Worth(*(np.delete(prices, -2, axis=0) for prices in outlook.worth))
+    return outlook._replace(worth=worth, wanted=np.delete(outlook.wanted, -2), **tables)
