@@ -30,9 +30,9 @@ class Watch:
     """What the guess counts as at first; the service's default too."""
     first_pods: int = 256
     """Pods seen when the mix is priced again for the first time."""
-    growth: int = 4
+    growth: int = 2
     """Each further time after so many times as many."""
-    last_pods: int = 4096
+    last_pods: int = 1024
     """From there on after so many more."""
 
     def next_pricing(self, num_pods: int) -> int:
