@@ -47,6 +47,8 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kerf: dict[str, tuple[float, ...]]
     """By arrived load in percent."""
     fgd: dict[str, tuple[float, ...]]
+    start: dict[str, tuple[float, ...]] = {}
+    """Where training began; {} of models that don't say."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

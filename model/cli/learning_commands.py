@@ -12,9 +12,9 @@ from model.cli.commands import JsonOption, MixesOption, OptionalTracesOption
 from model.cli.console import errors, folder, progress_bar, publish, seed_range, telling_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from extender.ranking.files import Manifest
+    from extender.ranking.files import Evaluation, Manifest
     from model.training.evaluations import Figures, Found
 
 train_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -73,7 +73,18 @@ def train(  # noqa: PLR0913, PLR0917 - options of a command
         means = [f"{fmean(policy[load]):.2f}" for load in ("100", "130") for policy in (row.kerf, row.fgd)]
         table.add_row(row.trace, str(len(row.seeds)), *means)
     publish({}, [table], None)
+    _tell_gain(manifest.evaluation)
     errors().print(f"{out / runs.MODEL}", soft_wrap=True)
+
+
+def _tell_gain(rows: "Sequence[Evaluation]") -> None:
+    """What training has brought, on what it did not see."""
+    from model.evaluation.reports import interval
+
+    pairs = [pair for row in rows if row.start for pair in zip(row.kerf["100"], row.start["100"], strict=True)]
+    if pairs:
+        more = interval([ours - before for ours, before in pairs])
+        errors().print(f"{more} points more at 100 % than where training began, on {len(pairs)} unseen orders or mixes")
 
 
 def _trained_by_ppo(

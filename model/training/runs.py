@@ -17,6 +17,7 @@ import yaml
 
 from extender.core.clusters import Floats
 from extender.core.valuenet.features import FEATURES
+from extender.core.valuenet.potentials import Potential
 from extender.ranking import files
 from model.simulations.learned import Foresight
 from model.simulations.measures import LOADS
@@ -163,10 +164,10 @@ def train(
             if state.generation % save_every == 0 or state.generation == generations:
                 write_checkpoint(out, config, state._asdict(), log)
     plots.draw_search(log, out / PLOT)
-    potential = potential_at(state.mean, config.without)
+    potential, began = (potential_at(point, config.without) for point in (state.mean, _start(config)))
     validated, seeds = config.validation or config.train, config.validation_seeds
     tasks = Tasks(named(directory), foresight)
-    evaluation = evaluate(tasks, validated, seeds, lambda task: task.allocations(potential), tell)
+    evaluation = evaluate(tasks, validated, seeds, lambda task: task.allocations(potential), tell, began)
     training = {
         "mode": "es", "generations": state.generation,
         "episodes": state.generation * config.num_candidates * len(config.episodes_of(0)),
@@ -205,18 +206,20 @@ def evaluate(
     seeds: tuple[int, ...],
     allocations: Callable[[Task], tuple[float, ...]],
     tell: Tell,
+    began: Potential | None = None,
 ) -> tuple[files.Evaluation, ...]:
-    """A model beside FGD on each trace; `allocations` tells what it allocates at each of LOADS."""
+    """A model beside FGD, and where its training `began`, on each trace; `allocations` tells what it allocates at each
+    of LOADS."""
     found = []
     for trace in traces:
         tell(f"validation on {trace}")
         listed = [tasks.task(trace, seed) for seed in seeds]
-        ours = [allocations(task) for task in listed]
-        kerf, fgd = (
-            {str(load): tuple(run[i] for run in runs) for i, load in enumerate(LOADS)}
-            for runs in (ours, [task.fgd for task in listed])
+        start = [task.allocations(began) for task in listed] if began is not None else []
+        kerf, fgd, before = (
+            {str(load): tuple(run[i] for run in runs) for i, load in enumerate(LOADS) if runs}
+            for runs in ([allocations(task) for task in listed], [task.fgd for task in listed], start)
         )
-        found.append(files.Evaluation(trace, seeds, kerf, fgd))
+        found.append(files.Evaluation(trace, seeds, kerf, fgd, before))
     return tuple(found)
 
 

@@ -64,6 +64,8 @@ def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path) 
         offered = workload(traces, "small", seed, read_nodes(traces), read_pods(traces, "small"))
         placed = replay(offered, BASELINES["fgd"], seed).placed
         assert row.fgd["100"][i] == allocations(offered, placed)[0]
+        began = task.allocations(potential_at(np.zeros(num_parameters(by_context=False))))
+        assert began == (row.start["100"][i], row.start["130"][i])
 
 
 def test_what_is_worse_than_fgd_on_a_trace_counts_double() -> None:
