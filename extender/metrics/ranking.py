@@ -33,7 +33,7 @@ def rank_metrics(rank: LearnedRank, shadow: Shadow | None, evidence: Evidence | 
     yield counter("kerf_prices_worked_out", "Times the LP was solved.", priced.num)
     yield gauge("kerf_prices_seconds", "Duration of the last LP, in seconds.", priced.seconds)
     yield gauge("kerf_prices_age_seconds", "Age of the prices, in seconds.", rank.age_s() or 0.0)
-    yield gauge("kerf_mix_pods", "Pods behind the estimated mix.", rank.mix.arrivals.num_pods)
+    yield gauge("kerf_mix_pods", "Pods behind the estimated mix.", sum(rank.mix.counts().values()))
     yield counter("kerf_mix_pods_seen", "Pods counted for the mix.", rank.mix.num_seen)
     yield gauge("kerf_mix_drift", "Fraction of the mix that changed since the last prices.", rank.mix.drift())
     if evidence is not None:

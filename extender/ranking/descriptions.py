@@ -37,7 +37,7 @@ def describe(rank: LearnedRank, evidence: Evidence | None) -> dict[str, Any]:
             "ageSeconds": rank.age_s(),
         },
         "mix": {
-            "pods": round(rank.mix.arrivals.num_pods, 1),
+            "pods": round(sum(rank.mix.counts().values()), 1),
             "seen": rank.mix.num_seen,
             "drift": round(rank.mix.drift(), 4),
         },

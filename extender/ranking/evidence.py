@@ -63,7 +63,7 @@ class Evidence(Background):
     async def round(self) -> None:
         """Try the ranks out, if that is due, and have the best one serve."""
         rank, cluster = self._rank, self._snapshot()
-        model, counts = rank.model, rank.mix.arrivals.counts()
+        model, counts = rank.model, rank.mix.counts()
         if not isinstance(model, Model) or rank.why_not or not self._due(cluster, model, counts):
             return
         self._at, self._tried_on = self._clock(), (model, cluster.row_of, counts)

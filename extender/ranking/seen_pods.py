@@ -14,16 +14,27 @@ from extender.ranking.demands import Kind, kind_of
 _MAX_REMEMBERED: Final = 50_000
 _MAX_AT_START: Final = 5_000
 """Of the pods of the first list: more would only make the start longer."""
+_PRIOR_BY_GPU: Final = 0.03
+_LEAST_PRIOR: Final = 10.0
+
+
+def prior_pods_of(num_gpus: int) -> float:
+    """As how many pods a guess counts before any was seen: 3 for 100 GPUs, at least 10.
+
+    The smaller a cluster, the fewer pods fill it, and the sooner they have to be believed (docs/research/model.md).
+    """
+    return max(_PRIOR_BY_GPU * num_gpus, _LEAST_PRIOR)
 
 
 class SeenPods:
     """Counts each pod once."""
 
-    def __init__(self, half_life_pods: float, prior: Mapping[Kind, float], prior_pods: float) -> None:
-        """`prior` counts as so many pods, in its proportions."""
-        total = sum(prior.values())
-        counts = {kind: pods * prior_pods / total for kind, pods in prior.items()} if total else {}
-        self.arrivals: Arrivals[Kind] = Arrivals(half_life_pods, counts)
+    def __init__(self, half_life_pods: float, prior: Mapping[Kind, float], prior_pods: float | None) -> None:
+        """`prior` counts as so many pods, in its proportions; None: as `prior_pods_of` the cluster."""
+        self.arrivals: Arrivals[Kind] = Arrivals(half_life_pods)
+        self._prior, self._prior_pods = prior, prior_pods
+        self.num_gpus = 0
+        """Of the cluster."""
         self._seen: OrderedDict[str, None] = OrderedDict()
         self.started = False
         """Whether the first list of pods is through."""
@@ -32,9 +43,15 @@ class SeenPods:
         self.priced: dict[Kind, float] = {}
         """The mix that prices were worked out for last."""
 
+    def counts(self) -> dict[Kind, float]:
+        """Pods by kind; the newest counts 1."""
+        pods = prior_pods_of(self.num_gpus) if self._prior_pods is None else self._prior_pods
+        total = sum(self._prior.values())
+        return self.arrivals.after({kind: pods * part / total for kind, part in self._prior.items()} if total else {})
+
     def drift(self) -> float:
         """Which part of the pods has become others since."""
-        return drift(self.priced, self.arrivals.counts())
+        return drift(self.priced, self.counts())
 
     def asked(self, uid: str, request: PodRequest) -> None:
         """A pod is offered nodes; one without GPUs counts once it has one."""

@@ -171,9 +171,10 @@ class LearnedRank(Background):
         cluster = self._snapshot()
         if not cluster.row_of:
             return
+        self.mix.num_gpus = int((cluster.gpu_model >= 0).sum())
         served = self.score.served
         if self.look is None or (served is not None and len(cluster.models) > served.num_models):
-            await self._serve(self.mix.arrivals.counts())  # with the prices that there are: soon done
+            await self._serve(self.mix.counts())  # with the prices that there are: soon done
         if self._due(cluster):
             await self._price(cluster)
         elif self.look and isinstance(self.model, Actor):
@@ -192,7 +193,7 @@ class LearnedRank(Background):
         model = self.model
         if model is None:
             return
-        counts, began = self.mix.arrivals.counts(), self._clock()
+        counts, began = self.mix.counts(), self._clock()
         demand = await asyncio.to_thread(demand_of, cluster, counts)
         worth, cpu_s, fault = None, 0.0, ""
         try:

@@ -16,6 +16,7 @@ from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential
 from extender.ranking import prices
 from extender.ranking.demands import asks_of, guessed
+from extender.ranking.seen_pods import prior_pods_of
 from model.simulations.learned import Learned
 from model.workloads.workloads import Workload
 
@@ -26,9 +27,9 @@ class Watch:
 
     half_life_pods: float = 2000
     """A pod counts half after as many more; the service's default."""
-    prior_pods: float = 500
-    """What the guess counts as at first; the service's default too."""
-    first_pods: int = 256
+    prior_pods: float | None = None
+    """What the guess counts as at first; None: by the cluster's GPUs, as in the service."""
+    first_pods: int = 32
     """Pods seen when the mix is priced again for the first time."""
     growth: int = 2
     """Each further time after so many times as many."""
@@ -59,8 +60,9 @@ class Seen:
         guess, pods = _guess(model_names)
         self._asks = Asks(*(np.concatenate(columns) for columns in zip(asks, guess, strict=True)))
         first = len(asks.cpu_milli)
-        prior = {first + k: watch.prior_pods * part for k, part in enumerate((pods / pods.sum()).tolist())}
-        self._arrivals = Arrivals[int](watch.half_life_pods, prior, 2 * len(self._asks.cpu_milli))
+        prior_pods = prior_pods_of(int(nodes.num_gpus.sum())) if watch.prior_pods is None else watch.prior_pods
+        self._prior = {first + k: prior_pods * part for k, part in enumerate((pods / pods.sum()).tolist())}
+        self._arrivals = Arrivals[int](watch.half_life_pods, 2 * len(self._asks.cpu_milli))
 
     def add(self, c: int) -> None:
         """A pod of class `c` has come."""
@@ -69,7 +71,7 @@ class Seen:
     def outlook(self) -> Outlook:
         """What is expected by now; solves the LP."""
         count = np.zeros(len(self._asks.cpu_milli))
-        for c, seen_pods in self._arrivals.counts().items():
+        for c, seen_pods in self._arrivals.after(self._prior).items():
             count[c] = seen_pods
         seen = count > 0  # as few classes as there are: the LP grows with them
         known, count = Asks(*(column[seen] for column in self._asks)), count[seen]

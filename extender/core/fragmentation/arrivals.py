@@ -1,7 +1,7 @@
 """The mix of pods that arrive, estimated from those that were seen.
 
 A pod counts less with every pod after it: half after as many as the half-life, so that the mix follows what users do
-by now. A prior stands for pods seen before the first, and fades as they do.
+by now.
 """
 
 from collections.abc import Hashable, Mapping
@@ -26,17 +26,19 @@ ClassT = TypeVar("ClassT", bound=Hashable)
 class Arrivals(Generic[ClassT]):
     """Decayed counts of pods by class."""
 
-    def __init__(self, half_life: float, prior: Mapping[ClassT, float] | None = None, max_classes: int = 4096) -> None:
-        """`half_life` in pods, above 0; `prior` are pods by class. With more classes than allowed the rarest go."""
+    def __init__(self, half_life: float, max_classes: int = 4096) -> None:
+        """`half_life` in pods, above 0. With more classes than allowed the rarest go."""
         if half_life <= 0:
             raise ValueError("the half-life is not above 0")
         self._growth = 2.0 ** (1 / half_life)
         self._unit = 1.0  # what the newest pod weighs: the others never have to be touched
-        self._weights = dict(prior or {})
+        self._weights: dict[ClassT, float] = {}
+        self._num_added = 0
         self._max_classes = max_classes
 
     def add(self, asked: ClassT) -> None:
         """A pod has arrived."""
+        self._num_added += 1
         self._unit *= self._growth
         self._weights[asked] = self._weights.get(asked, 0.0) + self._unit
         if self._unit > _LARGEST_UNIT:
@@ -48,10 +50,12 @@ class Arrivals(Generic[ClassT]):
         """Pods by class; the newest counts 1."""
         return {asked: weight / self._unit for asked, weight in self._weights.items()}
 
-    @property
-    def num_pods(self) -> float:
-        """Pods that the estimate rests on."""
-        return sum(self._weights.values()) / self._unit
+    def after(self, prior: Mapping[ClassT, float]) -> dict[ClassT, float]:
+        """The same where so many pods by class had arrived before the first."""
+        counts, faded = self.counts(), self._growth**-self._num_added
+        for asked, pods in prior.items():
+            counts[asked] = counts.get(asked, 0.0) + pods * faded
+        return counts
 
 
 def drift(one: Mapping[ClassT, float], other: Mapping[ClassT, float]) -> float:

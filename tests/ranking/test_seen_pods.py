@@ -1,0 +1,32 @@
+"""The mix of pods seen: what a guess counts beside them."""
+
+import pytest
+
+from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.ranking.demands import Kind
+from extender.ranking.seen_pods import SeenPods
+
+ONE, EIGHT = Kind(0, 0, 1, 1000), Kind(0, 0, 8, 1000)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "prior_pods", "guessed"),
+    [(6000, None, 180.0), (1000, None, 30.0), (16, None, 10.0), (0, None, 10.0), (6000, 7.0, 7.0), (16, 500.0, 500.0)],
+)
+def test_a_guess_counts_by_the_size_of_the_cluster_and_fades(
+    num_gpus: int, prior_pods: float | None, guessed: float
+) -> None:
+    seen = SeenPods(100.0, {ONE: 3.0, EIGHT: 1.0}, prior_pods)
+    seen.num_gpus = num_gpus
+    assert seen.counts() == pytest.approx({ONE: 0.75 * guessed, EIGHT: 0.25 * guessed})
+    seen.priced = seen.counts()
+    for number in range(100):
+        seen.asked(f"uid-{number}", PodRequest(GpuRequest(8)))
+    left = guessed / 2  # the half-life
+    assert seen.counts()[ONE] == pytest.approx(0.75 * left)
+    new = seen.counts()[EIGHT] - 0.25 * left
+    assert seen.drift() == pytest.approx(0.75 * new / (new + left))
+
+
+def test_without_a_guess_nothing_is_expected_at_first() -> None:
+    assert SeenPods(100.0, {}, None).counts() == {}
