@@ -134,10 +134,9 @@ def outlook_on(demand: Demand, worth: Worth | None, load: float) -> Outlook:
     nodes, asks = demand.nodes, demand.asks
     full = plain_worth(demand.num_models + 1)
     if worth is not None:
-        priced = np.flatnonzero(worth.left[:-1].any(axis=1))
-        full.left[priced] = worth.left[priced]
-        rows = [*range(len(worth.compute) - 1), -1]
-        full.compute[rows] = worth.compute
+        there = np.unique(nodes.model[(nodes.model >= 0) & (nodes.model < len(worth.left) - 1)])
+        rows = np.append(there, -1)  # of models that the LP has seen, however little they are worth, and of none
+        full.left[rows], full.compute[rows] = worth.left[rows], worth.compute[rows]
     expected = expected_count(asks, demand.count, int(nodes.num_gpus.sum()), load)
     found = outlook_of(nodes, asks, expected, typical_mix(asks, demand.count.astype(np.float64)), full)
     # Where nobody says how much the pods need, what the nodes have for each GPU: then neither is ever short.

@@ -55,7 +55,7 @@ class RankSettings(Section):
     half_life_pods: float = Field(default=2000.0, gt=0)
     """Half-life of a pod's weight in the mix, in pods seen after it."""
     prior_pods: float | None = Field(default=None, ge=0)
-    """How many observed pods `decisions.typical_pods` count as at the start; null: 3 for 100 GPUs, at least 10. If
+    """How many observed pods `decisions.typical_pods` count as at the start; empty: 3 for 100 GPUs, at least 10. If
     that is empty, a fifth of them accept only one GPU model or one with more memory, spread evenly over the GPU models
     present."""
     evidence_s: float = Field(default=14400.0, gt=0)

@@ -115,3 +115,12 @@ def test_worth_has_rows_for_what_comes_later_and_for_none(cluster: Cluster) -> N
     found = outlook_on(demand, Worth(left, np.array([[0.5, 0.75], [0.125, 0.25]])), 1.0).worth
     assert found.left[:, 1000].tolist() == [0.25, 1, 1, 0]
     assert found.compute.tolist() == [[0.5, 0.75], [0, 0], [0, 0], [0.125, 0.25]]
+
+
+def test_what_comes_in_plenty_is_worth_nothing_as_the_lp_says(cluster: Cluster) -> None:
+    demand = demand_of(cluster, {Kind(4000, 8192, 1, 500): 3.0})
+    assert demand.num_models == 2
+    free = Worth(np.zeros((3, 1001)), np.array([[0.5, 0], [0.25, 0], [0.125, 0]]))
+    found = outlook_on(demand, free, 1.0).worth
+    assert found.left[:, 1000].tolist() == [0, 0, 1, 0]  # face value only where the LP has seen none
+    assert found.compute[:, 0].tolist() == [0.5, 0.25, 0, 0.125]
