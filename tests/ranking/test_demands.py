@@ -4,15 +4,20 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
 from extender.core.fragmentation.arrays import ANY_MODEL
+from extender.core.fragmentation.arrivals import expected_count
 from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 from extender.core.valuenet.features import Worth
-from extender.ranking.demands import Kind, asks_of, demand_of, guessed, kind_expected, kind_of, outlook_on
+from extender.ranking import prices
+from extender.ranking.demands import Demand, Kind, asks_of, demand_of, guessed, kind_expected, kind_of, outlook_on
 from tests.core.builders import cluster_of, node, pattern
+from tests.model.builders import random_asks, random_mix, random_nodes
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
 
@@ -124,3 +129,19 @@ def test_what_comes_in_plenty_is_worth_nothing_as_the_lp_says(cluster: Cluster) 
     found = outlook_on(demand, free, 1.0).worth
     assert found.left[:, 1000].tolist() == [0, 0, 1, 0]  # face value only where the LP has seen none
     assert found.compute[:, 0].tolist() == [0.5, 0.25, 0, 0.125]
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=25)
+def test_the_service_expects_what_the_simulator_expects(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes, asks, mix = random_nodes(rng, 6), random_asks(rng, 8), random_mix(rng, 4)
+    empty = nodes._replace(cpu_free_milli=nodes.cpu_milli, memory_free_mib=nodes.memory_mib)
+    count = rng.integers(1, 9, 8)
+    simulated = prices.outlook(empty, asks, count, mix)
+    num_models = len(simulated.worth.left) - 1
+    expected = expected_count(asks, count, int(empty.num_gpus.sum()))
+    served = outlook_on(Demand(empty, asks, count, num_models), prices.prices(empty, asks, expected).worth, 1.0)
+    there = np.append(np.unique(empty.model[empty.model >= 0]), -1)
+    assert np.array_equal(served.worth.left[there], simulated.worth.left[there])
+    assert np.array_equal(served.worth.compute[there], simulated.worth.compute[there])
