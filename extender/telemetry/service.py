@@ -21,6 +21,7 @@ from extender.ledger.ledger import Ledger
 from extender.ledger.observed import SampleTimes
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placement
+from extender.settings.leader_election import ElectionMode
 from extender.settings.telemetry import TelemetrySettings
 from extender.settings.tree import Settings
 from extender.telemetry.observer import Finders, Observer, Wanted
@@ -67,15 +68,16 @@ class Telemetry:
 
 
 def build_telemetry(
-    settings: TelemetrySettings, base: Foundation, owners: OwnerUsage, feed: Feed | None = None
+    settings: Settings, base: Foundation, owners: OwnerUsage, feed: Feed | None = None
 ) -> Telemetry | None:
     """As the settings want it, None when they want none; `feed` as of `observe`."""
-    unmanaged = UnmanagedWatch(base.ledger, base.events, rules_of(settings), base.clock)
+    unmanaged = UnmanagedWatch(base.ledger, base.events, rules_of(settings.telemetry), base.clock)
+    alone = settings.leader_election.mode is ElectionMode.OFF  # and reads from the start on, before it may decide
     observer = observe(
-        *(settings, base.transport, base.ledger, base.clock, feed),
+        *(settings.telemetry, base.transport, base.ledger, base.clock, feed),
         on_pods=owners.add,
         on_refresh=unmanaged.check,
-        standby=base.fence.standby,
+        standby=str if alone else base.fence.standby,
     )
     if observer is None:
         return None
