@@ -19,6 +19,8 @@ Floats = npt.NDArray[np.float64]
 
 WHOLE_MILLI: Final = 1000
 """The compute of one GPU."""
+CORE_MILLI: Final = 1000
+GIB_MIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs
+from extender.core.clusters import GIB_MIB, WHOLE_MILLI, Cluster, Floats, Longs
 from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.fragmentation.arrivals import expected_count, typical_mix
 from extender.core.policies.fgd import DEFAULT_MIX
@@ -23,7 +23,6 @@ MAX_KINDS: Final = 128
 CHOOSY_FRAC: Final = 0.2
 """Part of the pods that are expected to be choosy where nobody says what to expect."""
 _MAX_TYPES: Final = 48
-_GIB_MIB: Final = 1024
 _RESOLUTION: Final = 1000
 """Counts are whole numbers: thousandths of a pod."""
 
@@ -150,7 +149,7 @@ def outlook_on(demand: Demand, worth: Worth | None, load: float) -> Outlook:
 
 def _choices(memory_mib: Longs) -> list[int]:
     """Bits of what the choosy pods of each of (M,) models take: that one, and those with more memory, in whole GiB."""
-    gib = (memory_mib + _GIB_MIB // 2) // _GIB_MIB
+    gib = (memory_mib + GIB_MIB // 2) // GIB_MIB
     larger = gib > gib[:, None]  # (M, M)
     np.fill_diagonal(larger, True)
     return [sum(1 << bit for bit in np.flatnonzero(row).tolist()) for row in larger]

@@ -55,9 +55,9 @@ class RankSettings(Section):
     half_life_pods: float = Field(default=2000.0, gt=0)
     """Half-life of a pod's weight in the mix, in pods seen after it."""
     prior_pods: float | None = Field(default=None, ge=0)
-    """How many observed pods `decisions.typical_pods` count as at the start; empty: 3 for 100 GPUs, at least 10. If
-    that is empty, a fifth of them accept only one GPU model or one with more memory, spread evenly over the GPU models
-    present."""
+    """How many observed pods `decisions.typical_pods` count as at the start; empty: 3 for 100 GPUs, at least 10.
+    Without typical pods, a fifth of those expected accept only one GPU model or one with more memory, spread evenly
+    over the GPU models present."""
     evidence_s: float = Field(default=14400.0, gt=0)
     """`auto`: shortest time between two trials of `kerf`, `fgd` and `tightest` on the mix of pods seen and on the nodes
     there are, in seconds. The best one serves, if it allocates at least 0.1 percentage points more, and more than

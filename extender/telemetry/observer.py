@@ -138,8 +138,11 @@ class Observer:
             return
         await self._feed.close()
         self.status.state, self.status.fault = State.STANDBY, ""
+        aged_at = float("-inf")
         while self._standby():
-            self._folder.age()
+            if self._clock() - aged_at >= self.wanted.interval_s:
+                self._folder.age()
+                aged_at = self._clock()
             await asyncio.sleep(_LEADS_S)
         self.status.state = State.WAITING
 

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs
+from extender.core.clusters import CORE_MILLI, GIB_MIB, WHOLE_MILLI, Floats, Longs
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.fragmentation.fragments import THRESHOLDS, Mix
-from extender.core.valuenet.features import CORE_MILLI, CPU_NEEDS, FEATURES, GIB_MIB, LEAST_GPU, Hosting, Outlook
+from extender.core.valuenet.features import CPU_NEEDS, FEATURES, LEAST_GPU, Hosting, Outlook
 from extender.core.valuenet.potentials import Potential
 from model.engine.compiling import compiled
 

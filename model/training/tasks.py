@@ -27,16 +27,9 @@ BEGIN: Final = {
     "compute_worth": 5.0,
 }  # fmt: skip
 REACH: Final = {
-    **{
-        "fragment": 0.5,
-        "worth": 1.0,
-        "compute_worth": 1.0,
-        "cpu_short_half": 0.4,
-        "cpu_short": 0.4,
-        "cpu_short_more": 0.4,
-    },
-    **{"gpu_wanted": 0.5, "worth_fed": 0.5, "node_idle": 0.3, "hosts_one": 0.3, "hosts_many": 0.3, "gpu_sqrt": 0.3},
-}
+    "fragment": 0.5, "worth": 1.0, "compute_worth": 1.0, "cpu_short_half": 0.4, "cpu_short": 0.4, "cpu_short_more": 0.4,
+    "gpu_wanted": 0.5, "worth_fed": 0.5, "node_idle": 0.3, "hosts_one": 0.3, "hosts_many": 0.3, "gpu_sqrt": 0.3,
+}  # fmt: skip
 REACH_OTHERS: Final = 0.15
 QUANTUM: Final = 0.2
 LOG_QUANTUM_REACH: Final = 0.5

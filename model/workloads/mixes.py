@@ -12,14 +12,13 @@ import msgspec
 import numpy as np
 import yaml
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs
+from extender.core.clusters import GIB_MIB, WHOLE_MILLI, Floats, Longs
 from model.workloads.traces import MAX_GPUS, NodeList, PodList
 from model.workloads.workloads import ARRIVED_FRAC
 
 DEMO: Final = Path(__file__).parent / "configs" / "demo.yaml"
 Number = float | tuple[float, float]
 """A number, or the range that it is drawn from."""
-_GIB_MIB: Final = 1024
 _HOUR_S: Final = 3600.0
 _MILLI_STEP: Final = 10
 _CPU_STEP: Final = 100
@@ -146,7 +145,7 @@ def _nodes(mix: Mix, rng: np.random.Generator) -> NodeList:
     rows: list[tuple[int, int, int, str]] = []
     for kind, asked in zip(mix.nodes, gpus.tolist(), strict=True):
         cores, gib = round(_number(kind.cores, rng)), round(_number(kind.memory_gib, rng))
-        rows += [(cores * 1000, gib * _GIB_MIB, kind.gpus, kind.model)] * round(asked / kind.gpus)
+        rows += [(cores * 1000, gib * GIB_MIB, kind.gpus, kind.model)] * round(asked / kind.gpus)
     if not rows:
         raise MixError("there are no nodes: more GPUs, or other weights")
     cpu, memory, per_node = (np.array([row[i] for row in rows], np.int64) for i in range(3))
@@ -190,7 +189,7 @@ def _classes(mix: Mix, nodes: NodeList, rng: np.random.Generator) -> _Classes:
             models = rng.permutation(hosts)[: 1 + rng.integers(2)].tolist() if rng.random() < choosy else []
             if hosts:
                 spec = "|".join(sorted(models)) if family.gpus else ""
-                amounts = cores * 1000, gib * _GIB_MIB, weight * part
+                amounts = cores * 1000, gib * GIB_MIB, weight * part
                 rows.append((family.gpus, milli, spec, *amounts, _skewed(family.hours, rng) * _HOUR_S, spread))
     if not any(row[0] and row[5] for row in rows):
         raise MixError("no node can host any of the pods that ask for GPUs")

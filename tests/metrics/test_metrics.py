@@ -11,6 +11,7 @@ from extender import __version__
 from tests.api import bodies
 from tests.api.bodies import NAMES, pod
 from tests.api.services import Clock, Kerf, running
+from tests.controlplane import wait_until
 from tests.telemetry.feeds import FakeFeed
 
 KINDS = {
@@ -61,6 +62,17 @@ def test_every_metric_is_on_its_page() -> None:
         families = [family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")]
         served |= {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     assert documented - elsewhere == served  # what ends in _total is a counter, and every counter does
+
+
+def test_a_standby_asks_for_no_telemetry_and_tells_of_none() -> None:
+    """Alerts would take what a former leader read for what is there now."""
+    feed = FakeFeed(Clock())
+    with running(feed=feed, telemetry__url="http://p", leader_election__mode="never") as kerf:
+        wait_until(lambda: kerf.get("/telemetry").json()["state"] == "standby", 10.0, "it stands by")
+        text = kerf.get("/metrics").content.decode()
+    assert "kerf_leader 0.0" in text
+    assert "kerf_telemetry_" not in text and "kerf_unmanaged_" not in text
+    assert not feed.asked
 
 
 @pytest.mark.parametrize(

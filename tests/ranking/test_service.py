@@ -363,6 +363,12 @@ def test_the_mix_is_that_of_the_pods_seen(model: Path) -> None:
         assert kerf.metric("kerf_mix_drift") == 0
 
 
+def test_what_is_guessed_counts_by_the_gpus_of_the_cluster(model: Path) -> None:
+    with serving(model, [node(f"n{number}", 8) for number in range(50)]) as kerf:
+        look(kerf)
+        assert kerf.get("/model").json()["mix"]["pods"] == 0.03 * 400
+
+
 @pytest.mark.slow
 def test_prices_are_worked_out_in_a_process(model: Path) -> None:
     pytest.importorskip("scipy")

@@ -303,6 +303,8 @@ def test_a_standby_reads_nothing_and_has_no_process_for_it() -> None:
             await until(lambda: world.observer.status.state is State.STANDBY)
             num_asked = len(world.feed.asked)
             assert world.feed.num_closed == 1
+            await asyncio.sleep(0.1)  # ten intervals
+            assert len(world.feed.asked) == num_asked
             world.led_by = ""
             await until(lambda: world.observer.status.state is State.OK)
             assert len(world.feed.asked) > num_asked

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
+from extender.core.clusters import GIB_MIB, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among
 from extender.core.fit.fits import Fit, enough_compute, fit, smallest_mib
 from extender.core.observations import SampleState
@@ -35,7 +35,6 @@ _LAST: Final = -1e9
 _TENTHS: Final = 10
 _HAIR: Final = 2.0**-20
 """Of a quantum, for each GiB of a GPU's memory: all the memory a GPU can have comes to less than a headroom's tenth."""
-_GIB_MIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class LearnedScore:
         if weights.live and self._live is not None and _sampled(cluster):
             headroom = self._live(cluster, request, here, fits)
             found = found + weights.live * np.round(headroom * _TENTHS) / _TENTHS
-        found = found - _HAIR * np.rint(smallest_mib(cluster, here, fits) / _GIB_MIB)
+        found = found - _HAIR * np.rint(smallest_mib(cluster, here, fits) / GIB_MIB)
         score[where] = np.where(enough_compute(cluster, request.cpu_milli, request.memory_mib, here), found, _LAST)
         return score
 

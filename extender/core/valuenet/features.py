@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask, num_true, totals
+from extender.core.clusters import CORE_MILLI, GIB_MIB, WHOLE_MILLI, Floats, Longs, Mask, num_true, totals
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.fragments import Mix
 
@@ -49,9 +49,6 @@ pods that don't take every model."""
 
 LEAST_GPU: Final = 1e-3
 """Less free GPU counts as so much where something is divided by it."""
-
-CORE_MILLI: Final = 1000
-GIB_MIB: Final = 1024
 
 CPU_NEEDS: Final = (0.5, 1.0, 1.5)
 """Multiples of the expected need at which CPU counts as short."""
@@ -203,9 +200,9 @@ def feature_columns(
     memory = nodes.memory_free_mib / outlook.memory_need_mib
     cpu_frac = nodes.cpu_free_milli / np.maximum(nodes.cpu_milli, 1)
     # Flat, because NumPy takes from one axis several times as fast as by a tuple of indices. Model -1 is the last row.
-    row = np.where(nodes.model < 0, len(outlook.worth.left) - 1, nodes.model)
-    worth = outlook.worth.left.reshape(-1).take(row[:, None] * (WHOLE_MILLI + 1) + free).sum(axis=1)
-    core, gib = outlook.worth.compute.T
+    row = np.where(nodes.model < 0, len(outlook.worth.left) - 1, nodes.model) * (WHOLE_MILLI + 1)
+    worth = outlook.worth.left.reshape(-1).take(row[:, None] + free).sum(axis=1)
+    core, gib = outlook.worth.compute[nodes.model].T
     if unusable_milli is None:
         unusable_milli = total - _useful_milli(nodes, free, outlook.typical)
     return [
@@ -225,7 +222,7 @@ def feature_columns(
         worth * np.minimum(cpu / np.maximum(gpu, LEAST_GPU), 1),
         _hosted(nodes, idle, outlook.one),
         _hosted(nodes, idle, outlook.many),
-        core[row] * (nodes.cpu_free_milli / CORE_MILLI) + gib[row] * (nodes.memory_free_mib / GIB_MIB),
+        core * (nodes.cpu_free_milli / CORE_MILLI) + gib * (nodes.memory_free_mib / GIB_MIB),
     ]
 
 

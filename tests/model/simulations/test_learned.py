@@ -71,6 +71,7 @@ def test_the_outlook_is_that_of_the_list_and_not_of_the_order(small: Path) -> No
     orders = [offered(small, seed) for seed in (1, 2)]
     one, other = (learned.told(o.nodes, o.asks, o.mix, read_nodes(small), pods, Foresight()) for o in orders)
     assert one.worth.left == pytest.approx(other.worth.left)
+    assert one.worth.compute == pytest.approx(other.worth.compute)
     assert (one.cpu_need_milli, one.memory_need_mib) == (other.cpu_need_milli, other.memory_need_mib)
 
 

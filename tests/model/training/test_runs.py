@@ -135,6 +135,7 @@ def test_what_no_search_can_begin_at_is_refused(
 def test_without_prices_what_is_left_is_worth_as_much_as_it_is(traces: Path) -> None:
     plain, priced = (Tasks(named(traces), Foresight(by_lp=by_lp)).task("small", 1).outlook for by_lp in (False, True))
     assert np.array_equal(plain.worth.left[0], np.arange(1001) / 1000)
+    assert not plain.worth.compute.any()
     assert not np.array_equal(priced.worth.left, plain.worth.left)
     assert plain.cpu_need_milli == priced.cpu_need_milli
 
