@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
+
+from model.workloads.sources import MIXED
 
 _SMOOTHED: Final = 20
 """Updates of the moving mean."""
@@ -19,15 +22,17 @@ _PANELS: Final = (
 
 def draw_search(log: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Gain over FGD by generation, mean of the candidates on each of its traces, and the length of the steps."""
-    figure = Figure(figsize=(8.0, 4.2), dpi=100, layout="constrained")
+    figure = Figure(figsize=(8.0, 4.8), dpi=100, layout="constrained")
     gains, steps = figure.subplots(1, 2, width_ratios=(3, 1))
+    gains.set_prop_cycle(color=list(colormaps["tab20"](np.arange(20))))
     for trace in sorted({trace for line in log for trace in line["by_trace"]}):
         seen = [(line["generation"], line["by_trace"][trace]) for line in log if trace in line["by_trace"]]
-        gains.plot(*zip(*seen, strict=True), marker=".", linewidth=1, label=trace)
+        style = {"linestyle": ":"} if trace.startswith(MIXED) else {"marker": "."}  # mixes are others each time
+        gains.plot(*zip(*seen, strict=True), linewidth=1, label=trace, **style)
     gains.set(xlabel="generation", ylabel="percentage points more than FGD", title="Mean of the candidates")
     gains.set_yscale("symlog", linthresh=1)
     gains.axhline(0, color="grey", linewidth=1)
-    gains.legend(fontsize=7, ncols=2)
+    figure.legend(fontsize=7, ncols=5, loc="outside lower center")
     steps.plot([line["generation"] for line in log], [line["sigma"] for line in log], color="black", linewidth=1)
     steps.set(xlabel="generation", title="Length of the steps", ylim=(0, None))
     for axes in (gains, steps):
