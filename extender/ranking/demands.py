@@ -22,6 +22,8 @@ MAX_KINDS: Final = 128
 """The commonest kinds of pods, which an outlook looks at."""
 CHOOSY_FRAC: Final = 0.2
 """Part of the pods that are expected to be choosy where nobody says what to expect."""
+_PRIOR_BY_GPU: Final = 0.03
+_LEAST_PRIOR: Final = 10.0
 _MAX_TYPES: Final = 48
 _RESOLUTION: Final = 1000
 """Counts are whole numbers: thousandths of a pod."""
@@ -97,6 +99,14 @@ def guessed(told: Sequence[Expected] = ()) -> dict[Kind, float]:
     if not told:
         counts[_CHOOSY] = CHOOSY_FRAC / (1 - CHOOSY_FRAC) * sum(counts.values())
     return counts
+
+
+def prior_pods_of(num_gpus: int) -> float:
+    """As how many pods a guess counts before any was seen: 3 for 100 GPUs, at least 10.
+
+    The smaller a cluster, the fewer pods fill it, and the sooner they have to be believed (docs/research/model.md).
+    """
+    return max(_PRIOR_BY_GPU * num_gpus, _LEAST_PRIOR)
 
 
 def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib: Longs) -> tuple[Asks, Floats]:

@@ -9,21 +9,11 @@ from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import read_pod_request
-from extender.ranking.demands import Kind, kind_of
+from extender.ranking.demands import Kind, kind_of, prior_pods_of
 
 _MAX_REMEMBERED: Final = 50_000
 _MAX_AT_START: Final = 5_000
 """Of the pods of the first list: more would only make the start longer."""
-_PRIOR_BY_GPU: Final = 0.03
-_LEAST_PRIOR: Final = 10.0
-
-
-def prior_pods_of(num_gpus: int) -> float:
-    """As how many pods a guess counts before any was seen: 3 for 100 GPUs, at least 10.
-
-    The smaller a cluster, the fewer pods fill it, and the sooner they have to be believed (docs/research/model.md).
-    """
-    return max(_PRIOR_BY_GPU * num_gpus, _LEAST_PRIOR)
 
 
 class SeenPods:

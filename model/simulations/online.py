@@ -15,8 +15,7 @@ from extender.core.resources.gpu_models import GpuModel
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential
 from extender.ranking import prices
-from extender.ranking.demands import asks_of, guessed
-from extender.ranking.seen_pods import prior_pods_of
+from extender.ranking.demands import asks_of, guessed, prior_pods_of
 from model.simulations.learned import Learned
 from model.workloads.workloads import Workload
 
