@@ -1,6 +1,7 @@
 """Commands of the learned rank: `kerf train`, `kerf evaluate`."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,7 +35,7 @@ def train(  # noqa: PLR0913, PLR0917 - options of a command
         "kerf-train"
     ),
     mode: Annotated[
-        str, typer.Option(help="es: evolution strategy (CMA-ES); ppo: actor-critic with attention.")
+        str, typer.Option(help="es: evolution strategy (CMA-ES); ppo: actor-critic that places pods, one by one.")
     ] = "es",
     episodes: Annotated[int, typer.Option(min=1, help="Total replays of a trace, rounded up to generations.")] = 2000,
     save_interval: Annotated[
@@ -42,7 +43,7 @@ def train(  # noqa: PLR0913, PLR0917 - options of a command
     ] = 100,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint in the folder.")] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Mode es: processes; the model is the same. Default: one for each core.")
+        int | None, typer.Option(min=1, help="Processes; the model is the same. Default: one for each core.")
     ] = None,
     ray: Annotated[
         str | None, typer.Option(help="Mode ppo: play on this Ray cluster; auto: the one in RAY_ADDRESS.")
@@ -54,17 +55,15 @@ def train(  # noqa: PLR0913, PLR0917 - options of a command
 
         if mode not in MODES:
             raise ValueError(f"no mode {mode!r}; there is {', '.join(MODES)}")
+        directory, jobs = folder(traces) if traces else None, jobs or os.cpu_count() or 1
         if mode == "ppo":
-            if traces is None:
-                raise ValueError("--mode ppo needs --traces")
-            manifest = _trained_by_ppo(folder(traces), config, out, episodes, save_interval, ray, resume=resume)
+            manifest = _trained_by_ppo(directory, config, out, episodes, save_interval, jobs, ray, resume=resume)
         else:
             chosen = runs.read_config(config)
             generations = runs.num_generations(chosen, episodes)
             num_validations = len(chosen.validation or chosen.train)
             with progress_bar(generations + num_validations) as tell:
-                directory, save_every = folder(traces) if traces else None, runs.num_generations(chosen, save_interval)
-                jobs = jobs or os.cpu_count() or 1
+                save_every = runs.num_generations(chosen, save_interval)
                 manifest = runs.train(directory, chosen, generations, save_every, out, tell, resume=resume, jobs=jobs)
     if manifest is None:  # one of several learners, not the first
         return
@@ -88,7 +87,15 @@ def _tell_gain(rows: "Sequence[Evaluation]") -> None:
 
 
 def _trained_by_ppo(
-    traces: Path, config: Path, out: Path, episodes: int, save_interval: int, ray: str | None, *, resume: bool
+    traces: Path | None,
+    config: Path,
+    out: Path,
+    episodes: int,
+    save_interval: int,
+    jobs: int,
+    ray: str | None,
+    *,
+    resume: bool,
 ) -> "Manifest | None":
     try:
         from model.training import ppo_rollouts, ppo_runs
@@ -98,9 +105,9 @@ def _trained_by_ppo(
 
     chosen = ppo_runs.read_config(config)
     updates = ppo_runs.num_updates(chosen, episodes)
-    playing = (lambda sources: ppo_rollouts.on_ray(sources, ray)) if ray else ppo_rollouts.here
-    with joined() as peers, progress_bar(1 + updates + len(chosen.validation or chosen.train)) as tell:
-        run = ppo_runs.Run(traces, chosen, out, peers=peers, playing=playing)
+    players = nullcontext(ppo_rollouts.on_ray(traces, ray)) if ray else ppo_rollouts.beside(traces, jobs)
+    with joined() as peers, players as play, progress_bar(updates + len(chosen.validation or chosen.train)) as tell:
+        run = ppo_runs.Run(traces, chosen, out, peers=peers, play=play)
         return run.train(updates, ppo_runs.num_updates(chosen, save_interval), tell, resume=resume)
 
 

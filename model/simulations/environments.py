@@ -1,10 +1,12 @@
-"""A thin Gymnasium environment over `model.simulations.episodes`: `gymnasium.make("kerf/Placement-v0", config=...)`.
+"""Gymnasium's environments over `model.simulations.episodes`: `gymnasium.make("kerf/Placement-v0", config=...)`.
 
-Importing this module registers it. Vectorised: `gymnasium.make_vec("kerf/Placement-v0", num_envs=8)`, or `rollouts`,
-which steps episodes together and asks an agent for all their actions at once.
+Importing this module registers it. Many at once, stepped in compiled code by all cores:
+`gymnasium.make_vec("kerf/Placement-v0", num_envs=256, vectorization_mode="vector_entry_point", config=...)`.
 """
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,16 +14,21 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 
-from model.simulations import episodes
+from extender.core.clusters import Floats, Longs, Mask
 from model.simulations.configs import EpisodeConfig, create_config
-from model.simulations.episodes import NODE_FEATURES, POD_FEATURES, State
-from model.simulations.scenarios import Scenario, scenario
+from model.simulations.episodes import NODE_FEATURES, POD_FEATURES, Episodes, begun
+from model.simulations.scenarios import scenario
 
 ENVIRONMENT: Final = "kerf/Placement-v0"
+LARGEST_FEATURE: Final = 1e6
+"""What is seen is cut there, as Gymnasium's spaces want bounds; nothing comes near."""
 
 Observation = dict[str, Any]
-"""Arrays `nodes`, `pod` and `mask`, as `episodes.observe` describes them."""
+"""Arrays `nodes` (N, F) features of the nodes now, `after` (N, F) with the pod on them, `pod` (len(POD_FEATURES),) and
+`mask` (N + 1,): 1 for nodes that the pod fits and, last, for the skip where that is allowed."""
 Agent = Callable[[Observation], npt.NDArray[np.int64]]
 """Observations of B episodes, each array with a leading B axis, to (B,) actions."""
 
@@ -29,66 +36,123 @@ Agent = Callable[[Observation], npt.NDArray[np.int64]]
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     """Offers pods one after the other; the action is a node's row, or the number of nodes to skip.
 
-    Placing a pod on a node that it does not fit counts as a skip: agents should heed `mask`.
+    Each episode has a scenario of its own: a cluster, a mix of pods, a load. Placing a pod on a node that it does not
+    fit counts as a skip: agents should heed `mask`.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - the name and form that Gymnasium asks for
 
     def __init__(self, config: EpisodeConfig | dict[str, Any] | None = None) -> None:
-        self.config = config if isinstance(config, EpisodeConfig) else create_config(**(config or {}))
-        self.scenario: Scenario = scenario(self.config)
-        num_nodes = self.scenario.num_nodes
-
-        def box(*shape: int) -> spaces.Box:
-            return spaces.Box(-episodes.LARGEST_FEATURE, episodes.LARGEST_FEATURE, shape, np.float32)
-
-        self.observation_space = spaces.Dict(
-            {
-                "nodes": box(num_nodes, len(NODE_FEATURES)),
-                "pod": box(len(POD_FEATURES)),
-                "mask": spaces.MultiBinary(num_nodes + 1),
-            }
-        )
-        self.action_space = spaces.Discrete(num_nodes + 1)
-        self._state: State | None = None
+        self.config = _config(config)
+        self.observation_space = observation_space(self.config.num_nodes)
+        self.action_space = spaces.Discrete(self.config.num_nodes + 1)
+        self._episodes: Episodes | None = None
 
     @property
-    def state(self) -> State:
-        """The episode's state. Raises ValueError before the first `reset`."""
-        if self._state is None:
+    def episodes(self) -> Episodes:
+        """The episode. Raises ValueError before the first `reset`."""
+        if self._episodes is None:
             raise ValueError("reset the environment first")
-        return self._state
+        return self._episodes
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode."""
         super().reset(seed=seed, options=options)
-        self._state = episodes.initial(self.scenario, self.config, self.np_random)
-        return self._observe(), told(self.scenario, self._state)
+        self._episodes = Episodes(scenario(self.config, self.np_random), self.config, 1)
+        self._episodes.begin(0, self.np_random)
+        return self._observe(), self._episodes.told(0)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Place the pod, or skip it."""
-        before = self.state
-        self._state = episodes.transition(self.scenario, self.config, before, int(action))
-        reward = episodes.reward(self.scenario, self.config, before, self._state)
-        return self._observe(), reward, episodes.terminal(self._state), False, told(self.scenario, self._state)
+        reward = float(self.episodes.step(np.array([action]))[0])
+        return self._observe(), reward, bool(self.episodes.over[0]), False, self.episodes.told(0)
 
     def _observe(self) -> Observation:
-        return dict(episodes.observe(self.scenario, self.config, self.state))
+        return {name: array[0] for name, array in observe(self.episodes).items()}
 
 
-def told(drawn_from: Scenario, state: State) -> dict[str, Any]:
-    """What Gymnasium calls info: the episode's measures so far."""
-    free = int(state.nodes.gpu_free_milli.sum())
-    return {
-        "allocation": 1 - free / drawn_from.gpu_milli,
-        "fragmentation": state.fragment_milli / drawn_from.gpu_milli,
-        "placed": state.num_placed,
-        "failed": state.num_failed,
-        "refused": state.num_refused,
-        "skips": state.num_skips,
-    }
+class PlacementVectorEnv(VectorEnv[Observation, Longs, npt.NDArray[Any]]):
+    """So many episodes side by side, on `scenarios` clusters, which are drawn anew at each `reset`.
+
+    An episode that is over begins anew at the next step, on the same cluster, whatever the action is. So many threads
+    step them; default: one for each core.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as Gymnasium asks for it
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        config: EpisodeConfig | dict[str, Any] | None = None,
+        scenarios: int = 8,
+        threads: int | None = None,
+    ) -> None:
+        self.config, self.num_envs = _config(config), num_envs
+        self.single_observation_space = observation_space(self.config.num_nodes)
+        self.single_action_space = spaces.Discrete(self.config.num_nodes + 1)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._parts = [part for part in np.array_split(np.arange(num_envs), scenarios) if len(part)]
+        self._pool = ThreadPoolExecutor(threads or os.cpu_count() or 1)
+        self._episodes: list[Episodes] = []
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Draw clusters, and begin all episodes. One seed is for all of them."""
+        if isinstance(seed, list):
+            raise ValueError("one seed is for all environments: they share clusters")
+        super().reset(seed=seed, options=options)
+        self._episodes = [
+            Episodes(scenario(self.config, self.np_random), self.config, len(part)) for part in self._parts
+        ]
+        for of in self._episodes:
+            for k in range(len(of.over)):
+                of.begin(k, self.np_random)
+        return self._observe(), {}
+
+    def step(self, actions: Longs) -> tuple[Observation, Floats, Mask, Mask, dict[str, Any]]:
+        """Carry out (B,) actions; an episode that was over begins anew, whatever its action is."""
+        given = [np.asarray(actions)[part] for part in self._parts]
+        ended = [(of, k) for of in self._episodes for k in np.flatnonzero(of.over).tolist()]
+        rewards = np.concatenate(list(self._pool.map(Episodes.step, self._episodes, given)))
+        for of, k in ended:
+            of.begin(k, self.np_random)
+        over = np.concatenate([of.over for of in self._episodes])
+        return self._observe(), rewards, over, np.zeros(self.num_envs, bool), {}
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Let the threads go."""
+        self._pool.shutdown()
+
+    def _observe(self) -> Observation:
+        seen = [observe(of) for of in self._episodes]
+        return {name: np.concatenate([part[name] for part in seen]) for name in seen[0]}
+
+
+def _config(told: EpisodeConfig | dict[str, Any] | None) -> EpisodeConfig:
+    return told if isinstance(told, EpisodeConfig) else create_config(**(told or {}))
+
+
+def observation_space(num_nodes: int) -> spaces.Dict:
+    """Of one environment."""
+
+    def box(*shape: int) -> spaces.Box:
+        return spaces.Box(-LARGEST_FEATURE, LARGEST_FEATURE, shape, np.float64)
+
+    nodes = box(num_nodes, len(NODE_FEATURES))
+    mask = spaces.MultiBinary(num_nodes + 1)
+    return spaces.Dict({"nodes": nodes, "after": nodes, "pod": box(len(POD_FEATURES)), "mask": mask})
+
+
+def observe(of: Episodes) -> Observation:
+    """What is seen of K episodes, each array with a leading K axis."""
+    mask = np.column_stack([of.fits, of.may_skip()]).astype(np.int8)
+    seen = {"nodes": of.nodes, "after": of.after, "pod": of.pods()}
+    bounded = {name: np.clip(array, -LARGEST_FEATURE, LARGEST_FEATURE) for name, array in seen.items()}
+    return {**bounded, "mask": mask}
 
 
 @dataclass(frozen=True)
@@ -98,28 +162,26 @@ class Rollout:
     seed: int
     actions: npt.NDArray[np.int64]
     """(T,)."""
-    rewards: npt.NDArray[np.float64]
+    rewards: Floats
     """(T,)."""
     info: dict[str, Any]
 
 
 def rollouts(config: EpisodeConfig, agent: Agent, seeds: Sequence[int]) -> list[Rollout]:
-    """One episode per seed, all stepped together."""
-    drawn_from = scenario(config)
-    states = [episodes.initial(drawn_from, config, np.random.default_rng(seed)) for seed in seeds]
+    """One episode for each seed, on a cluster that the first of them draws, all stepped together."""
+    of = begun(scenario(config, np.random.default_rng([seeds[0], 1])), config, seeds)
     actions: list[list[int]] = [[] for _ in seeds]
     rewards: list[list[float]] = [[] for _ in seeds]
-    while live := [i for i, state in enumerate(states) if not episodes.terminal(state)]:
-        seen = [episodes.observe(drawn_from, config, states[i]) for i in live]
-        batch = {name: np.stack([observation[name] for observation in seen]) for name in seen[0]}
-        for i, action in zip(live, agent(batch).tolist(), strict=True):
-            after = episodes.transition(drawn_from, config, states[i], action)
-            actions[i].append(action)
-            rewards[i].append(episodes.reward(drawn_from, config, states[i], after))
-            states[i] = after
+    while not of.over.all():
+        playing = np.flatnonzero(~of.over)
+        chosen = np.full(len(seeds), of.scenario.num_nodes)
+        chosen[playing] = agent({name: array[playing] for name, array in observe(of).items()})
+        reward = of.step(chosen)
+        for k in playing.tolist():
+            actions[k].append(int(chosen[k]))
+            rewards[k].append(float(reward[k]))
     return [
-        Rollout(seed, np.array(actions[i], np.int64), np.array(rewards[i]), told(drawn_from, states[i]))
-        for i, seed in enumerate(seeds)
+        Rollout(seed, np.array(actions[k], np.int64), np.array(rewards[k]), of.told(k)) for k, seed in enumerate(seeds)
     ]
 
 
@@ -131,7 +193,8 @@ def first_fit(observation: Observation) -> npt.NDArray[np.int64]:
 
 def least_fragments(observation: Observation) -> npt.NDArray[np.int64]:
     """An agent that takes the node whose fragments grow least: FGD without its rounding."""
-    growth = observation["nodes"][:, :, NODE_FEATURES.index("fragment more after placing the pod here, in GPUs")]
+    fragment = NODE_FEATURES.index("fragment")
+    growth = observation["after"][:, :, fragment] - observation["nodes"][:, :, fragment]
     fits = observation["mask"][:, :-1] == 1
     best = np.where(fits, growth, np.inf).argmin(axis=1)
     chosen: npt.NDArray[np.int64] = np.where(fits.any(axis=1), best, fits.shape[1]).astype(np.int64)
@@ -139,4 +202,8 @@ def least_fragments(observation: Observation) -> npt.NDArray[np.int64]:
 
 
 if ENVIRONMENT not in gymnasium.registry:
-    gymnasium.register(id=ENVIRONMENT, entry_point="model.simulations.environments:PlacementEnv")
+    gymnasium.register(
+        id=ENVIRONMENT,
+        entry_point="model.simulations.environments:PlacementEnv",
+        vector_entry_point="model.simulations.environments:PlacementVectorEnv",
+    )

@@ -1,258 +1,170 @@
-"""Scheduling as an episode, in pure functions: initial, observe, transition, reward, terminal.
+"""Scheduling as episodes: pods come to a cluster and leave it, and each is placed on a node or skipped.
 
-Pods are offered one after the other; the action is the node that a pod is bound to, or to skip it. A skipped pod
-comes back in the next scheduling round, until the rounds are used up. Fit and GPU choice are the compiled
-twins of what the service decides by. Nothing here keeps state: all randomness comes through `rng`.
+Many run side by side (`Episodes`): each runs on to the next pod that fits somewhere, and takes an action. A pod that
+fits nowhere waits, and so does one that is skipped; with departures both are offered again when another pod has left,
+first come first. Fit, booking and features are the compiled twins of what the service decides by.
 """
 
-import math
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation.arrays import ANY_MODEL, MAX_MODELS, Nodes
-from model.engine import kernels
-from model.engine.node_scores import fit_node, release
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
+from extender.core.valuenet.features import FEATURES
+from extender.core.valuenet.potentials import Potential, fragments_only
+from model.engine import courses
+from model.engine.courses import TALLIES
 from model.simulations.configs import EpisodeConfig
-from model.simulations.scenarios import Scenario
+from model.simulations.scenarios import CLASS_FEATURES, Scenario
 
-Floats32 = npt.NDArray[np.float32]
-
-NODE_FEATURES: Final = (
-    "CPU free, of the node's",
-    "memory free, of the node's",
-    "GPU free, of the node's",
-    "GPUs idle, of 8",
-    "largest rest of a GPU in use",
-    "GPUs, of 8",
-    "CPU free per GPU free, of the mean pod's, at most 4",
-    "fragment, of the GPU free",
-    "fragment more after placing the pod here, in GPUs",
-    "node in use at all",
-)
+NODE_FEATURES: Final = FEATURES
 POD_FEATURES: Final = (
-    "CPU, of the mean node's",
-    "memory, of the mean node's",
-    "GPUs, of 8",
-    "GPU milli of each, of 1000",
-    "models allowed, of all",
-    "waited, in mean durations, at most 10",
-    "rounds left, of all",
-    "pods left in the round, of all",
+    *CLASS_FEATURES,
+    "waited, by the patience, at most 1",
+    "pods that wait, by those of the episode",
+    "GPU free, of all",
 )
+_PLACED, _FAILED, _REFUSED, _SKIPS, _GIVEN, _HELD, _WAITED = range(len(TALLIES))
 
 
-LARGEST_FEATURE: Final = 64.0
-"""Features are fractions and small counts; what is larger is cut."""
+class Episodes:
+    """K episodes of a scenario. Equal generators give equal episodes."""
 
+    def __init__(
+        self, drawn_from: Scenario, config: EpisodeConfig, num_episodes: int, guide: Potential | None = None
+    ) -> None:
+        """`guide` decides which GPU of a node a share takes; default: where FGD would put it."""
+        self.scenario, self.config = drawn_from, config
+        rounds = 0 if config.departures else config.rounds
+        self.num_pods = config.num_pods or drawn_from.num_to_fill
+        self.course = courses.course(
+            drawn_from.nodes, drawn_from.asks, drawn_from.outlook, guide or fragments_only(), num_episodes,
+            self.num_pods, rounds,
+        )  # fmt: skip
+        self.span_s = np.ones(num_episodes)
+        """(K,) time in which the pods come."""
+        self._worth = np.zeros(num_episodes)
+        self.nodes = self.course.before.reshape(num_episodes, drawn_from.num_nodes, -1)
+        """(K, N, F) features of the nodes now; views, as all that is seen."""
+        self.after = self.course.after.reshape(self.nodes.shape)
+        """(K, N, F) with the pod that is offered on them."""
+        self.fits = self.course.fits
+        """(K, N)."""
 
-class State(NamedTuple):
-    """An episode between two actions. Never changed: a transition makes a new one."""
+    def begin(self, k: int, rng: np.random.Generator) -> None:
+        """Begin one of the episodes."""
+        courses.begin(self.course, k, self.scenario.nodes, *self._pods(k, rng))
+        self._worth[k] = self._value(k)
 
-    nodes: Nodes
-    classes: Longs
-    """(P,) class of each arrival."""
-    submitted_s: Floats
-    """(P,)."""
-    duration_s: Floats
-    """(P,) inf where pods stay."""
-    waiting: tuple[int, ...]
-    """Pods still to be offered in this round; the first is the one offered now."""
-    skipped: tuple[int, ...]
-    """Pods for the next round."""
-    round: int
-    now_s: float
-    running: tuple[tuple[float, int, int, int], ...]
-    """(end, pod, node, GPUs) of pods that will leave."""
-    num_placed: int
-    num_failed: int
-    """Pods that fitted nowhere when their last chance came."""
-    num_refused: int
-    """Pods that fitted somewhere then, and were skipped."""
-    num_skips: int
-    allocated_milli: int
-    """GPU milli given to pods so far, departed ones included."""
-    fragment_milli: float
-    """Of the whole cluster, now."""
-    wait_s: float
-    """Time that the pod placed last had waited, 0 when the last action placed none."""
+    def step(self, actions: Longs) -> Floats:
+        """Carry out (K,) actions, a node's row or N to skip. Returns (K,) rewards, until the next action included."""
+        courses.step_all(self.course, np.ascontiguousarray(actions, dtype=np.int64))
+        worth = self._value(slice(None))
+        reward: Floats = worth - self._worth
+        self._worth[:] = worth
+        return reward
 
+    @property
+    def over(self) -> Mask:
+        """(K,) whether an episode is over."""
+        over: Mask = self.course.offered < 0
+        return over
 
-def initial(drawn_from: Scenario, config: EpisodeConfig, rng: np.random.Generator) -> State:
-    """An empty cluster and a list of pods to come."""
-    classes = rng.choice(len(drawn_from.frequency), config.num_pods, p=drawn_from.frequency).astype(np.int64)
-    submitted, duration = np.zeros(config.num_pods), np.full(config.num_pods, math.inf)
-    if config.departures:
-        duration = rng.exponential(drawn_from.mean_duration_s[classes])
-        work = float((duration * drawn_from.asked_milli(classes)).sum())
-        span_s = max(work / (config.load * drawn_from.gpu_milli), 1.0)
-        submitted = np.sort(rng.random(config.num_pods)) * span_s
-    nodes = drawn_from.nodes.copy()
-    return State(
-        nodes, classes, submitted, duration,
-        waiting=tuple(range(config.num_pods)), skipped=(), round=0, now_s=float(submitted[0]), running=(),
-        num_placed=0, num_failed=0, num_refused=0, num_skips=0, allocated_milli=0,
-        fragment_milli=float(drawn_from.fragments(nodes).sum()), wait_s=0.0,
-    )  # fmt: skip
+    @property
+    def clock(self) -> Longs:
+        """(K,) pods that have come."""
+        return self.course.arrived
 
+    def may_skip(self) -> Mask:
+        """(K,) whether the pod offered may be skipped; always where it is the only action."""
+        of, config = self.course, self.config
+        allowed = of.tally[:, _SKIPS] < config.max_skips
+        if config.departures:
+            allowed &= self._waited_s() < config.patience_s
+        may: Mask = allowed | ~of.fits.any(axis=1)
+        return may
 
-def observe(drawn_from: Scenario, config: EpisodeConfig, state: State) -> dict[str, Floats32 | npt.NDArray[np.int8]]:
-    """What an agent sees: `nodes` (N, len(NODE_FEATURES)), `pod` (len(POD_FEATURES),), `mask` (N + 1,).
-
-    The mask is 1 for nodes that the pod fits and, last, for the skip where that is allowed.
-    """
-    num_nodes = drawn_from.num_nodes
-    if terminal(state):
-        return {
-            "nodes": np.zeros((num_nodes, len(NODE_FEATURES)), np.float32),
-            "pod": np.zeros(len(POD_FEATURES), np.float32),
-            "mask": np.append(np.zeros(num_nodes, np.int8), np.int8(1)),
-        }
-    nodes, asks, pod = state.nodes, drawn_from.asks, state.waiting[0]
-    c = int(state.classes[pod])
-    fit = kernels.fitting(nodes, asks, c)
-    free = nodes.gpu_free_milli.astype(np.int64)
-    free_sum = free.sum(axis=1)
-    fragments = drawn_from.fragments(nodes)
-    more = np.zeros(num_nodes)
-    where = np.flatnonzero(fit)
-    if len(where):
-        after = nodes.copy()
-        for node in where.tolist():
-            drawn_from.place(after, c, node)
-        more[where] = (drawn_from.fragments(after, where) - fragments[where]) / WHOLE_MILLI
-    mean_cpu = float((drawn_from.frequency * asks.cpu_milli).sum())
-    mean_gpu = float((drawn_from.frequency * asks.num_gpus * asks.gpu_milli).sum())
-    cpu_need = np.maximum(free_sum * mean_cpu / max(mean_gpu, 1.0), 1.0)
-    features = np.stack(
-        [
-            nodes.cpu_free_milli / nodes.cpu_milli,
-            nodes.memory_free_mib / nodes.memory_mib,
-            free_sum / np.maximum(nodes.num_gpus * WHOLE_MILLI, 1),
-            (free == WHOLE_MILLI).sum(axis=1) / 8,
-            np.where(free < WHOLE_MILLI, free, 0).max(axis=1, initial=0) / WHOLE_MILLI,
-            nodes.num_gpus / 8,
-            np.minimum(nodes.cpu_free_milli / cpu_need, 4.0),
-            fragments / np.maximum(free_sum, 1),
-            more,
-            nodes.cpu_free_milli < nodes.cpu_milli,
-        ],
-        axis=1,
-    )
-    waited = state.now_s - float(state.submitted_s[pod])
-    pod_features = [
-        asks.cpu_milli[c] / nodes.cpu_milli.mean(),
-        asks.memory_mib[c] / nodes.memory_mib.mean(),
-        asks.num_gpus[c] / 8,
-        asks.gpu_milli[c] / WHOLE_MILLI,
-        1.0 if asks.models[c] == ANY_MODEL else int(asks.models[c]).bit_count() / MAX_MODELS,
-        min(waited / float(drawn_from.mean_duration_s.mean()), 10.0),
-        (config.rounds - state.round) / config.rounds,
-        len(state.waiting) / len(state.classes),
-    ]
-    may_skip = state.num_skips < config.max_skips or not fit.any()
-    mask = np.append(fit, may_skip).astype(np.int8)
-    return {"nodes": _bounded(features), "pod": _bounded(np.array(pod_features)), "mask": mask}
-
-
-def transition(drawn_from: Scenario, config: EpisodeConfig, state: State, action: int) -> State:
-    """The state after an action: a node's row, or N to skip. A node that the pod does not fit is a skip too."""
-    if terminal(state):
-        raise ValueError("the episode has ended")
-    pod = state.waiting[0]
-    c = int(state.classes[pod])
-    placing = 0 <= action < drawn_from.num_nodes
-    fits_there = placing and fit_node(state.nodes, drawn_from.asks, c, action)
-    after = _place(drawn_from, state, pod, action) if fits_there else _skip(drawn_from, config, state, pod)
-    return _advance(drawn_from, config, after)
-
-
-def reward(drawn_from: Scenario, config: EpisodeConfig, before: State, after: State) -> float:
-    """What a transition is worth, by the configuration.
-
-    Allocation: GPU milli given, by capacity. Fragmentation: growth of the cluster's fragments by capacity, negative.
-    JCT: time that the pod waited by the mean duration, negative, and by the number of pods.
-    """
-    capacity = drawn_from.gpu_milli
-    allocated = (after.allocated_milli - before.allocated_milli) / capacity
-    fragmented = (after.fragment_milli - before.fragment_milli) / capacity
-    waited = after.wait_s / float(drawn_from.mean_duration_s.mean()) / len(after.classes)
-    match config.reward:
-        case "allocation":
-            return allocated
-        case "fragmentation":
-            return -fragmented
-        case "jct":
-            return -waited
-        case _:
-            return (
-                config.allocation_weight * allocated
-                - config.fragmentation_weight * fragmented
-                - config.jct_weight * waited
-            )
-
-
-def terminal(state: State) -> bool:
-    """Whether no pod is left to be offered."""
-    return not state.waiting
-
-
-def _bounded(features: Floats) -> Floats32:
-    return np.clip(features, -LARGEST_FEATURE, LARGEST_FEATURE).astype(np.float32)
-
-
-def _place(drawn_from: Scenario, state: State, pod: int, node: int) -> State:
-    c = int(state.classes[pod])
-    row = np.array([node])
-    nodes = state.nodes.copy()
-    before = float(drawn_from.fragments(nodes, row)[0])
-    gpus = drawn_from.place(nodes, c, node)
-    end = state.now_s + float(state.duration_s[pod])
-    return state._replace(
-        nodes=nodes,
-        waiting=state.waiting[1:],
-        running=(*state.running, (end, pod, node, gpus)) if math.isfinite(end) else state.running,
-        num_placed=state.num_placed + 1,
-        allocated_milli=state.allocated_milli + int(drawn_from.asked_milli(state.classes[pod : pod + 1])[0]),
-        fragment_milli=state.fragment_milli + float(drawn_from.fragments(nodes, row)[0]) - before,
-        wait_s=state.now_s - float(state.submitted_s[pod]),
-    )
-
-
-def _skip(drawn_from: Scenario, config: EpisodeConfig, state: State, pod: int) -> State:
-    last = state.round + 1 >= config.rounds
-    fitted = bool(kernels.fitting(state.nodes, drawn_from.asks, int(state.classes[pod])).any())
-    return state._replace(
-        waiting=state.waiting[1:],
-        skipped=state.skipped if last else (*state.skipped, pod),
-        num_failed=state.num_failed + (last and not fitted),
-        num_refused=state.num_refused + (last and fitted),
-        num_skips=state.num_skips + fitted,
-        wait_s=0.0,
-    )
-
-
-def _advance(drawn_from: Scenario, config: EpisodeConfig, state: State) -> State:
-    """On to the next pod: to its submission or, at the end of a round, to the next end of a pod; who is due leaves."""
-    now = state.now_s
-    if not state.waiting and state.skipped:
-        if state.running:
-            now = max(now, min(state.running)[0])
-        state = state._replace(waiting=state.skipped, skipped=(), round=state.round + 1)
-    if state.waiting:
-        now = max(now, float(state.submitted_s[state.waiting[0]]))
-    due = [entry for entry in state.running if entry[0] <= now]
-    if due:
-        nodes = state.nodes.copy()
-        for _, pod, node, gpus in due:
-            release(nodes, drawn_from.asks, int(state.classes[pod]), node, gpus)
-        rows = np.unique([node for _, _, node, _ in due])
-        change = drawn_from.fragments(nodes, rows).sum() - drawn_from.fragments(state.nodes, rows).sum()
-        state = state._replace(
-            nodes=nodes,
-            running=tuple(entry for entry in state.running if entry[0] > now),
-            fragment_milli=state.fragment_milli + float(change),
+    def pods(self) -> Floats:
+        """(K, len(POD_FEATURES)) of the pods offered; 0 where an episode is over."""
+        of, rows = self.course, np.arange(len(self.course.offered))
+        classes = of.classes[rows, np.maximum(of.offered, 0)]
+        free = of.nodes.gpu_free_milli.reshape(len(rows), -1).sum(axis=1) / self.scenario.gpu_milli
+        waited = np.minimum(self._waited_s() / max(self.config.patience_s, 1.0), 1.0)
+        seen = np.column_stack(
+            [self.scenario.class_features[classes], waited, of.num_waiting / of.classes.shape[1], free]
         )
-    return state._replace(now_s=now)
+        seen[self.over] = 0.0
+        return seen
+
+    def clusters(self) -> Floats:
+        """(K, len(attention.CLUSTER_FEATURES)) of the clusters as they are now."""
+        num, nodes = len(self.over), self.course.nodes
+        free = nodes.gpu_free_milli.reshape(num, -1).sum(axis=1) / WHOLE_MILLI
+        gpus = self.scenario.gpu_milli / WHOLE_MILLI
+        cpu, memory = (
+            left.reshape(num, -1).sum(axis=1) / max(float(total.sum()), 1.0) * num
+            for left, total in (
+                (nodes.cpu_free_milli, nodes.cpu_milli), (nodes.memory_free_mib, nodes.memory_mib),
+            )
+        )  # fmt: skip
+        idle, fragment = (self.nodes[:, :, FEATURES.index(name)].sum(axis=1) for name in ("gpus_idle", "fragment"))
+        return np.column_stack([free / gpus, idle / gpus, cpu, memory, fragment / np.maximum(free, 1.0)])
+
+    def told(self, k: int) -> dict[str, Any]:
+        """What Gymnasium calls info: measures of an episode so far."""
+        tally = dict(zip(TALLIES, self.course.tally[k].tolist(), strict=True))
+        own = slice(k * self.scenario.num_nodes, (k + 1) * self.scenario.num_nodes)
+        gpus = self.scenario.gpu_milli
+        seconds = max(float(self.course.now_s[k] - self.course.submitted_s[k, 0]), 1e-9)
+        held = 1 - int(self.course.nodes.gpu_free_milli[own].sum()) / gpus
+        return {
+            "allocation": tally["held_milli_s"] / (gpus * seconds) if self.config.departures else held,
+            "fragmentation": float(self.nodes[k, :, 0].sum()) * 1000 / gpus,
+            **{name: int(tally[name]) for name in ("placed", "failed", "refused", "skips")},
+        }
+
+    def _waited_s(self) -> Floats:
+        of = self.course
+        return of.now_s - of.submitted_s[np.arange(len(of.offered)), np.maximum(of.offered, 0)]
+
+    def _value(self, k: int | slice) -> Any:
+        """(K,) all that was earned."""
+        of, config = self.course, self.config
+        allocation, fragmentation, jct = config.weights
+        gpus, tally = self.scenario.gpu_milli, of.tally[k]
+        used = tally[..., _HELD] / self.span_s[k] if config.departures else tally[..., _GIVEN]
+        waited = tally[..., _WAITED] / (float(self.scenario.duration_s.mean()) * of.classes.shape[1])
+        fragments = self.nodes[k, :, 0].sum(axis=-1) * 1000
+        return allocation * used / gpus - fragmentation * fragments / gpus - jct * waited
+
+    def _pods(self, k: int, rng: np.random.Generator) -> tuple[Longs, Floats, Floats]:
+        """Classes, times of submission and durations of P pods."""
+        of, config, num_pods = self.scenario, self.config, self.num_pods
+        if not config.departures:
+            classes = of.classes[rng.integers(len(of.classes), size=num_pods)]
+            return classes, np.zeros(num_pods), np.full(num_pods, np.inf)
+        load = float(rng.uniform(*config.loads))
+        asked = of.asked_milli(of.classes)
+        # Those that are there when it begins: the longer a pod runs the likelier, somewhere between its begin and end.
+        often = of.duration_s / of.duration_s.sum()
+        before = rng.choice(len(often), num_pods, p=often)
+        num_before = min(int(np.searchsorted(np.cumsum(asked[before]), min(load, 1.0) * of.gpu_milli)), num_pods - 1)
+        before = before[:num_before]
+        later = rng.integers(len(often), size=num_pods - num_before)
+        work = float((asked[later] * of.duration_s[later]).sum())
+        self.span_s[k] = max(work / (load * of.gpu_milli), 1.0)
+        comes = np.sort(rng.random(len(later))) * self.span_s[k]
+        chosen = np.concatenate([before, later])
+        duration = np.concatenate([of.duration_s[before] * rng.random(num_before), of.duration_s[later]])
+        return of.classes[chosen], np.concatenate([np.zeros(num_before), comes]), duration
+
+
+def begun(
+    drawn_from: Scenario, config: EpisodeConfig, seeds: Sequence[int], guide: Potential | None = None
+) -> Episodes:
+    """Episodes of a scenario, one for each seed."""
+    made = Episodes(drawn_from, config, len(seeds), guide)
+    for k, seed in enumerate(seeds):
+        made.begin(k, np.random.default_rng(seed))
+    return made

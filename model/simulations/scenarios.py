@@ -1,31 +1,47 @@
-"""What episodes are drawn from: a trace's nodes and classes of pods, or a small drawn cluster."""
+"""What episodes are drawn from: some nodes of a cluster, the pods that come to it, and what is expected of them."""
 
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Rows
-from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
-from extender.core.fragmentation.fragments import Mix, TypicalPod, fragment_milli, mix_of
-from model.engine.node_scores import book, evaluate_node
-from model.engine.ranks import Rank
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs
+from extender.core.fragmentation.arrays import ANY_MODEL, MAX_MODELS, Asks, Nodes
+from extender.core.valuenet.features import Outlook
+from extender.ranking import prices
+from model.engine import kernels
 from model.simulations.configs import EpisodeConfig
-from model.workloads.traces import read_nodes, read_pods
-from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
+from model.workloads.mixes import DEMO, drawn, read_mixes
+from model.workloads.traces import NodeList, PodList, TraceError, read_nodes, read_pods
+from model.workloads.workloads import ARRIVED_FRAC, bits_of, classes_of, empty_nodes, typical_pods
+
+CLASS_FEATURES: Final = (
+    "CPU, of the mean node's",
+    "memory, of the mean node's",
+    "GPUs, of 8",
+    "GPU milli of each, of 1000",
+    "models allowed, of all",
+    "worth of a GPU that a share takes beyond its part, in GPUs",
+    "logarithm of how long it runs in the mean, by the mean of all",
+    "standard deviation of the logarithm",
+)
+"""Names of what is known of a class of pods, how long they run included: from those that were there before."""
+_MAX_LOG: Final = 5.0
 
 
 class Scenario(NamedTuple):
-    """What episodes are drawn from."""
+    """What episodes are drawn from: N empty nodes, C classes of pods, L pods that were seen."""
 
     nodes: Nodes
-    """Empty."""
     asks: Asks
-    frequency: Floats
-    """(C,) of the classes among arrivals."""
-    mean_duration_s: Floats
-    """(C,) for departures; durations are exponential about it."""
-    mix: Mix
+    classes: Longs
+    """(L,)."""
+    duration_s: Floats
+    """(L,)."""
+    outlook: Outlook
+    class_features: Floats
+    """(C, len(CLASS_FEATURES))."""
 
     @property
     def num_nodes(self) -> int:
@@ -37,59 +53,79 @@ class Scenario(NamedTuple):
         """Capacity."""
         return int(self.nodes.num_gpus.sum()) * WHOLE_MILLI
 
+    @property
+    def num_to_fill(self) -> int:
+        """Pods that ask in the mean for ARRIVED_FRAC of the GPUs."""
+        return max(round(ARRIVED_FRAC * self.gpu_milli / float(self.asked_milli(self.classes).mean())), 1)
+
     def asked_milli(self, classes: Longs) -> Longs:
-        """(P,) GPU milli that pods of these classes ask for."""
+        """GPU milli that pods of these classes ask for, in their shape."""
         asked: Longs = (self.asks.num_gpus * self.asks.gpu_milli)[classes]
         return asked
 
-    def fragments(self, nodes: Nodes, rows: Rows | None = None) -> Floats:
-        """(R,) fragment milli of rows, of all nodes without any."""
-        some = nodes if rows is None else nodes.at(rows)
-        return fragment_milli(some.cpu_free_milli, some.gpu_free_milli.astype(np.int64), some.model, self.mix)
 
-    def place(self, nodes: Nodes, c: int, node: int) -> int:
-        """Book a class on a node where it fits, in place, on the GPU where FGD would; returns its GPUs as bits."""
-        before, scratch = (
-            float(self.fragments(nodes, np.array([node]))[0]),
-            np.zeros((2, len(self.mix.sizes) + 1), np.int64),
-        )
-        _, gpu = evaluate_node(nodes, self.asks, c, node, int(Rank.FGD), self.mix, None, before, scratch)
-        return book(nodes, self.asks, c, node, gpu)
+def scenario(config: EpisodeConfig, rng: np.random.Generator) -> Scenario:
+    """A scenario of a configuration. Takes a moment: shadow prices are worked out.
 
-
-def scenario(config: EpisodeConfig) -> Scenario:
-    """The scenario of a configuration: a trace's, or a drawn one."""
-    if not config.traces:
-        return drawn_scenario(config.num_nodes)
-    directory = Path(config.traces)
-    node_list, pod_list = read_nodes(directory), read_pods(directory, config.trace)
-    model_bits = bits_of(node_list)
-    nodes = empty_nodes(node_list, model_bits, np.arange(len(node_list.names)))
-    asks, pod_class = classes_of(pod_list, model_bits)
-    count = np.bincount(pod_class, minlength=len(asks.cpu_milli))
-    if pod_list.duration_s is None:
-        mean_duration_s = np.full(len(count), 3600.0)
-    else:
-        mean_duration_s = np.maximum(np.bincount(pod_class, pod_list.duration_s, len(count)) / count, 1.0)
-    return Scenario(nodes, asks, count / count.sum(), mean_duration_s, typical_pods(pod_list, model_bits))
-
-
-def drawn_scenario(num_nodes: int) -> Scenario:
-    """A small cluster in the proportions of openb, always the same one for a number of nodes.
-
-    Every third node has 8 GPUs and 96 cores, every third 4 and 64, every third 2 and 32; half of the pods ask for a
-    share (250, 500 or 750 milli), a third for one GPU, the rest for 2, 4, 8 or none.
+    Raises TraceError where no pod fits any of the nodes, or one can't be read.
     """
-    sizes = np.array([8, 4, 2])[np.arange(num_nodes) % 3].astype(np.int64)
-    cpu = np.array([96000, 64000, 32000])[np.arange(num_nodes) % 3].astype(np.int64)
-    free = np.where(np.arange(8) < sizes[:, None], WHOLE_MILLI, 0).astype(np.int32)
-    memory = cpu * 4
-    nodes = Nodes(cpu, memory, sizes, np.zeros(num_nodes, np.int64), cpu.copy(), memory.copy(), free)
-    rows = [  # cpu_milli, num_gpus, gpu_milli, per thousand, mean duration
-        (4000, 1, 250, 150, 3600), (6000, 1, 500, 200, 3600), (8000, 1, 750, 150, 7200), (8000, 1, 1000, 330, 7200),
-        (16000, 2, 1000, 60, 14400), (32000, 4, 1000, 30, 14400), (64000, 8, 1000, 20, 28800), (8000, 0, 0, 60, 1800),
-    ]  # fmt: skip
-    cpus, num, milli, per_mille, durations = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(5))
-    asks = Asks(cpus, cpus * 2, num, milli, np.full(len(rows), ANY_MODEL))
-    mix = mix_of([TypicalPod(row[0], row[1], row[2], ANY_MODEL, row[3]) for row in rows], 1000)
-    return Scenario(nodes, asks, per_mille / 1000, durations.astype(np.float64), mix)
+    if config.traces:
+        return scenario_of(*_trace(config.traces, config.trace), config.num_nodes, rng)
+    kind = config.mixes[int(rng.integers(len(config.mixes)))]
+    return scenario_of(*drawn(read_mixes(DEMO).mix(kind), int(rng.integers(1 << 62))), config.num_nodes, rng)
+
+
+def scenario_of(node_list: NodeList, pod_list: PodList, num_nodes: int, rng: np.random.Generator) -> Scenario:
+    """So many of the nodes, and the pods that one of them could take.
+
+    Raises TraceError where there are too few nodes, or no such pod that asks for GPUs.
+    """
+    if len(node_list.names) < num_nodes:
+        raise TraceError(f"num_nodes is {num_nodes}, and the cluster has {len(node_list.names)}")
+    model_bits = bits_of(node_list)
+    nodes = empty_nodes(node_list, model_bits, rng.permutation(len(node_list.names))[:num_nodes])
+    asks, classes = classes_of(pod_list, model_bits)
+    can_run = np.array([kernels.fitting(nodes, asks, c).any() for c in range(len(asks.cpu_milli))])
+    kept = can_run[classes]
+    classes = classes[kept]
+    if not (asks.num_gpus[classes] * asks.gpu_milli[classes]).any():
+        raise TraceError(f"none of the pods that ask for GPUs fits any of {len(nodes.cpu_milli)} nodes: draw more")
+    duration = np.full(len(classes), 3600.0) if pod_list.duration_s is None else pod_list.duration_s[kept]
+    duration = np.maximum(duration, 1.0)
+    count = np.bincount(classes, minlength=len(asks.cpu_milli)).astype(np.int64)
+    outlook = prices.outlook(nodes, asks, count, typical_pods(pod_list, model_bits))
+    known = _class_features(nodes, asks, classes, duration, outlook)
+    return Scenario(nodes, asks, classes, duration, outlook, known)
+
+
+def _class_features(nodes: Nodes, asks: Asks, classes: Longs, duration_s: Floats, outlook: Outlook) -> Floats:
+    """`Scenario.class_features` of (L,) pods seen."""
+    num_classes = len(asks.cpu_milli)
+    count = np.maximum(np.bincount(classes, minlength=num_classes), 1)
+    log_s = np.log(duration_s)
+    mean, square = (np.bincount(classes, values, num_classes) / count for values in (log_s, log_s**2))
+    worth = outlook.worth.left[:-1]
+    whole = worth[worth[:, WHOLE_MILLI] > 0]
+    milli = np.where(asks.num_gpus == 1, asks.gpu_milli, 0)
+    beyond = np.zeros(num_classes)
+    if len(whole):
+        of_gpu = whole.mean(axis=0)
+        beyond = of_gpu[WHOLE_MILLI] - of_gpu[WHOLE_MILLI - milli] - milli / WHOLE_MILLI * of_gpu[WHOLE_MILLI]
+    return np.column_stack(
+        [
+            asks.cpu_milli / nodes.cpu_milli.mean(),
+            asks.memory_mib / nodes.memory_mib.mean(),
+            asks.num_gpus / 8,
+            asks.gpu_milli / WHOLE_MILLI,
+            [1.0 if mask == ANY_MODEL else mask.bit_count() / MAX_MODELS for mask in asks.models.tolist()],
+            beyond,
+            np.clip(mean - float(log_s.mean()), -_MAX_LOG, _MAX_LOG),
+            np.sqrt(np.maximum(square - mean**2, 0.0)),
+        ]
+    )
+
+
+@cache
+def _trace(directory: str, trace: str) -> tuple[NodeList, PodList]:
+    folder = Path(directory)
+    return read_nodes(folder), read_pods(folder, trace)

@@ -11,13 +11,12 @@ from extender.core.valuenet.features import Outlook
 from extender.ranking import files
 from model.evaluation.ceilings import ceiling
 from model.evaluation.reports import Interval, interval
-from model.simulations import learned, online, replays
+from model.simulations import learned, looks, online, replays
 from model.simulations.baselines import POOL, Baseline, baseline
 from model.simulations.learned import LEARNED, Foresight, Telling
 from model.simulations.measures import LOADS, num_refused
 from model.simulations.online import Watch
 from model.simulations.replays import Replay
-from model.training import ppo_episodes
 from model.workloads.sources import Offer, Source
 from model.workloads.workloads import Workload
 
@@ -123,7 +122,7 @@ def rank_of(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]
     model = files.read_any(folder)
     if isinstance(model, files.Actor):
         actor = model.attention
-        return model.manifest.foresight_load, lambda offered, told: ppo_episodes.replay(offered, told, actor)
+        return model.manifest.foresight_load, lambda offered, told: looks.replay(offered, told, actor)
     potential = model.potential
     return model.manifest.foresight_load, lambda offered, told: learned.replay(offered, told, potential)
 

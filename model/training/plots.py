@@ -13,9 +13,9 @@ from model.workloads.sources import MIXED
 _SMOOTHED: Final = 20
 """Updates of the moving mean."""
 _PANELS: Final = (
-    ("gain", "gain over FGD while exploring, points"),
-    ("value_loss", "loss of the critic"),
-    ("sigma", "mean sigma of the points tried"),
+    ("allocation", "GPUs allocated while exploring, %"),
+    ("value_loss", "loss of the critic, by the variance of its target"),
+    ("skips", "skips of an episode"),
     ("divergence", "divergence of an update (KL)"),
 )
 

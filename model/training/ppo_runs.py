@@ -1,102 +1,132 @@
-"""Training runs of the attention actor by PPO: updates, checkpoints, curves, the model at the end.
+"""Training runs of the nets by PPO: updates, checkpoints, curves, the model at the end.
 
 Equal configurations give equal models on one machine, whether a run was interrupted or not: what is random is drawn
 from the seed and the number of the update, and torch computes in one thread.
 """
 
 import zipfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import torch
-import yaml
 
 from extender.core.clusters import Floats
 from extender.core.valuenet import attention
 from extender.core.valuenet.attention import Attention
 from extender.core.valuenet.features import FEATURES
+from extender.core.valuenet.potentials import Potential, fragments_only
 from extender.ranking import files
-from model.simulations import learned
+from model.simulations import learned, looks
+from model.simulations.configs import EpisodeConfig
+from model.simulations.episodes import Episodes
 from model.simulations.learned import Foresight
-from model.training import nets, plots, ppo_episodes, ppo_learning, ppo_rollouts
+from model.training import nets, plots, ppo_learning, ppo_rollouts
 from model.training.peers import ALONE, Peers
-from model.training.ppo_episodes import Source
 from model.training.ppo_learning import Learner, LearningConfig
 from model.training.ppo_rollouts import Order, Play
 from model.training.runs import (
     CHECKPOINT,
+    FIRST_DRAWN,
     MODEL,
     Tell,
     TrainingError,
     evaluate,
+    linear_model,
     read_checkpoint,
+    read_config_as,
     refuse_to_overwrite,
     write_checkpoint,
 )
-from model.training.tasks import BEGIN, LOG_QUANTUM_REACH, PUBLISHED_SEEDS, QUANTUM, REACH, REACH_OTHERS, Task, Tasks
-from model.workloads.sources import named
+from model.training.tasks import PUBLISHED_SEEDS, REACH, REACH_OTHERS, Task, Tasks, num_parameters, potential_at
+from model.workloads.sources import MIXED, named
 
 CURVES: Final = "curves.png"
-
-Start = Literal["fgd", "prices"]
-_BEGIN: Final = {"fgd": ({"fragment": -1.0}, 0.04), "prices": (BEGIN, QUANTUM)}
-"""Weights of a potential made by hand, and its quantum; FGD's: `potentials.fragments_only`."""
-_REACH: Final = REACH | {"node_idle": 0.5}
-"""How far 1 of the actor's point leads."""
+_FILL: Final = EpisodeConfig(departures=False, num_pods=0)
+_LOOKED_AT: Final = 8
+"""Scenarios by which what is seen of nodes is scaled."""
+_LEAST_SPREAD: Final = 0.01
+_NEVER_LEARNED: Final = ("out", "hidden", "hidden_bias")
+"""What makes the weights of V depend on the cluster."""
 
 
 class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is trained on, and how."""
 
     train: tuple[str, ...]
-    """Traces that scenes are drawn from: some of the nodes, the pods in an order of its own."""
+    """Traces, or `mix:KIND`, that scenarios are drawn from: some of the nodes, the pods in an order of their own."""
+    forms: tuple[EpisodeConfig, ...] = (EpisodeConfig(), EpisodeConfig(), _FILL)
+    """Of the episodes; their traces and mixes are those of `train`."""
+    scenarios: int = 4
+    """Drawn of each form for an update."""
+    lists: int = 4
+    """Of arrivals, in each scenario."""
+    times: int = 8
+    """That each list is played, 2 and more."""
+    decisions: int = 32_768
+    """That an update learns from, of all that are made."""
+    temperature: float = 0.5
+    """Of the choice among nodes while learning, in quanta of V."""
     validation: tuple[str, ...] = ()
-    """Traces of the evaluation in the manifest, whole; default: those of `train`."""
+    """Traces, or mixes, of the evaluation in the manifest, whole; default: those of `train`."""
     validation_seeds: tuple[int, ...]
     seed: int = 0
     """Seed of everything random."""
-    num_nodes: int = 100
-    """Of a scene; all of the trace's where it has fewer."""
-    steps: int = 4
-    """Looks at the cluster in an episode."""
-    scenes: int = 2
-    """Drawn from each trace for an update."""
-    times: int = 8
-    """That each scene is played, an even number."""
-    start: Start = "prices"
-    """The potential that the actor begins with: FGD's fragment, or with shadow prices and shortage of CPU beside it."""
+    start: str = "released"
+    """V at first: `fgd` (its fragment), `prices` (by hand), `released`, or the folder of a linear model."""
+    net: int = 16
+    """Neurons of V's own net; 0: V stays linear."""
+    looks: bool = False
+    """Whether the weights of V depend on what the cluster looks like now."""
+    skip: bool = True
+    """Whether to skip a pod is among the actions."""
+    lifetimes: bool = True
+    """Whether skips and critic know how long pods of a class run."""
+    redraw: bool = True
+    """False: the same scenarios in every update, to see what drawing them anew is for."""
     embedding: int = 16
     queries: int = 4
-    """Of the attention over nodes and over expected pods; 0: the actor knows the cluster by its sums alone."""
+    """Of the attention over nodes and over expected pods; 0: the cluster is known by its sums alone."""
     hidden: int = 32
     learning: LearningConfig = LearningConfig()
     foresight_load: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.train or not self.validation_seeds:
-            raise ValueError("train and validation_seeds must not be empty")
+        if not self.train or not self.validation_seeds or not self.forms:
+            raise ValueError("train, forms and validation_seeds must not be empty")
+        if len({form.num_nodes for form in self.forms}) > 1:
+            raise ValueError("all forms have the same num_nodes")
         if published := PUBLISHED_SEEDS & set(self.validation_seeds):
             raise ValueError(f"seeds {sorted(published)} are the published experiment's, for final tables only")
-        if min(self.num_nodes, self.scenes, self.embedding, self.hidden) < 1 or self.queries < 0:
-            raise ValueError("num_nodes, scenes, embedding and hidden must be 1 and more, queries 0 and more")
-        if self.times < 2 or self.times % 2 or self.steps < 2 or not self.foresight_load > 0:
-            raise ValueError("times must be even and above 0, steps 2 and more, foresight_load above 0")
+        if max(self.validation_seeds) >= FIRST_DRAWN:
+            raise ValueError(f"validation_seeds are below {FIRST_DRAWN}")
+        if min(self.scenarios, self.lists, self.decisions, self.embedding, self.hidden) < 1:
+            raise ValueError("scenarios, lists, decisions, embedding and hidden must be 1 and more")
+        if min(self.queries, self.net) < 0 or self.times < 2:
+            raise ValueError("queries and net must be 0 and more, times 2 and more")
+        if not (self.temperature > 0 and self.foresight_load > 0):
+            raise ValueError("temperature and foresight_load must be above 0")
 
     @property
     def episodes_per_update(self) -> int:
         """Episodes that an update learns from."""
-        return len(self.train) * self.scenes * self.times
+        return len(self.forms) * self.scenarios * self.lists * self.times
+
+    @property
+    def needs_traces(self) -> bool:
+        """Whether files from elsewhere are read."""
+        return any(not name.startswith(MIXED) for name in (*self.train, *self.validation))
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Arrays that are not learned."""
+        return (*nets.FIXED, *(() if self.looks else _NEVER_LEARNED))
 
 
 def read_config(path: Path) -> PpoConfig:
-    """The configuration of a YAML file. Raises TrainingError that names the file and what is wrong."""
-    try:
-        return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), PpoConfig)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
-        raise TrainingError(f"{path}: {error}") from None
+    """As `runs.read_config`."""
+    return read_config_as(PpoConfig, path)
 
 
 def num_updates(config: PpoConfig, num_episodes: int) -> int:
@@ -109,16 +139,16 @@ class Run:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | None,
         config: PpoConfig,
         out: Path,
         *,
         peers: Peers = ALONE,
-        playing: Callable[[Sequence[Source]], Play] = ppo_rollouts.here,
+        play: Play | None = None,
     ) -> None:
         self.config, self.out, self.peers = config, out, peers
         self.log: list[dict[str, Any]] = []
-        self._directory, self._playing = directory, playing
+        self._directory, self._play = directory, play or ppo_rollouts.here(directory)
 
     def train(self, updates: int, save_every: int, tell: Tell, *, resume: bool) -> files.Manifest | None:
         """Learn up to a number of updates, with a checkpoint after every `save_every`; write the model.
@@ -128,46 +158,31 @@ class Run:
         """
         torch.set_num_threads(1)
         self.out.mkdir(parents=True, exist_ok=True)
-        tell("shadow prices")
-        sources = [
-            ppo_episodes.source(self._directory, trace, Foresight(self.config.foresight_load))
-            for trace in self.config.train
-        ]
-        play = self._playing(sources)
-        of = self._resumed() if resume else self._fresh(sources)
+        begun = beginning(self.config, self._directory)
+        of = self._resumed() if resume else self._fresh(begun)
         for number in range(len(self.log), updates):
-            last = f", {self.log[-1]['gain']:+.2f} points" if self.log else ""
+            last = f", {self.log[-1]['allocation']:.1f} %" if self.log else ""
             tell(f"update {number + 1}{last}")
-            self._step(of, number, play)
+            self._step(of, number)
             if self.peers.rank == 0 and ((number + 1) % save_every == 0 or number + 1 == updates):
                 self._save(of)
-        return self._write(of, tell) if self.peers.rank == 0 else None
+        return self._write(of, begun, tell) if self.peers.rank == 0 else None
 
-    def _step(self, of: Learner, number: int, play: Play) -> None:
+    def _step(self, of: Learner, number: int) -> None:
         config = self.config
-        arrays = nets.arrays_of(of.tensors)
-        orders = [
-            Order(source, (config.seed, 2, number, source, k), config.num_nodes, config.steps, config.times)
-            for source in range(len(config.train))
-            for k in range(config.scenes)
-        ]
-        own = play(self.peers.own(orders), nets.actor_of(arrays), np.exp(arrays["log_sigma"]))
-        played = self.peers.gathered(own)
-        episodes = [episode for scene in played for episode in scene]
-        learned_from = ppo_learning.samples(episodes, config.times, of, config.learning)
-        told = ppo_learning.update(of, learned_from, number, config.learning, config.seed, self.peers)
-        gains = np.array([episode.rewards.sum() for episode in episodes]).reshape(len(config.train), -1).mean(axis=1)
-        by_trace = dict(zip(config.train, gains.round(4).tolist(), strict=True))
-        told = {name: round(value, 6) for name, value in told.items()}
-        self.log.append({"update": number + 1, "gain": round(float(gains.mean()), 4), **told, "by_trace": by_trace})
+        played = self.peers.gathered(self._play(self.peers.own(orders(config, number)), nets.arrays_of(of.tensors)))
+        learned_from = ppo_learning.samples(played, config.times, config.learning, _device())
+        told = ppo_learning.update(
+            of, learned_from, number, config.learning, config.temperature, config.seed, self.peers
+        )
+        for name in ("allocation", "skips", "failed"):
+            told[name] = float(np.mean([one.told[name] for one in played])) * (100 if name == "allocation" else 1)
+        self.log.append({"update": number + 1, **{name: round(value, 6) for name, value in told.items()}})
 
-    def _fresh(self, sources: Sequence[Source]) -> Learner:
+    def _fresh(self, begun: Attention) -> Learner:
         refuse_to_overwrite(self.out)
-        config = self.config
-        rng = np.random.default_rng([config.seed, 0])
-        arrays = nets.initial(beginning(config, sources, rng), rng)
-        arrays["log_sigma"] = np.full(len(FEATURES) + 1, np.log(config.learning.sigma))
-        return ppo_learning.learner(arrays, config.learning, _device())
+        arrays = nets.initial(begun, self.config.net, np.random.default_rng([self.config.seed, 0]))
+        return ppo_learning.learner(arrays, self.config.learning, self.config.fixed, _device())
 
     def _save(self, of: Learner) -> None:
         arrays: dict[str, Any] = {f"net/{name}": array for name, array in nets.arrays_of(of.tensors).items()}
@@ -183,7 +198,7 @@ class Run:
         except (OSError, KeyError, EOFError, ValueError, zipfile.BadZipFile) as error:
             raise TrainingError(f"{path}: nothing to resume: {error}") from None
         net = {name.removeprefix("net/"): array for name, array in arrays.items() if name.startswith("net/")}
-        of = ppo_learning.learner(net, self.config.learning, _device())
+        of = ppo_learning.learner(net, self.config.learning, self.config.fixed, _device())
         remembered = of.adam.state_dict()
         for name, array in arrays.items():
             if name.startswith("adam/"):
@@ -192,38 +207,81 @@ class Run:
         of.adam.load_state_dict(remembered)
         return of
 
-    def _write(self, of: Learner, tell: Tell) -> files.Manifest:
-        actor = nets.actor_of(nets.arrays_of(of.tensors))
-        known = Tasks(named(self._directory), Foresight(self.config.foresight_load))
-        traces, seeds = self.config.validation or self.config.train, self.config.validation_seeds
-        evaluation = evaluate(known, traces, seeds, lambda task: allocations(task, actor), tell)
+    def _write(self, of: Learner, begun: Attention, tell: Tell) -> files.Manifest:
+        config = self.config
+        weights = weights_of(nets.actor_of(nets.arrays_of(of.tensors)), config)
+        known = Tasks(named(self._directory), Foresight(config.foresight_load))
+        names, seeds = config.validation or config.train, config.validation_seeds
+        start = attention.potential_at(begun.out_bias, begun)
+        evaluation = evaluate(known, names, seeds, lambda task: allocations(task, weights), tell, start)
         training = {
-            "mode": "ppo", "updates": len(self.log), "episodes": len(self.log) * self.config.episodes_per_update,
-            "config": msgspec.to_builtins(self.config),
+            "mode": "ppo", "updates": len(self.log), "episodes": len(self.log) * config.episodes_per_update,
+            "config": msgspec.to_builtins(config),
         }  # fmt: skip
-        return files.write(self.out / MODEL, actor, self.config.foresight_load, training, evaluation)
+        return files.write(self.out / MODEL, weights, config.foresight_load, training, evaluation)
 
 
-def allocations(task: Task, actor: Attention) -> tuple[float, ...]:
-    """Percent allocated at each of LOADS under an actor."""
-    return learned.allocations(task.offered, ppo_episodes.replay(task.offered, task.outlook, actor).placed)
+def orders(config: PpoConfig, number: int) -> list[Order]:
+    """What is played for an update."""
+    num = len(config.forms) * config.scenarios
+    keep = -(-config.decisions // num)
+    found = []
+    for i in range(num):
+        seeds = (config.seed, 3, number if config.redraw else 0, i)
+        rng = np.random.default_rng(seeds)
+        found.append(
+            Order(
+                config.train[int(rng.integers(len(config.train)))], config.forms[i % len(config.forms)], seeds,
+                (config.seed, 2, number, i), config.lists, config.times, config.temperature, config.skip,
+                config.lifetimes, keep,
+            )
+        )  # fmt: skip
+    return found
 
 
-def beginning(config: PpoConfig, sources: Sequence[Source], rng: np.random.Generator) -> Attention:
-    """An actor that gives the potential of `start` whatever it sees; it scales what it sees by a first look."""
-    arrays: dict[str, Floats] = {
-        name: np.zeros(shape)
-        for name, shape in attention.shapes(config.embedding, config.queries, config.hidden).items()
-    }
-    arrays["node_scale"] += 1.0
-    weights, quantum = _BEGIN[config.start]
-    arrays["begin"] = np.array([*(weights.get(name, 0.0) for name in FEATURES), np.log(quantum)])
-    arrays["reach"] = np.array([*(_REACH.get(name, REACH_OTHERS) for name in FEATURES), LOG_QUANTUM_REACH])
-    actor = Attention(**arrays)
-    scenes = [ppo_episodes.scene(drawn_from, config.num_nodes, config.steps, rng) for drawn_from in sources]
-    played = [ppo_episodes.episode(drawn, actor, np.zeros((len(drawn.ends), 1))) for drawn in scenes]
-    rows = np.concatenate([sight.nodes for episode in played for sight in episode.sights])
-    return actor._replace(node_shift=rows.mean(axis=0), node_scale=1 / np.maximum(rows.std(axis=0), 1e-3))
+def weights_of(actor: Attention, config: PpoConfig) -> Potential | Attention:
+    """What is served of an actor: a potential, unless that depends on what the cluster looks like."""
+    return actor if config.looks else attention.potential_at(actor.out_bias, actor)
+
+
+def allocations(task: Task, weights: Potential | Attention) -> tuple[float, ...]:
+    """Percent allocated at each of LOADS."""
+    if isinstance(weights, Potential):
+        return task.allocations(weights)
+    return learned.allocations(task.offered, looks.replay(task.offered, task.outlook, weights).placed)
+
+
+def beginning(config: PpoConfig, directory: Path | None) -> Attention:
+    """An actor that gives the potential of `start` whatever it sees; it scales what it sees by a first look.
+
+    Raises TrainingError.
+    """
+    sizes = config.embedding, config.queries, config.hidden, 0
+    arrays: dict[str, Floats] = {name: np.zeros(shape) for name, shape in attention.shapes(*sizes).items()}
+    begun = _start(config.start)
+    arrays["begin"] = np.append(begun.weights, np.log(begun.quantum[0]))
+    arrays["reach"] = np.array([*(REACH.get(name, REACH_OTHERS) for name in FEATURES), 0.0])
+    rows = np.concatenate([_seen(directory, order) for order in orders(config, 0)[:_LOOKED_AT]])
+    arrays["node_shift"], arrays["node_scale"] = rows.mean(axis=0), 1 / np.maximum(rows.std(axis=0), _LEAST_SPREAD)
+    return Attention(**arrays)
+
+
+def _start(name: str) -> Potential:
+    if name == "fgd":
+        return fragments_only()
+    return potential_at(np.zeros(num_parameters(by_context=False))) if name == "prices" else linear_model(name)
+
+
+def _seen(directory: Path | None, order: Order) -> Floats:
+    """(R, F) features of nodes as a cluster fills where the fragments grow least."""
+    episodes = Episodes(ppo_rollouts.drawn(directory, order), order.form, 1)
+    episodes.begin(0, np.random.default_rng(order.seed))
+    rows = []
+    while not episodes.over[0]:
+        rows.append(episodes.nodes[0].copy())
+        grown = episodes.after[:, :, 0] - episodes.nodes[:, :, 0]
+        episodes.step(np.where(episodes.fits, grown, np.inf).argmin(axis=1))
+    return np.concatenate(rows)
 
 
 def _device() -> str:

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ PLOT: Final = "training.png"
 MODEL: Final = "model"
 
 _CONFIGS: Final = Path(__file__).parent / "configs"
-_FIRST_DRAWN: Final = 1_000_000
+FIRST_DRAWN: Final = 1_000_000
 """Mixes to train on are drawn from seeds from here on, so that none is validated on."""
 
 Tell = Callable[[str], None]
@@ -82,8 +82,8 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         of_traces = any(not name.startswith(MIXED) for name in self.train)
         if not self.train or (of_traces and not self.train_seeds) or not self.validation_seeds:
             raise ValueError("train, train_seeds and validation_seeds must not be empty")
-        if max(self.validation_seeds) >= _FIRST_DRAWN or self.mixes_per_generation < 1:
-            raise ValueError(f"validation_seeds are below {_FIRST_DRAWN}, mixes_per_generation above 0")
+        if max(self.validation_seeds) >= FIRST_DRAWN or self.mixes_per_generation < 1:
+            raise ValueError(f"validation_seeds are below {FIRST_DRAWN}, mixes_per_generation above 0")
         if published := PUBLISHED_SEEDS & {*self.train_seeds, *self.validation_seeds}:
             raise ValueError(f"seeds {sorted(published)} are the published experiment's, for final tables only")
         if common := set(self.train_seeds) & set(self.validation_seeds):
@@ -106,7 +106,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         found = []
         for name in (self.train[(first + i) % len(self.train)] for i in range(self.num_tried)):
             if name.startswith(MIXED):
-                drawn = _FIRST_DRAWN + generation * self.mixes_per_generation
+                drawn = FIRST_DRAWN + generation * self.mixes_per_generation
                 found += [(name, drawn + i) for i in range(self.mixes_per_generation)]
             else:
                 found.append((name, self.train_seeds[generation % len(self.train_seeds)]))
@@ -118,15 +118,23 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return self.population or strategies.population_size(num_parameters(self.by_context))
 
 
+ConfigT = TypeVar("ConfigT", bound=msgspec.Struct)
+
+
 def read_config(path: Path) -> TrainConfig:
     """The configuration of a YAML file, or of the name of one that comes with Kerf.
 
     Raises TrainingError that names the file and what is wrong.
     """
+    return read_config_as(TrainConfig, path)
+
+
+def read_config_as(kind: type[ConfigT], path: Path) -> ConfigT:
+    """The same of another kind of training."""
     own = _CONFIGS / f"{path}.yaml"
     path = own if own.exists() and not path.exists() else path
     try:
-        return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), TrainConfig)
+        return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), kind)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
         raise TrainingError(f"{path}: {error}") from None
 
@@ -261,15 +269,21 @@ def _start(config: TrainConfig) -> Floats:
     """The point that the search begins at. Raises TrainingError."""
     if not config.start:
         return np.zeros(num_parameters(config.by_context))
+    potential = linear_model(config.start)
+    if len(potential.by_context) and not config.by_context:
+        raise TrainingError(f"start: the weights of {config.start} depend on a context, so by_context has to be true")
+    return point_of(potential, config.by_context)
+
+
+def linear_model(name: str) -> Potential:
+    """That of a folder, or of `released`. Raises TrainingError where it has a net, or can't be read."""
     try:
-        model = files.read(files.RELEASED if config.start == "released" else Path(config.start))
+        model = files.read(files.RELEASED if name == "released" else Path(name))
     except files.ModelError as error:
         raise TrainingError(f"start: {error}") from None
     if len(model.potential.out):
-        raise TrainingError(f"start: {config.start} has a net, and the search finds none")
-    if len(model.potential.by_context) and not config.by_context:
-        raise TrainingError(f"start: the weights of {config.start} depend on a context, so by_context has to be true")
-    return point_of(model.potential, config.by_context)
+        raise TrainingError(f"start: {name} has a net, and is to be linear")
+    return model.potential
 
 
 def _resumed(out: Path, config: TrainConfig) -> tuple[State, list[dict[str, Any]]]:

@@ -15,13 +15,13 @@ from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import Potential
 from extender.core.valuenet.states import node_states
 from extender.ranking import files
-from model.training.ppo_episodes import Board
+from model.simulations.looks import Board
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 from tests.core.learning import only
+from tests.core.valuenet.builders import random_attention
 from tests.e2e.traces import expected, offered
 
-TRAINED: Final = Path(__file__).parents[2] / "model" / "trained" / "ppo"
 NAMES = ["a", "b", "c"]
 NODES = [node(name, 8) for name in NAMES]
 
@@ -42,6 +42,17 @@ TURNS = net([10.0], [-7.5], [1.0])
 """Wholly idle nodes are kept while more than three quarters of the GPUs are free, then broken into first."""
 OVERFLOWS = net([1.0, -1.0], [0.0, 100.0], [1.2e308, 1.2e308])
 """Finite where the file is checked, far from all that there is; nowhere in between."""
+
+
+def drawn() -> Attention:
+    """One that attends to nodes and pods, has a net of its own for V, and stays near the released weights."""
+    rng = np.random.default_rng(1)
+    seeing = random_attention(rng, net=3)
+    begun = files.read(files.RELEASED).potential
+    return seeing._replace(
+        begin=np.append(begun.weights, np.log(begun.quantum[0])), reach=np.full(len(FEATURES) + 1, 0.02),
+        node_shift=np.zeros(len(FEATURES)), node_scale=np.full(len(FEATURES), 0.1), value_out=seeing.value_out * 0.1,
+    )  # fmt: skip
 
 
 def write(directory: Path, actor: Attention) -> Path:
@@ -76,8 +87,8 @@ def place(kerf: Kerf, name: str, gpus: int) -> str:
     return names[0]
 
 
-def test_the_trained_net_serves() -> None:
-    with serving(TRAINED) as kerf:
+def test_a_net_serves(tmp_path: Path) -> None:
+    with serving(write(tmp_path / "net", drawn())) as kerf:
         look(kerf)
         assert kerf.get("/readyz").json() == {"status": "ok"}
         assert kerf.get("/version").json()["policy"] == "kerf"
@@ -92,16 +103,17 @@ def test_the_trained_net_serves() -> None:
         assert kerf.metric("kerf_model_serving") == 1
 
 
-def test_it_gives_the_potential_that_the_simulator_gives() -> None:
+def test_it_gives_the_potential_that_the_simulator_gives(tmp_path: Path) -> None:
     """On the empty cluster, and once forty pods have been placed by the first one, shares among them."""
     trace = offered(12, 40, seed=3)
-    actor = files.read_actor(TRAINED).attention
+    path = write(tmp_path / "net", drawn())
+    actor = files.read_actor(path).attention
     typical = [
         {"cpu_milli": each.cpu_milli, "gpus": each.gpus, "gpu_milli": each.gpu_milli, "count": each.count}
         for each in expected()
     ]
     flags: dict[str, Any] = {"decisions__typical_pods": typical, "model__prior_pods": 1e9, "model__live_weight": 0.0}
-    with serving(TRAINED, trace.node_manifests, **flags) as kerf:
+    with serving(path, trace.node_manifests, **flags) as kerf:
         look(kerf)
         prospect, cluster = kerf.service.rank.score.served, kerf.service.placer.snapshot()
         assert prospect is not None
@@ -125,8 +137,8 @@ def test_it_gives_the_potential_that_the_simulator_gives() -> None:
 
 def assert_equal(one: Potential, other: Potential) -> None:
     """Bit by bit."""
-    assert one.weights.tolist() == other.weights.tolist()
-    assert one.quantum.tolist() == other.quantum.tolist()
+    for ours, theirs in zip(one, other, strict=True):
+        assert ours.tolist() == theirs.tolist()
 
 
 FIRM: Final[dict[str, Any]] = {"model__prior_pods": 500.0}

@@ -3,8 +3,9 @@
 Nodes and expected pods are two sets of rows. Each is embedded row by row and pooled by a few learned queries
 ("inducing points": pooling by multihead attention, J. Lee et al., "Set Transformer", arXiv:1810.00825), which is
 linear in the number of rows and takes any number of them. From what is pooled, an actor gives a point (F + 1,): the
-weights of a linear potential and its quantum (`extender.core.valuenet.potentials`). So a node's score is Q(node after |
-cluster), and between two looks at the cluster each score depends on its node alone and can be remembered.
+weights of a potential and its quantum (`extender.core.valuenet.potentials`); its net of one hidden layer, where there
+is one, is the same whatever is seen. So a node's score is Q(node after | cluster), and between two looks at the cluster
+each score depends on its node alone and can be remembered.
 
 The same net in torch, with a critic beside it, is `model.training.nets`.
 """
@@ -25,6 +26,7 @@ from extender.core.valuenet.potentials import (
     check_features,
     check_shapes,
     linear,
+    values,
 )
 
 POD_FEATURES: Final = (
@@ -38,12 +40,13 @@ POD_FEATURES: Final = (
 CLUSTER_FEATURES: Final = ("gpu", "gpu_idle", "cpu", "memory", "fragment")
 """Names of what is seen of the cluster as a whole: free parts of its capacity; fragments by what is free."""
 
+_OF_VALUE: Final = "value_hidden", "value_bias", "value_out"
 _EXTREME: Final = 1e6
 _LARGEST_LOG_QUANTUM: Final = 3.0
 
 
 class Attention(NamedTuple):
-    """Arrays of the actor. H embedding, Q queries (0: no attention), Z hidden, D = F + 1."""
+    """Arrays of the actor. H embedding, Q queries (0: no attention), Z hidden, D = F + 1, M of the potential's net."""
 
     node_shift: Floats
     """(F,) brings the features of nodes to about 0."""
@@ -73,6 +76,12 @@ class Attention(NamedTuple):
     """(D,) the weights, and the logarithm of the quantum, where all of `out` is 0."""
     reach: Floats
     """(D,) how far 1 reaches from there."""
+    value_hidden: Floats
+    """(F, M); M = 0 without a net."""
+    value_bias: Floats
+    """(M,)."""
+    value_out: Floats
+    """(M,)."""
 
 
 class Sight(NamedTuple):
@@ -159,7 +168,12 @@ def potential_at(reached: Floats, attention: Attention) -> Potential:
         at = attention.begin + attention.reach * reached
     if not np.isfinite(at).all():
         raise PotentialError("the net gives weights that are not finite")
-    return linear(at[:-1], float(np.exp(np.clip(at[-1], -_LARGEST_LOG_QUANTUM * 2, _LARGEST_LOG_QUANTUM))))
+    found = linear(at[:-1], float(np.exp(np.clip(at[-1], -_LARGEST_LOG_QUANTUM * 2, _LARGEST_LOG_QUANTUM))))
+    shift = (attention.node_shift * attention.node_scale) @ attention.value_hidden
+    return found._replace(
+        scale=attention.node_scale, hidden=attention.value_hidden, bias=attention.value_bias - shift,
+        out=attention.value_out,
+    )  # fmt: skip
 
 
 def potential(nodes: Nodes, outlook: Outlook, attention: Attention) -> Potential:
@@ -179,8 +193,10 @@ def attention_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
     has another shape, or when a number or a point that comes out is not finite.
     """
     check_features(version, names)
-    check_arrays(arrays, Attention._fields)
-    check_shapes(arrays, shapes(*sizes(arrays)))
+    check_arrays(arrays, tuple(name for name in Attention._fields if name not in _OF_VALUE or name in arrays))
+    without = shapes(*sizes(arrays), 0)
+    arrays = {**{name: np.zeros(without[name]) for name in _OF_VALUE}, **arrays}  # models of before have none
+    check_shapes(arrays, shapes(*sizes(arrays), arrays["value_out"].size))
     attention = Attention(*(np.ascontiguousarray(arrays[name]) for name in Attention._fields))
     F = len(FEATURES)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -189,6 +205,8 @@ def attention_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
             found = point(Sight(*rows, np.full(len(CLUSTER_FEATURES), extreme)), attention)
             if not np.isfinite(attention.begin + attention.reach * found).all():
                 raise PotentialError(f"the point of features of {extreme:g} is not finite")
+            if not np.isfinite(values(rows[0], potential_at(np.zeros(F + 1), attention))).all():
+                raise PotentialError(f"the value of features of {extreme:g} is not finite")
     return attention
 
 
@@ -198,10 +216,11 @@ def sizes(arrays: Mapping[str, Floats]) -> tuple[int, int, int]:
     return arrays["node_bias"].size, queries.shape[1] if queries.ndim == 2 else 0, arrays["hidden_bias"].size
 
 
-def shapes(H: int, Q: int, Z: int) -> dict[str, tuple[int, ...]]:  # noqa: N803 - axis letters of Attention
+def shapes(H: int, Q: int, Z: int, M: int = 0) -> dict[str, tuple[int, ...]]:  # noqa: N803 - axis letters of Attention
     """Shapes of the arrays by name."""
     F, D, K, C = len(FEATURES), len(FEATURES) + 1, len(POD_FEATURES), len(CLUSTER_FEATURES)  # noqa: N806
     of_nodes = {"node_shift": (F,), "node_scale": (F,), "node_embed": (F, H), "node_bias": (H,)}
     of_pods = {"pod_embed": (K, H), "pod_bias": (H,), "node_queries": (H, Q), "pod_queries": (H, Q)}
     trunk = {"hidden": (2 * Q * H + C, Z), "hidden_bias": (Z,), "out": (Z, D), "out_bias": (D,)}
-    return {**of_nodes, **of_pods, **trunk, "begin": (D,), "reach": (D,)}
+    of_value = dict(zip(_OF_VALUE, ((F, M), (M,), (M,)), strict=True))
+    return {**of_nodes, **of_pods, **trunk, "begin": (D,), "reach": (D,), **of_value}

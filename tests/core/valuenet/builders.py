@@ -47,8 +47,10 @@ def random_potential(rng: np.random.Generator, num_hidden: int = 3, *, by_contex
 F, D = len(FEATURES), len(FEATURES) + 1
 
 
-def random_attention(rng: np.random.Generator, *, embedding: int = 5, queries: int = 3, hidden: int = 4) -> Attention:
-    drawn = {name: rng.normal(size=shape) for name, shape in attention.shapes(embedding, queries, hidden).items()}
+def random_attention(
+    rng: np.random.Generator, *, embedding: int = 5, queries: int = 3, hidden: int = 4, net: int = 0
+) -> Attention:
+    drawn = {name: rng.normal(size=shape) for name, shape in attention.shapes(embedding, queries, hidden, net).items()}
     return Attention(**drawn)
 
 

@@ -8,8 +8,8 @@ import pytest
 from extender.core.clusters import Floats
 from extender.core.valuenet import attention
 from extender.core.valuenet.features import FEATURES, FEATURES_VERSION
-from extender.core.valuenet.potentials import PotentialError
-from tests.core.valuenet.builders import D, random_attention, random_outlook, random_sight
+from extender.core.valuenet.potentials import PotentialError, values
+from tests.core.valuenet.builders import D, F, random_attention, random_outlook, random_sight
 from tests.model.builders import random_nodes
 
 
@@ -96,14 +96,29 @@ def test_no_pods_expected_is_no_fault() -> None:
     assert np.isfinite(attention.point(seen, random_attention(rng))).all()
 
 
-def arrays() -> dict[str, Floats]:
-    return dict(random_attention(np.random.default_rng(6))._asdict())
+def arrays(net: int = 2) -> dict[str, Floats]:
+    return dict(random_attention(np.random.default_rng(6), net=net)._asdict())
 
 
 def test_arrays_of_a_file_are_an_actor() -> None:
     given = arrays()
     actor = attention.attention_of(given, FEATURES_VERSION, FEATURES)
     assert all(np.array_equal(given[name], array) for name, array in actor._asdict().items())
+
+
+def test_files_of_before_have_no_net() -> None:
+    given = {name: array for name, array in arrays(0).items() if not name.startswith("value_")}
+    actor = attention.attention_of(given, FEATURES_VERSION, FEATURES)
+    assert len(attention.potential_at(np.zeros(D), actor).out) == 0
+
+
+def test_the_net_of_its_value_sees_what_the_embedding_does() -> None:
+    rng = np.random.default_rng(7)
+    actor = random_attention(rng, net=3)
+    rows, potential = rng.normal(size=(4, F)), attention.potential_at(np.zeros(D), actor)
+    scaled = (rows - actor.node_shift) * actor.node_scale
+    expected = rows @ actor.begin[:-1] + np.tanh(scaled @ actor.value_hidden + actor.value_bias) @ actor.value_out
+    assert values(rows, potential) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +131,9 @@ def test_arrays_of_a_file_are_an_actor() -> None:
         ("begin", np.full(D, np.nan), "array begin: not all numbers are finite"),
         ("reach", np.ones(D, np.float32), "array reach: float32 numbers"),
         ("out", np.full((4, D), 1e308), "not finite"),
+        ("value_out", np.zeros(3), "array value_hidden: shape"),
+        ("value_hidden", None, "array value_hidden: shape"),
+        ("value_hidden", np.full((F, 2), 1e308), "not finite"),
     ],
 )
 def test_what_does_not_match_is_refused(name: str, array: Floats | None, reason: str) -> None:

@@ -1,6 +1,7 @@
-"""Episodes and the Gymnasium environment over them."""
+"""Episodes against a slow account of the same events, and Gymnasium's environments over them."""
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,20 +11,29 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.core.clusters import WHOLE_MILLI
+from extender.core.valuenet.features import features
+from model.engine import kernels
+from model.engine.node_scores import book, release
 from model.simulations import environments, episodes
 from model.simulations.configs import ConfigError, EpisodeConfig, create_config, to_yaml
-from model.simulations.environments import Observation, first_fit, least_fragments, rollouts
+from model.simulations.environments import Agent, Observation, first_fit, least_fragments, observe, rollouts
+from model.simulations.episodes import Episodes, begun
 from model.simulations.scenarios import scenario
+from model.workloads.traces import TraceError
 from tests.model.builders import write_openb
 
 QUICK = create_config(num_nodes=5, num_pods=40)
+STAYING = create_config(num_nodes=5, num_pods=40, departures=False)
 
 
-def test_gymnasiums_own_checker_finds_nothing() -> None:
-    for departures in (False, True):
-        config = {"num_nodes": 3, "num_pods": 10, "departures": departures}
-        check_env(gymnasium.make(environments.ENVIRONMENT, config=config).unwrapped)
+def drawn(config: EpisodeConfig, seeds: list[int], seed: int = 0) -> Episodes:
+    return begun(scenario(config, np.random.default_rng(seed)), config, seeds)
+
+
+@pytest.mark.parametrize("departures", [False, True])
+def test_gymnasiums_own_checker_finds_nothing(departures: bool) -> None:
+    config = {"num_nodes": 3, "num_pods": 10, "departures": departures}
+    check_env(gymnasium.make(environments.ENVIRONMENT, config=config).unwrapped)
 
 
 def test_a_vector_of_environments() -> None:
@@ -35,6 +45,32 @@ def test_a_vector_of_environments() -> None:
     envs.close()
 
 
+def test_many_at_once_begin_anew_when_they_are_over() -> None:
+    envs = gymnasium.make_vec(
+        environments.ENVIRONMENT, num_envs=7, vectorization_mode="vector_entry_point", scenarios=3, threads=2,
+        config={"num_nodes": 4, "num_pods": 12},
+    )  # fmt: skip
+    first, _ = envs.reset(seed=1)
+    again, _ = envs.reset(seed=1)
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert first["nodes"].shape == (7, 4, len(episodes.NODE_FEATURES))
+    assert envs.observation_space.contains(first)
+    seen, num_over = first, np.zeros(7)
+    was_over = np.zeros(7, bool)
+    for _ in range(60):
+        seen, rewards, over, truncated, _ = envs.step(first_fit(seen))
+        assert (rewards[was_over] == 0).all() and not truncated.any()
+        assert not (over & was_over).any()
+        assert (seen["mask"][~over, :-1].any(axis=1)).all()  # what is offered fits somewhere
+        num_over += over
+        was_over = over
+    assert (num_over >= 2).all()
+    envs.close()
+    seeds: Any = [1, 2]
+    with pytest.raises(ValueError, match="one seed"):
+        envs.reset(seed=seeds)
+
+
 def test_equal_seeds_give_equal_episodes() -> None:
     first, second = (rollouts(QUICK, least_fragments, [7, 8]) for _ in range(2))
     for one, other in zip(first, second, strict=True):
@@ -44,87 +80,187 @@ def test_equal_seeds_give_equal_episodes() -> None:
 
 
 def test_together_is_as_alone() -> None:
-    together = rollouts(QUICK, first_fit, [1, 2, 3])
-    alone = [rollouts(QUICK, first_fit, [seed])[0] for seed in (1, 2, 3)]
-    assert [run.actions.tolist() for run in together] == [run.actions.tolist() for run in alone]
+    drawn_from = scenario(QUICK, np.random.default_rng(3))
+    together = begun(drawn_from, QUICK, [1, 2, 3])
+    alone = [begun(drawn_from, QUICK, [seed]) for seed in (1, 2, 3)]
+    while not together.over.all():
+        actions = first_fit(observe(together))
+        rewards = together.step(actions)
+        for k, one in enumerate(alone):
+            if not one.over[0]:
+                assert one.step(actions[k : k + 1])[0] == rewards[k]
+    assert all(one.over[0] for one in alone)
+    assert [together.told(k) for k in range(3)] == [one.told(0) for one in alone]
 
 
-def test_environment_and_functions_agree() -> None:
+def test_the_environment_is_an_episode() -> None:
     env = environments.PlacementEnv(QUICK)
-    observation, info = env.reset(seed=5)
+    with pytest.raises(ValueError, match="reset the environment first"):
+        env.step(np.int64(0))
+    observation, _ = env.reset(seed=5)
+    rng = np.random.default_rng(5)
+    episode = Episodes(scenario(QUICK, rng), QUICK, 1)
+    episode.begin(0, rng)
     terminated = False
-    run = rollouts(QUICK, first_fit, [5])[0]
-    for expected, reward_expected in zip(run.actions, run.rewards, strict=True):
-        action = first_fit({name: array[None] for name, array in observation.items()})[0]
-        assert action == expected
-        observation, reward, terminated, truncated, info = env.step(action)
-        assert reward == reward_expected
-        assert not truncated
-    assert terminated
-    assert info == run.info
+    info: dict[str, Any] = {}
+    while not terminated:
+        action = first_fit(observe(episode))
+        assert action[0] == first_fit({name: array[None] for name, array in observation.items()})[0]
+        observation, reward, terminated, truncated, info = env.step(action[0])
+        assert reward == episode.step(action)[0] and not truncated
+    assert episode.over[0] and info == episode.told(0)
+
+
+class Account:
+    """The same events, one after the other in plain Python: who is offered next, what is free, what was earned."""
+
+    def __init__(self, of: Episodes) -> None:
+        course = of.course
+        self.of, self.nodes = of, of.scenario.nodes.copy()
+        self.classes, self.comes, self.lasts = course.classes[0], course.submitted_s[0], course.duration_s[0]
+        self.now, self.arrived, self.round = float(self.comes[0]), 0, 0
+        self.queue: list[int] = []
+        self.turn = 0
+        self.running: list[tuple[float, int, int, int]] = []
+        self.tally = dict.fromkeys(("placed", "failed", "refused", "skips"), 0)
+        self.held_s = self.waited_s = 0.0
+        self.stays = not of.config.departures
+
+    def fits(self, pod: int) -> bool:
+        return bool(kernels.fitting(self.nodes, self.of.scenario.asks, int(self.classes[pod])).any())
+
+    def offered(self) -> int:
+        """The next pod that fits somewhere, -1 at the end."""
+        while True:
+            while self.turn < len(self.queue):
+                if self.fits(self.queue[self.turn]):
+                    return self.queue[self.turn]
+                if self.stays:
+                    self.tally["failed"] += 1
+                    self.queue.pop(self.turn)
+                else:
+                    self.turn += 1
+            if self.arrived == len(self.classes):
+                if not self.stays or not self.queue:
+                    for pod in self.queue:
+                        self.tally["refused" if self.fits(pod) else "failed"] += 1
+                    return -1
+                self.round, self.turn = self.round + 1, 0
+                continue
+            leaves = min(self.running, default=(np.inf, 0, 0, 0))
+            then = min(float(self.comes[self.arrived]), leaves[0])
+            held = self.of.scenario.gpu_milli - int(self.nodes.gpu_free_milli.sum())
+            self.held_s += held * (then - self.now)
+            self.waited_s += len(self.queue) * (then - self.now)
+            self.now = then
+            if self.comes[self.arrived] <= leaves[0]:
+                self.turn = len(self.queue)
+                self.queue.append(self.arrived)
+                self.arrived += 1
+            else:
+                self.running.remove(leaves)
+                release(self.nodes, self.of.scenario.asks, int(self.classes[leaves[1]]), *leaves[2:])
+                self.turn = 0
+
+    def act(self, pod: int, action: int, gpu: int) -> None:
+        c = int(self.classes[pod])
+        n = self.of.scenario.num_nodes
+        if 0 <= action < n and kernels.fitting(self.nodes, self.of.scenario.asks, c)[action]:
+            gpus = book(self.nodes, self.of.scenario.asks, c, action, gpu)
+            self.tally["placed"] += 1
+            if np.isfinite(self.lasts[pod]):
+                self.running.append((self.now + float(self.lasts[pod]), pod, action, gpus))
+            self.queue.pop(self.turn)
+            return
+        self.tally["skips"] += 1
+        if self.stays and self.round + 1 >= self.of.config.rounds:
+            self.tally["refused"] += 1
+            self.queue.pop(self.turn)
+        else:
+            self.turn += 1
 
 
 @pytest.mark.parametrize("departures", [False, True])
 @given(seed=st.integers(0, 2**32), rounds=st.integers(1, 3))
-@settings(max_examples=15)
-def test_any_actions_keep_the_books(departures: bool, seed: int, rounds: int) -> None:
-    config = create_config(num_nodes=4, num_pods=30, rounds=rounds, departures=departures)
-    drawn_from = scenario(config)
-    rng = np.random.default_rng(seed)
-    state = episodes.initial(drawn_from, config, rng)
-    given_milli, total = 0.0, 0.0
-    while not episodes.terminal(state):
-        before = state
-        frozen = before.nodes.gpu_free_milli.tobytes()
-        action = int(rng.integers(-1, drawn_from.num_nodes + 2))  # nodes that don't fit, and none at all
-        state = episodes.transition(drawn_from, config, before, action)
-        assert before.nodes.gpu_free_milli.tobytes() == frozen
-        assert state.now_s >= before.now_s
-        free = state.nodes.gpu_free_milli
-        assert ((free >= 0) & (free <= WHOLE_MILLI)).all()
-        assert (state.nodes.cpu_free_milli >= 0).all()
-        total += episodes.reward(drawn_from, config, before, state)
-        given_milli = state.allocated_milli
-        held = drawn_from.gpu_milli - int(free.sum())
-        if departures:
-            asked = drawn_from.asked_milli(state.classes)
-            assert held == sum(int(asked[pod]) for _, pod, _, _ in state.running)
-        else:
-            assert held == given_milli
-        anew = drawn_from.fragments(state.nodes).sum()
-        assert state.fragment_milli == pytest.approx(anew, abs=1e-6)
-    assert state.num_placed + state.num_failed + state.num_refused == 30
-    assert total == pytest.approx(given_milli / drawn_from.gpu_milli)
+@settings(max_examples=12)
+def test_any_actions_give_what_a_slow_account_gives(departures: bool, seed: int, rounds: int) -> None:
+    """Offers, books, features and rewards, for nodes that don't fit and rows that are none as well."""
+    config = create_config(
+        num_nodes=4, num_pods=40, rounds=rounds, departures=departures, load=2.0, reward="weighted", jct_weight=0.5,
+        fragmentation_weight=0.25,
+    )  # fmt: skip
+    of = drawn(config, [seed], seed % 3)
+    account, rng = Account(of), np.random.default_rng(seed)
+    drawn_from, total, begun_with = of.scenario, 0.0, float(of.nodes[0, :, 0].sum())
+    while (pod := account.offered()) >= 0:
+        assert of.course.offered[0] == pod and not of.over[0]
+        nodes = of.course.nodes
+        for column in ("cpu_free_milli", "memory_free_mib", "gpu_free_milli"):
+            assert np.array_equal(getattr(nodes, column), getattr(account.nodes, column))
+        seen = observe(of)
+        c = int(account.classes[pod])
+        fits = kernels.fitting(account.nodes, drawn_from.asks, c)
+        assert seen["mask"][0, :-1].tolist() == fits.tolist()
+        assert seen["nodes"][0] == pytest.approx(features(account.nodes, drawn_from.outlook), rel=1e-9, abs=1e-9)
+        action = int(rng.integers(-1, 6))
+        gpu = int(of.course.gpu[action]) if 0 <= action < 4 else -1
+        if 0 <= action < 4 and fits[action]:
+            then = account.nodes.copy()
+            book(then, drawn_from.asks, c, action, gpu)
+            expected = features(then, drawn_from.outlook)[action]
+            assert seen["after"][0, action] == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        account.act(pod, action, gpu)
+        total += float(of.step(np.array([action]))[0])
+    assert of.over[0]
+    told = of.told(0)
+    assert {name: told[name] for name in account.tally} == account.tally
+    assert sum(told[name] for name in ("placed", "failed", "refused")) == 40
+    held = drawn_from.gpu_milli - int(account.nodes.gpu_free_milli.sum())
+    used = account.held_s / of.span_s[0] if departures else held
+    fragments = (float(of.nodes[0, :, 0].sum()) - begun_with) * 1000
+    waited = account.waited_s / float(drawn_from.duration_s.mean()) / 40
+    assert total == pytest.approx((used - 0.25 * fragments) / drawn_from.gpu_milli - 0.5 * waited)
 
 
 def always_skip(observation: Observation) -> npt.NDArray[np.int64]:
-    skipped: np.ndarray[tuple[int], np.dtype[np.int64]] = np.full(
-        len(observation["mask"]), observation["mask"].shape[1] - 1
-    )
-    return skipped
+    return np.full(len(observation["mask"]), observation["mask"].shape[1] - 1)
 
 
 def test_a_skipped_pod_is_offered_again_in_each_round() -> None:
-    config = create_config(num_nodes=2, num_pods=10, rounds=4)
-    (run,) = rollouts(config, always_skip, [0])
+    (run,) = rollouts(create_config(num_nodes=2, num_pods=10, rounds=4, departures=False), always_skip, [0])
     assert len(run.actions) == 4 * 10
     assert (run.info["placed"], run.info["refused"], run.info["skips"]) == (0, 10, 40)
 
 
+def test_a_skipped_pod_is_offered_again_when_another_has_left() -> None:
+    of = drawn(create_config(num_nodes=4, num_pods=60, load=1.0), [2])
+    skipped, pod = -1, -1
+    for _ in range(200):
+        pod = int(of.course.offered[0])
+        if skipped < 0 and of.course.now_s[0] > of.course.submitted_s[0, 0]:
+            skipped = pod
+            of.step(np.array([4]))
+        elif pod == skipped:
+            break
+        else:
+            of.step(first_fit(observe(of)))
+    assert pod == skipped
+    assert of.course.freed[0] >= 0
+
+
 def test_skips_are_bounded_where_that_is_asked() -> None:
-    config = create_config(num_nodes=2, num_pods=3, max_skips=1)
-    drawn_from = scenario(config)
-    state = episodes.initial(drawn_from, config, np.random.default_rng(0))
-    assert episodes.observe(drawn_from, config, state)["mask"][-1] == 1
-    state = episodes.transition(drawn_from, config, state, drawn_from.num_nodes)
-    assert episodes.observe(drawn_from, config, state)["mask"][-1] == 0
+    of = drawn(create_config(num_nodes=2, num_pods=3, max_skips=1, departures=False), [0])
+    assert observe(of)["mask"][0, -1] == 1
+    of.step(np.array([2]))
+    assert observe(of)["mask"][0, -1] == 0
+    impatient = drawn(create_config(num_nodes=2, num_pods=9, patience_s=0.0), [0])
+    assert observe(impatient)["mask"][0, -1] == 0
 
 
-def test_a_pod_that_waits_returns_when_another_has_left() -> None:
-    config = create_config(num_nodes=1, num_pods=60, departures=True, load=3.0, rounds=50, reward="jct")
-    (run,) = rollouts(config, first_fit, [2])
-    assert run.info["placed"] == 60
-    assert run.rewards.sum() < 0  # they waited
+def test_who_waits_costs() -> None:
+    config = create_config(num_nodes=2, num_pods=80, load=3.0, reward="jct")
+    run, idle = (rollouts(config, agent, [2])[0] for agent in (first_fit, always_skip))
+    assert idle.rewards.sum() < run.rewards.sum() < 0
 
 
 def test_rewards_are_weighted() -> None:
@@ -135,19 +271,43 @@ def test_rewards_are_weighted() -> None:
     assert rollouts(both, first_fit, [3])[0].rewards == pytest.approx(expected, abs=1e-12)
 
 
+def test_the_default_task_tells_agents_apart() -> None:
+    """With as much room as they like no agent could be told from another: here the one who thinks uses more GPUs."""
+    rng = np.random.default_rng(0)
+
+    def anywhere(observation: Observation) -> npt.NDArray[np.int64]:
+        fits = observation["mask"][:, :-1] == 1
+        chosen: npt.NDArray[np.int64] = np.where(fits, rng.random(fits.shape), -1.0).argmax(axis=1)
+        return chosen
+
+    def used(agent: Agent, seed: int) -> list[float]:
+        return [run.info["allocation"] for run in rollouts(EpisodeConfig(), agent, list(range(seed, seed + 8)))]
+
+    more = [np.mean(np.subtract(used(least_fragments, seed), used(anywhere, seed))) for seed in range(6)]
+    assert np.mean(more) > 2 * np.std(more, ddof=1) / len(more) ** 0.5 > 0
+
+
 def test_episodes_of_a_trace(tmp_path: Path) -> None:
     write_openb(tmp_path, num_nodes=10, num_pods=80)
-    config = create_config(traces=str(tmp_path), trace="small", num_pods=50)
+    config = create_config(traces=str(tmp_path), trace="small", num_nodes=10, num_pods=50)
     (run,) = rollouts(config, least_fragments, [0])
-    assert len(run.actions) == 50
     assert 0 < run.info["allocation"] <= 1
+    with pytest.raises(TraceError, match="num_nodes is 11, and the cluster has 10"):
+        scenario(create_config(traces=str(tmp_path), trace="small", num_nodes=11), np.random.default_rng(0))
+
+
+def test_as_many_pods_as_fill_the_cluster() -> None:
+    (run,) = rollouts(create_config(num_pods=0, departures=False), least_fragments, [0])
+    assert run.info["placed"] + run.info["failed"] > 16
+    assert run.info["failed"] > 0 and run.info["allocation"] > 0.5
 
 
 def test_configurations(tmp_path: Path) -> None:
     path = tmp_path / "episode.yaml"
-    path.write_text("num_pods: 7\nreward: weighted\nfragmentation_weight: 0.5\n")
+    path.write_text("num_pods: 7\nload: [0.5, 2]\nreward: weighted\nfragmentation_weight: 0.5\n")
     config = create_config(path, num_nodes=3)
     assert (config.num_pods, config.num_nodes, config.fragmentation_weight) == (7, 3, 0.5)
+    assert config.loads == (0.5, 2.0)
     path.write_text(to_yaml(config))
     assert create_config(path) == config
     assert create_config() == EpisodeConfig()
@@ -157,15 +317,18 @@ def test_configurations(tmp_path: Path) -> None:
     ("text", "fault"),
     [
         ("num_pods: many", "`$.num_pods`"),
-        ("num_pods: 0", "num_pods must be 1 or more"),
+        ("num_nodes: 0", "num_nodes must be 1 or more"),
         ("pods: 3", "unknown field `pods`"),
         ("reward: fame", "$.reward"),
-        ("reward: jct", "needs departures"),
+        ("{reward: jct, departures: false}", "needs departures"),
         ("load: .nan", "load must be between"),
+        ("load: [2, 1]", "load must be between"),
+        ("patience_s: -1", "patience_s must be 0 or more"),
+        ("mixes: []", "mixes must not be empty"),
         ("- a", "not a mapping"),
         ("a: [", "flow"),
     ],
-    ids=["type", "range", "name", "choice", "jct", "nan", "list", "yaml"],
+    ids=["type", "range", "name", "choice", "jct", "nan", "order", "patience", "mixes", "list", "yaml"],
 )
 def test_bad_configurations(tmp_path: Path, text: str, fault: str) -> None:
     path = tmp_path / "episode.yaml"

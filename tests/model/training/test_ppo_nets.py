@@ -1,4 +1,4 @@
-"""The net in torch computes what the service computes in NumPy."""
+"""The nets in torch compute what the service computes in NumPy."""
 
 from pathlib import Path
 
@@ -7,58 +7,116 @@ import pytest
 
 from extender.core.clusters import Floats
 from extender.core.valuenet import attention
+from extender.core.valuenet.attention import Sight
+from extender.core.valuenet.potentials import steps, values
 from extender.ranking import files
-from tests.core.valuenet.builders import random_attention, random_sight
+from tests.core.valuenet.builders import D, F, random_attention, random_sight
 
 torch = pytest.importorskip("torch", reason="no torch: make setup-train")
 
-from model.training import nets  # noqa: E402 - needs torch
+from model.simulations.episodes import POD_FEATURES  # noqa: E402 - needs torch
+from model.training import nets  # noqa: E402
+from model.training.nets import LEVELS, Choice, Seen  # noqa: E402
+
+OFFERED = len(POD_FEATURES) + 1
 
 
-def with_critic(rng: np.random.Generator) -> dict[str, Floats]:
-    """Arrays of a random actor, and of a critic beside it."""
-    arrays = nets.initial(random_attention(rng), rng)
-    return {name: array if name in nets.FIXED else rng.normal(size=array.shape) for name, array in arrays.items()}
+def random_arrays(rng: np.random.Generator, net: int = 4) -> dict[str, Floats]:
+    """Arrays of a random actor, and of critic and skips beside it."""
+    arrays = nets.initial(random_attention(rng), net, rng)
+    drawn = {name: array if name in nets.FIXED else rng.normal(size=array.shape) for name, array in arrays.items()}
+    return {**drawn, "begin": np.append(rng.normal(size=F), np.log(0.3))}
 
 
-def test_torch_and_numpy_agree_on_clusters_of_any_size() -> None:
+def seen_of(rng: np.random.Generator, sights: list[Sight]) -> Seen:
+    """One decision in each of several scenarios, whose nodes are as many."""
+    most = max(len(each.pods) for each in sights)
+    pods = np.stack([np.pad(each.pods, ((0, most - len(each.pods)), (0, 0))) for each in sights])
+    log_count = np.full((len(sights), most), -np.inf)
+    for i, each in enumerate(sights):
+        log_count[i, : len(each.pods)] = np.log(each.pod_count)
+    nodes, cluster = (np.stack([getattr(each, name) for each in sights]) for name in ("nodes", "cluster"))
+    arrays = nodes, pods, log_count, np.arange(len(sights)), cluster, rng.random((len(sights), OFFERED))
+    return Seen(*(torch.from_numpy(array) for array in arrays))
+
+
+def sights(rng: np.random.Generator, num_nodes: int, *num_pods: int) -> list[Sight]:
+    return [random_sight(rng, num_nodes, num)._replace(node_count=np.ones(num_nodes)) for num in num_pods]
+
+
+def test_torch_and_numpy_agree_on_what_is_seen() -> None:
     rng = np.random.default_rng(0)
-    arrays = with_critic(rng)
-    sights = [random_sight(rng, rows, pods) for rows, pods in ((1, 1), (7, 3), (300, 40), (12, 90))]
+    arrays = random_arrays(rng)
+    shown = sights(rng, 7, 3, 40, 1, 90)
     tensors = nets.tensors_of(arrays)
-    known = nets.contexts(nets.batch_of(sights), tensors)
+    known = nets.contexts(seen_of(rng, shown), tensors)
     points = nets.points(known, tensors).detach().numpy()
-    for seen, known_of, found in zip(sights, known.detach().numpy(), points, strict=True):
+    for one, known_of, found in zip(shown, known.detach().numpy(), points, strict=True):
         actor = nets.actor_of(arrays)
-        assert np.abs(known_of - attention.context(seen, actor)).max() < 1e-12
-        assert np.abs(found - attention.point(seen, actor)).max() < 1e-12
+        assert np.abs(known_of - attention.context(one, actor)).max() < 1e-12
+        assert np.abs(found - attention.point(one, actor)).max() < 1e-12
 
 
-def test_saved_weights_agree_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("net", [0, 4])
+def test_a_gain_is_that_of_the_potential_that_is_served(net: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    arrays = with_critic(rng)
+    arrays = random_arrays(rng, net)
     files.write(tmp_path / "m", nets.actor_of(arrays), 1.0, {}, ())
     actor = files.read_actor(tmp_path / "m").attention
-    seen = random_sight(rng, 50, 20)
+    before, after, point = rng.normal(size=(5, F)), rng.normal(size=(5, F)), rng.normal(size=D)
+    potential = attention.potential_at(point, actor)
     tensors = nets.tensors_of(arrays)
-    found = nets.points(nets.contexts(nets.batch_of([seen]), tensors), tensors)[0].detach().numpy()
-    assert np.abs(found - attention.point(seen, actor)).max() < 1e-12
+    now, then, at = (torch.from_numpy(each[None]) for each in (before, after, point))
+    found = nets.gains(now, then, at, tensors)[0].detach().numpy()
+    expected = values(after, potential) - values(before, potential)
+    assert np.abs(found - expected).max() < 1e-12
+    assert len(potential.out) == net
+    if not net:  # the quantum is begin's, whatever the point: its reach is nothing in training
+        assert float(nets.quantum(tensors)) == pytest.approx(0.3)
 
 
-def test_a_net_before_training_begins_where_it_is_told() -> None:
+def test_a_choice_is_between_the_first_nodes_of_the_best_levels() -> None:
     rng = np.random.default_rng(2)
+    arrays = random_arrays(rng)
+    tensors = nets.tensors_of(arrays)
+    gain = np.round(rng.normal(size=(30, 12)), 1)
+    fits = rng.random((30, 12)) < 0.7
+    fits[0] = False
+    rows, there = nets.levels(torch.from_numpy(gain), torch.from_numpy(fits), tensors)
+    potential = attention.potential_at(np.zeros(D), nets.actor_of(arrays))
+    for i in range(30):
+        level = np.where(fits[i], steps(gain[i], potential), -np.inf)
+        firsts = [int(np.flatnonzero(level == each)[0]) for each in sorted(set(level[fits[i]].tolist()), reverse=True)]
+        assert rows[i][there[i]].tolist() == firsts[:LEVELS]
+
+
+def test_before_training_the_best_node_is_taken_and_nearly_nothing_skipped() -> None:
+    rng = np.random.default_rng(3)
     empty = random_attention(rng)
     empty = empty._replace(out=empty.out * 0, out_bias=empty.out_bias * 0)
-    actor = nets.actor_of(nets.initial(empty, rng))
-    for rows in (2, 30):
-        assert attention.point(random_sight(rng, rows, 5), actor).tolist() == [0.0] * len(empty.begin)
+    arrays = nets.initial(empty, 4, rng)
+    tensors = nets.tensors_of(arrays)
+    seen = seen_of(rng, sights(rng, 6, 5, 5))
+    known = nets.contexts(seen, tensors)
+    assert nets.points(known, tensors).detach().numpy().tolist() == [[0.0] * D] * 2
+    assert nets.values(seen, known, tensors).tolist() == [0.0, 0.0]
+    before, after = (torch.from_numpy(rng.normal(size=(2, 3, F))) for _ in range(2))
+    choice = Choice(before, after, torch.tensor([[True, True, False]] * 2), torch.tensor([True, False]))
+    logit = nets.logits(choice, seen, known, tensors, 0.5).detach().numpy()
+    assert logit[:, :2].max(axis=1).tolist() == [0.0, 0.0]
+    assert (logit[:, 2] < -1e6).all()
+    assert logit[0, 3] == -4.0 and logit[1, 3] < -1e6
 
 
 def test_every_array_that_is_trained_has_a_gradient() -> None:
-    rng = np.random.default_rng(3)
-    tensors = nets.tensors_of(with_critic(rng))
-    known = nets.contexts(nets.batch_of([random_sight(rng, 9, 4), random_sight(rng, 5, 6)]), tensors)
-    (nets.points(known, tensors).sum() + nets.values(known, tensors).sum()).backward()
+    rng = np.random.default_rng(4)
+    tensors = nets.tensors_of(random_arrays(rng))
+    seen = seen_of(rng, sights(rng, 6, 4, 6))
+    known = nets.contexts(seen, tensors)
+    before, after = (torch.from_numpy(rng.normal(size=(2, 3, F))) for _ in range(2))
+    choice = Choice(before, after, torch.ones(2, 3, dtype=torch.bool), torch.ones(2, dtype=torch.bool))
+    odds = torch.log_softmax(nets.logits(choice, seen, known, tensors, 50.0), dim=1)
+    (odds[:, 0].sum() + odds[:, 3].sum() + nets.values(seen, known, tensors).sum()).backward()
     for name, tensor in tensors.items():
         if name in nets.FIXED:
             assert tensor.grad is None, name

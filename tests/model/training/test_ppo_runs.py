@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from extender.core.valuenet.potentials import Potential, fragments_only
 from extender.ranking import files
 from model.cli.learning_commands import evaluate_app, train_app
+from model.simulations import learned, looks
 from model.simulations.baselines import BASELINES
+from model.simulations.configs import EpisodeConfig
 from model.simulations.learned import Foresight, allocations
 from model.simulations.replays import replay
 from model.training import runs
@@ -22,18 +25,22 @@ from model.workloads.workloads import workload
 
 torch = pytest.importorskip("torch", reason="no torch: make setup-train")
 
-from model.training import ppo_episodes, ppo_rollouts, ppo_runs  # noqa: E402 - needs torch
+from model.training import ppo_rollouts, ppo_runs  # noqa: E402 - needs torch
 
+CONFIGS = Path(ppo_runs.__file__).parent / "configs"
 CONFIG = """
-train: [small]
+train: [small, "mix:usual"]
+validation: [small]
 validation_seeds: [3, 4]
-num_nodes: 5
-steps: 3
-scenes: 1
+forms: [{num_nodes: 5, num_pods: 24}, {num_nodes: 5, num_pods: 0, departures: false}]
+scenarios: 2
+lists: 1
 times: 2
+decisions: 200
 embedding: 3
 queries: 2
 hidden: 4
+net: 3
 """
 
 
@@ -43,9 +50,9 @@ def config(tmp_path: Path, text: str = CONFIG) -> Path:
     return path
 
 
-def trained(traces: Path, tmp_path: Path, name: str, updates: int, *, resume: bool = False) -> Path:
+def trained(traces: Path, tmp_path: Path, name: str, updates: int, *, resume: bool = False, text: str = CONFIG) -> Path:
     out = tmp_path / name
-    run = ppo_runs.Run(traces, ppo_runs.read_config(config(tmp_path)), out)
+    run = ppo_runs.Run(traces, ppo_runs.read_config(config(tmp_path, text)), out)
     run.train(updates, 2, lambda _: None, resume=resume)
     return out
 
@@ -71,46 +78,61 @@ def test_equal_configurations_give_equal_models_interrupted_or_not(traces: Path,
         trained(traces, tmp_path, "whole", 6, resume=True)
 
 
-def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path) -> None:
-    actor = files.read_actor(trained(traces, tmp_path, "out", 1) / runs.MODEL)
-    (row,) = actor.manifest.evaluation
+@pytest.mark.parametrize("seeing", [False, True])
+def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path, seeing: bool) -> None:
+    out = trained(traces, tmp_path, "out", 2, text=f"{CONFIG}looks: {str(seeing).lower()}\n")
+    model = files.read_any(out / runs.MODEL)
+    assert isinstance(model, files.Actor) == seeing
+    (row,) = model.manifest.evaluation
     assert (row.trace, row.seeds) == ("small", (3, 4))
-    known = ppo_episodes.source(traces, "small", Foresight())
+    began = files.read(files.RELEASED).potential
     for i, seed in enumerate(row.seeds):
         offered = workload(traces, "small", seed, read_nodes(traces), read_pods(traces, "small"))
-        ours = allocations(offered, ppo_episodes.replay(offered, known.outlook, actor.attention).placed)
-        assert ours == (row.kerf["100"][i], row.kerf["130"][i])
+        told = learned.Telling()(
+            offered.nodes, offered.asks, offered.mix, read_nodes(traces), read_pods(traces, "small"), Foresight()
+        )
+        if isinstance(model, files.Actor):
+            placed = looks.replay(offered, told, model.attention).placed
+        else:
+            assert len(model.potential.out) == 3
+            placed = learned.replay(offered, told, model.potential).placed
+        assert allocations(offered, placed) == (row.kerf["100"][i], row.kerf["130"][i])
         assert row.fgd["100"][i] == allocations(offered, replay(offered, BASELINES["fgd"], seed).placed)[0]
+        assert row.start["100"][i] == allocations(offered, learned.replay(offered, told, began).placed)[0]
 
 
-def test_the_first_actor_packs_as_its_start_does(traces: Path) -> None:
-    # Begun at FGD's potential, the same steps and ties: what differs is rounding by a sigmoid.
-    chosen = ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start="fgd", num_nodes=6)
-    known = ppo_episodes.source(traces, "small", Foresight())
-    actor = ppo_runs.beginning(chosen, [known], np.random.default_rng(0))
-    scenes = [ppo_episodes.scene(known, 6, 4, np.random.default_rng(seed)) for seed in range(8)]
-    gains = [ppo_episodes.episode(drawn, actor, np.zeros((len(drawn.ends), 1))).rewards.sum() for drawn in scenes]
-    assert abs(np.mean(gains)) < 1.0
+def test_training_begins_at_the_potential_that_it_is_told(traces: Path, tmp_path: Path) -> None:
+    began = {"released": files.read(files.RELEASED).potential, "fgd": fragments_only()}
+    files.write(tmp_path / "m", began["released"]._replace(quantum=np.array([0.7])), 1.0, {}, ())
+    began[str(tmp_path / "m")] = files.read(tmp_path / "m").potential
+    for name, potential in began.items():
+        forms = (EpisodeConfig(num_nodes=6, num_pods=9),)
+        chosen = ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start=name, forms=forms)
+        found = ppo_runs.weights_of(ppo_runs.beginning(chosen, traces), chosen)
+        assert isinstance(found, Potential)
+        assert found.weights == pytest.approx(potential.weights)
+        assert found.quantum == pytest.approx(potential.quantum)
+    with pytest.raises(TrainingError, match="start: "):
+        ppo_runs.beginning(ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start="nowhere"), traces)
 
 
-def test_rewards_add_up_to_the_gain_at_both_loads(traces: Path) -> None:
-    known = ppo_episodes.source(traces, "small", Foresight())
-    drawn = ppo_episodes.scene(known, 6, 4, np.random.default_rng(1))
-    chosen = ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,))
-    actor = ppo_runs.beginning(chosen, [known], np.random.default_rng(0))
-    found = ppo_episodes.episode(drawn, actor, np.zeros((len(drawn.ends), 1)))
-    offered = drawn.offered
-    arrived = np.cumsum(offered.asked_milli) / offered.gpu_milli
-    whole = int(np.searchsorted(arrived, 1.0, side="right"))
-    assert whole in drawn.ends.tolist() and drawn.ends[-1] == len(offered.classes)
-    fgd = replay(offered, BASELINES["fgd"], 0).placed
-    board = ppo_episodes.replay(offered, known.outlook, actor).placed  # the looks differ, the actor's point does not
-    gains = [
-        (np.where(placed[:end] >= 0, offered.asked_milli[:end], 0).sum() * 100 / offered.gpu_milli)
-        for placed in (board, fgd)
-        for end in (whole, len(board))
-    ]
-    assert found.rewards.sum() == pytest.approx((gains[0] - gains[2] + gains[1] - gains[3]) / 2)
+def test_scenarios_are_drawn_anew_unless_that_is_switched_off(tmp_path: Path) -> None:
+    chosen = ppo_runs.read_config(config(tmp_path))
+    first, second = (ppo_runs.orders(chosen, number) for number in (0, 1))
+    assert {order.scenario for order in first}.isdisjoint(order.scenario for order in second)
+    kept = ppo_runs.read_config(config(tmp_path, CONFIG + "redraw: false\n"))
+    first, second = (ppo_runs.orders(kept, number) for number in (0, 1))
+    assert [order.scenario for order in first] == [order.scenario for order in second]
+    assert [order.name for order in first] == [order.name for order in second]
+    assert all(one.seed != other.seed for one, other in zip(first, second, strict=True))
+
+
+def test_processes_beside_each_other_play_the_same(traces: Path, tmp_path: Path) -> None:
+    one = trained(traces, tmp_path, "one", 1)
+    chosen = ppo_runs.read_config(config(tmp_path))
+    with ppo_rollouts.beside(traces, 2) as play:
+        ppo_runs.Run(traces, chosen, tmp_path / "two", play=play).train(1, 2, lambda _: None, resume=False)
+    same(one, tmp_path / "two")
 
 
 @pytest.mark.parametrize(
@@ -118,9 +140,13 @@ def test_rewards_add_up_to_the_gain_at_both_loads(traces: Path) -> None:
     [
         ("{train: [small], validation_seeds: [42]}", "seeds \\[42\\] are the published"),
         ("{train: [], validation_seeds: [2]}", "must not be empty"),
-        ("{train: [small], validation_seeds: [2], times: 3}", "times must be even"),
-        ("{train: [small], validation_seeds: [2], start: none}", "Invalid enum value 'none'"),
-        ("{train: [small], validation_seeds: [2], learning: {clip: 0}}", "clip, sigma"),
+        ("{train: [small], validation_seeds: [2], times: 1}", "times 2 and more"),
+        ("{train: [small], validation_seeds: [2], lists: 0}", "lists"),
+        ("{train: [small], validation_seeds: [2], temperature: 0}", "temperature"),
+        ("{train: [small], validation_seeds: [1000000]}", "below 1000000"),
+        ("{train: [small], validation_seeds: [2], forms: [{num_nodes: 2}, {num_nodes: 3}]}", "the same num_nodes"),
+        ("{train: [small], validation_seeds: [2], forms: [{reward: fame}]}", "reward"),
+        ("{train: [small], validation_seeds: [2], learning: {clip: 0}}", "clip"),
         ("{train: [small], validation_seeds: [2], more: 1}", "unknown field `more`"),
     ],
 )
@@ -129,23 +155,24 @@ def test_configurations_that_can_not_be(tmp_path: Path, text: str, reason: str) 
         ppo_runs.read_config(config(tmp_path, text))
 
 
-def test_the_configuration_that_comes_along_is_valid() -> None:
-    chosen = ppo_runs.read_config(Path(ppo_runs.__file__).parent / "configs" / "ppo.yaml")
-    assert chosen.episodes_per_update == 7 * 2 * 8
-    assert ppo_runs.num_updates(chosen, 113) == 2
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("ppo*.yaml")), ids=lambda path: path.stem)
+def test_the_configurations_that_come_along_are_valid(path: Path) -> None:
+    chosen = ppo_runs.read_config(Path(path.stem))
+    assert ppo_runs.num_updates(chosen, chosen.episodes_per_update + 1) == 2
 
 
 def test_the_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
     out, found = tmp_path / "out", tmp_path / "found.json"
     given = ["--traces", str(traces), "--config", str(config(tmp_path)), "--out", str(out), "--mode", "ppo"]
-    result = CliRunner().invoke(train_app, [*given, "--episodes", "3", "--save-interval", "1"])
+    result = CliRunner().invoke(train_app, [*given, "--episodes", "3", "--save-interval", "1", "--jobs", "1"])
     assert result.exit_code == 0, result.output
     assert "Validation" in result.output
+    assert "more at 100 % than where training began" in result.stderr
     given = ["--traces", str(traces), "--trace", "small", "--seeds", "3-4", "--json", str(found)]
     result = CliRunner().invoke(evaluate_app, [*given, "--policies", f"ppo={out / runs.MODEL},fgd"])
     assert result.exit_code == 0, result.output
     policies = json.loads(found.read_text())["policies"]
-    (row,) = files.read_actor(out / runs.MODEL).manifest.evaluation
+    (row,) = files.read(out / runs.MODEL).manifest.evaluation
     assert policies["ppo"]["100"] == list(row.kerf["100"])
     assert policies["ppo"]["refused"] == [0, 0]
     assert policies["fgd"]["130"] == list(row.fgd["130"])
@@ -158,13 +185,13 @@ def test_two_learners_learn_what_one_does(traces: Path, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "extender",
         "train", "--traces", str(traces), "--config", str(config(tmp_path)), "--out", str(two), "--mode", "ppo",
-        "--episodes", "4", "--save-interval", "2",
+        "--episodes", "16", "--save-interval", "8", "--jobs", "1",
     ]  # fmt: skip
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
-    ours, theirs = (files.read_actor(out / runs.MODEL).attention for out in (one, two))
+    ours, theirs = (files.read(out / runs.MODEL).potential for out in (one, two))
     for name, array, other in zip(ours._fields, ours, theirs, strict=True):
         assert array == pytest.approx(other, abs=1e-9), name
     assert np.abs(ours.out).max() > 0
@@ -181,7 +208,7 @@ def test_a_ray_cluster_plays_the_same_episodes(traces: Path, tmp_path: Path) -> 
         cluster.add_node(num_cpus=1)
         out = tmp_path / "ray"
         chosen = ppo_runs.read_config(config(tmp_path))
-        run = ppo_runs.Run(traces, chosen, out, playing=lambda sources: ppo_rollouts.on_ray(sources, cluster.address))
+        run = ppo_runs.Run(traces, chosen, out, play=ppo_rollouts.on_ray(traces, cluster.address))
         run.train(2, 2, lambda _: None, resume=False)
         same(here, out)
     finally:
