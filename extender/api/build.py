@@ -119,7 +119,7 @@ def build_parts(
     unbound = UnboundPods(placer.read_request, time.time)
     queue = build_queue(settings, base, placer, unbound, rank.takes_more, rejections.last)
     rules = queue or QueueRules()
-    waker = build_waker(settings, base, placer, unbound, rules, rejections.last)
+    waker = build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
     binder = build_binder(base, placer, waker, rules)
     corrections = build_corrections(base)
     shadow, evidence = _beside(settings, base, rank)

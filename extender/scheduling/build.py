@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from extender.core.resources.requests import GpuRequest
 from extender.kube.client import Transport
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Election, Spectator, Unelected
@@ -70,12 +71,14 @@ def build_waker(
     unbound: UnboundPods,
     queue: QueueRules,
     why: Callable[[PodIdentity], str],
+    takes_more: Callable[[GpuRequest], bool],
 ) -> Waker:
-    """What wakes pods that wait; `why` as of `Waker`."""
+    """What wakes pods that wait; `why` and `takes_more` as of `Waker`."""
     return Waker(
         *(base.transport, base.ledger, placer, unbound, base.clock, base.fence),
         queue=queue,
         why=why,
+        takes_more=takes_more,
         max_skip_s=settings.decisions.skip_s,
         max_skips=settings.decisions.max_skips,
         explain_after_s=settings.decisions.explain_after_s,

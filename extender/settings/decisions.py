@@ -51,8 +51,8 @@ class DecisionSettings(Section):
     reservation_ttl_s: float = Field(default=30.0, gt=0)
     """How long GPUs stay reserved between decision and binding, in seconds."""
     skip_s: float = Field(default=0.0, ge=0)
-    """Longest time a pod is left pending so that it does not take the only room of a larger waiting pod, in seconds; 0:
-    never."""
+    """Longest time a pod is left pending so that it does not take the only room of a larger waiting pod, or, as a share
+    that spoils a GPU by the learned rank's prices, that of any other, in seconds; 0: never."""
     max_skips: int = Field(default=20, ge=1)
     """Most times a pod is left pending for that."""
     explain_after_s: float = Field(default=60.0, ge=0)

@@ -21,7 +21,7 @@ SKIPPED: Final = "kerf.dev/skipped"
 """Why a pod is left pending for now."""
 SKIPPED_COUNT: Final = "kerf.dev/skipped-count"
 """How often it was."""
-REASON: Final = "skipped for now: it would take the only room of a larger waiting pod"
+REASON: Final = "skipped for now: it would take room that a waiting pod makes more of"
 """One text for every node and every try: kube-scheduler's own status patch must not make it ask again."""
 QUEUED_REASON: Final = "skipped for now: the room is kept for the first pod in the queue"
 
@@ -56,6 +56,8 @@ class Skips:
     max_count: int
     queue: QueueRules
     """What it keeps from a pod has bounds of its own."""
+    takes_more: Callable[[GpuRequest], bool] = lambda request: False
+    """Whether a pod takes more of a GPU's worth than its part of it (`extender.core.selective_skip`)."""
     _skipped: OrderedDict[str, _Skip] = field(default_factory=OrderedDict, init=False)
     num_skips: int = field(default=0, init=False)
     """Verdicts given."""
@@ -66,27 +68,33 @@ class Skips:
         return self.max_wait_s > 0
 
     def kept_rows(self, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, policy: Policy) -> frozenset[int]:
-        """Rows of the nodes that a pod has to leave to larger ones, none once it has been skipped enough.
+        """Rows of the nodes that a pod has to leave to others that wait, none once it has been skipped enough.
 
-        A larger one counts when it is of no lower priority and one node alone has room for it. What the queue keeps
-        for its head is among them for pods that are the queue's.
+        Others count when they are of no lower priority: a larger one for which one node alone has room, and, for a
+        share that takes more of a GPU's worth than its part, each that does not. What the queue keeps for its head is
+        among the rows for pods that are the queue's.
         """
         names = self.queue.kept_from(pod.uid)
         row_of = self.placer.snapshot().row_of if names else {}
         kept = {row_of[name] for name in names if name in row_of}
         if not self._may_skip(pod.uid):
             return frozenset(kept)
+        wasteful = self.takes_more(gpus)
         for other in self.waiting():
             larger = other.request.gpus
             if larger is None or other.uid == pod.uid or other.request.priority < request.priority:
                 continue
-            if not is_larger(larger, gpus):
+            yields = wasteful and not self.takes_more(larger)
+            if not yields and not is_larger(larger, gpus):
                 continue
             try:
                 its_policy = self.placer.policy_of(other.request)
             except RequestError:
                 continue
             places = np.flatnonzero(self.placer.room(its_policy.asked(other.request) or larger, its_policy))
+            if yields:
+                kept.update(places.tolist())
+                continue
             if len(places) != 1:
                 continue  # none to lose, or another one left
             decision = self.placer.decide_at(gpus, policy, int(places[0]))

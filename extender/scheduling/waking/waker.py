@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.resources.requests import PodRequest
+from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.ledger.ledger import ClaimState, Ledger
@@ -102,12 +102,13 @@ class Waker(Background):
         *,
         queue: QueueRules,
         why: Callable[[PodIdentity], str] = lambda pod: "",
+        takes_more: Callable[[GpuRequest], bool] = lambda request: False,
         max_skip_s: float = 0.0,
         max_skips: int = 0,
         explain_after_s: float = 0.0,
     ) -> None:
-        """`why` tells why a pod was rejected last, "" when nobody knows. `explain_after_s`: so long after its first
-        rejection a pod is told that; 0: never."""
+        """`why` tells why a pod was rejected last, "" when nobody knows; `takes_more` as of `Skips`.
+        `explain_after_s`: so long after its first rejection a pod is told that; 0: never."""
         super().__init__("waker")
         self._transport = transport
         self._ledger = ledger
@@ -119,7 +120,7 @@ class Waker(Background):
         self._first: tuple[WaitingPod, ...] = ()
         self._queue = queue
         self._why = why
-        self.skips = Skips(placer, lambda: self._first, clock, max_wait_s=max_skip_s, max_count=max_skips, queue=queue)
+        self.skips = Skips(placer, lambda: self._first, clock, max_skip_s, max_skips, queue, takes_more)
         """Who is left pending although there is room."""
         self._overlooked = Overlooked(unbound.all)
         unbound.left = self.placed

@@ -39,7 +39,8 @@ class Rig:
         self.placer = Placer(self.ledger, default_policy="tightest", clock=self.clock, wall_clock=self.clock)
         self.queue = Kept()
         self.waiting = list(waiting)
-        self.skips = Skips(self.placer, lambda: self.waiting, self.clock, max_wait_s, max_count, self.queue)
+        spoils = lambda gpus: gpus.count == 3  # noqa: E731 - as if three were a share that spoils a GPU
+        self.skips = Skips(self.placer, lambda: self.waiting, self.clock, max_wait_s, max_count, self.queue, spoils)
 
     def hold(self, node: str, *gpus: int) -> None:
         self.ledger.reserve(f"holds-{node}", node, whole_gpus(len(gpus), gpus), self.clock())
@@ -186,3 +187,29 @@ def test_of_very_many_skipped_pods_the_first_is_forgotten() -> None:
     rig.skips.skip("one-more")
     assert not rig.skips.was_skipped("uid-0")
     assert rig.skips.was_skipped("uid-1") and rig.skips.was_skipped("one-more")
+
+
+def test_who_spoils_a_gpu_leaves_the_room_to_any_that_do_not() -> None:
+    rig = Rig(WaitingPod("one", asks(1)), a=4, c=4)
+    assert rig.kept(request=asks(3)) == {"a", "c"}
+    assert rig.kept(request=asks(2)) == set()
+    rig.hold("c", 0, 1, 2, 3)
+    assert rig.kept(request=asks(3)) == {"a"}
+    rig.waiting[:] = [WaitingPod("as bad", asks(3)), WaitingPod("huge", asks(5))]
+    assert rig.kept(request=asks(3)) == set()
+    rig.waiting[:] = [WaitingPod("low", asks(1, priority=-1))]
+    assert rig.kept(request=asks(3)) == set()
+
+
+def test_it_does_so_within_the_bounds_of_all_skips() -> None:
+    rig = Rig(WaitingPod("one", asks(1)), a=4)
+    for _ in range(2):
+        assert rig.kept(request=asks(3)) == {"a"}
+        rig.skips.skip("small")
+    assert rig.kept(request=asks(3)) == set()
+    rig = Rig(WaitingPod("one", asks(1)), a=4)
+    rig.skips.skip("small")
+    rig.clock.now += 61
+    assert rig.kept(request=asks(3)) == set()
+    off = Rig(WaitingPod("one", asks(1)), max_wait_s=0.0, a=4)
+    assert off.kept(request=asks(3)) == set()
