@@ -15,8 +15,8 @@ import torch
 from extender.core.clusters import Floats
 from extender.core.valuenet import attention
 from extender.core.valuenet.attention import CLUSTER_FEATURES, POD_FEATURES, Attention
-from extender.core.valuenet.features import FEATURES
-from extender.core.valuenet.potentials import TOLERANCE
+from extender.core.valuenet.features import CONTEXT, FEATURES
+from extender.core.valuenet.potentials import TOLERANCE, Potential
 from model.simulations.episodes import POD_FEATURES as OFFERED_FEATURES
 
 Tensors = dict[str, torch.Tensor]
@@ -41,6 +41,8 @@ class Seen(NamedTuple):
     """(O, K, len(POD_FEATURES)) of the pods expected."""
     pod_log_count: torch.Tensor
     """(O, K) logarithm of their frequency; -inf for rows that stand for no pod."""
+    context: torch.Tensor
+    """(O, len(CONTEXT)) what kind of pods they are: `Outlook.context`."""
     scenario: torch.Tensor
     """(B,) which of the O."""
     cluster: torch.Tensor
@@ -75,7 +77,7 @@ def initial(actor: Attention, net: int, rng: np.random.Generator) -> dict[str, F
     }  # fmt: skip
     zero = {
         "value_out": (net,), "critic_bias": (Z,), "critic_out": (Z, 1), "critic_out_bias": (1,), "skip_bias": (Z,),
-        "skip_out": (Z, 1),
+        "skip_out": (Z, 1), "by_context": (len(CONTEXT), len(FEATURES) + 1),
     }  # fmt: skip
     return {
         **actor._asdict(),
@@ -104,6 +106,13 @@ def actor_of(arrays: Mapping[str, Floats]) -> Attention:
     return Attention(**{name: arrays[name] for name in Attention._fields})
 
 
+def potential_of(arrays: Mapping[str, Floats]) -> Potential:
+    """The potential among arrays, whatever is seen of the cluster."""
+    actor = actor_of(arrays)
+    found = attention.potential_at(actor.out_bias, actor)
+    return found._replace(by_context=arrays["by_context"] * actor.reach) if arrays["by_context"].any() else found
+
+
 def contexts(seen: Seen, tensors: Tensors) -> torch.Tensor:
     """(B, 2 Q H + len(CLUSTER_FEATURES)), as `attention.context`."""
     nodes = (seen.nodes - tensors["node_shift"]) * tensors["node_scale"]
@@ -112,10 +121,11 @@ def contexts(seen: Seen, tensors: Tensors) -> torch.Tensor:
     return torch.cat([of_nodes, of_pods[seen.scenario], seen.cluster], dim=1)
 
 
-def points(known: torch.Tensor, tensors: Tensors) -> torch.Tensor:
-    """(B, D) of contexts, as `attention.point`."""
+def points(seen: Seen, known: torch.Tensor, tensors: Tensors) -> torch.Tensor:
+    """(B, D): as `attention.point`, and steps by what kind of pods are expected, as `potentials.in_context`."""
     hidden = torch.tanh(known @ tensors["hidden"] + tensors["hidden_bias"])
-    return hidden @ tensors["out"] + tensors["out_bias"]
+    steps = seen.context @ tensors["by_context"]
+    return hidden @ tensors["out"] + tensors["out_bias"] + steps[seen.scenario]
 
 
 def gains(before: torch.Tensor, after: torch.Tensor, point: torch.Tensor, tensors: Tensors) -> torch.Tensor:
@@ -148,7 +158,7 @@ def levels(gain: torch.Tensor, fits: torch.Tensor, tensors: Tensors) -> tuple[to
 
 def logits(choice: Choice, seen: Seen, known: torch.Tensor, tensors: Tensors, temperature: float) -> torch.Tensor:
     """(B, L + 1) of the nodes of a choice, and of the skip; `temperature` in quanta."""
-    gain = gains(choice.before, choice.after, points(known, tensors), tensors)
+    gain = gains(choice.before, choice.after, points(seen, known, tensors), tensors)
     gain = torch.where(choice.there, gain, torch.full_like(gain, _NEVER))
     best = gain.max(dim=1, keepdim=True).values
     asked = (seen.offered[:, 2:3] * 8 * seen.offered[:, 3:4]).clamp(min=0.05)

@@ -139,8 +139,10 @@ def samples(played: Sequence[Played], times: int, config: LearningConfig, device
         log_count[i, : len(one.pods)] = np.log(one.frequency)
     scenario = np.repeat(np.arange(len(played)), [len(one.decisions["action"]) for one in played])
     nodes, cluster, offered = (joined(name) for name in OF_DECISION)
-    of_pods, of_counts, of_scenario = (torch.from_numpy(array).to(device) for array in (pods, log_count, scenario))
-    seen = Seen(nodes, of_pods, of_counts, of_scenario, cluster, offered)
+    context = np.stack([one.context for one in played])
+    expected = {"pods": pods, "pod_log_count": log_count, "context": context, "scenario": scenario}
+    given = {name: torch.from_numpy(array).to(device) for name, array in expected.items()}
+    seen = Seen(nodes=nodes, cluster=cluster, offered=offered, **given)
     choice = Choice(*(joined(name) for name in Choice._fields))
     learned = (torch.from_numpy(array).to(device) for array in (gained, np.concatenate(target)))
     return Samples(seen, choice, joined("action"), joined("log_probability"), *learned)

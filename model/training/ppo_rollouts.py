@@ -61,6 +61,8 @@ class Played(NamedTuple):
     """(K, len(POD_FEATURES)) expected."""
     frequency: Floats
     """(K,)."""
+    context: Floats
+    """(len(CONTEXT),)."""
     told: dict[str, float]
     """Means over the episodes of what `Episodes.told` tells."""
 
@@ -126,8 +128,7 @@ def play_best(directory: Path | None, order: Order, arrays: dict[str, Floats]) -
 def begun(directory: Path | None, order: Order, tensors: nets.Tensors, seeds: Longs) -> Episodes:
     """The episodes of an order, one for each seed; which GPU a share takes is decided by V as it is now."""
     drawn_from = drawn(directory, order)
-    guide = attention.potential_at(tensors["out_bias"].numpy(), nets.actor_of(nets.arrays_of(tensors)))
-    episodes = Episodes(drawn_from, order.form, len(seeds), guide)
+    episodes = Episodes(drawn_from, order.form, len(seeds), nets.potential_of(nets.arrays_of(tensors)))
     for k, seed in enumerate(seeds.tolist()):
         episodes.begin(k, np.random.default_rng(seed))
     return episodes
@@ -142,7 +143,7 @@ def drawn(directory: Path | None, order: Order) -> Scenario:
 
 def look(episodes: Episodes, playing: Longs, order: Order, tensors: nets.Tensors) -> tuple[Seen, Choice, torch.Tensor]:
     """What the decisions of some episodes are made by, between which nodes, and (B, L) the nodes' rows."""
-    pods, frequency = _expected(episodes)
+    pods, frequency, context = _expected(episodes)
     offered = np.column_stack([episodes.pods(), episodes.clock / episodes.num_pods])[playing]
     if not order.lifetimes:
         offered[:, 6:8] = 0.0
@@ -150,6 +151,7 @@ def look(episodes: Episodes, playing: Longs, order: Order, tensors: nets.Tensors
         torch.from_numpy(episodes.nodes[playing]),
         torch.from_numpy(pods[None]),
         torch.from_numpy(np.log(frequency[None])),
+        torch.from_numpy(context[None]),
         torch.zeros(len(playing), dtype=torch.int64),
         torch.from_numpy(episodes.clusters()[playing]),
         torch.from_numpy(offered),
@@ -157,16 +159,16 @@ def look(episodes: Episodes, playing: Longs, order: Order, tensors: nets.Tensors
     after, fits = torch.from_numpy(episodes.after[playing]), torch.from_numpy(episodes.fits[playing])
     may_skip = torch.from_numpy(episodes.may_skip()[playing] & order.skip)
     with torch.no_grad():
-        point = nets.points(nets.contexts(seen, tensors), tensors)
+        point = nets.points(seen, nets.contexts(seen, tensors), tensors)
         nodes, there = nets.levels(nets.gains(seen.nodes, after, point, tensors), fits, tensors)
     rows = torch.arange(len(playing))[:, None]
     return seen, Choice(seen.nodes[rows, nodes], after[rows, nodes], there, may_skip), nodes
 
 
-def _expected(episodes: Episodes) -> tuple[Floats, Floats]:
-    """(K, len(POD_FEATURES)) and (K,) of the pods that are expected."""
+def _expected(episodes: Episodes) -> tuple[Floats, Floats, Floats]:
+    """(K, len(POD_FEATURES)) and (K,) of the pods that are expected, and (len(CONTEXT),) what kind they are."""
     outlook = episodes.scenario.outlook
-    return attention.pod_features(outlook.mix, outlook.cpu_need_milli), outlook.mix.frequency
+    return attention.pod_features(outlook.mix, outlook.cpu_need_milli), outlook.mix.frequency, outlook.context
 
 
 def _act(episodes: Episodes, playing: Longs, action: torch.Tensor, nodes: torch.Tensor) -> Floats:

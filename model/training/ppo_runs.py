@@ -5,6 +5,7 @@ from the seed and the number of the update, and torch computes in one thread.
 """
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ _FILL: Final = EpisodeConfig(departures=False, num_pods=0)
 _LOOKED_AT: Final = 8
 """Scenarios by which what is seen of nodes is scaled."""
 _LEAST_SPREAD: Final = 0.01
-_NEVER_LEARNED: Final = ("out", "hidden", "hidden_bias")
+_OF_LOOKS: Final = ("out", "hidden", "hidden_bias")
 """What makes the weights of V depend on the cluster."""
 
 
@@ -77,6 +78,9 @@ class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """V at first: `fgd` (its fragment), `prices` (by hand), `released`, or the folder of a linear model."""
     net: int = 16
     """Neurons of V's own net; 0: V stays linear."""
+    by_context: bool = False
+    """Whether what is learned of V's weights depends on what kind of pods are expected, and is 0 where that is what
+    openb's pods are (`features.CONTEXT`)."""
     looks: bool = False
     """Whether the weights of V depend on what the cluster looks like now."""
     skip: bool = True
@@ -103,6 +107,8 @@ class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"validation_seeds are below {FIRST_DRAWN}")
         if min(self.scenarios, self.lists, self.decisions, self.embedding, self.hidden) < 1:
             raise ValueError("scenarios, lists, decisions, embedding and hidden must be 1 and more")
+        if self.looks and self.by_context:
+            raise ValueError("looks or by_context, not both")
         if min(self.queries, self.net) < 0 or self.times < 2:
             raise ValueError("queries and net must be 0 and more, times 2 and more")
         if not (self.temperature > 0 and self.foresight_load > 0):
@@ -121,7 +127,8 @@ class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def fixed(self) -> tuple[str, ...]:
         """Arrays that are not learned."""
-        return (*nets.FIXED, *(() if self.looks else _NEVER_LEARNED))
+        weights = ("out_bias",) if self.by_context else ("by_context",)
+        return (*nets.FIXED, *weights, *(() if self.looks else _OF_LOOKS))
 
 
 def read_config(path: Path) -> PpoConfig:
@@ -209,7 +216,7 @@ class Run:
 
     def _write(self, of: Learner, begun: Attention, tell: Tell) -> files.Manifest:
         config = self.config
-        weights = weights_of(nets.actor_of(nets.arrays_of(of.tensors)), config)
+        weights = weights_of(nets.arrays_of(of.tensors), config)
         known = Tasks(named(self._directory), Foresight(config.foresight_load))
         names, seeds = config.validation or config.train, config.validation_seeds
         start = attention.potential_at(begun.out_bias, begun)
@@ -239,9 +246,9 @@ def orders(config: PpoConfig, number: int) -> list[Order]:
     return found
 
 
-def weights_of(actor: Attention, config: PpoConfig) -> Potential | Attention:
-    """What is served of an actor: a potential, unless that depends on what the cluster looks like."""
-    return actor if config.looks else attention.potential_at(actor.out_bias, actor)
+def weights_of(arrays: Mapping[str, Floats], config: PpoConfig) -> Potential | Attention:
+    """What is served of the nets' arrays: a potential, unless that depends on what the cluster looks like."""
+    return nets.actor_of(arrays) if config.looks else nets.potential_of(arrays)
 
 
 def allocations(task: Task, weights: Potential | Attention) -> tuple[float, ...]:

@@ -8,7 +8,8 @@ import pytest
 from extender.core.clusters import Floats
 from extender.core.valuenet import attention
 from extender.core.valuenet.attention import Sight
-from extender.core.valuenet.potentials import steps, values
+from extender.core.valuenet.features import CONTEXT
+from extender.core.valuenet.potentials import in_context, steps, values
 from extender.ranking import files
 from tests.core.valuenet.builders import D, F, random_attention, random_sight
 
@@ -36,7 +37,8 @@ def seen_of(rng: np.random.Generator, sights: list[Sight]) -> Seen:
     for i, each in enumerate(sights):
         log_count[i, : len(each.pods)] = np.log(each.pod_count)
     nodes, cluster = (np.stack([getattr(each, name) for each in sights]) for name in ("nodes", "cluster"))
-    arrays = nodes, pods, log_count, np.arange(len(sights)), cluster, rng.random((len(sights), OFFERED))
+    context = rng.normal(size=(len(sights), len(CONTEXT)))
+    arrays = nodes, pods, log_count, context, np.arange(len(sights)), cluster, rng.random((len(sights), OFFERED))
     return Seen(*(torch.from_numpy(array) for array in arrays))
 
 
@@ -49,12 +51,14 @@ def test_torch_and_numpy_agree_on_what_is_seen() -> None:
     arrays = random_arrays(rng)
     shown = sights(rng, 7, 3, 40, 1, 90)
     tensors = nets.tensors_of(arrays)
-    known = nets.contexts(seen_of(rng, shown), tensors)
-    points = nets.points(known, tensors).detach().numpy()
-    for one, known_of, found in zip(shown, known.detach().numpy(), points, strict=True):
+    seen = seen_of(rng, shown)
+    known = nets.contexts(seen, tensors)
+    points = nets.points(seen, known, tensors).detach().numpy()
+    by_context = seen.context.numpy() @ arrays["by_context"]
+    for one, known_of, found, step in zip(shown, known.detach().numpy(), points, by_context, strict=True):
         actor = nets.actor_of(arrays)
         assert np.abs(known_of - attention.context(one, actor)).max() < 1e-12
-        assert np.abs(found - attention.point(one, actor)).max() < 1e-12
+        assert np.abs(found - step - attention.point(one, actor)).max() < 1e-12
 
 
 @pytest.mark.parametrize("net", [0, 4])
@@ -73,6 +77,21 @@ def test_a_gain_is_that_of_the_potential_that_is_served(net: int, tmp_path: Path
     assert len(potential.out) == net
     if not net:  # the quantum is begin's, whatever the point: its reach is nothing in training
         assert float(nets.quantum(tensors)) == pytest.approx(0.3)
+
+
+def test_what_is_served_of_steps_by_context_is_what_was_learned() -> None:
+    rng = np.random.default_rng(5)
+    arrays = random_arrays(rng) | {"reach": np.append(rng.random(F), 0.0)}
+    tensors = nets.tensors_of(arrays)
+    shown = sights(rng, 6, 4, 4)
+    seen = seen_of(rng, shown)
+    steps = nets.points(seen, nets.contexts(seen, tensors) * 0, tensors)
+    without = nets.points(seen._replace(context=seen.context * 0), nets.contexts(seen, tensors) * 0, tensors)
+    served = nets.potential_of(arrays)
+    for context, step in zip(seen.context.numpy(), (steps - without).detach().numpy(), strict=True):
+        moved = in_context(served, context)
+        assert moved.weights - served.weights == pytest.approx(arrays["reach"][:-1] * step[:-1])
+        assert moved.quantum == pytest.approx(served.quantum)
 
 
 def test_a_choice_is_between_the_first_nodes_of_the_best_levels() -> None:
@@ -98,7 +117,7 @@ def test_before_training_the_best_node_is_taken_and_nearly_nothing_skipped() -> 
     tensors = nets.tensors_of(arrays)
     seen = seen_of(rng, sights(rng, 6, 5, 5))
     known = nets.contexts(seen, tensors)
-    assert nets.points(known, tensors).detach().numpy().tolist() == [[0.0] * D] * 2
+    assert nets.points(seen, known, tensors).detach().numpy().tolist() == [[0.0] * D] * 2
     assert nets.values(seen, known, tensors).tolist() == [0.0, 0.0]
     before, after = (torch.from_numpy(rng.normal(size=(2, 3, F))) for _ in range(2))
     choice = Choice(before, after, torch.tensor([[True, True, False]] * 2), torch.tensor([True, False]))

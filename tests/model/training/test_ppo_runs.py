@@ -25,7 +25,7 @@ from model.workloads.workloads import workload
 
 torch = pytest.importorskip("torch", reason="no torch: make setup-train")
 
-from model.training import ppo_rollouts, ppo_runs  # noqa: E402 - needs torch
+from model.training import nets, ppo_rollouts, ppo_runs  # noqa: E402 - needs torch
 
 CONFIGS = Path(ppo_runs.__file__).parent / "configs"
 CONFIG = """
@@ -78,11 +78,11 @@ def test_equal_configurations_give_equal_models_interrupted_or_not(traces: Path,
         trained(traces, tmp_path, "whole", 6, resume=True)
 
 
-@pytest.mark.parametrize("seeing", [False, True])
-def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path, seeing: bool) -> None:
-    out = trained(traces, tmp_path, "out", 2, text=f"{CONFIG}looks: {str(seeing).lower()}\n")
+@pytest.mark.parametrize("form", ["", "looks", "by_context"])
+def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path, form: str) -> None:
+    out = trained(traces, tmp_path, "out", 2, text=CONFIG + (f"{form}: true\n" if form else ""))
     model = files.read_any(out / runs.MODEL)
-    assert isinstance(model, files.Actor) == seeing
+    assert isinstance(model, files.Actor) == (form == "looks")
     (row,) = model.manifest.evaluation
     assert (row.trace, row.seeds) == ("small", (3, 4))
     began = files.read(files.RELEASED).potential
@@ -95,6 +95,7 @@ def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path, 
             placed = looks.replay(offered, told, model.attention).placed
         else:
             assert len(model.potential.out) == 3
+            assert model.potential.by_context.any() == (form == "by_context")
             placed = learned.replay(offered, told, model.potential).placed
         assert allocations(offered, placed) == (row.kerf["100"][i], row.kerf["130"][i])
         assert row.fgd["100"][i] == allocations(offered, replay(offered, BASELINES["fgd"], seed).placed)[0]
@@ -108,7 +109,8 @@ def test_training_begins_at_the_potential_that_it_is_told(traces: Path, tmp_path
     for name, potential in began.items():
         forms = (EpisodeConfig(num_nodes=6, num_pods=9),)
         chosen = ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start=name, forms=forms)
-        found = ppo_runs.weights_of(ppo_runs.beginning(chosen, traces), chosen)
+        begun = ppo_runs.beginning(chosen, traces)
+        found = ppo_runs.weights_of(nets.initial(begun, chosen.net, np.random.default_rng(0)), chosen)
         assert isinstance(found, Potential)
         assert found.weights == pytest.approx(potential.weights)
         assert found.quantum == pytest.approx(potential.quantum)
@@ -142,6 +144,7 @@ def test_processes_beside_each_other_play_the_same(traces: Path, tmp_path: Path)
         ("{train: [], validation_seeds: [2]}", "must not be empty"),
         ("{train: [small], validation_seeds: [2], times: 1}", "times 2 and more"),
         ("{train: [small], validation_seeds: [2], lists: 0}", "lists"),
+        ("{train: [small], validation_seeds: [2], looks: true, by_context: true}", "not both"),
         ("{train: [small], validation_seeds: [2], temperature: 0}", "temperature"),
         ("{train: [small], validation_seeds: [1000000]}", "below 1000000"),
         ("{train: [small], validation_seeds: [2], forms: [{num_nodes: 2}, {num_nodes: 3}]}", "the same num_nodes"),
