@@ -110,21 +110,6 @@ def play(directory: Path | None, order: Order, arrays: dict[str, Floats]) -> Pla
     return Played(rewards, values, decisions, *_expected(episodes), means)
 
 
-def play_best(directory: Path | None, order: Order, arrays: dict[str, Floats]) -> Floats:
-    """(E,) percent of the GPUs allocated in the mean of the time when each decision is the likeliest."""
-    torch.set_num_threads(1)
-    tensors = nets.tensors_of(arrays, tuple(arrays))
-    seeds = np.repeat(np.random.default_rng(order.seed).integers(1 << 62, size=order.lists), order.times)
-    episodes = begun(directory, order, tensors, seeds)
-    while not episodes.over.all():
-        playing = np.flatnonzero(~episodes.over)
-        seen, choice, nodes = look(episodes, playing, order, tensors)
-        with torch.no_grad():
-            logit = nets.logits(choice, seen, nets.contexts(seen, tensors), tensors, order.temperature)
-        _act(episodes, playing, logit.argmax(dim=1, keepdim=True), nodes)
-    return 100 * np.array([episodes.told(k)["allocation"] for k in range(len(seeds))])
-
-
 def begun(directory: Path | None, order: Order, tensors: nets.Tensors, seeds: Longs) -> Episodes:
     """The episodes of an order, one for each seed; which GPU a share takes is decided by V as it is now."""
     drawn_from = drawn(directory, order)

@@ -41,10 +41,9 @@ from model.training.runs import (
     write_checkpoint,
 )
 from model.training.tasks import PUBLISHED_SEEDS, REACH, REACH_OTHERS, Task, Tasks, num_parameters, potential_at
-from model.workloads.sources import MIXED, named
+from model.workloads.sources import named
 
 CURVES: Final = "curves.png"
-_FILL: Final = EpisodeConfig(departures=False, num_pods=0)
 _LOOKED_AT: Final = 8
 """Scenarios by which what is seen of nodes is scaled."""
 _LEAST_SPREAD: Final = 0.01
@@ -57,9 +56,9 @@ class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     train: tuple[str, ...]
     """Traces, or `mix:KIND`, that scenarios are drawn from: some of the nodes, the pods in an order of their own."""
-    forms: tuple[EpisodeConfig, ...] = (EpisodeConfig(), EpisodeConfig(), _FILL)
+    forms: tuple[EpisodeConfig, ...] = (EpisodeConfig(),)
     """Of the episodes; their traces and mixes are those of `train`."""
-    scenarios: int = 4
+    scenarios: int = 8
     """Drawn of each form for an update."""
     lists: int = 4
     """Of arrivals, in each scenario."""
@@ -118,11 +117,6 @@ class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def episodes_per_update(self) -> int:
         """Episodes that an update learns from."""
         return len(self.forms) * self.scenarios * self.lists * self.times
-
-    @property
-    def needs_traces(self) -> bool:
-        """Whether files from elsewhere are read."""
-        return any(not name.startswith(MIXED) for name in (*self.train, *self.validation))
 
     @property
     def fixed(self) -> tuple[str, ...]:
