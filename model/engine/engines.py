@@ -59,6 +59,10 @@ class Compiled:
         """What is free on a node was changed by somebody else."""
         kernels.note_change(self.nodes, node, self._mix, self._memo)
 
+    def fragment_milli(self) -> float:
+        """Idle GPU milli that a typical pod is expected to be unable to use, now."""
+        return float(self._memo.fragment.sum())
+
     def place_all(self, classes: Longs, draws: Floats, placed: Longs, gpus: Longs, fragments: Floats) -> None:
         """Offer P pods one after the other, as `kernels.place_all`."""
         kernels.place_all(
@@ -116,6 +120,10 @@ class Rules(rules.Rules):
                 fragment[node] = self._fragments(np.array([node]))[0]
                 total += float(fragment[node]) - before
             fragments[p] = total
+
+    def fragment_milli(self) -> float:
+        """As `Compiled.fragment_milli`."""
+        return float(self._fragments(np.arange(len(self.nodes.model))).sum())
 
     def _fragments(self, rows: Rows) -> Floats:
         nodes = self.nodes

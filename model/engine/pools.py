@@ -41,6 +41,10 @@ class Pools:
     def changed(self, node: int) -> None:
         """Nodes of a pool do not fail."""
 
+    def fragment_milli(self) -> float:
+        """A pool has no fragments."""
+        return 0.0
+
     def _move(self, c: int, node: int, sign: int) -> None:
         self.nodes.cpu_free_milli[:] += sign * self._asks.cpu_milli[c]
         self.nodes.gpu_free_milli[node, 0] += sign * self._asks.gpu_milli[c]

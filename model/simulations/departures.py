@@ -136,3 +136,26 @@ def simulate_churn(
     outcome = simulation.run()
     capacity = float(offered.nodes.gpu_free_milli.sum()) / WHOLE_MILLI
     return Run(tasks.submitted_s, tasks.duration_s, outcome, capacity, time.perf_counter() - begin, offered.num_before)
+
+
+def churn_measures(offered: Churn, run: Run) -> dict[str, float]:
+    """What is told of a run.
+
+    GPUs are means over the period: those in use, those that were free while pods waited for so many, and those that a
+    typical pod could not use. Delays, from submission to the start, are of the pods of the period: all, and those that
+    ask for more than one GPU.
+    """
+    span_s = float(run.submitted_s[-1] - run.submitted_s[0])
+    delay_s = run.delay_s
+    large = offered.tasks.asked_milli[offered.num_before :] > WHOLE_MILLI
+    figures = {
+        "allocated_gpus": run.outcome.allocated_gpu_s / span_s,
+        "blocked_gpus": run.outcome.blocked_gpu_s / span_s,
+        "fragments": run.outcome.fragment_gpu_s / span_s,
+        "mean_delay_s": float(delay_s.mean()),
+        "median_delay_s": float(np.median(delay_s)),
+        "p99_delay_s": float(np.percentile(delay_s, 99)),
+        "max_delay_s": float(delay_s.max()),
+        "large_delay_s": float(delay_s[large].mean()) if large.any() else 0.0,
+    }
+    return {name: round(value, 3) for name, value in figures.items()}

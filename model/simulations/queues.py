@@ -91,6 +91,8 @@ class Simulation:
             window = max(min(at, end_of_window) - now, 0.0)
             outcome.allocated_gpu_s += window * self._used_milli / WHOLE_MILLI
             outcome.blocked_gpu_s += window * min(self._free_milli, self._waiting_milli) / WHOLE_MILLI
+            if window:
+                outcome.fragment_gpu_s += window * self._engine.fragment_milli() / WHOLE_MILLI
             now = at
             due = False
             while self._events and self._events[0][0] == at:

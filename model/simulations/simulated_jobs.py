@@ -53,6 +53,8 @@ class Outcome:
     """GPU seconds in use, in the window from the first to the last submission."""
     blocked_gpu_s: float = 0.0
     """In that window, GPU seconds that were free while jobs waited for so many or more."""
+    fragment_gpu_s: float = 0.0
+    """In that window, idle GPU seconds that a typical pod is expected to be unable to use."""
     num_failures: int = 0
     decisions: int = 0
 

@@ -7,19 +7,17 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI
 from extender.ranking import files
 from model.evaluation.reports import Interval, interval
 from model.simulations.baselines import Baseline
-from model.simulations.delays import Run
-from model.simulations.departures import Churn, churn, simulate_churn
+from model.simulations.departures import Churn, churn, churn_measures, simulate_churn
 from model.simulations.learned import Foresight, Learned, Telling
 from model.simulations.online import Follower, Seen, Watch
 from model.training.evaluations import ONLINE, SELECTIVE
 from model.workloads.sources import Offer, Source
 
 Figures = dict[str, list[float]]
-"""By measure, one per seed: see `measures`."""
+"""By measure, one per seed: see `churn_measures`."""
 PATIENCE_S: Final = 6 * 3600.0
 """How much later those may come that it gives way to. Chosen on orders 1001 to 1003 of `default`."""
 PAIRED: Final = {"allocated_gpus": 1, "mean_delay_s": -1, "large_delay_s": -1}
@@ -62,31 +60,10 @@ def evaluate(
                 tell(f"{trace}, load {load:g}, {name}, seed {seed}")
                 patience_s = PATIENCE_S if name == SELECTIVE else 0.0
                 run = simulate_churn(offered, rule_of(name, who, offer, offered), "fifo", seed, patience_s=patience_s)
-                for measure, value in measures(offered, run).items():
+                for measure, value in churn_measures(offered, run).items():
                     rows[name][measure].append(value)
         found[f"{load:g}"] = {name: dict(row) for name, row in rows.items()}
     return found
-
-
-def measures(offered: Churn, run: Run) -> dict[str, float]:
-    """What is told of a run.
-
-    GPUs are means over the period: those in use, and those that were free while pods waited for so many. Delays, from
-    submission to the start, are of the pods of the period: all, and those that ask for more than one GPU.
-    """
-    span_s = float(run.submitted_s[-1] - run.submitted_s[0])
-    delay_s = run.delay_s
-    large = offered.tasks.asked_milli[offered.num_before :] > WHOLE_MILLI
-    figures = {
-        "allocated_gpus": run.outcome.allocated_gpu_s / span_s,
-        "blocked_gpus": run.outcome.blocked_gpu_s / span_s,
-        "mean_delay_s": float(delay_s.mean()),
-        "median_delay_s": float(np.median(delay_s)),
-        "p99_delay_s": float(np.percentile(delay_s, 99)),
-        "max_delay_s": float(delay_s.max()),
-        "large_delay_s": float(delay_s[large].mean()) if large.any() else 0.0,
-    }
-    return {name: round(value, 3) for name, value in figures.items()}
 
 
 def differences(found: Mapping[str, Figures]) -> dict[str, dict[str, Interval]]:

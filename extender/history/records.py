@@ -1,0 +1,106 @@
+"""The history of a cluster in columns: pods that were asked for, and nodes that were there.
+
+A pod has a row for each time that something about it became known; the last one counts. A node has a row for each time
+that it came to be as it was. Nothing is kept but what placing, waiting and their cost go by.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+VERSION: Final = 1
+"""Changes whenever a column changes its name, meaning or unit."""
+
+Kind = Literal["text", "whole", "number"]
+"""Of a column: object arrays of str, int64, float64."""
+Column = npt.NDArray[Any]
+Columns = Mapping[str, Column]
+"""By name, each with a value for each row."""
+
+POD_COLUMNS: Final[Mapping[str, Kind]] = {
+    "pod": "text",  # its UID
+    "namespace": "text",
+    "owner": "text",  # NAMESPACE/KIND/NAME of its controller, or of the pod where there is none
+    "gang": "text",  # pods that start together; "" for none
+    "priority": "whole",
+    "gpus": "whole",
+    "gpu_milli": "whole",  # of each: 1000 for whole ones, 0 without GPUs
+    "gpu_memory_mib": "whole",  # that each GPU has to have
+    "gpu_models": "text",  # names of those that will do, as "A|B"; "" for any
+    "cpu_milli": "whole",
+    "memory_mib": "whole",
+    "submitted_s": "number",  # seconds since 1970, or since the first of a trace
+    "started_s": "number",  # when it got its node; nan where that is not known, or not yet so
+    "ended_s": "number",  # likewise
+    "node": "text",  # "" where that is not known
+    "gpu_indices": "text",  # as "0,1"; "" where they are not known
+}
+NODE_COLUMNS: Final[Mapping[str, Kind]] = {
+    "node": "text",
+    "gpu_model": "text",  # "" without GPUs
+    "gpus": "whole",
+    "gpu_memory_mib": "whole",  # 0 where it is not known
+    "cpu_milli": "whole",
+    "memory_mib": "whole",
+    "from_s": "number",
+    "until_s": "number",  # nan while it is there
+}
+_DTYPE: Final = {"text": np.dtype(object), "whole": np.dtype(np.int64), "number": np.dtype(np.float64)}
+_HASH_BYTES: Final = 8
+
+
+class HistoryError(ValueError):
+    """A history that can't be used: names the file, what is wrong, and what would be right."""
+
+
+class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a history is from."""
+
+    format: Literal["kerf-history"] = "kerf-history"
+    version: int = VERSION
+    source: str
+    """`cluster`, `prometheus`, `openb` or `philly`."""
+    since_s: float
+    until_s: float
+    """Nothing is known of what came later."""
+    hashed: bool = False
+    """Whether namespaces, owners and gangs are hashes."""
+    missing: tuple[str, ...] = ()
+    """What this source can't tell, in words."""
+
+
+@dataclass(frozen=True)
+class History:
+    """P pods, each in one row, by time of submission; and the nodes."""
+
+    about: About
+    pods: Columns
+    nodes: Columns
+
+
+def columns_of(kinds: Mapping[str, Kind], rows: Mapping[str, Any]) -> dict[str, Column]:
+    """Columns in their order and kind. Raises ValueError where one is missing, unknown or of another length."""
+    if rows.keys() != kinds.keys():
+        raise ValueError(f"has columns {', '.join(sorted(rows))}; needed are {', '.join(sorted(kinds))}")
+    made = {name: np.asarray(rows[name], _DTYPE[kind]) for name, kind in kinds.items()}
+    if len({len(column) for column in made.values()}) > 1:
+        raise ValueError("the columns are not of one length")
+    return made
+
+
+def latest(pods: Columns) -> dict[str, Column]:
+    """Of the rows of each pod the last one, by time of submission."""
+    _, from_behind = np.unique(pods["pod"][::-1].astype(str), return_index=True)
+    rows = len(pods["pod"]) - 1 - from_behind
+    rows = rows[np.lexsort((rows, pods["submitted_s"][rows]))]
+    return {name: column[rows] for name, column in pods.items()}
+
+
+def hashed(name: str, salt: bytes = b"") -> str:
+    """What stands for a name where names are nobody's business: the same for the same name and salt."""
+    return blake2b(name.encode(), digest_size=_HASH_BYTES, key=salt).hexdigest() if name else ""

@@ -1,0 +1,77 @@
+"""Commands of a cluster's past: `kerf history`, `kerf replay`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from model.cli.commands import JsonOption
+from model.cli.console import errors, folder, progress_bar, publish, telling_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+history_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+replay_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@history_app.command()
+def history(
+    out: Annotated[Path, typer.Option(help="Folder for history.json, pods-*.parquet and nodes-*.parquet.")],
+    openb: Annotated[Path | None, typer.Option(help="Folder of traces in the layout of openb.")] = None,
+    trace: Annotated[str, typer.Option(help="With --openb: name of the trace.")] = "default",
+    philly: Annotated[Path | None, typer.Option(help="File of jobs in the form of Philly's trace.")] = None,
+    load: Annotated[
+        float, typer.Option(min=0.001, max=1000, help="With --philly: load that decides how many nodes there are.")
+    ] = 0.9,
+) -> None:
+    """Write a history of pods and nodes: what was asked, when, for how long, and what was there."""
+    with telling_faults():
+        from extender.history import files
+        from model.simulations import histories
+
+        if (openb is None) == (philly is None):
+            raise ValueError("one of --openb and --philly says what to read")
+        found = histories.philly(philly, load) if philly else histories.openb(folder(openb or Path()), trace)
+        files.write(out, found)
+        errors().print(f"{out}: {len(found.pods['pod']):,} pods on {len(found.nodes['node']):,} nodes", soft_wrap=True)
+
+
+@replay_app.command()
+def replay(
+    history: Annotated[Path, typer.Option(help="Folder of a history (kerf history).")],
+    policies: Annotated[
+        str, typer.Option(help="kerf, as it ships and told nothing, and those of kerf simulate.")
+    ] = "kerf,fgd,bestfit,kube-default",
+    model: Annotated[Path | None, typer.Option(help="Folder of a model for kerf; default: the released one.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """What the weeks of a history would have been under other policies: GPUs in use, waiting, fragments."""
+    with telling_faults():
+        from extender.history import files
+        from extender.ranking.files import RELEASED
+        from extender.ranking.files import read as read_model
+        from model.simulations.history_replays import replay as replayed
+
+        names = [name.strip() for name in policies.split(",")]
+        if len(set(names)) < len(names):
+            raise ValueError(f"--policies {policies}: a policy is named twice")
+        found, ranks = files.read(history), read_model(model or RELEASED)
+        with progress_bar(len(names)) as tell:
+            report = replayed(found, names, ranks, tell)
+    publish(report, [_table(report)], json)
+
+
+def _table(report: "Mapping[str, Any]") -> Table:
+    """GPUs and delays by policy."""
+    about = report["history"]
+    title = f"{about['pods']:,} pods in {about['days']:,.1f} days on {about['gpus']:,} GPUs"
+    table = Table("policy", "GPUs in use", "mean delay, s", "p99, s", "of several GPUs, s", "fragments", title=title)
+    known = {"as it was": report["actual"]} if report["actual"] else {}
+    for name, row in {**report["policies"], **known}.items():
+        waits = (f"{row[measure]:,.0f}" for measure in ("mean_delay_s", "p99_delay_s", "large_delay_s"))
+        table.add_row(
+            name, f"{row['allocated_gpus']:,.1f}", *waits, f"{row['fragments']:,.1f}" if "fragments" in row else ""
+        )
+    return table

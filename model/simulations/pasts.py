@@ -1,0 +1,137 @@
+"""A history as something to be simulated: the same pods at the same times, on the nodes that there were."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs
+from extender.history.records import Columns, History, HistoryError
+from model.engine import kernels
+from model.simulations.delays import Owners
+from model.simulations.departures import Churn
+from model.simulations.simulated_jobs import Kind, Tasks
+from model.workloads.traces import NodeList, PodList
+from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
+
+_LEAST_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Past:
+    """What is simulated of a history, and what was known of it."""
+
+    offered: Churn
+    nodes: NodeList
+    pods: PodList
+    """Those of the period that are simulated, by time of submission."""
+    duration_guessed: int
+    """Pods that had not ended, or not started, when the history ends: they ran at least that long, or as long as
+    others do."""
+
+
+def past(history: History, seed: int = 0) -> Past:
+    """The pods of a history that a node of it could take. `seed` draws the order of the nodes, which ties go by.
+
+    Those that ran before it begins are there from the start, with the rest of their time. Raises HistoryError where
+    there is nothing to simulate.
+    """
+    node_list = _nodes(history.nodes)
+    about, pods = history.about, history.pods
+    guessed = np.isnan(pods["ended_s"])
+    submitted, duration = np.maximum(pods["submitted_s"], about.since_s), _durations(history)
+    pod_list = PodList(
+        tuple(pods["pod"]), pods["cpu_milli"], pods["memory_mib"], pods["gpus"], pods["gpu_milli"],
+        tuple(pods["gpu_models"]), submitted, duration,
+    )  # fmt: skip
+    model_bits = bits_of(node_list)
+    nodes = empty_nodes(node_list, model_bits, np.random.default_rng(seed).permutation(len(node_list.names)))
+    asks, classes = classes_of(pod_list, model_bits)
+    can_run = np.array([kernels.fitting(nodes, asks, c).any() for c in range(len(asks.cpu_milli))])
+    jobs = _jobs(pods["gang"], can_run[classes])
+    if not jobs:
+        raise HistoryError("no pod of the history fits any of its nodes")
+    first = [min(float(submitted[p]) for p in members) for members in jobs]
+    order = sorted(range(len(jobs)), key=lambda job: first[job])
+    jobs = [jobs[job] for job in order]
+    tasks = Tasks(
+        np.array([max(float(submitted[p]) for p in members) for members in jobs]),
+        np.array([max(float(duration[p]) for p in members) for members in jobs]),
+        tuple(_kind(classes[members]) for members in jobs),
+        np.array([int(pods["priority"][members[0]]) for members in jobs], np.int64),
+        np.array([int(pod_list.asked_milli[members].sum()) for members in jobs], np.int64),
+        asks,
+        typical_pods(pod_list, model_bits),
+    )
+    order = np.argsort(tasks.submitted_s, kind="stable").tolist()
+    tasks = Tasks(
+        tasks.submitted_s[order], tasks.duration_s[order], tuple(tasks.kinds[job] for job in order),
+        tasks.priority[order], tasks.asked_milli[order], asks, tasks.mix,
+    )  # fmt: skip
+    owners: list[Owners] = [(str(pods["owner"][jobs[job][0]]),) for job in order]
+    num_before = int((tasks.submitted_s <= about.since_s).sum()) if (pods["submitted_s"] < about.since_s).any() else 0
+    left_out = len(classes) - sum(len(members) for members in jobs)
+    offered = Churn(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0)
+    return Past(offered, node_list, pod_list, int(guessed.sum()))
+
+
+def actual(history: History) -> dict[str, float] | None:
+    """What is known to have happened, in the measures of `departures.churn_measures`; None where starts are unknown."""
+    about, pods = history.about, history.pods
+    if any("started" in told for told in about.missing):
+        return None
+    end = np.where(np.isnan(pods["ended_s"]), about.until_s, pods["ended_s"])
+    started = np.where(np.isnan(pods["started_s"]), about.until_s, pods["started_s"])
+    inside = pods["submitted_s"] >= about.since_s
+    until = float(pods["submitted_s"].max())
+    span_s = max(until - about.since_s, _LEAST_S)
+    asked = pods["gpus"] * pods["gpu_milli"] / WHOLE_MILLI
+    ran_s = np.clip(np.minimum(end, until) - np.maximum(started, about.since_s), 0.0, None)
+    delay_s = np.maximum(started - pods["submitted_s"], 0.0)[inside]
+    large = (asked > 1)[inside]
+    return {
+        "allocated_gpus": float((asked * ran_s).sum()) / span_s,
+        "mean_delay_s": float(delay_s.mean()),
+        "p99_delay_s": float(np.percentile(delay_s, 99)),
+        "large_delay_s": float(delay_s[large].mean()) if large.any() else 0.0,
+    }
+
+
+def _durations(history: History) -> Floats:
+    """(P,) how long pods run: from their start to their end, where it is known, and more than nothing."""
+    about, pods = history.about, history.pods
+    started, ended = pods["started_s"], pods["ended_s"]
+    known = ~np.isnan(started) & ~np.isnan(ended)
+    usual = float(np.median((ended - started)[known])) if known.any() else about.until_s - about.since_s
+    running = ~np.isnan(started) & np.isnan(ended)
+    duration = np.where(known, ended - started, np.where(running, about.until_s - started, usual))
+    before = pods["submitted_s"] < about.since_s
+    left = np.where(known, ended, about.until_s) - about.since_s
+    duration = np.where(before & ~np.isnan(started), np.minimum(left, duration), duration)
+    found: Floats = np.maximum(duration, _LEAST_S)
+    return found
+
+
+def _nodes(nodes: Columns) -> NodeList:
+    """The nodes that were there, each as it was last."""
+    last = {name: row for row, name in enumerate(nodes["node"].tolist())}
+    if not last or not nodes["gpus"].any():
+        raise HistoryError("the history has no node with GPUs")
+    rows = [last[name] for name in sorted(last)]
+    return NodeList(
+        tuple(sorted(last)), nodes["cpu_milli"][rows], nodes["memory_mib"][rows], nodes["gpus"][rows],
+        tuple(nodes["gpu_model"][rows]),
+    )  # fmt: skip
+
+
+def _jobs(gang: Longs, can_run: Longs) -> list[list[int]]:
+    """Rows of the pods that start together, of those all of which could run."""
+    members: dict[str, list[int]] = {}
+    for row, name in enumerate(gang.tolist()):
+        members.setdefault(name or f"\0{row}", []).append(row)
+    return [rows for rows in members.values() if can_run[rows].all()]
+
+
+def _kind(classes: Longs) -> Kind:
+    distinct, count = np.unique(classes, return_counts=True)
+    return tuple(zip(distinct.tolist(), count.tolist(), strict=True))

@@ -1,0 +1,172 @@
+"""Histories simulated: who comes when, who is there before, what is guessed, and what really happened."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from extender.history.records import HistoryError
+from extender.ranking import files
+from model.cli.history_commands import history_app, replay_app
+from model.simulations import histories
+from model.simulations.baselines import BASELINES
+from model.simulations.departures import churn_measures, simulate_churn
+from model.simulations.history_replays import MEASURES, replay
+from model.simulations.pasts import actual, past
+from model.workloads.traces import TraceError
+from tests.history.builders import history, nodes, pods
+from tests.model.builders import write_openb
+
+HOUR = 3600.0
+
+
+def measured(*rows: dict[str, Any], gpus: tuple[int, ...] = (2,), **about: float) -> dict[str, float]:
+    known = past(history(pods(*rows), nodes(*gpus), **about))
+    return churn_measures(known.offered, simulate_churn(known.offered, BASELINES["fgd"], "fifo", 0))
+
+
+def test_pods_come_when_they_came_and_run_as_long_as_they_ran() -> None:
+    """Two GPUs: the third pod waits until the first has gone, and the fourth, of two, until both are free."""
+    told = measured(
+        {"ended_s": 2 * HOUR}, {"ended_s": 3 * HOUR}, {"submitted_s": HOUR}, {"submitted_s": 2 * HOUR, "gpus": 2}
+    )
+    # The third runs from 2 to 3 h, the fourth starts at 3 h; the period ends with the last submission, at 2 h.
+    assert told["allocated_gpus"] == pytest.approx(2.0)
+    assert told["mean_delay_s"] == pytest.approx((0 + 0 + HOUR + HOUR) / 4)
+    assert told["large_delay_s"] == pytest.approx(HOUR)
+
+
+def test_pods_of_before_are_there_with_the_rest_of_their_time() -> None:
+    rows = (
+        {"submitted_s": -5 * HOUR, "ended_s": HOUR, "gpus": 2},
+        {"submitted_s": 0.5 * HOUR},
+        {"submitted_s": 2 * HOUR},
+    )
+    told = measured(*rows)
+    assert told["mean_delay_s"] == pytest.approx((0.5 * HOUR + 0) / 2)  # nothing is told of the first
+
+
+def test_a_gang_starts_together() -> None:
+    gang = [{"gang": "g", "gpus": 2}, {"gang": "g", "gpus": 2, "submitted_s": HOUR}]
+    known = past(history(pods({"gpus": 2, "ended_s": 3 * HOUR}, *gang, {"submitted_s": 2 * HOUR}), nodes(2, 2)))
+    tasks = known.offered.tasks
+    assert tasks.asked_milli.tolist() == [2000, 4000, 1000]
+    assert tasks.submitted_s.tolist() == [0.0, HOUR, 2 * HOUR]  # complete when its last pod has come
+    run = simulate_churn(known.offered, BASELINES["fgd"], "fifo", 0)
+    assert run.outcome.started_s.tolist() == [0.0, 3 * HOUR, 2 * HOUR]
+
+
+def test_who_has_not_ended_runs_at_least_as_long_and_who_has_not_started_as_long_as_others() -> None:
+    rows = {"ended_s": np.nan}, {"ended_s": 2 * HOUR}, {"submitted_s": HOUR, "started_s": np.nan, "ended_s": np.nan}
+    known = past(history(pods(*rows), nodes(8), until_s=9 * HOUR))
+    assert known.duration_guessed == 2
+    assert known.offered.tasks.duration_s.tolist() == [9 * HOUR, 2 * HOUR, 2 * HOUR]
+
+
+def test_pods_that_fit_no_node_are_left_out_and_counted() -> None:
+    gang: list[dict[str, Any]] = [{"gang": "g"}, {"gang": "g", "gpus": 4}]
+    rows: list[dict[str, Any]] = [{}, {"gpus": 4}, {"gpu_models": "H100"}, *gang, {"submitted_s": 1.0}]
+    known = past(history(pods(*rows), nodes(2)))
+    assert known.offered.left_out == 4
+    assert len(known.offered.tasks.kinds) == 2
+    with pytest.raises(HistoryError, match="no pod of the history fits"):
+        past(history(pods({"gpus": 4}), nodes(2)))
+    with pytest.raises(HistoryError, match="no node with GPUs"):
+        past(history(pods({}), nodes(0)))
+
+
+def test_a_node_is_as_it_was_last() -> None:
+    table = {name: np.concatenate([column, column]) for name, column in nodes(2).items()}
+    table["gpus"][1] = 4
+    assert past(history(pods({"gpus": 4}), table)).nodes.num_gpus.tolist() == [4]
+
+
+def test_what_really_happened() -> None:
+    rows = {"ended_s": 4 * HOUR}, {"submitted_s": HOUR, "started_s": 2 * HOUR, "ended_s": np.nan, "gpus": 2}, {
+        "submitted_s": 4 * HOUR, "started_s": np.nan, "ended_s": np.nan,
+    }  # fmt: skip
+    told = actual(history(pods(*rows), nodes(8), until_s=5 * HOUR))
+    assert told is not None
+    assert told["allocated_gpus"] == pytest.approx((4 * 1 + 2 * 2) / 4)
+    assert told["mean_delay_s"] == pytest.approx((0 + HOUR + HOUR) / 3)
+    assert told["large_delay_s"] == pytest.approx(HOUR)
+    assert actual(history(pods({}), nodes(8), missing=("when pods started: unknown",))) is None
+
+
+def test_policies_are_replayed_on_the_same_past() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {"submitted_s": float(at), "ended_s": float(at + 5 * HOUR), "gpus": int(gpus), "gpu_milli": int(milli)}
+        for at, gpus, milli in zip(
+            np.sort(rng.random(120)) * 20 * HOUR,
+            rng.choice([1, 1, 1, 4], 120),
+            rng.choice([1000, 500], 120),
+            strict=True,
+        )
+    ]
+    rows = [row | ({"gpu_milli": 1000} if row["gpus"] == 4 else {}) for row in rows]
+    names, model = ["kerf", "fgd", "kube-default"], files.read(files.RELEASED)
+    policies = replay(history(pods(*rows), nodes(8, 8, 4)), names, model, print)["policies"]
+    assert list(policies) == names
+    assert all(list(figures) == list(MEASURES) for figures in policies.values())
+    assert 0 < policies["fgd"]["allocated_gpus"] <= 20
+    assert policies["fgd"]["fragments"] > 0
+    with pytest.raises(ValueError, match="nonesuch"):
+        replay(history(pods({}), nodes(8)), ["nonesuch"], model, print)
+
+
+def test_public_traces_as_histories(tmp_path: Path) -> None:
+    write_openb(tmp_path, num_nodes=4, num_pods=30)
+    found = histories.openb(tmp_path, "small")
+    assert len(found.pods["pod"]) == 30 and len(found.nodes["node"]) == 4
+    assert (np.diff(found.pods["submitted_s"]) >= 0).all()
+    assert actual(found) is None
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text(
+        "timestamp,duration,num_gpus,gpu_time,cluster\n"
+        "2017-09-04 10:00:00,3600,20,72000,a\n2017-09-04 11:00:00,60,1,60,b\n"
+    )
+    found = histories.philly(jobs, 0.9)
+    assert found.pods["gpus"].tolist() == [8, 8, 4, 1]
+    assert found.pods["gang"].tolist() == ["job-000000"] * 3 + [""]
+    assert len(found.nodes["node"]) == 3
+    assert past(found).offered.tasks.asked_milli.tolist() == [20_000, 1_000]
+    assert histories.philly(jobs, 900.0).nodes["gpus"].sum() == 24  # the largest job fits
+    (tmp_path / "openb_pod_list_timeless.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,1,1000\n")
+    with pytest.raises(TraceError, match="a history needs them"):
+        histories.openb(tmp_path, "timeless")
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    traces, out, told = (
+        write_openb(tmp_path / "openb", num_nodes=4, num_pods=30),
+        tmp_path / "h",
+        tmp_path / "told.json",
+    )
+    run = CliRunner()
+    done = run.invoke(history_app, ["--openb", str(traces), "--trace", "small", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "30 pods on 4 nodes" in done.stderr
+    done = run.invoke(replay_app, ["--history", str(out), "--policies", "kerf,fgd", "--json", str(told)])
+    assert done.exit_code == 0, done.output
+    assert "GPUs in use" in done.output
+    report = json.loads(told.read_text())
+    assert list(report["policies"]) == ["kerf", "fgd"]
+    assert report["history"]["source"] == "openb" and report["actual"] is None
+    for given, reason in (
+        (["--out", str(out)], "one of --openb and --philly"),
+        (["--openb", str(traces), "--philly", str(traces), "--out", str(out)], "one of --openb and --philly"),
+        (["--openb", str(traces), "--out", str(out)], "no trace 'default'"),
+    ):
+        done = run.invoke(history_app, given)
+        assert done.exit_code == 2 and reason in done.stderr
+    for given, reason in (
+        (["--history", str(tmp_path)], "kerf history --out"),
+        (["--history", str(out), "--policies", "fgd,fgd"], "named twice"),
+        (["--history", str(out), "--policies", "nonesuch"], "nonesuch"),
+    ):
+        done = run.invoke(replay_app, given)
+        assert done.exit_code == 2 and reason in done.stderr
