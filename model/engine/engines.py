@@ -59,9 +59,9 @@ class Compiled:
         """What is free on a node was changed by somebody else."""
         kernels.note_change(self.nodes, node, self._mix, self._memo)
 
-    def fragment_milli(self) -> float:
-        """Idle GPU milli that a typical pod is expected to be unable to use, now."""
-        return float(self._memo.fragment.sum())
+    def fragment_milli(self, without: Sequence[int] = ()) -> float:
+        """Idle GPU milli that a typical pod is expected to be unable to use, now; `without` some nodes."""
+        return float(self._memo.fragment.sum() - self._memo.fragment[list(without)].sum())
 
     def place_all(self, classes: Longs, draws: Floats, placed: Longs, gpus: Longs, fragments: Floats) -> None:
         """Offer P pods one after the other, as `kernels.place_all`."""
@@ -121,9 +121,9 @@ class Rules(rules.Rules):
                 total += float(fragment[node]) - before
             fragments[p] = total
 
-    def fragment_milli(self) -> float:
+    def fragment_milli(self, without: Sequence[int] = ()) -> float:
         """As `Compiled.fragment_milli`."""
-        return float(self._fragments(np.arange(len(self.nodes.model))).sum())
+        return float(self._fragments(np.setdiff1d(np.arange(len(self.nodes.model)), list(without))).sum())
 
     def _fragments(self, rows: Rows) -> Floats:
         nodes = self.nodes

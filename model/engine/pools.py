@@ -3,6 +3,8 @@
 GPU is one pool for each model, and CPU one for all: no pod needs its GPUs on one GPU or one node. Memory is left out.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from extender.core.clusters import Longs, Mask
@@ -41,7 +43,7 @@ class Pools:
     def changed(self, node: int) -> None:
         """Nodes of a pool do not fail."""
 
-    def fragment_milli(self) -> float:
+    def fragment_milli(self, without: Sequence[int] = ()) -> float:
         """A pool has no fragments."""
         return 0.0
 

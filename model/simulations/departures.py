@@ -19,7 +19,7 @@ from model.simulations.learned import Learned
 from model.simulations.online import Follower
 from model.simulations.queues import Simulation
 from model.simulations.replays import listed
-from model.simulations.simulated_jobs import Failures, Tasks
+from model.simulations.simulated_jobs import Absence, Failures, Tasks
 from model.workloads.traces import NodeList, PodList, TraceError
 from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
 
@@ -43,6 +43,8 @@ class Churn:
     """Pods that no empty node can take."""
     time_factor: float
     """What the times between submissions were multiplied by; durations stay as they are."""
+    absences: tuple[Absence, ...] = ()
+    """Of nodes."""
 
 
 def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed: int) -> Churn:
@@ -112,12 +114,16 @@ def simulate_churn(
     if isinstance(policy, Learned):
         spoil = takes_more(policy.outlook.worth.left, tasks.asks.num_gpus, tasks.asks.gpu_milli)
         late_s[spoil[[kind[0][0] for kind in tasks.kinds]]] = patience_s
-    nodes = offered.nodes.copy()
+    nodes, absences = offered.nodes.copy(), offered.absences
     if policy is POOL:
+        if absences:
+            raise ValueError("pool: here nodes come and go, and a pool has none")
         nodes, asks = pooled(nodes, tasks.asks)
         tasks = replace(tasks, asks=asks)
     elif isinstance(policy, Baseline) and policy.rank is Rank.LISTED:
-        nodes = nodes.at(listed(policy, nodes, offered.model_names))
+        rows = listed(policy, nodes, offered.model_names)
+        nodes, place = nodes.at(rows), np.argsort(rows)
+        absences = tuple((int(place[node]), begin_s, end_s) for node, begin_s, end_s in absences)
     durations = Durations()
     turns = turns_of(order, tasks, offered.owners, durations)
     simulation = Simulation(
@@ -131,6 +137,7 @@ def simulate_churn(
         round_s,
         offered.model_names,
         reserve_after_s(order),
+        absences,
     )
     begin = time.perf_counter()
     outcome = simulation.run()

@@ -1,5 +1,7 @@
 """A history as something to be simulated: the same pods at the same times, on the nodes that there were."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +12,7 @@ from extender.history.records import Columns, History, HistoryError
 from model.engine import kernels
 from model.simulations.delays import Owners
 from model.simulations.departures import Churn
-from model.simulations.simulated_jobs import Kind, Tasks
+from model.simulations.simulated_jobs import Absence, Kind, Tasks
 from model.workloads.traces import NodeList, PodList
 from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
 
@@ -39,21 +41,21 @@ def past(history: History, seed: int = 0) -> Past:
     node_list = _nodes(history.nodes)
     about, pods = history.about, history.pods
     guessed = np.isnan(pods["ended_s"])
-    submitted, duration = np.maximum(pods["submitted_s"], about.since_s), _durations(history)
+    submitted, duration = np.maximum(pods["submitted_s"] - about.since_s, 0.0), _durations(history)
     pod_list = PodList(
         tuple(pods["pod"]), pods["cpu_milli"], pods["memory_mib"], pods["gpus"], pods["gpu_milli"],
         tuple(pods["gpu_models"]), submitted, duration,
     )  # fmt: skip
     model_bits = bits_of(node_list)
-    nodes = empty_nodes(node_list, model_bits, np.random.default_rng(seed).permutation(len(node_list.names)))
+    order = np.random.default_rng(seed).permutation(len(node_list.names))
+    nodes = empty_nodes(node_list, model_bits, order)
     asks, classes = classes_of(pod_list, model_bits)
     can_run = np.array([kernels.fitting(nodes, asks, c).any() for c in range(len(asks.cpu_milli))])
     jobs = _jobs(pods["gang"], can_run[classes])
     if not jobs:
         raise HistoryError("no pod of the history fits any of its nodes")
     first = [min(float(submitted[p]) for p in members) for members in jobs]
-    order = sorted(range(len(jobs)), key=lambda job: first[job])
-    jobs = [jobs[job] for job in order]
+    jobs = [jobs[job] for job in sorted(range(len(jobs)), key=lambda job: first[job])]
     tasks = Tasks(
         np.array([max(float(submitted[p]) for p in members) for members in jobs]),
         np.array([max(float(duration[p]) for p in members) for members in jobs]),
@@ -63,15 +65,16 @@ def past(history: History, seed: int = 0) -> Past:
         asks,
         typical_pods(pod_list, model_bits),
     )
-    order = np.argsort(tasks.submitted_s, kind="stable").tolist()
+    turns = np.argsort(tasks.submitted_s, kind="stable").tolist()
     tasks = Tasks(
-        tasks.submitted_s[order], tasks.duration_s[order], tuple(tasks.kinds[job] for job in order),
-        tasks.priority[order], tasks.asked_milli[order], asks, tasks.mix,
+        tasks.submitted_s[turns], tasks.duration_s[turns], tuple(tasks.kinds[job] for job in turns),
+        tasks.priority[turns], tasks.asked_milli[turns], asks, tasks.mix,
     )  # fmt: skip
-    owners: list[Owners] = [(str(pods["owner"][jobs[job][0]]),) for job in order]
-    num_before = int((tasks.submitted_s <= about.since_s).sum()) if (pods["submitted_s"] < about.since_s).any() else 0
+    owners: list[Owners] = [(str(pods["owner"][jobs[job][0]]),) for job in turns]
+    num_before = int((tasks.submitted_s <= 0).sum()) if (pods["submitted_s"] < about.since_s).any() else 0
     left_out = len(classes) - sum(len(members) for members in jobs)
-    offered = Churn(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0)
+    absences = _absences(history, [node_list.names[i] for i in order.tolist()])
+    offered = Churn(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0, absences)
     return Past(offered, node_list, pod_list, int(guessed.sum()))
 
 
@@ -122,6 +125,25 @@ def _nodes(nodes: Columns) -> NodeList:
         tuple(sorted(last)), nodes["cpu_milli"][rows], nodes["memory_mib"][rows], nodes["gpus"][rows],
         tuple(nodes["gpu_model"][rows]),
     )  # fmt: skip
+
+
+def _absences(history: History, names: Sequence[str]) -> tuple[Absence, ...]:
+    """When nodes were not there, by their place among `names`: before, between and after the times of their rows."""
+    about, nodes = history.about, history.nodes
+    there: dict[str, list[tuple[float, float]]] = {}
+    times = zip(*(nodes[name].tolist() for name in ("node", "from_s", "until_s")), strict=True)
+    for name, from_s, until_s in times:
+        there.setdefault(name, []).append((from_s - about.since_s, until_s - about.since_s))
+    found: list[Absence] = []
+    for place, name in enumerate(names):
+        gone_s = 0.0
+        for from_s, until_s in sorted(there[name], key=lambda times: times[0]):
+            if from_s > gone_s:
+                found.append((place, gone_s, from_s))
+            gone_s = math.inf if math.isnan(until_s) else max(gone_s, until_s)
+        if gone_s < math.inf:
+            found.append((place, max(gone_s, 0.0), math.inf))
+    return tuple(found)
 
 
 def _jobs(gang: Longs, can_run: Longs) -> list[list[int]]:

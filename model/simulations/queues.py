@@ -24,7 +24,7 @@ from model.simulations.learned import Learned
 from model.simulations.online import Follower
 from model.simulations.replays import engine_of
 from model.simulations.reservations import Reservation
-from model.simulations.simulated_jobs import Failures, Kind, Outcome, Tasks, Turns
+from model.simulations.simulated_jobs import Absence, Failures, Kind, Outcome, Tasks, Turns
 
 _Queue = tuple[Kind, Hashable]
 """Jobs of a kind and a group."""
@@ -33,7 +33,7 @@ _Place = tuple[int, float, int]
 
 _GONE: Final = 1 << 40
 """CPU milli taken from a node that failed, so that nothing fits."""
-_COME, _END, _FAIL, _REPAIRED, _ROUND = range(5)
+_LEAVE, _COME, _END, _FAIL, _REPAIRED, _ROUND = range(6)
 
 
 @dataclass
@@ -55,6 +55,8 @@ class Simulation:
     """Of the models that `nodes.model` counts."""
     reserve_after_s: float = math.inf
     """When the first in the queue has waited so long without room, nodes are kept for it from those behind it."""
+    absences: Sequence[Absence] = ()
+    """Of nodes; what runs there then starts over elsewhere."""
 
     _events: list[tuple[float, int, int, int]] = field(default_factory=list)
     """Heap of (time, what, job or node, attempt)."""
@@ -79,10 +81,13 @@ class Simulation:
         self._free_milli = int(self.nodes.gpu_free_milli.sum())
         self._used_milli = 0
         self._left = num_jobs
+        self._gone: set[int] = set()
         self._events = [(float(at), _COME, job, 0) for job, at in enumerate(self.tasks.submitted_s)]
         if self.failures:
             for node in range(len(self.nodes.cpu_milli)):
                 self._plan(self._drawn(self.failures.mean_between_s), _FAIL, node)
+        for node, begin_s, end_s in self.absences:
+            self._events += [(begin_s, _LEAVE, node, 0), (end_s, _REPAIRED, node, 0)]
         heapq.heapify(self._events)
         end_of_window = float(self.tasks.submitted_s[-1])
         now = 0.0
@@ -92,7 +97,7 @@ class Simulation:
             outcome.allocated_gpu_s += window * self._used_milli / WHOLE_MILLI
             outcome.blocked_gpu_s += window * min(self._free_milli, self._waiting_milli) / WHOLE_MILLI
             if window:
-                outcome.fragment_gpu_s += window * self._engine.fragment_milli() / WHOLE_MILLI
+                outcome.fragment_gpu_s += window * self._engine.fragment_milli(sorted(self._gone)) / WHOLE_MILLI
             now = at
             due = False
             while self._events and self._events[0][0] == at:
@@ -148,7 +153,10 @@ class Simulation:
         elif what == _FAIL:
             outcome.num_failures += 1
             self._fail(subject, now, outcome)
+        elif what == _LEAVE:
+            self._take_out(subject, outcome)
         elif what == _REPAIRED:
+            self._gone.discard(subject)
             self.nodes.cpu_free_milli[subject] += _GONE
             self._free_milli += int(self.nodes.gpu_free_milli[subject].sum())
             self._engine.changed(subject)
@@ -159,17 +167,22 @@ class Simulation:
         failures = self.failures
         if failures is None:
             raise AssertionError("a failure that nobody planned")
+        self._take_out(node, outcome)
+        back = now + self._drawn(failures.repair_s)
+        self._plan(back, _REPAIRED, node)
+        self._plan(back + self._drawn(failures.mean_between_s), _FAIL, node)
+
+    def _take_out(self, node: int, outcome: Outcome) -> None:
+        """A node is there no longer; its jobs wait again."""
         for job in [job for job, parts in self._held.items() if any(part[1] == node for part in parts)]:
             self._release(job)
             self._attempt[job] += 1
             outcome.num_restarts[job] += 1
             self._enqueue(job)
+        self._gone.add(node)
         self.nodes.cpu_free_milli[node] -= _GONE
         self._free_milli -= int(self.nodes.gpu_free_milli[node].sum())
         self._engine.changed(node)
-        back = now + self._drawn(failures.repair_s)
-        self._plan(back, _REPAIRED, node)
-        self._plan(back + self._drawn(failures.mean_between_s), _FAIL, node)
 
     def _enqueue(self, job: int) -> None:
         queue = self._queues[self.tasks.kinds[job], self.turns.group(job)]

@@ -17,6 +17,10 @@ CPU_MILLI_PER_GPU: Final = 12_000
 MEMORY_MIB_PER_GPU: Final = 96 * 1024
 
 
+Absence = tuple[int, float, float]
+"""A node, from when to when it is not there; until inf where it does not return."""
+
+
 @dataclass(frozen=True)
 class Tasks:
     """J jobs by time of submission, in terms of the classes of `asks`."""

@@ -12,7 +12,7 @@ from extender.history.records import HistoryError
 from extender.ranking import files
 from model.cli.history_commands import history_app, replay_app
 from model.simulations import histories
-from model.simulations.baselines import BASELINES
+from model.simulations.baselines import BASELINES, POOL
 from model.simulations.departures import churn_measures, simulate_churn
 from model.simulations.history_replays import MEASURES, replay
 from model.simulations.pasts import actual, past
@@ -170,3 +170,32 @@ def test_the_commands(tmp_path: Path) -> None:
     ):
         done = run.invoke(replay_app, given)
         assert done.exit_code == 2 and reason in done.stderr
+
+
+def test_nodes_come_and_go() -> None:
+    """The second node is there from 1 to 3 h: what runs there when it goes starts over when there is room."""
+    table = nodes(1, 1)
+    table["from_s"][1], table["until_s"][1] = HOUR, 3 * HOUR
+    rows: list[dict[str, Any]] = [
+        {"ended_s": 9 * HOUR}, {"ended_s": 4 * HOUR}, {"submitted_s": 10 * HOUR, "ended_s": 11 * HOUR},
+    ]  # fmt: skip
+    known = past(history(pods(*rows), table, until_s=20 * HOUR))
+    assert len(known.offered.absences) == 2
+    for policy in ("fgd", "genius"):  # the latter takes nodes in an order of its own
+        run = simulate_churn(known.offered, BASELINES[policy], "fifo", 0)
+        assert run.outcome.started_s.tolist() == [0.0, HOUR, 13 * HOUR]  # the second has run from 9 to 13 h, anew
+        assert run.outcome.num_restarts.tolist() == [0, 1, 0]
+        # In use: one GPU all the time but from 9 on, when the second is on the first node; two from 1 to 3 h.
+        assert run.outcome.allocated_gpu_s == pytest.approx((10 + 2) * HOUR)
+    with pytest.raises(ValueError, match="pool"):
+        simulate_churn(known.offered, POOL, "fifo", 0)
+
+
+def test_times_are_counted_from_the_begin_of_the_history() -> None:
+    since = 1.8e9
+    rows = [{"submitted_s": since + at * HOUR} for at in (0, 1, 2)]
+    near, far = (
+        measured(*rows, since_s=since, until_s=since + 10 * HOUR),
+        measured(*({"submitted_s": at * HOUR} for at in (0.0, 1.0, 2.0)), until_s=10 * HOUR),
+    )
+    assert near == far
