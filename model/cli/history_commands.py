@@ -1,5 +1,6 @@
-"""Commands of a cluster's past: `kerf history`, `kerf replay`."""
+"""Commands of a cluster's past: `kerf history`, `kerf replay`, `kerf fit`."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 history_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 replay_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+fit_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @history_app.command()
@@ -61,6 +63,37 @@ def replay(
         with progress_bar(len(names)) as tell:
             report = replayed(found, names, ranks, tell)
     publish(report, [_table(report)], json)
+
+
+@fit_app.command()
+def fit(
+    history: Annotated[Path, typer.Option(help="Folder of a history (kerf history).")],
+    out: Annotated[Path, typer.Option(help="Folder for the model, and run/ with the search.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Replays of the history's pods, rounded up.")] = 2000,
+    save_interval: Annotated[int, typer.Option(min=1, help="Replays between checkpoints, rounded up.")] = 100,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint in run/.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes; the model is the same. Default: one for each core.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Train the learned rank on a cluster's own pods and nodes, and judge it on days that it did not see."""
+    with telling_faults():
+        from model.training import fitting, runs
+
+        generations = runs.num_generations(fitting.config_of(history), episodes)
+        with progress_bar(generations + 1) as tell:
+            found = fitting.fit(
+                history, out, episodes, save_interval, tell, resume=resume, jobs=jobs or os.cpu_count() or 1
+            )
+    table = Table("more than", "@100", "@130", title="On the days held out, percentage points of the GPUs, 95 %")
+    for name, beside in (("the released rank", "start"), ("fgd", "fgd")):
+        table.add_row(name, str(found.more("100", beside)), str(found.more("130", beside)))
+    publish({"model": str(out) if found.better else None, **found.describe()}, [table], json)
+    said = (
+        f"{out}: the model" if found.better else "nothing better than the released rank was found: no model is written"
+    )
+    errors().print(said, soft_wrap=True)
 
 
 def _table(report: "Mapping[str, Any]") -> Table:

@@ -15,11 +15,14 @@ _ENGINE: Final = Path(__file__).parent
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile on first use and keep the result on disk; where no folder is writable, compile in each process."""
+    """Compile on first use and keep the result on disk; where no folder is writable, compile in each process.
+
+    Other threads run meanwhile: who shares arrays between them sees to it.
+    """
     try:
-        made: Any = numba.njit(cache=True, error_model="numpy")(function)
+        made: Any = numba.njit(cache=True, error_model="numpy", nogil=True)(function)
     except RuntimeError:  # numba: "no locator available"
-        made = numba.njit(error_model="numpy")(function)
+        made = numba.njit(error_model="numpy", nogil=True)(function)
     return cast("_Function", made)
 
 

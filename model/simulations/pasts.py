@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.history.records import Columns, History, HistoryError
+from extender.history.records import History, HistoryError
 from model.engine import kernels
 from model.simulations.delays import Owners
 from model.simulations.departures import Churn
 from model.simulations.simulated_jobs import Absence, Kind, Tasks
+from model.workloads.histories import node_list
 from model.workloads.traces import NodeList, PodList
 from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
 
@@ -38,7 +39,7 @@ def past(history: History, seed: int = 0) -> Past:
     Those that ran before it begins are there from the start, with the rest of their time. Raises HistoryError where
     there is nothing to simulate.
     """
-    node_list = _nodes(history.nodes)
+    nodes_then = node_list(history.nodes)
     about, pods = history.about, history.pods
     guessed = np.isnan(pods["ended_s"])
     submitted, duration = np.maximum(pods["submitted_s"] - about.since_s, 0.0), _durations(history)
@@ -46,9 +47,9 @@ def past(history: History, seed: int = 0) -> Past:
         tuple(pods["pod"]), pods["cpu_milli"], pods["memory_mib"], pods["gpus"], pods["gpu_milli"],
         tuple(pods["gpu_models"]), submitted, duration,
     )  # fmt: skip
-    model_bits = bits_of(node_list)
-    order = np.random.default_rng(seed).permutation(len(node_list.names))
-    nodes = empty_nodes(node_list, model_bits, order)
+    model_bits = bits_of(nodes_then)
+    order = np.random.default_rng(seed).permutation(len(nodes_then.names))
+    nodes = empty_nodes(nodes_then, model_bits, order)
     asks, classes = classes_of(pod_list, model_bits)
     can_run = np.array([kernels.fitting(nodes, asks, c).any() for c in range(len(asks.cpu_milli))])
     jobs = _jobs(pods["gang"], can_run[classes])
@@ -73,9 +74,9 @@ def past(history: History, seed: int = 0) -> Past:
     owners: list[Owners] = [(str(pods["owner"][jobs[job][0]]),) for job in turns]
     num_before = int((tasks.submitted_s <= 0).sum()) if (pods["submitted_s"] < about.since_s).any() else 0
     left_out = len(classes) - sum(len(members) for members in jobs)
-    absences = _absences(history, [node_list.names[i] for i in order.tolist()])
+    absences = _absences(history, [nodes_then.names[i] for i in order.tolist()])
     offered = Churn(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0, absences)
-    return Past(offered, node_list, pod_list, int(guessed.sum()))
+    return Past(offered, nodes_then, pod_list, int(guessed.sum()))
 
 
 def actual(history: History) -> dict[str, float] | None:
@@ -113,18 +114,6 @@ def _durations(history: History) -> Floats:
     duration = np.where(before & ~np.isnan(started), np.minimum(left, duration), duration)
     found: Floats = np.maximum(duration, _LEAST_S)
     return found
-
-
-def _nodes(nodes: Columns) -> NodeList:
-    """The nodes that were there, each as it was last."""
-    last = {name: row for row, name in enumerate(nodes["node"].tolist())}
-    if not last or not nodes["gpus"].any():
-        raise HistoryError("the history has no node with GPUs")
-    rows = [last[name] for name in sorted(last)]
-    return NodeList(
-        tuple(sorted(last)), nodes["cpu_milli"][rows], nodes["memory_mib"][rows], nodes["gpus"][rows],
-        tuple(nodes["gpu_model"][rows]),
-    )  # fmt: skip
 
 
 def _absences(history: History, names: Sequence[str]) -> tuple[Absence, ...]:

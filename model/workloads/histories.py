@@ -1,0 +1,63 @@
+"""What a history gives to train on: its nodes, and the pods of a part of its days."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from extender.core.clusters import Mask
+from extender.history import files
+from extender.history.records import Columns, History, HistoryError
+from model.workloads.traces import NodeList, PodList
+
+HELD_OUT_FRAC: Final = 0.3
+"""Of the time of a history, its end: what was learned from the rest is judged there."""
+_LEAST_PODS: Final = 20
+
+
+class Part(StrEnum):
+    """Of a history's days."""
+
+    LEARN = "learn"
+    JUDGE = "judge"
+
+
+def node_list(nodes: Columns) -> NodeList:
+    """The nodes that were there, each as it was last. Raises HistoryError where none has GPUs."""
+    last = {name: row for row, name in enumerate(nodes["node"].tolist())}
+    if not last or not nodes["gpus"].any():
+        raise HistoryError("the history has no node with GPUs")
+    rows = [last[name] for name in sorted(last)]
+    return NodeList(
+        tuple(sorted(last)), nodes["cpu_milli"][rows], nodes["memory_mib"][rows], nodes["gpus"][rows],
+        tuple(nodes["gpu_model"][rows]),
+    )  # fmt: skip
+
+
+def pod_list(pods: Columns, kept: Mask) -> PodList:
+    """Some of the pods, without their times."""
+    return PodList(
+        tuple(pods["pod"][kept]), pods["cpu_milli"][kept], pods["memory_mib"][kept], pods["gpus"][kept],
+        pods["gpu_milli"][kept], tuple(pods["gpu_models"][kept]), None, None,
+    )  # fmt: skip
+
+
+def part_of(history: History, part: Part) -> Mask:
+    """(P,) the pods that were submitted before the time held out, or in it. Raises HistoryError where they are few."""
+    submitted = history.pods["submitted_s"]
+    first, last = float(submitted.min()), float(submitted.max())
+    later = submitted >= last - HELD_OUT_FRAC * (last - first)
+    kept: Mask = later if part is Part.JUDGE else ~later
+    asking = int((history.pods["gpus"][kept] > 0).sum())
+    if asking < _LEAST_PODS:
+        raise HistoryError(
+            f"{asking} pods that ask for GPUs are in the part of the history to {part}; {_LEAST_PODS} are needed"
+        )
+    return kept
+
+
+def lists(directory: Path, part: Part) -> tuple[NodeList, PodList]:
+    """Nodes, and the pods of a part of a history in a folder. Raises HistoryError."""
+    history = files.read(directory)
+    if not len(history.pods["pod"]):
+        raise HistoryError(f"{directory}: no pods")
+    return node_list(history.nodes), pod_list(history.pods, part_of(history, part))
