@@ -4,13 +4,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from extender.core.clusters import Mask
 from extender.history import files
 from extender.history.records import Columns, History, HistoryError
 from model.workloads.traces import NodeList, PodList
 
 HELD_OUT_FRAC: Final = 0.3
-"""Of the time of a history, its end: what was learned from the rest is judged there."""
+"""Of the pods of a history, those that came last: what was learned from the others is judged there."""
 _LEAST_PODS: Final = 20
 
 
@@ -44,8 +46,7 @@ def pod_list(pods: Columns, kept: Mask) -> PodList:
 def part_of(history: History, part: Part) -> Mask:
     """(P,) the pods that were submitted before the time held out, or in it. Raises HistoryError where they are few."""
     submitted = history.pods["submitted_s"]
-    first, last = float(submitted.min()), float(submitted.max())
-    later = submitted >= last - HELD_OUT_FRAC * (last - first)
+    later = submitted >= np.quantile(submitted, 1 - HELD_OUT_FRAC)
     kept: Mask = later if part is Part.JUDGE else ~later
     asking = int((history.pods["gpus"][kept] > 0).sum())
     if asking < _LEAST_PODS:

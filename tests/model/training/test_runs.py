@@ -177,7 +177,9 @@ def test_configurations_that_are_refused(tmp_path: Path, text: str, reason: str)
 
 
 def test_the_configurations_that_come_along_are_valid() -> None:
-    paths = [path for path in (Path(runs.__file__).parent / "configs").glob("*.yaml") if not path.stem.startswith("ppo")]
+    paths = [
+        path for path in (Path(runs.__file__).parent / "configs").glob("*.yaml") if not path.stem.startswith("ppo")
+    ]
     assert paths
     for path in paths:
         assert runs.num_generations(runs.read_config(path), 336) > 1
