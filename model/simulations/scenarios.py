@@ -27,6 +27,8 @@ CLASS_FEATURES: Final = (
     "standard deviation of the logarithm",
 )
 """Names of what is known of a class of pods, how long they run included: from those that were there before."""
+GPUS, MILLI = CLASS_FEATURES.index("GPUs, of 8"), CLASS_FEATURES.index("GPU milli of each, of 1000")
+LIFETIMES: Final = (len(CLASS_FEATURES) - 2, len(CLASS_FEATURES) - 1)
 _MAX_LOG: Final = 5.0
 
 

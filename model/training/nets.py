@@ -18,6 +18,7 @@ from extender.core.valuenet.attention import CLUSTER_FEATURES, POD_FEATURES, Att
 from extender.core.valuenet.features import CONTEXT, FEATURES
 from extender.core.valuenet.potentials import TOLERANCE, Potential
 from model.simulations.episodes import POD_FEATURES as OFFERED_FEATURES
+from model.simulations.scenarios import GPUS, MILLI
 
 Tensors = dict[str, torch.Tensor]
 
@@ -30,6 +31,8 @@ _RARELY: Final = -4.0
 """Logit of a skip, beside that of the best node, before anything is learned."""
 _NEVER: Final = -1e9
 _LARGEST_GAIN: Final = 20.0
+_LEAST_GPUS: Final = 0.05
+"""That a gain is divided by."""
 
 
 class Seen(NamedTuple):
@@ -161,7 +164,7 @@ def logits(choice: Choice, seen: Seen, known: torch.Tensor, tensors: Tensors, te
     gain = gains(choice.before, choice.after, points(seen, known, tensors), tensors)
     gain = torch.where(choice.there, gain, torch.full_like(gain, _NEVER))
     best = gain.max(dim=1, keepdim=True).values
-    asked = (seen.offered[:, 2:3] * 8 * seen.offered[:, 3:4]).clamp(min=0.05)
+    asked = (8 * seen.offered[:, [GPUS]] * seen.offered[:, [MILLI]]).clamp(min=_LEAST_GPUS)
     told = torch.cat([best, best / asked], dim=1).clamp(-_LARGEST_GAIN, _LARGEST_GAIN).detach()
     skip = torch.tanh(torch.cat([known, seen.offered, told], dim=1) @ tensors["skip_hidden"] + tensors["skip_bias"])
     skip = skip @ tensors["skip_out"] + tensors["skip_out_bias"]

@@ -15,7 +15,7 @@ from extender.core.clusters import Floats, Longs
 from extender.core.valuenet import attention
 from model.simulations.configs import EpisodeConfig
 from model.simulations.episodes import Episodes
-from model.simulations.scenarios import Scenario, scenario_of
+from model.simulations.scenarios import LIFETIMES, Scenario, scenario_of
 from model.training import nets
 from model.training.nets import Choice, Seen
 from model.workloads.sources import named
@@ -131,7 +131,7 @@ def look(episodes: Episodes, playing: Longs, order: Order, tensors: nets.Tensors
     pods, frequency, context = _expected(episodes)
     offered = np.column_stack([episodes.pods(), episodes.clock / episodes.num_pods])[playing]
     if not order.lifetimes:
-        offered[:, 6:8] = 0.0
+        offered[:, LIFETIMES] = 0.0
     seen = Seen(
         torch.from_numpy(episodes.nodes[playing]),
         torch.from_numpy(pods[None]),

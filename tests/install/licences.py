@@ -1,6 +1,7 @@
 """Writes docs/reference/licences.md: what the service is installed with, and under which licences: `make licences`."""
 
 import re
+import sysconfig
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -66,10 +67,10 @@ def locked(path: Path) -> list[Locked]:
 
 def licence_of(name: str) -> str | None:
     """The SPDX expression of an installed package, what it says where that is none; None where it isn't installed."""
-    try:
-        about = metadata.metadata(name)
-    except metadata.PackageNotFoundError:
+    found = next(iter(metadata.distributions(name=name, path=[sysconfig.get_path("purelib")])), None)
+    if found is None:  # copies that Ray puts on the path of imports do not count
         return None
+    about = found.metadata
     if "License-Expression" in about:
         return about["License-Expression"]
     if name in _UNSAID:
