@@ -6,7 +6,6 @@ that it came to be as it was. Nothing is kept but what placing, waiting and thei
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final, Literal
 
 import msgspec
@@ -51,7 +50,6 @@ NODE_COLUMNS: Final[Mapping[str, Kind]] = {
     "until_s": "number",  # nan while it is there
 }
 _DTYPE: Final = {"text": np.dtype(object), "whole": np.dtype(np.int64), "number": np.dtype(np.float64)}
-_HASH_BYTES: Final = 8
 
 
 class HistoryError(ValueError):
@@ -99,8 +97,3 @@ def latest(pods: Columns) -> dict[str, Column]:
     rows = len(pods["pod"]) - 1 - from_behind
     rows = rows[np.lexsort((rows, pods["submitted_s"][rows]))]
     return {name: column[rows] for name, column in pods.items()}
-
-
-def hashed(name: str, salt: bytes = b"") -> str:
-    """What stands for a name where names are nobody's business: the same for the same name and salt."""
-    return blake2b(name.encode(), digest_size=_HASH_BYTES, key=salt).hexdigest() if name else ""

@@ -276,13 +276,12 @@ def _look(of: Course, k: int, pod: int) -> None:
     num_nodes = of.fits.shape[1]
     for n in range(num_nodes):
         row = k * num_nodes + n
-        _, gpu = evaluate_node(
+        score, gpu = evaluate_node(
             nodes, asks, c, row, _NO_RANK, of.learned.outlook.mix, of.learned, 0.0, of.room.reshape(1, -1)
         )
-        fits = fit_node(nodes, asks, c, row)
-        of.fits[k, n] = fits
+        of.fits[k, n] = score > -np.inf
         of.gpu[row] = gpu
-        if not fits:
+        if not of.fits[k, n]:
             of.after[row] = of.before[row]
         elif share:  # the GPU looked at last need not be the one taken
             cpu, memory = nodes.cpu_free_milli[row] - asks.cpu_milli[c], nodes.memory_free_mib[row] - asks.memory_mib[c]

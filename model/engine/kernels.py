@@ -94,6 +94,15 @@ def fitting(nodes: Nodes, asks: Asks, c: int) -> Mask:
 
 
 @compiled
+def can_run(nodes: Nodes, asks: Asks) -> Mask:
+    """(C,) the classes that some node has room for."""
+    found = np.zeros(len(asks.cpu_milli), np.bool_)
+    for node in range(len(nodes.cpu_milli)):
+        mark_fitting(nodes, asks, node, found)
+    return found
+
+
+@compiled
 def mark_fitting(nodes: Nodes, asks: Asks, node: int, fitting: Mask) -> None:
     """Set (C,) `fitting` for each class that a node has room for; others are left as they are."""
     for c in range(len(fitting)):

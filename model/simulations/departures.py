@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI
+from extender.core.clusters import WHOLE_MILLI, Floats, Mask
 from extender.core.durations import Durations
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.selective_skip import takes_more
@@ -61,8 +61,7 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
     model_bits = bits_of(node_list)
     nodes = empty_nodes(node_list, model_bits, rng.permutation(len(node_list.names)))
     asks, pod_class = classes_of(pod_list, model_bits)
-    can_run = np.array([kernels.fitting(nodes, asks, c).any() for c in range(len(asks.cpu_milli))])
-    kept = np.flatnonzero(can_run[pod_class])
+    kept = np.flatnonzero(kernels.can_run(nodes, asks)[pod_class])
     kept = kept[np.argsort(pod_list.submitted_s[kept], kind="stable")]
     if len(kept) == 0:
         raise TraceError(f"{path}: no pod fits an empty node")
@@ -153,16 +152,22 @@ def churn_measures(offered: Churn, run: Run) -> dict[str, float]:
     ask for more than one GPU.
     """
     span_s = float(run.submitted_s[-1] - run.submitted_s[0])
-    delay_s = run.delay_s
     large = offered.tasks.asked_milli[offered.num_before :] > WHOLE_MILLI
     figures = {
         "allocated_gpus": run.outcome.allocated_gpu_s / span_s,
         "blocked_gpus": run.outcome.blocked_gpu_s / span_s,
         "fragments": run.outcome.fragment_gpu_s / span_s,
+        **delay_measures(run.delay_s, large),
+    }
+    return {name: round(value, 3) for name, value in figures.items()}
+
+
+def delay_measures(delay_s: Floats, large: Mask) -> dict[str, float]:
+    """Of (P,) delays, and whether pods are large ones."""
+    return {
         "mean_delay_s": float(delay_s.mean()),
         "median_delay_s": float(np.median(delay_s)),
         "p99_delay_s": float(np.percentile(delay_s, 99)),
         "max_delay_s": float(delay_s.max()),
         "large_delay_s": float(delay_s[large].mean()) if large.any() else 0.0,
     }
-    return {name: round(value, 3) for name, value in figures.items()}

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space
 
 from extender.core.clusters import Floats, Longs, Mask
 from model.simulations.configs import EpisodeConfig, create_config
-from model.simulations.episodes import NODE_FEATURES, POD_FEATURES, Episodes, begun
+from model.simulations.episodes import FRAGMENT, NODE_FEATURES, POD_FEATURES, Episodes, begun
 from model.simulations.scenarios import scenario
 
 ENVIRONMENT: Final = "kerf/Placement-v0"
@@ -193,8 +193,7 @@ def first_fit(observation: Observation) -> npt.NDArray[np.int64]:
 
 def least_fragments(observation: Observation) -> npt.NDArray[np.int64]:
     """An agent that takes the node whose fragments grow least: FGD without its rounding."""
-    fragment = NODE_FEATURES.index("fragment")
-    growth = observation["after"][:, :, fragment] - observation["nodes"][:, :, fragment]
+    growth = observation["after"][:, :, FRAGMENT] - observation["nodes"][:, :, FRAGMENT]
     fits = observation["mask"][:, :-1] == 1
     best = np.where(fits, growth, np.inf).argmin(axis=1)
     chosen: npt.NDArray[np.int64] = np.where(fits.any(axis=1), best, fits.shape[1]).astype(np.int64)

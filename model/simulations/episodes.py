@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
+from extender.core.valuenet.attention import cluster_features
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import Potential, fragments_only
 from model.engine import courses
@@ -19,6 +20,7 @@ from model.simulations.configs import EpisodeConfig
 from model.simulations.scenarios import CLASS_FEATURES, Scenario
 
 NODE_FEATURES: Final = FEATURES
+FRAGMENT: Final = FEATURES.index("fragment")
 POD_FEATURES: Final = (
     *CLASS_FEATURES,
     "waited, by the patience, at most 1",
@@ -99,17 +101,7 @@ class Episodes:
 
     def clusters(self) -> Floats:
         """(K, len(attention.CLUSTER_FEATURES)) of the clusters as they are now."""
-        num, nodes = len(self.over), self.course.nodes
-        free = nodes.gpu_free_milli.reshape(num, -1).sum(axis=1) / WHOLE_MILLI
-        gpus = self.scenario.gpu_milli / WHOLE_MILLI
-        cpu, memory = (
-            left.reshape(num, -1).sum(axis=1) / max(float(total.sum()), 1.0) * num
-            for left, total in (
-                (nodes.cpu_free_milli, nodes.cpu_milli), (nodes.memory_free_mib, nodes.memory_mib),
-            )
-        )  # fmt: skip
-        idle, fragment = (self.nodes[:, :, FEATURES.index(name)].sum(axis=1) for name in ("gpus_idle", "fragment"))
-        return np.column_stack([free / gpus, idle / gpus, cpu, memory, fragment / np.maximum(free, 1.0)])
+        return cluster_features(self.course.before, self.course.nodes, len(self.over))
 
     def told(self, k: int) -> dict[str, Any]:
         """What Gymnasium calls info: measures of an episode so far."""
@@ -120,7 +112,7 @@ class Episodes:
         held = 1 - int(self.course.nodes.gpu_free_milli[own].sum()) / gpus
         return {
             "allocation": tally["held_milli_s"] / (gpus * seconds) if self.config.departures else held,
-            "fragmentation": float(self.nodes[k, :, 0].sum()) * 1000 / gpus,
+            "fragmentation": float(self.nodes[k, :, FRAGMENT].sum()) * WHOLE_MILLI / gpus,
             **{name: int(tally[name]) for name in ("placed", "failed", "refused", "skips")},
         }
 
@@ -135,7 +127,7 @@ class Episodes:
         gpus, tally = self.scenario.gpu_milli, of.tally[k]
         used = tally[..., _HELD] / self.span_s[k] if config.departures else tally[..., _GIVEN]
         waited = tally[..., _WAITED] / (float(self.scenario.duration_s.mean()) * of.classes.shape[1])
-        fragments = self.nodes[k, :, 0].sum(axis=-1) * 1000
+        fragments = self.nodes[k, :, FRAGMENT].sum(axis=-1) * WHOLE_MILLI
         return allocation * used / gpus - fragmentation * fragments / gpus - jct * waited
 
     def _pods(self, k: int, rng: np.random.Generator) -> tuple[Longs, Floats, Floats]:

@@ -7,12 +7,13 @@ from typing import Any, Final
 from extender.core.clusters import WHOLE_MILLI
 from extender.history.records import History
 from extender.ranking.files import Model
+from model.simulations import pasts
 from model.simulations.baselines import baseline
 from model.simulations.departures import churn_measures, simulate_churn
 from model.simulations.online import Follower, Seen, Watch
 from model.simulations.pasts import Past, actual, past
 
-MEASURES: Final = ("allocated_gpus", "mean_delay_s", "p99_delay_s", "large_delay_s", "fragments")
+MEASURES: Final = (*pasts.MEASURES, "fragments")
 LEARNED: Final = "kerf"
 
 

@@ -7,16 +7,18 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.history.records import History, HistoryError
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
+from extender.history.records import Column, History, HistoryError
 from model.engine import kernels
 from model.simulations.delays import Owners
-from model.simulations.departures import Churn
+from model.simulations.departures import Churn, delay_measures
 from model.simulations.simulated_jobs import Absence, Kind, Tasks
 from model.workloads.histories import node_list
 from model.workloads.traces import NodeList, PodList
 from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
 
+MEASURES: Final = ("allocated_gpus", "mean_delay_s", "p99_delay_s", "large_delay_s")
+"""What is told of a past, however it came about."""
 _LEAST_S: Final = 1.0
 
 
@@ -51,27 +53,22 @@ def past(history: History, seed: int = 0) -> Past:
     order = np.random.default_rng(seed).permutation(len(nodes_then.names))
     nodes = empty_nodes(nodes_then, model_bits, order)
     asks, classes = classes_of(pod_list, model_bits)
-    can_run = np.array([kernels.fitting(nodes, asks, c).any() for c in range(len(asks.cpu_milli))])
-    jobs = _jobs(pods["gang"], can_run[classes])
+    jobs = _jobs(pods["gang"], kernels.can_run(nodes, asks)[classes])
     if not jobs:
         raise HistoryError("no pod of the history fits any of its nodes")
-    first = [min(float(submitted[p]) for p in members) for members in jobs]
-    jobs = [jobs[job] for job in sorted(range(len(jobs)), key=lambda job: first[job])]
+    complete = np.array([submitted[members].max() for members in jobs])
+    turns = np.argsort(complete, kind="stable")
+    jobs = [jobs[job] for job in turns.tolist()]
     tasks = Tasks(
-        np.array([max(float(submitted[p]) for p in members) for members in jobs]),
-        np.array([max(float(duration[p]) for p in members) for members in jobs]),
+        complete[turns],
+        np.array([duration[members].max() for members in jobs]),
         tuple(_kind(classes[members]) for members in jobs),
-        np.array([int(pods["priority"][members[0]]) for members in jobs], np.int64),
-        np.array([int(pod_list.asked_milli[members].sum()) for members in jobs], np.int64),
+        np.array([pods["priority"][members[0]] for members in jobs], np.int64),
+        np.array([pod_list.asked_milli[members].sum() for members in jobs], np.int64),
         asks,
         typical_pods(pod_list, model_bits),
     )
-    turns = np.argsort(tasks.submitted_s, kind="stable").tolist()
-    tasks = Tasks(
-        tasks.submitted_s[turns], tasks.duration_s[turns], tuple(tasks.kinds[job] for job in turns),
-        tasks.priority[turns], tasks.asked_milli[turns], asks, tasks.mix,
-    )  # fmt: skip
-    owners: list[Owners] = [(str(pods["owner"][jobs[job][0]]),) for job in turns]
+    owners: list[Owners] = [(str(pods["owner"][members[0]]),) for members in jobs]
     num_before = int((tasks.submitted_s <= 0).sum()) if (pods["submitted_s"] < about.since_s).any() else 0
     left_out = len(classes) - sum(len(members) for members in jobs)
     absences = _absences(history, [nodes_then.names[i] for i in order.tolist()])
@@ -93,12 +90,8 @@ def actual(history: History) -> dict[str, float] | None:
     ran_s = np.clip(np.minimum(end, until) - np.maximum(started, about.since_s), 0.0, None)
     delay_s = np.maximum(started - pods["submitted_s"], 0.0)[inside]
     large = (asked > 1)[inside]
-    return {
-        "allocated_gpus": float((asked * ran_s).sum()) / span_s,
-        "mean_delay_s": float(delay_s.mean()),
-        "p99_delay_s": float(np.percentile(delay_s, 99)),
-        "large_delay_s": float(delay_s[large].mean()) if large.any() else 0.0,
-    }
+    told = {"allocated_gpus": float((asked * ran_s).sum()) / span_s, **delay_measures(delay_s, large)}
+    return {name: told[name] for name in MEASURES}
 
 
 def _durations(history: History) -> Floats:
@@ -135,7 +128,7 @@ def _absences(history: History, names: Sequence[str]) -> tuple[Absence, ...]:
     return tuple(found)
 
 
-def _jobs(gang: Longs, can_run: Longs) -> list[list[int]]:
+def _jobs(gang: Column, can_run: Mask) -> list[list[int]]:
     """Rows of the pods that start together, of those all of which could run."""
     members: dict[str, list[int]] = {}
     for row, name in enumerate(gang.tolist()):

@@ -87,8 +87,7 @@ def scenario_of(node_list: NodeList, pod_list: PodList, num_nodes: int, rng: np.
     model_bits = bits_of(node_list)
     nodes = empty_nodes(node_list, model_bits, rng.permutation(len(node_list.names))[:num_nodes])
     asks, classes = classes_of(pod_list, model_bits)
-    can_run = np.array([kernels.fitting(nodes, asks, c).any() for c in range(len(asks.cpu_milli))])
-    kept = can_run[classes]
+    kept = kernels.can_run(nodes, asks)[classes]
     classes = classes[kept]
     if not (asks.num_gpus[classes] * asks.gpu_milli[classes]).any():
         raise TraceError(f"none of the pods that ask for GPUs fits any of {len(nodes.cpu_milli)} nodes: draw more")

@@ -43,12 +43,17 @@ class Fitted:
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
-        gains = {
-            name: {load: {"mean": round(found.mean, 4), "half_width": round(found.half_width or 0.0, 4)}
-                   for load in _LOADS for found in (self.more(load, beside),)}
-            for name, beside in (("over_released", "start"), ("over_fgd", "fgd"))
-        }  # fmt: skip
-        return {"better": self.better, **gains, "seeds": list(self.evaluation.seeds)}
+
+        def gain(load: str, beside: str) -> dict[str, float]:
+            found = self.more(load, beside)
+            return {"mean": round(found.mean, 4), "half_width": round(found.half_width or 0.0, 4)}
+
+        return {
+            "better": self.better,
+            "over_released": {load: gain(load, "start") for load in _LOADS},
+            "over_fgd": {load: gain(load, "fgd") for load in _LOADS},
+            "seeds": list(self.evaluation.seeds),
+        }
 
 
 def config_of(history: Path) -> TrainConfig:

@@ -21,7 +21,7 @@ from extender.core.valuenet.potentials import Potential, fragments_only
 from extender.ranking import files
 from model.simulations import learned, looks
 from model.simulations.configs import EpisodeConfig
-from model.simulations.episodes import Episodes
+from model.simulations.episodes import FRAGMENT, Episodes
 from model.simulations.learned import Foresight
 from model.training import nets, plots, ppo_learning, ppo_rollouts
 from model.training.peers import ALONE, Peers
@@ -280,7 +280,7 @@ def _seen(directory: Path | None, order: Order) -> Floats:
     rows = []
     while not episodes.over[0]:
         rows.append(episodes.nodes[0].copy())
-        grown = episodes.after[:, :, 0] - episodes.nodes[:, :, 0]
+        grown = episodes.after[:, :, FRAGMENT] - episodes.nodes[:, :, FRAGMENT]
         episodes.step(np.where(episodes.fits, grown, np.inf).argmin(axis=1))
     return np.concatenate(rows)
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Floats
 from extender.core.fragmentation.arrays import ANY_MODEL, Nodes
@@ -110,18 +111,28 @@ def sight_of(rows: Floats, nodes: Nodes, outlook: Outlook) -> Sight:
     if not there.all():  # what is ranked goes nowhere else, and nothing else was there in training
         rows, nodes = rows[there], nodes.at(there)
     distinct, count = np.unique(rows, axis=0, return_counts=True)
-    free = float(nodes.gpu_free_milli.sum()) / WHOLE_MILLI
-    num_gpus = max(float(nodes.num_gpus.sum()), 1.0)
-    column = {name: rows[:, f] for f, name in enumerate(FEATURES)}
-    cluster = [
-        free / num_gpus,
-        float(column["gpus_idle"].sum()) / num_gpus,
-        float(nodes.cpu_free_milli.sum()) / max(float(nodes.cpu_milli.sum()), 1.0),
-        float(nodes.memory_free_mib.sum()) / max(float(nodes.memory_mib.sum()), 1.0),
-        float(column["fragment"].sum()) / max(free, 1.0),
-    ]
     pods = pod_features(outlook.mix, outlook.cpu_need_milli)
-    return Sight(distinct, count.astype(np.float64), pods, outlook.mix.frequency, np.array(cluster))
+    return Sight(distinct, count.astype(np.float64), pods, outlook.mix.frequency, cluster_features(rows, nodes, 1)[0])
+
+
+def cluster_features(rows: Floats, nodes: Nodes, num_clusters: int) -> Floats:
+    """(K, len(CLUSTER_FEATURES)) of K clusters of as many nodes each, which follow each other; `rows` are (K N, F)."""
+
+    def sums(column: npt.NDArray[np.generic]) -> Floats:
+        found: Floats = column.reshape(num_clusters, -1).sum(axis=1).astype(np.float64)
+        return found
+
+    free, num_gpus = sums(nodes.gpu_free_milli) / WHOLE_MILLI, np.maximum(sums(nodes.num_gpus), 1.0)
+    idle, fragment = (sums(rows[:, FEATURES.index(name)]) for name in ("gpus_idle", "fragment"))
+    return np.column_stack(
+        [
+            free / num_gpus,
+            idle / num_gpus,
+            sums(nodes.cpu_free_milli) / np.maximum(sums(nodes.cpu_milli), 1.0),
+            sums(nodes.memory_free_mib) / np.maximum(sums(nodes.memory_mib), 1.0),
+            fragment / np.maximum(free, 1.0),
+        ]
+    )
 
 
 def pod_features(mix: Mix, cpu_need_milli: float) -> Floats:

@@ -11,6 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.core.valuenet import attention
 from extender.core.valuenet.features import features
 from model.engine import kernels
 from model.engine.node_scores import book, release
@@ -91,6 +92,15 @@ def test_together_is_as_alone() -> None:
                 assert one.step(actions[k : k + 1])[0] == rewards[k]
     assert all(one.over[0] for one in alone)
     assert [together.told(k) for k in range(3)] == [one.told(0) for one in alone]
+
+
+def test_a_cluster_as_a_whole_is_what_the_service_sees_of_it() -> None:
+    of = drawn(QUICK, [1, 2, 3])
+    for _ in range(20):
+        of.step(first_fit(observe(of)))
+    for k, seen in enumerate(of.clusters()):
+        own = of.course.nodes.at(np.arange(k * 5, (k + 1) * 5))
+        assert seen == pytest.approx(attention.sight(own, of.scenario.outlook).cluster, rel=1e-9)
 
 
 def test_the_environment_is_an_episode() -> None:
