@@ -22,6 +22,7 @@ from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if import WhatIfAnswers
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
+from extender.metrics.history import history_metrics
 from extender.metrics.queueing import pipeline_metrics, queue_metrics
 from extender.metrics.ranking import rank_metrics
 from extender.metrics.registry import Metrics
@@ -32,9 +33,13 @@ from extender.pipelines.build import build_pipelines
 from extender.pipelines.controller import PipelineController
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
+from extender.queueing.pods.batches import gang_of
 from extender.ranking.evidence import Evidence
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
+from extender.recording.pod_rows import PodRows
+from extender.recording.recorder import Recorder
+from extender.recording.writer import Writer
 from extender.scheduling.build import (
     Foundation,
     build_binder,
@@ -87,6 +92,7 @@ class Parts:
     rank: LearnedRank
     shadow: Shadow | None
     evidence: Evidence | None
+    recorder: Recorder | None
     placer: Placer
     unbound: UnboundPods
     queue: QueueController | None
@@ -123,8 +129,7 @@ def build_parts(
     binder = build_binder(base, placer, waker, rules)
     corrections = build_corrections(base)
     shadow, evidence = _beside(settings, base, rank)
-    readiness = Readiness(placer, mirror, base.fence)
-    preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
+    readiness, preemptor = Readiness(placer, mirror, base.fence), Preemptor(ledger, mirror.tenants, clock, time.time)
     verbs = Verbs(
         *(placer, _cpu_pods(settings, placer), binder, waker, base.fence, readiness),
         *(Evictions(preemptor, placer, readiness, metrics, rules), metrics, rejections),
@@ -134,15 +139,15 @@ def build_parts(
         on_decision=shadow.offer if shadow else None,
     )
     watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
-    pipelines = build_pipelines(settings, base)
+    pipelines, recorder = build_pipelines(settings, base), _recorder(settings, base)
     traces, keeper, label = Traces(settings.traces), _keeper(settings, transport), build_label(settings, base)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
-        *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None, rank, shadow, evidence),
+        *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None),
+        *(rank, shadow, evidence, recorder),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
-    in_background = [part for part in wanted if part is not None]
     return Parts(
         base=base,
         owners=owners,
@@ -150,6 +155,7 @@ def build_parts(
         rank=rank,
         shadow=shadow,
         evidence=evidence,
+        recorder=recorder,
         placer=placer,
         unbound=unbound,
         queue=queue,
@@ -163,7 +169,7 @@ def build_parts(
         verbs=verbs,
         keeper=keeper,
         label=label,
-        in_background=in_background,
+        in_background=[part for part in wanted if part is not None],
     )
 
 
@@ -188,6 +194,20 @@ def _beside(settings: Settings, base: Foundation, rank: LearnedRank) -> tuple[Sh
         ledger, clock = base.ledger, base.clock
         return None, Evidence(rank, settings.model, lambda: ledger.snapshot(clock()), base.fence.standby, clock)
     return None, None
+
+
+def _recorder(settings: Settings, base: Foundation) -> Recorder | None:
+    """What keeps the history, where there is to be one."""
+    wanted, ledger, clock = settings.history, base.ledger, base.clock
+    if wanted.path is None:
+        return None
+
+    def rows_by(salt: bytes | None) -> PodRows:
+        return PodRows(ledger.read_request, gang_of, lambda: ledger.snapshot(clock()).models, salt)
+
+    writer = Writer(wanted.path, wanted, time.time)
+    snapshot, standby = lambda: ledger.snapshot(clock()), base.fence.standby
+    return Recorder(writer, wanted.flush_s, base.mirror.hub, rows_by, snapshot, standby, time.time)
 
 
 def _cpu_pods(settings: Settings, placer: Placer) -> CpuPods:
@@ -243,6 +263,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         observer=parts.telemetry.observer if parts.telemetry else None,
         shadow=parts.shadow,
         evidence=parts.evidence,
+        recorder=parts.recorder,
         tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
     )
     _add_metrics(parts, service)
@@ -258,6 +279,8 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: leadership_metrics(base.fence, base.leadership))
     add(lambda: rank_metrics(parts.rank, parts.shadow, parts.evidence))
     add(lambda: task_metrics(service.tasks))
+    if parts.recorder is not None:
+        add(partial(history_metrics, parts.recorder))
     if parts.queue is not None:
         add(partial(queue_metrics, parts.queue))
     if parts.pipelines is not None:

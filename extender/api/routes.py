@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import FastAPI, Query, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,6 +20,7 @@ from extender.core.resources.requests import NO_REQUEST
 from extender.explain.explanations import explain
 from extender.explain.fixes import Question, now, running, suggestions
 from extender.explain.undecided_pods import UndecidedError
+from extender.history import archives
 from extender.ranking.descriptions import describe as describe_rank
 from extender.server import access
 from extender.telemetry.service import describe, interference_of
@@ -91,6 +92,24 @@ def _install_operation(app: FastAPI, service: Service) -> None:
     async def model() -> JSONResponse:
         """The learned rank: its model, the expected mix of pods, and whether it is in use."""
         return JSONResponse(describe_rank(service.rank, service.evidence))
+
+    @app.get(
+        "/history",
+        tags=["operation"],
+        response_class=Response,
+        responses={
+            200: {"content": {"application/x-tar": {}}, "description": "A tar archive of the folder."},
+            404: {"description": "No history is kept, or another replica leads."},
+        },
+    )
+    async def history() -> Response:
+        """The history that is kept, for kerf history --server: pods and nodes as Parquet, and what is newer."""
+        recorder = service.recorder
+        why_not = service.fence.standby() if recorder else "no history is kept: setting history.path"
+        if recorder is None or why_not:
+            return JSONResponse({"detail": why_not}, status_code=404)
+        opened = await asyncio.to_thread(archives.opened, recorder.writer.directory)
+        return StreamingResponse(archives.archive(opened), media_type="application/x-tar")
 
     @app.get("/version", tags=["operation"])
     async def version() -> dict[str, str]:

@@ -19,6 +19,7 @@ from extender.metrics.registry import Metrics
 from extender.ranking.evidence import Evidence
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
+from extender.recording.recorder import Recorder
 from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
@@ -57,6 +58,8 @@ class Service:
     """None when telemetry is off."""
     shadow: Shadow | None = None
     """None but in shadow mode."""
+    recorder: Recorder | None = None
+    """None where no history is kept."""
     tasks: Sequence[Tasks] = ()
     """What works in the background."""
     draining: bool = field(default=False)
@@ -77,7 +80,11 @@ class Service:
 
     def degraded(self) -> list[str]:
         """What works less well than it should, while the service is ready all the same."""
-        faults = {"telemetry": self.observer.fault() if self.observer else "", "model": self.rank.fault()}
+        faults = {
+            "telemetry": self.observer.fault() if self.observer else "",
+            "model": self.rank.fault(),
+            "history": self.recorder.writer.fault if self.recorder else "",
+        }
         lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
         return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking
 

@@ -1,21 +1,25 @@
 """Histories as files: Parquet that pandas and others read, beside a manifest that says what they are.
 
-A folder holds `history.json`, `pods-*.parquet` and `nodes-*.parquet`, in the order of their names. Needs pyarrow
-(Kerf's extra `history`), which whoever only records does without.
+A folder holds `history.json`, `pods-*.parquet` and `nodes-*.parquet`, in the order of their names. That of a running
+Kerf has a row in `pods-open.parquet` for each pod that has not ended, after those that have, and journals of what is
+still to be made columns of. Needs pyarrow (Kerf's extra `history`), which whoever only records does without.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from extender.history.journals import PATTERN, Account, columns, rows
+from extender.history.journals import read as read_journal
 from extender.history.records import (
     NODE_COLUMNS,
     POD_COLUMNS,
     VERSION,
     About,
+    Column,
     Columns,
     History,
     HistoryError,
@@ -25,6 +29,12 @@ from extender.history.records import (
 )
 
 MANIFEST: Final = "history.json"
+OPEN: Final = "pods-open.parquet"
+NODES: Final = "nodes-00000.parquet"
+SALT: Final = "salt"
+"""Where names are hashed: never leaves the folder."""
+_MISSING: Final = ("pods that ask for time slices or MIG devices", "pods that DaemonSets keep on every node")
+_TRIES: Final = 5
 _TABLES: Final[Mapping[str, Mapping[str, Kind]]] = {"pods": POD_COLUMNS, "nodes": NODE_COLUMNS}
 
 
@@ -35,11 +45,19 @@ def write(directory: Path, history: History) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MANIFEST).unlink(missing_ok=True)
-    for table, columns in (("pods", history.pods), ("nodes", history.nodes)):
-        for old in directory.glob(f"{table}-*.parquet"):
+    for pattern in (*(f"{table}-*.parquet" for table in _TABLES), PATTERN):
+        for old in directory.glob(pattern):
             old.unlink()
-        write_part(directory / f"{table}-00000.parquet", table, columns)
-    (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(history.about)) + b"\n")
+    write_part(directory / "pods-00000.parquet", "pods", history.pods)
+    write_part(directory / NODES, "nodes", history.nodes)
+    write_about(directory, history.about)
+
+
+def write_about(directory: Path, about: About) -> None:
+    """Write where a history is from, whole or not at all."""
+    part = directory / f"{MANIFEST}.part"
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(about)) + b"\n")
+    part.replace(directory / MANIFEST)
 
 
 def write_part(path: Path, table: str, columns: Columns) -> None:
@@ -57,9 +75,63 @@ def write_part(path: Path, table: str, columns: Columns) -> None:
 
 def read(directory: Path) -> History:
     """The history in a folder. Raises HistoryError."""
+    for _ in range(_TRIES):
+        try:
+            return _read(directory)
+        except FileNotFoundError:  # made columns of meanwhile
+            continue
+    raise HistoryError(f"{directory}: its files change all the time; read a copy")
+
+
+def _read(directory: Path) -> History:
+    journals = sorted(directory.glob(PATTERN))
+    if not journals:
+        about = read_about(directory)
+        pods, nodes = (_read_table(directory, table) for table in _TABLES)
+        return History(about, latest(pods), nodes)
+    account = read_account(directory)
+    for path in journals:
+        account.take(read_journal(path))
+    told = [read_part(path, "pods") for path in parts_of(directory)]
+    told += [columns(POD_COLUMNS, found.values()) for found in (account.ended, account.running)]
+    return History(
+        about_of(account, hashed=(directory / SALT).exists()), latest(_joined(told, "pods")), nodes_of(account)
+    )
+
+
+def read_account(directory: Path) -> Account:
+    """What was made columns of in a running Kerf's folder, but the pods that have ended. Raises HistoryError."""
+    account = Account()
+    if not (directory / MANIFEST).exists():
+        return account
     about = read_about(directory)
-    pods, nodes = (_read_table(directory, table) for table in _TABLES)
-    return History(about, latest(pods), nodes)
+    account.since_s, account.until_s, account.gaps = about.since_s, about.until_s, list(about.gaps)
+    if (directory / OPEN).exists():
+        account.running = {row[0]: row for row in rows(POD_COLUMNS, read_part(directory / OPEN, "pods"))}
+    if (directory / NODES).exists():
+        told = rows(NODE_COLUMNS, read_part(directory / NODES, "nodes"))
+        account.nodes = [row for row in told if row[-1] is not None]
+        account.there = {row[0]: row for row in told if row[-1] is None}
+    return account
+
+
+def parts_of(directory: Path) -> list[Path]:
+    """The files of a running Kerf's pods that have ended, oldest first."""
+    return [path for path in sorted(directory.glob("pods-*.parquet")) if path.name != OPEN]
+
+
+def about_of(account: Account, *, hashed: bool) -> About:
+    """Where a running Kerf's history is from."""
+    since_s = account.until_s if account.since_s is None else account.since_s
+    return About(
+        source="cluster", since_s=since_s, until_s=account.until_s, hashed=hashed, missing=_MISSING,
+        gaps=tuple(account.gaps),
+    )  # fmt: skip
+
+
+def nodes_of(account: Account) -> dict[str, Column]:
+    """The nodes as they were and are."""
+    return columns(NODE_COLUMNS, (*account.nodes, *account.there.values()))
 
 
 def read_about(directory: Path) -> About:
@@ -74,22 +146,29 @@ def read_about(directory: Path) -> About:
     return about
 
 
-def _read_table(directory: Path, table: str) -> dict[str, Any]:
-    import pyarrow as pa  # noqa: PLC0415 - an extra of its own
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
+def _read_table(directory: Path, table: str) -> dict[str, Column]:
     parts = sorted(directory.glob(f"{table}-*.parquet"))
     if not parts:
         raise HistoryError(f"{directory}: no {table}-*.parquet beside {MANIFEST}")
-    read: list[dict[str, Any]] = []
-    for path in parts:
-        try:
-            found = pq.read_table(path)
-            columns = {name: _values(found.column(name)) for name in found.column_names}
-            read.append(columns_of(_TABLES[table], columns))
-        except (OSError, ValueError, TypeError, pa.ArrowException) as error:
-            raise HistoryError(f"{path}: {error}") from None
-    return {name: np.concatenate([columns[name] for columns in read]) for name in _TABLES[table]}
+    return _joined([read_part(path, table) for path in parts], table)
+
+
+def _joined(parts: Sequence[Columns], table: str) -> dict[str, Column]:
+    return {name: np.concatenate([columns[name] for columns in parts]) for name in _TABLES[table]}
+
+
+def read_part(path: Path, table: str) -> dict[str, Column]:
+    """Rows of `pods` or `nodes`. Raises HistoryError, FileNotFoundError."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra of its own
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        found = pq.read_table(path)
+        return columns_of(_TABLES[table], {name: _values(found.column(name)) for name in found.column_names})
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+        raise HistoryError(f"{path}: {error}") from None
 
 
 def _values(column: Any) -> Any:

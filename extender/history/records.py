@@ -70,6 +70,8 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Whether namespaces, owners and gangs are hashes."""
     missing: tuple[str, ...] = ()
     """What this source can't tell, in words."""
+    gaps: tuple[tuple[float, float], ...] = ()
+    """From when to when nothing was recorded, the latest ones."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import LogSettings, TraceSettings
+from extender.settings.operation import HistorySettings, LogSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import QueueSettings
 from extender.settings.ranking import RankSettings
@@ -36,6 +36,7 @@ class Settings(BaseSettings):
     webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
     model: RankSettings = RankSettings()
+    history: HistorySettings = HistorySettings()
     queue: QueueSettings = QueueSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()

@@ -189,7 +189,9 @@ async def call(
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+        if not waiting:
+            await asyncio.Event().wait()  # the client stays until it has its answer
+        return waiting.pop(0)
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)

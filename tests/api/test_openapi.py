@@ -134,6 +134,7 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/metrics": {"200"},
         "/telemetry": {"200"},
         "/model": {"200"},
+        "/history": {"200", "404"},
         "/nodes": {"200", "422"},
         "/nodes/{node}": {"200", "404", "422"},
         "/live": {"200", "503"},

@@ -1,0 +1,96 @@
+"""A running Kerf's journals made columns of, and the oldest of those given up where they take too much room.
+
+A process of its own: it needs pyarrow, which the service does not load. Whatever ends it, nothing is lost: a journal
+goes when all that it says is in columns, and what is said twice counts once.
+"""
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from extender.history import files, journals
+from extender.history.journals import Account
+from extender.history.records import POD_COLUMNS, Columns, HistoryError
+
+_NICE: Final = 10
+_PART_BYTES: Final = 8 * 2**20
+"""A file of pods that is smaller is added to."""
+_LEAST_PARTS: Final = 8
+"""Of what is kept: one at a time is given up."""
+_MAX_NODE_ROWS: Final = 100_000
+"""Of nodes that were different before; a node whose GPUs come and go has many."""
+_LOCK: Final = "lock"
+
+
+def roll(directory: Path, active: Sequence[str], max_bytes: int) -> None:
+    """Make columns of all journals but those still written to, by name; keep `max_bytes` of pods that have ended.
+
+    Does nothing where another process is at it. Raises HistoryError, OSError.
+    """
+    with _alone(directory) as alone:
+        if not alone:
+            return
+        account = files.read_account(directory)
+        whole = [path for path in sorted(directory.glob(journals.PATTERN)) if path.name not in active]
+        for path in whole:
+            account.take(journals.read(path))
+        if account.ended:
+            ended = journals.columns(POD_COLUMNS, account.ended.values())
+            _add(directory, ended, min(_PART_BYTES, max_bytes // _LEAST_PARTS))
+        files.write_part(directory / files.OPEN, "pods", journals.columns(POD_COLUMNS, account.running.values()))
+        _give_up(directory, account, max_bytes)
+        files.write_part(directory / files.NODES, "nodes", files.nodes_of(account))
+        files.write_about(directory, files.about_of(account, hashed=(directory / files.SALT).exists()))
+        for path in whole:
+            path.unlink()
+
+
+def _add(directory: Path, pods: Columns, part_bytes: int) -> None:
+    """Add pods that have ended to the last file, or begin another."""
+    parts = files.parts_of(directory)
+    number = int(parts[-1].stem.partition("-")[2]) if parts else 0
+    if parts and parts[-1].stat().st_size < part_bytes:
+        before = files.read_part(parts[-1], "pods")
+        pods = {name: np.concatenate([before[name], column]) for name, column in pods.items()}
+    elif parts:
+        number += 1
+    files.write_part(directory / f"pods-{number:05d}.parquet", "pods", pods)
+
+
+def _give_up(directory: Path, account: Account, max_bytes: int) -> None:
+    """Delete the oldest pods, and the nodes of before: what is left begins when the last of those pods ended."""
+    parts = files.parts_of(directory)
+    total = sum(path.stat().st_size for path in parts)
+    while total > max_bytes and parts:
+        oldest = parts.pop(0)
+        total -= oldest.stat().st_size
+        account.since_s = float(np.max(files.read_part(oldest, "pods")["ended_s"], initial=account.since_s or 0.0))
+        oldest.unlink()
+    since_s = account.since_s or 0.0
+    account.nodes = [row for row in account.nodes if row[-1] > since_s][-_MAX_NODE_ROWS:]
+    account.gaps = [gap for gap in account.gaps if gap[1] > since_s]
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[bool]:
+    with (directory / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+if __name__ == "__main__":
+    os.nice(_NICE)
+    try:
+        roll(Path(sys.argv[1]), sys.argv[3:], int(sys.argv[2]))
+    except (HistoryError, ImportError, OSError) as error:
+        sys.exit(str(error))

@@ -1,0 +1,1 @@
+"""Keeping the history of the cluster that Kerf serves."""
