@@ -71,7 +71,7 @@ class Recorder(Background):
     def bound(self, pod: objects.Pod) -> None:
         """A pod has a node."""
         uid = pod.metadata.uid
-        if uid in self._bound or not self._leading():
+        if uid in self._bound or not pod.spec.node_name or not self._leading():
             return
         self._pending.pop(uid, None)
         self._left.pop(uid, None)
@@ -95,7 +95,7 @@ class Recorder(Background):
     def pending(self, pod: objects.Pod) -> None:
         """A pod waits for a node."""
         uid = pod.metadata.uid
-        if uid in self._pending or len(self._pending) >= _MAX_PENDING:
+        if uid in self._pending or pod.spec.node_name or len(self._pending) >= _MAX_PENDING:
             return
         if row := self._row(pod):
             self._pending[uid] = row
