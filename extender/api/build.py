@@ -12,7 +12,6 @@ from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
-from extender.core.policies.registry import AUTO
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
@@ -24,7 +23,7 @@ from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.metrics.history import history_metrics
 from extender.metrics.queueing import pipeline_metrics, queue_metrics
-from extender.metrics.ranking import rank_metrics
+from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.scheduling import cluster_metrics, correction_metrics, leadership_metrics, task_metrics
 from extender.metrics.telemetry import telemetry_metrics
@@ -35,6 +34,8 @@ from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.queueing.pods.batches import gang_of
 from extender.ranking.evidence import Evidence
+from extender.ranking.learning.build import build_beside
+from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
 from extender.recording.pod_rows import PodRows
@@ -57,7 +58,6 @@ from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.waking.unbound_pods import UnboundPods, UnboundWatch
 from extender.scheduling.waking.waker import Waker
 from extender.server.certificates import CertificateError, CertificateFiles
-from extender.settings.ranking import ModelMode
 from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
@@ -92,6 +92,7 @@ class Parts:
     rank: LearnedRank
     shadow: Shadow | None
     evidence: Evidence | None
+    learning: Learning | None
     recorder: Recorder | None
     placer: Placer
     unbound: UnboundPods
@@ -126,9 +127,8 @@ def build_parts(
     queue = build_queue(settings, base, placer, unbound, rank.takes_more, rejections.last)
     rules = queue or QueueRules()
     waker = build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
-    binder = build_binder(base, placer, waker, rules)
-    corrections = build_corrections(base)
-    shadow, evidence = _beside(settings, base, rank)
+    binder, corrections = build_binder(base, placer, waker, rules), build_corrections(base)
+    shadow, evidence, learning = build_beside(settings, base, rank)
     readiness, preemptor = Readiness(placer, mirror, base.fence), Preemptor(ledger, mirror.tenants, clock, time.time)
     verbs = Verbs(
         *(placer, _cpu_pods(settings, placer), binder, waker, base.fence, readiness),
@@ -144,7 +144,7 @@ def build_parts(
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None),
-        *(rank, shadow, evidence, recorder),
+        *(rank, shadow, evidence, learning, recorder),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
@@ -155,6 +155,7 @@ def build_parts(
         rank=rank,
         shadow=shadow,
         evidence=evidence,
+        learning=learning,
         recorder=recorder,
         placer=placer,
         unbound=unbound,
@@ -184,16 +185,6 @@ def _keeper(settings: Settings, transport: Transport) -> "CertificateKeeper | No
         raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
     files = CertificateFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
     return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
-
-
-def _beside(settings: Settings, base: Foundation, rank: LearnedRank) -> tuple[Shadow | None, Evidence | None]:
-    """What looks at the learned rank from beside it."""
-    if rank.mode is ModelMode.SHADOW:
-        return Shadow(lambda: rank.score, settings.model.shadow_frac), None
-    if rank.mode is ModelMode.SERVE and settings.decisions.policy == AUTO:
-        ledger, clock = base.ledger, base.clock
-        return None, Evidence(rank, settings.model, lambda: ledger.snapshot(clock()), base.fence.standby, clock)
-    return None, None
 
 
 def _recorder(settings: Settings, base: Foundation) -> Recorder | None:
@@ -263,6 +254,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         observer=parts.telemetry.observer if parts.telemetry else None,
         shadow=parts.shadow,
         evidence=parts.evidence,
+        learning=parts.learning,
         recorder=parts.recorder,
         tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
     )
@@ -279,6 +271,8 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: leadership_metrics(base.fence, base.leadership))
     add(lambda: rank_metrics(parts.rank, parts.shadow, parts.evidence))
     add(lambda: task_metrics(service.tasks))
+    if parts.learning is not None:
+        add(partial(learning_metrics, parts.learning))
     if parts.recorder is not None:
         add(partial(history_metrics, parts.recorder))
     if parts.queue is not None:

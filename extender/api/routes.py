@@ -91,7 +91,7 @@ def _install_operation(app: FastAPI, service: Service) -> None:
     @app.get("/model", tags=["operation"])
     async def model() -> JSONResponse:
         """The learned rank: its model, the expected mix of pods, and whether it is in use."""
-        return JSONResponse(describe_rank(service.rank, service.evidence))
+        return JSONResponse(describe_rank(service.rank, service.evidence, service.learning))
 
     @app.get(
         "/history",

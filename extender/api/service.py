@@ -16,7 +16,9 @@ from extender.explain.what_if import WhatIfAnswers
 from extender.kube.background import Tasks
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics
+from extender.ranking.descriptions import summary
 from extender.ranking.evidence import Evidence
+from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
 from extender.recording.recorder import Recorder
@@ -57,7 +59,9 @@ class Service:
     observer: Observer | None = None
     """None when telemetry is off."""
     shadow: Shadow | None = None
-    """None but in shadow mode."""
+    """None where no model ranks beside another."""
+    learning: Learning | None = None
+    """None where no fitted models are handed over."""
     recorder: Recorder | None = None
     """None where no history is kept."""
     tasks: Sequence[Tasks] = ()
@@ -83,6 +87,7 @@ class Service:
         faults = {
             "telemetry": self.observer.fault() if self.observer else "",
             "model": self.rank.fault(),
+            "learning": self.learning.fault if self.learning else "",
             "history": self.recorder.writer.fault if self.recorder else "",
         }
         lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
@@ -101,7 +106,7 @@ class Service:
             "mode": self.settings.decisions.mode.value,
             "policy": policy.name,
             "ranking": policy.description,
-            "model": self.rank.summary(),
+            "model": summary(self.rank, self.learning),
             "fault": self.fault(),
             "degraded": self.degraded(),
             "queue": self.settings.queue.enabled,

@@ -1,4 +1,4 @@
-"""Kubernetes events about pods, written off the request path: what is lost is counted, never waited for.
+"""Kubernetes events, written off the request path: what is lost is counted, never waited for.
 
 An event is a write like a binding. In a burst the bindings go first: events are written when no more come, or after
 half a minute.
@@ -64,6 +64,10 @@ class EventRecorder:
         """Record a warning about a node; returns at once."""
         # As kubelet does it: the node's name is its UID, and cluster-scoped objects have their events in `default`.
         self._emit({"kind": "Node", "name": name, "uid": name}, "default", reason, message, kind="Warning")
+
+    def emit_about_config_map(self, namespace: str, name: str, *, reason: str, message: str) -> None:
+        """Record a normal event about a ConfigMap; returns at once."""
+        self._emit({"kind": "ConfigMap", "namespace": namespace, "name": name}, namespace, reason, message)
 
     def _emit(self, about: dict[str, str], namespace: str, reason: str, message: str, kind: str = "Normal") -> None:
         name = about["name"]

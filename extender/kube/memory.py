@@ -31,6 +31,7 @@ class MemoryCluster:
         self._objects: dict[str, dict[tuple[str, str], Manifest]] = {NODES_PATH: {}, PODS_PATH: {}}
         self._watchers: dict[str, set[asyncio.Queue[bytes]]] = {NODES_PATH: set(), PODS_PATH: set()}
         self._leases: dict[str, Manifest] = {}  # by path
+        self._config_maps: dict[str, Manifest] = {}  # by path
         self._version = 0
         self.events: list[Manifest] = []
         """Events that were written, oldest first."""
@@ -45,6 +46,12 @@ class MemoryCluster:
         stored["metadata"].setdefault("uid", known["metadata"]["uid"] if known else str(uuid4()))
         self._objects[path][key] = stored
         self._publish(path, "MODIFIED" if known else "ADDED", stored)
+
+    def keep_config_map(self, namespace: str, name: str) -> Manifest:
+        """Create an empty ConfigMap; returns it as it is kept."""
+        self._version += 1
+        made = {"metadata": {"namespace": namespace, "name": name, "resourceVersion": str(self._version)}}
+        return self._config_maps.setdefault(f"/api/v1/namespaces/{namespace}/configmaps/{name}", made)
 
     def breathe(self) -> None:
         """Tell whoever watches that it is still there, as bookmarks do."""
@@ -86,8 +93,8 @@ class MemoryCluster:
         if path in self._objects:
             items = list(self._objects[path].values())
             return msgspec.json.encode({"metadata": {"resourceVersion": str(self._version)}, "items": items})
-        if path in self._leases:
-            return msgspec.json.encode(self._leases[path])
+        if found := self._leases.get(path) or self._config_maps.get(path):
+            return msgspec.json.encode(found)
         match = _POD.fullmatch(path)
         if match and not match["part"]:
             return msgspec.json.encode(self.pod(match["namespace"], match["name"]))
@@ -113,6 +120,8 @@ class MemoryCluster:
             return self._patch_node(self.node(match["name"]), msgspec.json.decode(body, type=Manifest)["metadata"])
         if path in self._leases:
             return self._patch_lease(self._leases[path], msgspec.json.decode(body, type=Manifest))
+        if path in self._config_maps:
+            return self._patch_config_map(self._config_maps[path], msgspec.json.decode(body, type=Manifest))
         match = _POD.fullmatch(path)
         if not match or match["part"] != "status":
             raise ApiError(404, "NotFound", f"nothing at {path}")
@@ -185,6 +194,18 @@ class MemoryCluster:
         metadata["resourceVersion"] = str(self._version)
         lease["spec"] |= change["spec"]
         return msgspec.json.encode(lease)
+
+    def _patch_config_map(self, held: Manifest, asked: Manifest) -> bytes:
+        """A merge patch of annotations and binary data."""
+        metadata = asked.get("metadata", {})
+        if metadata.get("resourceVersion", held["metadata"]["resourceVersion"]) != held["metadata"]["resourceVersion"]:
+            raise _changed(held["metadata"]["name"])
+        self._version += 1
+        held["metadata"]["resourceVersion"] = str(self._version)
+        _annotate(held["metadata"], metadata)
+        data = {**held.get("binaryData", {}), **asked.get("binaryData", {})}
+        held["binaryData"] = {key: value for key, value in data.items() if value is not None}
+        return msgspec.json.encode(held)
 
     def _publish(self, path: str, kind: str, manifest: Manifest) -> None:
         self._version += 1

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from extender.core.clusters import Cluster
+from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.requests import PodRequest
 from extender.kube import objects
 from extender.ledger.arrays import ClusterArrays
@@ -76,6 +76,17 @@ class Ledger(Bookings):
     def num_claimed(self) -> Mapping[str, int]:
         """How many devices ResourceClaims hold, by their namespace."""
         return sum((Counter(stock.num_allocated) for stock in self.rows.stocks), Counter())
+
+    def held_by_namespace(self) -> dict[str, float]:
+        """GPUs that pods hold, by namespace; a share is its part of one."""
+        found: dict[str, float] = {}
+        for claim in self._claims:
+            namespace, _, name = claim.pod.partition("/")
+            if name:
+                parts, units = claim.holding.parts, claim.holding.units
+                gpus = sum(part.milli for part in parts) / WHOLE_MILLI if parts else units
+                found[namespace] = found.get(namespace, 0.0) + gpus
+        return found
 
     @property
     def arrays(self) -> ClusterArrays:

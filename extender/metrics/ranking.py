@@ -6,13 +6,31 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from extender.metrics.registry import by_label, counter, gauge
 from extender.ranking.evidence import Evidence
+from extender.ranking.learning.controller import Learning
+from extender.ranking.learning.course import Stage
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
 from extender.ranking.trials import CANDIDATES
 
 
+def learning_metrics(learning: Learning) -> Iterator[Metric]:
+    """Fitted models: what they do, and what became of them."""
+    course = learning.course
+    stages = {stage.value: float(stage is course.stage) for stage in Stage}
+    told = "1 for what the fitted model on trial does."
+    yield by_label(GaugeMetricFamily, "kerf_learning_stage", told, "stage", stages)
+    yield gauge("kerf_learning_serving", "1 if a fitted model serves.", bool(course.serving))
+    yield counter("kerf_learning_promotions", "Fitted models that came to serve.", course.promoted)
+    yield counter("kerf_learning_rollbacks", "Fitted models that were taken back.", course.taken_back)
+    yield counter("kerf_learning_trials", "Trials of fitted models since the start.", learning.num_trials)
+    if learning.last is not None:
+        yield gauge("kerf_learning_margin", "Percentage points by which the last trial was decided.", learning.last[0])
+    yield gauge("kerf_learning_pinned", "1 if a person has pinned a model.", bool(learning.pin))
+    yield gauge("kerf_learning_fault", "1 if nothing can be learned now.", bool(learning.fault))
+
+
 def rank_metrics(rank: LearnedRank, shadow: Shadow | None, evidence: Evidence | None) -> Iterator[Metric]:
-    """The value net, its prices and the mix of pods; in shadow mode, of what it would have done."""
+    """The value net, its prices and the mix of pods; of a model beside, what it would have done."""
     priced = rank.priced
     serves = not rank.why_not
     yield gauge("kerf_model_loaded", "1 if a model is loaded.", rank.model is not None)

@@ -1,14 +1,25 @@
-"""The state of the learned rank as JSON, for `GET /model`."""
+"""The state of the learned rank as JSON, for `GET /model` and the page."""
 
 from typing import Any
 
 from extender.core.policies.kerf import HEURISTIC
 from extender.ranking.evidence import Evidence
+from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 
 
-def describe(rank: LearnedRank, evidence: Evidence | None) -> dict[str, Any]:
-    """Model, prices and mix, and by what `auto` was decided; None where nothing is tried out."""
+def summary(rank: LearnedRank, learning: Learning | None) -> dict[str, Any]:
+    """Which model there is, in a line."""
+    return {
+        "mode": rank.mode.value,
+        "sha256": None if rank.model is None else rank.model.manifest.sha256,
+        "reason": rank.why_not or None,
+        "learning": (learning and learning.course.said) or None,
+    }
+
+
+def describe(rank: LearnedRank, evidence: Evidence | None, learning: Learning | None) -> dict[str, Any]:
+    """Model, prices and mix, by what `auto` was decided, and how fitted models do; None where there is none of it."""
     manifest = None if rank.model is None else rank.model.manifest
     return {
         "mode": rank.mode.value,
@@ -18,6 +29,7 @@ def describe(rank: LearnedRank, evidence: Evidence | None) -> dict[str, Any]:
         "fault": rank.fault() or None,
         "auto": rank.auto,
         "evidence": evidence and evidence.describe(),
+        "learning": learning and learning.describe(),
         "model": manifest
         and {
             "kind": manifest.kind,

@@ -17,7 +17,7 @@ from extender.ranking.aside import AsideError
 from extender.ranking.demands import Kind, demand_of
 from extender.ranking.files import Model
 from extender.ranking.service import LearnedRank
-from extender.ranking.trials import Verdict, tried_aside, verdict
+from extender.ranking.trials import LEARNED, Verdict, tried_aside, verdict
 from extender.settings.ranking import RankSettings
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Evidence(Background):
         try:
             demand = await asyncio.to_thread(demand_of, cluster, counts)
             load = model.manifest.foresight_load
-            self.found = await tried_aside(demand, model.potential, rank.priced.worth, load, _MAX_S)
+            self.found = await tried_aside(demand, {LEARNED: model.potential}, rank.priced.worth, load, _MAX_S)
             self.fault = ""
         except (AsideError, OSError) as error:
             self.fault = str(error)

@@ -7,7 +7,7 @@ not match.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -104,12 +104,12 @@ def write(
 
 def read(directory: Path) -> Model:
     """Read a potential. Raises ModelError with the reason when anything about it is not as it must be."""
-    return Model(*_loaded(directory, POTENTIAL, potential_of))
+    return Model(*_loaded(*_contents(directory), str(directory), POTENTIAL, potential_of))
 
 
 def read_actor(directory: Path) -> Actor:
     """Read a net that gives potentials, as `read`."""
-    return Actor(*_loaded(directory, ATTENTION, attention_of))
+    return Actor(*_loaded(*_contents(directory), str(directory), ATTENTION, attention_of))
 
 
 def read_any(directory: Path) -> Model | Actor:
@@ -119,39 +119,57 @@ def read_any(directory: Path) -> Model | Actor:
 
 def read_manifest(directory: Path) -> Manifest:
     """What a model says it is. Raises ModelError."""
-    path = directory / MANIFEST
+    return _manifest(contents(directory / MANIFEST), str(directory))
+
+
+def model_in(contents: Mapping[str, bytes], where: str) -> Model:
+    """A potential in the contents of its files, by name; `where` is how faults call their place. As `read`."""
+    missing = [name for name in (MANIFEST, WEIGHTS) if name not in contents]
+    if missing:
+        raise ModelError(f"{where}: has no {missing[0]}")
+    return Model(*_loaded(contents[MANIFEST], contents[WEIGHTS], where, POTENTIAL, potential_of))
+
+
+def _manifest(content: bytes, where: str) -> Manifest:
     try:
-        manifest = msgspec.json.decode(_bytes(path), type=Manifest)
+        manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:  # a ValidationError is one
-        raise ModelError(f"{path}: {error}") from None
+        raise ModelError(f"{where}/{MANIFEST}: {error}") from None
     if manifest.format != FORMAT:
-        raise ModelError(f"{path}: format {manifest.format}; this program reads format {FORMAT}")
+        raise ModelError(f"{where}/{MANIFEST}: format {manifest.format}; this program reads format {FORMAT}")
     return manifest
 
 
+def _contents(directory: Path) -> tuple[bytes, bytes]:
+    return contents(directory / MANIFEST), contents(directory / WEIGHTS)
+
+
 def _loaded(
-    directory: Path, kind: str, weights_of: Callable[[dict[str, Floats], int, tuple[str, ...]], WeightsT]
+    told: bytes,
+    weights: bytes,
+    where: str,
+    kind: str,
+    weights_of: Callable[[dict[str, Floats], int, tuple[str, ...]], WeightsT],
 ) -> tuple[WeightsT, Manifest]:
     """The weights of a model of a kind, from the arrays that its manifest means, and the manifest."""
-    manifest = read_manifest(directory)
+    manifest = _manifest(told, where)
     if manifest.kind != kind:
-        raise ModelError(f"{directory / MANIFEST}: a model of kind {manifest.kind!r}; expected is kind {kind!r}")
-    path = directory / WEIGHTS
-    weights = _bytes(path)
+        raise ModelError(f"{where}/{MANIFEST}: a model of kind {manifest.kind!r}; expected is kind {kind!r}")
     found = hashlib.sha256(weights).hexdigest()
     if found != manifest.sha256:
-        raise ModelError(f"{path}: SHA-256 {found}, but the manifest says {manifest.sha256}")
+        raise ModelError(f"{where}/{WEIGHTS}: SHA-256 {found}, but the manifest says {manifest.sha256}")
     try:
         arrays: dict[str, Floats] = tensors.load(weights)
     except (SafetensorError, KeyError) as error:  # the latter: a type that NumPy lacks
-        raise ModelError(f"{path}: {error}") from None
+        raise ModelError(f"{where}/{WEIGHTS}: {error}") from None
     try:
         return weights_of(arrays, manifest.features_version, manifest.features), manifest
     except PotentialError as error:
-        raise ModelError(f"{directory}: {error}") from None
+        raise ModelError(f"{where}: {error}") from None
 
 
-def _bytes(path: Path) -> bytes:
+def contents(path: Path) -> bytes:
+    """Of one file of a model. Raises ModelError."""
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise ModelError(f"{path}: larger than {_LARGEST_BYTES} bytes")

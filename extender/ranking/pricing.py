@@ -6,8 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from extender.core.clusters import WHOLE_MILLI, Mask
 from extender.core.fragmentation.arrays import Asks, Nodes
 from extender.core.fragmentation.arrivals import expected_count
+from extender.core.resources.requests import GpuRequest
+from extender.core.selective_skip import takes_more
 from extender.core.valuenet.features import Worth
 from extender.ranking.aside import CPU_S, Arrays, AsideError, answer, worked_out
 from extender.ranking.demands import Demand
@@ -36,6 +39,20 @@ class Priced:
     cpu_s: float = 0.0
     num: int = 0
     """How often they were worked out."""
+
+
+class Spoils:
+    """Which shares take more of a GPU's worth than their part of it: worked out once for all pods of all rounds."""
+
+    def __init__(self) -> None:
+        self._found: tuple[Worth | None, Mask] = None, np.zeros(0, np.bool_)  # the latter by amount in milli
+
+    def takes_more(self, worth: Worth, request: GpuRequest) -> bool:
+        """Whether a pod does, by these prices."""
+        if self._found[0] is not worth:
+            every = np.arange(WHOLE_MILLI)
+            self._found = worth, takes_more(worth.left, np.ones_like(every), every)
+        return request.count == 1 and bool(self._found[1][request.milli])
 
 
 async def priced(demand: Demand, load: float, max_s: float) -> tuple[Worth, float]:

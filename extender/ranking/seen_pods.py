@@ -10,6 +10,8 @@ from extender.kube import objects
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import read_pod_request
 from extender.ranking.demands import Kind, kind_of, prior_pods_of
+from extender.ranking.fresh_pods import FreshPods
+from extender.scheduling.assignments import PodIdentity
 
 _MAX_REMEMBERED: Final = 50_000
 _MAX_AT_START: Final = 5_000
@@ -30,6 +32,8 @@ class SeenPods:
         """Whether the first list of pods is through."""
         self.num_seen = 0
         """Pods counted for the mix."""
+        self.fresh = FreshPods()
+        """Those that came since a model on trial was last judged."""
         self.priced: dict[Kind, float] = {}
         """The mix that prices were worked out for last."""
 
@@ -43,10 +47,10 @@ class SeenPods:
         """Which part of the pods has become others since."""
         return drift(self.priced, self.counts())
 
-    def asked(self, uid: str, request: PodRequest) -> None:
+    def asked(self, pod: PodIdentity, request: PodRequest) -> None:
         """A pod is offered nodes; one without GPUs counts once it has one."""
-        if request.gpus is not None and self._is_new(uid):
-            self._count(kind_of(request))
+        if request.gpus is not None and self._is_new(pod.uid):
+            self._count(pod.namespace, kind_of(request))
 
     def node_changed(self, node: objects.Node) -> None:
         """Nodes are nothing to the mix."""
@@ -64,7 +68,7 @@ class SeenPods:
             return
         if request.gpus is None:
             request = PodRequest(None, "", 0, (), *read_compute(pod.spec))
-        self._count(kind_of(request))
+        self._count(metadata.namespace, kind_of(request))
 
     def _is_new(self, uid: str) -> bool:
         if not uid or uid in self._seen:
@@ -74,7 +78,9 @@ class SeenPods:
             self._seen.popitem(last=False)
         return True
 
-    def _count(self, kind: Kind | None) -> None:
+    def _count(self, namespace: str, kind: Kind | None) -> None:
         if kind is not None:
             self.arrivals.add(kind)
             self.num_seen += 1
+            if self.started:  # those of the first list are none that came since
+                self.fresh.add(namespace, kind)

@@ -12,23 +12,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Mask
+from extender.core.clusters import Cluster
 from extender.core.occupancies import counting_observed
 from extender.core.policies import fgd
 from extender.core.policies.kerf import HEURISTIC, KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Expected, Policy
 from extender.core.policies.registry import AUTO
 from extender.core.resources.requests import GpuRequest
-from extender.core.selective_skip import takes_more
 from extender.kube import objects
 from extender.kube.background import Background
 from extender.ranking import files
 from extender.ranking.cluster_context import Look, score_on
 from extender.ranking.demands import Kind, demand_of, guessed
 from extender.ranking.files import Actor, Model, ModelError
-from extender.ranking.pricing import Priced, PricingError, priced
+from extender.ranking.on_trial import OnTrial
+from extender.ranking.pricing import Priced, PricingError, Spoils, priced
 from extender.ranking.seen_pods import SeenPods
 from extender.ranking.trials import FGD
 from extender.settings.ranking import ModelMode, RankSettings
@@ -77,7 +75,11 @@ class LearnedRank(Background):
             for pod in settings.decisions.typical_pods
         ]
         self.mix = SeenPods(wanted.half_life_pods, guessed(expected), wanted.prior_pods)
-        self.model: Model | Actor | None = None
+        self.base: Model | Actor | None = None
+        """The one that the settings want."""
+        self.fitted: Model | None = None
+        """One that has taken its place by evidence (`learning`)."""
+        self.on_trial = OnTrial(policies, self._rules)
         self.refusal = ""
         """Why the model that there is was refused."""
         self.num_loads = 0
@@ -88,12 +90,16 @@ class LearnedRank(Background):
         self.num_looks = 0
         self._preferred = NAME
         """What `auto` stands for where the model serves all pods."""
-        self._spoiling: tuple[Floats, Mask] | None = None
-        """Prices, and by them the (1000,) amounts of milli that `takes_more` of a GPU's worth."""
+        self._spoils = Spoils()
         self._serial = 0
         self._signature: object = None
 
     # What it says
+
+    @property
+    def model(self) -> Model | Actor | None:
+        """The one that ranks."""
+        return self.base if self.fitted is None else self.fitted
 
     @property
     def why_not(self) -> str:
@@ -108,13 +114,7 @@ class LearnedRank(Background):
     def takes_more(self, request: GpuRequest) -> bool:
         """Whether a pod takes more of a GPU's worth than its part of it, by the prices that the model goes by now."""
         served = self.score.served
-        if served is None:
-            return False
-        worth = served.outlook.worth.left
-        if self._spoiling is None or self._spoiling[0] is not worth:  # once for all pods of all rounds
-            every = np.arange(WHOLE_MILLI)
-            self._spoiling = worth, takes_more(worth, np.ones_like(every), every)
-        return request.count == 1 and bool(self._spoiling[1][request.milli])
+        return served is not None and self._spoils.takes_more(served.outlook.worth, request)
 
     def fault(self) -> str:
         """What keeps the learned rank from being served as it should, "" for nothing, or where nobody asked for it."""
@@ -125,14 +125,6 @@ class LearnedRank(Background):
             return f"{self.why_not}; {HEURISTIC} ranks instead"
         return f"no LP prices, using face value instead: {self.priced.fault}" if self.priced.fault else ""
 
-    def summary(self) -> dict[str, Any]:
-        """Which model there is, in a line."""
-        return {
-            "mode": self.mode.value,
-            "sha256": None if self.model is None else self.model.manifest.sha256,
-            "reason": self.why_not or None,
-        }
-
     def age_s(self) -> float | None:
         """Age of the prices, None where there never were any."""
         return None if self.priced.num == 0 else round(self._clock() - self.priced.at, 3)
@@ -142,9 +134,9 @@ class LearnedRank(Background):
         return None if self.look is None else round(self._clock() - self.look.at, 3)
 
     def canary(self, metadata: objects.Metadata) -> str:
-        """The policy of a pod that is to try the model, "" for others."""
+        """The policy of a pod that is to try a model, "" for others."""
         if self.mode is not ModelMode.CANARY:
-            return ""
+            return self.on_trial.policy_of(metadata)
         labels = metadata.labels or {}
         chosen = metadata.namespace in self._wanted.canary_namespaces or any(
             labels.get(name) == value for name, value in self._wanted.canary_labels.items()
@@ -221,6 +213,10 @@ class LearnedRank(Background):
             self._put(score)
             self.look = look
             self.num_looks += 1
+        if trial := self.on_trial.model:
+            score = await asyncio.to_thread(score_on, trial, look.cluster, counts, self.priced.worth, self._parts())
+            if self.on_trial.model is trial:
+                self.on_trial.put(score)
 
     def _counted(self) -> Cluster:
         """The cluster now, as the policy counts it."""
@@ -253,15 +249,32 @@ class LearnedRank(Background):
     def _load(self, signature: object) -> None:
         """Read the model that there is: a few kilobytes."""
         self._signature = signature
-        self.model, self.refusal = None, ""
+        self.base, self.refusal = None, ""
         if self.path is not None:
             try:
-                self.model = files.read_any(self.path)
+                self.base = files.read_any(self.path)
                 self.num_loads += 1
-                logger.info("model %s is loaded from %s", self.model.manifest.sha256[:_HASH_CHARS], self.path)
+                logger.info("model %s is loaded from %s", self.base.manifest.sha256[:_HASH_CHARS], self.path)
             except ModelError as error:
                 self.refusal = f"the model was refused: {error}"
                 logger.error("%s; %s ranks instead", self.refusal, HEURISTIC)
+        self._begin()
+
+    def adopt(self, fitted: Model | None) -> None:
+        """Rank by a fitted model from now on; None: by the settings' own again."""
+        if fitted is not self.fitted:
+            self.fitted = fitted
+            self.num_loads += fitted is not None
+            self._begin()
+
+    def try_out(self, model: Model, part: float) -> None:
+        """Have a model rank beside, and place a part of the pods."""
+        if self.on_trial.model is not model:
+            self.on_trial.end()
+            self.on_trial.model, self.look = model, None
+        self.on_trial.part = part
+
+    def _begin(self) -> None:
         self.look = None  # the one before ranks until this one's tables are made
         if self.model is None:
             self._put(LearnedScore(why_not=self.refusal or "no model is loaded", **self._parts()))

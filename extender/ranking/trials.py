@@ -40,27 +40,33 @@ _T95: Final = 2.365
 """Student's t for 95 % at ORDERS - 1 degrees of freedom."""
 
 
-def candidates(demand: Demand, potential: Potential, worth: Worth | None, load: float) -> dict[str, Policy]:
+def candidates(
+    demand: Demand, potentials: Mapping[str, Potential], worth: Worth | None, load: float
+) -> dict[str, Policy]:
     """The ranks to choose from, by name, for pods that are expected; `worth` and `load` as of `demands.outlook_on`."""
-    served = prospect(potential, outlook_on(demand, worth, load))
+    outlook = outlook_on(demand, worth, load)
     mix = typical_mix(demand.asks, demand.count.astype(np.float64))
     return {
-        LEARNED: kerf.serving(kerf.LearnedScore(served, serial=1)),
+        **{
+            name: kerf.serving(kerf.LearnedScore(prospect(potential, outlook), serial=serial))
+            for serial, (name, potential) in enumerate(potentials.items(), start=1)
+        },
         FGD: fgd.expecting(mix),
         TIGHTEST: tightest.policy(Options()),
     }
 
 
 async def tried_aside(
-    demand: Demand, potential: Potential, worth: Worth | None, load: float, max_s: float
+    demand: Demand, potentials: Mapping[str, Potential], worth: Worth | None, load: float, max_s: float
 ) -> dict[str, list[float]]:
     """`tried` of the `candidates`, in a process of its own. Raises AsideError."""
     asked = {**arrays_of(demand), "load": np.array([load])}
-    asked |= {_POTENTIAL + name: column for name, column in potential._asdict().items()}
+    for rank, potential in potentials.items():
+        asked |= {f"{_POTENTIAL}{rank}.{name}": column for name, column in potential._asdict().items()}
     if worth is not None:
         asked |= {_WORTH + name: column for name, column in worth._asdict().items()}
     found = await worked_out(_MODULE, asked, max_s)
-    return {name: found[name].tolist() for name in CANDIDATES if name in found}
+    return {name: found[name].tolist() for name in (*potentials, FGD, TIGHTEST) if name in found}
 
 
 def tried(demand: Demand, policies: Mapping[str, Policy], seed: int = 0) -> dict[str, list[float]]:
@@ -130,19 +136,27 @@ def verdict(found: Mapping[str, Sequence[float]], serving: str, least: float) ->
     told = ", ".join(f"{name} {mean:.2f} %" for name, mean in sorted(means.items(), key=lambda item: -item[1]))
     if best == serving:
         return Verdict(serving, 0.0, f"best of those tried: {told}")
-    more = np.subtract(found[best], found[serving])
-    doubt = _T95 * float(more.std(ddof=1)) / len(more) ** 0.5
-    if more.mean() <= max(least, doubt):
+    more, doubt = paired(found[best], found[serving])
+    if more <= max(least, doubt):
         why = f"{best} is no more than {max(least, doubt):.2f} points better"
         return Verdict(serving, 0.0, f"{why}: {told}")
-    return Verdict(best, float(more.mean()), f"{more.mean():.2f} ± {doubt:.2f} points better than {serving}: {told}")
+    return Verdict(best, more, f"{more:.2f} ± {doubt:.2f} points better than {serving}: {told}")
+
+
+def paired(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """How much more one rank allocates than another, order by order, and half the 95 % interval of that."""
+    more = np.subtract(one, other)
+    return float(more.mean()), _T95 * float(more.std(ddof=1)) / len(more) ** 0.5
 
 
 def _work(asked: Arrays) -> Arrays:
     demand, load = demand_in(asked), float(asked["load"][0])
-    potential = Potential(*(asked[_POTENTIAL + name] for name in Potential._fields))
+    ranks = dict.fromkeys(name.split(".")[1] for name in asked if name.startswith(_POTENTIAL))
+    potentials = {
+        rank: Potential(*(asked[f"{_POTENTIAL}{rank}.{name}"] for name in Potential._fields)) for rank in ranks
+    }
     worth = Worth(*(asked[_WORTH + name] for name in Worth._fields)) if _WORTH + Worth._fields[0] in asked else None
-    found = tried(demand, candidates(demand, potential, worth, load))
+    found = tried(demand, candidates(demand, potentials, worth, load))
     return {name: np.array(values) for name, values in found.items()}
 
 

@@ -52,10 +52,10 @@ class Placer:
         policies: Mapping[str, Policy] = POLICIES,
         load_of: Callable[[str], float] = lambda owner: DEFAULT_LOAD,
         canary: Callable[[objects.Metadata], str] = lambda metadata: "",
-        on_request: Callable[[str, PodRequest], None] = lambda uid, request: None,
+        on_request: Callable[[PodIdentity, PodRequest], None] = lambda pod, request: None,
     ) -> None:
         """`policies` may change meanwhile. `canary` names the policy of a pod that chooses none, "" for the
-        deployment's; `on_request` hears of pods that are offered nodes, by UID."""
+        deployment's; `on_request` hears of pods that are offered nodes."""
         self._ledger = ledger
         self.policies = policies
         """By name."""
@@ -103,7 +103,7 @@ class Placer:
     def remember(self, pod: PodIdentity, request: PodRequest) -> None:
         """Keep a pod's request until it is bound, so that bind need not ask the API server for it."""
         self._requests.put(pod.namespace, pod.uid, request, self._clock(), weight_of(request))
-        self._on_request(pod.uid, request)
+        self._on_request(pod, request)
 
     def remembered(self, uid: str) -> PodRequest | None:
         """The request of a pod that was offered nodes before."""

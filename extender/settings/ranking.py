@@ -64,6 +64,15 @@ class RankSettings(Section):
     chance."""
     evidence_pods: int = Field(default=500, ge=0)
     """`auto`: pods seen before the first trial."""
+    learned: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9]*/[a-z0-9][-a-z0-9.]*)?$")
+    """`auto`: NAMESPACE/NAME of the ConfigMap in which fitted models are handed over. They come to serve by evidence:
+    see docs/guides/your-own-rank.md. Empty: none."""
+    stage_s: float = Field(default=86400.0, gt=0)
+    """Shortest time that a fitted model spends in shadow, and as a canary, in seconds."""
+    stage_pods: int = Field(default=500, ge=1)
+    """Pods that have to come meanwhile, each time, to judge it by."""
+    canary_frac: float = Field(default=0.1, gt=0, le=0.5)
+    """Fraction of the pods that it places as a canary."""
     shadow_frac: float = Field(default=0.05, gt=0, le=0.5)
     """Mode shadow: largest fraction of a CPU core used; decisions beyond that are left out and counted."""
 

@@ -51,13 +51,19 @@ def test_metrics_are_in_prometheus_format_and_documented(kerf: Kerf) -> None:
     assert all(family.documentation.endswith(".") for name, family in families.items() if name in KINDS)
 
 
-def test_every_metric_is_on_its_page() -> None:
+def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     documented = set(re.findall(r"`(kerf_\w+)`", page))
-    elsewhere = {"kerf_pipelines"}  # where there are pipelines
+    elsewhere = {"kerf_pipelines", "kerf_learning_margin"}  # where there are pipelines, and was a trial
+    given = {
+        "telemetry__url": "http://p",
+        "queue__enabled": True,
+        "history__path": str(tmp_path),
+        "model__learned": "a/b",
+    }
     served = set()
     for mode in ("shadow", "serve"):
-        with running(feed=FakeFeed(Clock()), telemetry__url="http://p", queue__enabled=True, model__mode=mode) as kerf:
+        with running(feed=FakeFeed(Clock()), model__mode=mode, **given) as kerf:
             text = kerf.get("/metrics").content.decode()
         families = [family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")]
         served |= {f"{family.name}_total" if family.type == "counter" else family.name for family in families}

@@ -5,6 +5,7 @@ import pytest
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.ranking.demands import Kind
 from extender.ranking.seen_pods import SeenPods
+from extender.scheduling.assignments import PodIdentity
 
 ONE, EIGHT = Kind(0, 0, 1, 1000), Kind(0, 0, 8, 1000)
 
@@ -21,7 +22,7 @@ def test_a_guess_counts_by_the_size_of_the_cluster_and_fades(
     assert seen.counts() == pytest.approx({ONE: 0.75 * guessed, EIGHT: 0.25 * guessed})
     seen.priced = seen.counts()
     for number in range(100):
-        seen.asked(f"uid-{number}", PodRequest(GpuRequest(8)))
+        seen.asked(PodIdentity("team", f"p-{number}", f"uid-{number}"), PodRequest(GpuRequest(8)))
     left = guessed / 2  # the half-life
     assert seen.counts()[ONE] == pytest.approx(0.75 * left)
     new = seen.counts()[EIGHT] - 0.25 * left

@@ -56,11 +56,11 @@ def test_many_nodes_are_sampled_and_no_gpus_are_told(monkeypatch: pytest.MonkeyP
 def test_the_process_tries_as_the_function_does() -> None:
     weights = dict.fromkeys(FEATURES, 0.0) | {"node_idle": 1.0, "fragment": -1.0}
     potential, asked = linear(np.array(list(weights.values())), 0.01), demand(4)
-    found = asyncio.run(trials.tried_aside(asked, potential, None, 1.0, 120.0))
-    assert found == trials.tried(asked, trials.candidates(asked, potential, None, 1.0))
+    found = asyncio.run(trials.tried_aside(asked, {"kerf": potential}, None, 1.0, 120.0))
+    assert found == trials.tried(asked, trials.candidates(asked, {"kerf": potential}, None, 1.0))
     assert tuple(found) == trials.CANDIDATES
     with pytest.raises(AsideError, match="did not finish within"):
-        asyncio.run(trials.tried_aside(asked, potential, None, 1.0, 0.01))
+        asyncio.run(trials.tried_aside(asked, {"kerf": potential}, None, 1.0, 0.01))
 
 
 EVEN = [90.0, 91.0, 89.0, 90.5, 90.0, 91.0, 89.5, 90.0]

@@ -20,6 +20,7 @@ function showStatus({ connected, sections: { status } }) {
   const facts = {
     Policy: [status.policy, status.ranking],
     'Learned rank': rankWords(status.model),
+    ...(status.model.learning && { Learning: [status.model.learning] }),
     Mode: [status.mode],
     Queue: [status.queue ? 'on' : 'off'],
     Telemetry: [ageSeconds == null ? state : `${state}, ${age(ageSeconds)} old`],

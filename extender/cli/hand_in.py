@@ -1,0 +1,44 @@
+"""`kerf hand-in`: a fitted model for a running Kerf to try."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def hand_in(
+    model: Annotated[Path, typer.Option(help="Folder of the model (kerf fit --out).")],
+    to: Annotated[str, typer.Option(help="NAMESPACE/NAME of the ConfigMap: setting model.learned.")],
+    kubeconfig: Annotated[str, typer.Option(envvar="KUBECONFIG", help="kubeconfig file; default: kubectl's own.")] = "",
+    context: Annotated[str, typer.Option(help="Context of it.")] = "",
+    service_account_dir: Annotated[Path, typer.Option(help="Token and CA, within a pod.")] = Path(
+        "/var/run/secrets/kubernetes.io/serviceaccount"
+    ),
+) -> None:
+    """Hand a fitted model to a running Kerf: it comes to serve by evidence (docs/guides/your-own-rank.md)."""
+    from extender.kube.client import ApiServer, ClusterError
+    from extender.kube.objects import is_name
+    from extender.ranking import files
+    from extender.ranking.learning.shelf import LearnedModels
+
+    namespace, _, name = to.partition("/")
+    if not (is_name(namespace) and is_name(name)):
+        raise typer.BadParameter(f"{to}: write NAMESPACE/NAME", param_hint="--to")
+
+    async def written(contents: dict[str, bytes]) -> None:
+        server = ApiServer(kubeconfig=kubeconfig, context=context, service_account_dir=service_account_dir)
+        await server.start()
+        try:
+            await LearnedModels(server, namespace, name).hand_in(contents)
+        finally:
+            await server.close()
+
+    try:
+        contents = {name: files.contents(model / name) for name in (files.MANIFEST, files.WEIGHTS)}
+        checked = files.model_in(contents, str(model))
+        asyncio.run(written(contents))
+    except (files.ModelError, ClusterError) as error:
+        typer.echo(f"kerf hand-in: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"model {checked.manifest.sha256[:12]} is handed in to ConfigMap {to}", err=True)

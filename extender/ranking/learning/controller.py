@@ -1,0 +1,230 @@
+"""Leads a fitted model through its course: tries it where that is due, writes down what comes of it, and has it rank.
+
+The leader alone decides; the others rank by what the ConfigMap says, so that a take-over changes nothing. Where it
+can't be read, what ranks goes on ranking.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from extender.core.clusters import Cluster
+from extender.kube.background import Background, repeat
+from extender.kube.client import ApiError, ClusterError
+from extender.kube.events import EventRecorder
+from extender.ranking.aside import AsideError
+from extender.ranking.demands import Kind, demand_of
+from extender.ranking.files import Actor, Model, ModelError, model_in
+from extender.ranking.learning import course as courses
+from extender.ranking.learning.course import Course, Stage
+from extender.ranking.learning.shelf import CANDIDATE, SERVING, Contents, LearnedModels, Shelf
+from extender.ranking.service import LearnedRank
+from extender.ranking.trials import LEARNED, paired, tried_aside
+from extender.settings.ranking import RankSettings
+
+logger = logging.getLogger(__name__)
+
+_RIVAL: Final = "rival"
+_MAX_S: Final = 1800.0
+_CONFLICT: Final = 409
+_GONE: Final = "its files are gone, or not as they were"
+RELEASED: Final = "released"
+"""The pin that has nothing fitted serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the controller looks at."""
+
+    snapshot: Callable[[], Cluster]
+    held: Callable[[], Mapping[str, float]]
+    """GPUs held, by namespace."""
+    standby: Callable[[], str]
+    wall_clock: Callable[[], float]
+
+
+class Learning(Background):
+    """Runs from `start` to `stop`, beside a rank that serves `auto`."""
+
+    def __init__(
+        self, rank: LearnedRank, wanted: RankSettings, models: LearnedModels, around: Around, events: EventRecorder
+    ) -> None:
+        super().__init__("learning", needed=False)
+        self._rank, self._wanted, self._models, self._around, self._events = rank, wanted, models, around, events
+        self.course = Course()
+        self.pin = ""
+        self.fault = ""
+        """Why nothing can be learned now."""
+        self.num_trials = 0
+        self.last: tuple[float, float] | None = None
+        """Points by which the last trial was decided, and half their interval."""
+        self._known: dict[str, Model] = {}
+        """The models that there are, by SHA-256."""
+        self._refused: Contents = {}
+        self._watched_at = float("-inf")
+        self._began = self._around.wall_clock()
+        self._stage: object = None
+
+    async def run(self) -> None:
+        await repeat(self.round, self._wanted.check_s, "a look at fitted models")
+
+    async def round(self) -> None:
+        """Look once at what is handed in, and take a step if one is due."""
+        try:
+            shelf = await self._models.read()
+            if shelf is None:
+                self.fault = f"there is no ConfigMap {self._models.namespace}/{self._models.name}"
+                return
+            self.fault = ""
+            await self._look(shelf)
+        except (ClusterError, msgspec.DecodeError, KeyError) as error:
+            if not (isinstance(error, ApiError) and error.status == _CONFLICT):  # another was first: look again
+                self.fault = f"ConfigMap {self._models.namespace}/{self._models.name}: {error}"
+                logger.warning("learning: %s", self.fault)
+
+    async def _look(self, shelf: Shelf) -> None:
+        course, leads = shelf.course, not self._around.standby()
+        candidate, serving = self._read(shelf.candidate, CANDIDATE), self._read(shelf.serving, SERVING)
+        self._known = {model.manifest.sha256: model for model in (candidate, serving) if model is not None}
+        self.pin = shelf.pin
+        if self.pin:
+            self._obey(shelf)
+            return
+        if leads:
+            course = self._checked(course, candidate)
+        self._apply(course)
+        if leads:
+            course = await self._step(course)
+            if course != shelf.course:
+                await self._keep(shelf, course)
+                self._apply(course)
+        self.course = course
+
+    def _obey(self, shelf: Shelf) -> None:
+        """A person has the say: nothing is tried, and what is pinned serves."""
+        self.course = shelf.course
+        self._rank.on_trial.end()
+        chosen = next((model for sha, model in self._known.items() if sha.startswith(self.pin)), None)
+        self._rank.adopt(chosen)
+        if chosen is None and self.pin != RELEASED:
+            self.fault = f"model {self.pin} is pinned and not there; the released one serves"
+
+    def _checked(self, course: Course, candidate: Model | None) -> Course:
+        """The course, where what is there is not what it says."""
+        now = self._around.wall_clock()
+        if course.serving and course.serving not in self._known:
+            course = courses.stopped(course, _GONE, now)
+        if candidate is not None:
+            course = courses.offered(course, candidate.manifest.sha256, now)
+        if course.candidate and course.candidate not in self._known:
+            course = courses.withdrawn(course, _GONE, now)
+        return course
+
+    def _apply(self, course: Course) -> None:
+        """Have models rank as the course says."""
+        rank = self._rank
+        rank.adopt(self._known.get(course.serving))
+        if candidate := self._known.get(course.candidate):
+            rank.try_out(candidate, self._wanted.canary_frac if course.stage is Stage.CANARY else 0.0)
+        elif rank.on_trial.model is not None:
+            rank.on_trial.end()
+        stage = course.candidate, course.stage, course.since
+        if stage != self._stage:
+            self._stage, self._began = stage, self._around.wall_clock()
+            rank.mix.fresh.begin()
+
+    async def _step(self, course: Course) -> Course:
+        """Judge the candidate, or the one that serves, if that is due."""
+        rank, now = self._rank, self._around.wall_clock()
+        if candidate := self._known.get(course.candidate):
+            if rank.on_trial.fault:
+                return courses.withdrawn(course, rank.on_trial.fault, now)
+            fresh = rank.mix.fresh
+            if fresh.num < self._wanted.stage_pods or now - self._began < self._wanted.stage_s:
+                return course
+            found = await self._tried(fresh.counts(self._around.held()), candidate, rank.model)
+            if found is None:
+                return course
+            fresh.begin()
+            self._began = self._around.wall_clock()
+            return courses.judged(course, *found, rank.auto, self._began)
+        if rank.fitted is None or now - self._watched_at < self._wanted.evidence_s or not rank.mix.num_seen:
+            return course
+        self._watched_at = now
+        found = await self._tried(rank.mix.counts(), rank.fitted, rank.base)
+        return course if found is None else courses.watched(course, *found, self._around.wall_clock())
+
+    async def _tried(
+        self, counts: Mapping[Kind, float], model: Model, other: Model | Actor | None
+    ) -> tuple[float, float] | None:
+        """Points more that one model allocates than another, or than what `auto` is, and half the interval."""
+        rank, ranks = self._rank, {LEARNED: model.potential}
+        if isinstance(other, Model):
+            ranks[_RIVAL] = other.potential
+        load = model.manifest.foresight_load
+        demand = await asyncio.to_thread(demand_of, self._around.snapshot(), counts)
+        try:
+            found = await tried_aside(demand, ranks, rank.priced.worth, load, _MAX_S)
+        except (AsideError, OSError) as error:
+            self.fault = f"a model could not be tried out: {error}"
+            logger.warning("learning: %s", self.fault)
+            return None
+        self.num_trials += 1
+        rival = rank.auto if rank.auto in found and rank.auto != LEARNED else _RIVAL
+        if rival not in found:
+            return None
+        self.last = paired(found[LEARNED], found[rival])
+        return self.last
+
+    async def _keep(self, shelf: Shelf, course: Course) -> None:
+        """Write a step down, and only then tell of it. Raises ClusterError."""
+        changes: dict[str, Contents] = {}
+        if course.serving != shelf.course.serving:
+            changes[SERVING] = shelf.candidate if course.serving else {}
+        if not course.candidate and shelf.candidate:
+            changes[CANDIDATE] = {}
+        await self._models.write(shelf, course, changes)
+        if course.said != shelf.course.said:
+            logger.warning("learning: %s", course.said)
+            self._events.emit_about_config_map(
+                self._models.namespace, self._models.name, reason="RankLearned", message=course.said
+            )
+
+    def _read(self, contents: Contents, slot: str) -> Model | None:
+        """A model, None where there is none that can be used."""
+        if not contents:
+            return None
+        try:
+            model = model_in(contents, f"{self._models.name}/{slot.rstrip('.')}")
+        except ModelError as error:
+            if self._refused != contents:
+                logger.error("learning: a model was refused: %s", error)
+            self.fault, self._refused = f"a model was refused: {error}", contents
+            return None
+        return self._known.get(model.manifest.sha256, model)
+
+    def describe(self) -> dict[str, Any]:
+        """The state as JSON."""
+        course, fresh = self.course, self._rank.mix.fresh
+        return {
+            "serving": course.serving or RELEASED,
+            "candidate": course.candidate or None,
+            "stage": course.stage.value,
+            "pods": fresh.num,
+            "podsNeeded": self._wanted.stage_pods,
+            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(course.since)) if course.since else None,
+            "trials": self.num_trials,
+            "margin": self.last and round(self.last[0], 2),
+            "doubt": self.last and round(self.last[1], 2),
+            "promoted": course.promoted,
+            "takenBack": course.taken_back,
+            "refused": [courses.short(sha) for sha in course.refused],
+            "said": course.said or None,
+            "pin": self.pin or None,
+            "fault": self.fault or None,
+        }

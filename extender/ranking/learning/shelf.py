@@ -1,0 +1,95 @@
+"""Where fitted models are handed over: a ConfigMap with the one on trial, the one that serves, and their course.
+
+Whoever may write it in Kerf's namespace may hand in a model; what is in it is checked as any model is. Every write
+carries the version that it goes by: of two that write at once one hears that it was late.
+"""
+
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from extender.kube.client import ApiError, Transport
+from extender.ranking.files import MANIFEST, WEIGHTS
+from extender.ranking.learning.course import Course
+
+COURSE: Final = "kerf.dev/learning"
+"""Annotation: the course, as JSON."""
+PIN: Final = "kerf.dev/pin"
+"""Annotation by which a person has the say: `released`, or the beginning of a model's SHA-256."""
+CANDIDATE: Final = "candidate."
+SERVING: Final = "serving."
+_NOT_FOUND: Final = 404
+_decoder: Final = msgspec.json.Decoder(dict[str, Any])
+_course_decoder: Final = msgspec.json.Decoder(Course)
+Contents = dict[str, bytes]
+"""A model's files by name; empty for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """What the ConfigMap says."""
+
+    version: str
+    course: Course
+    pin: str
+    candidate: Contents
+    serving: Contents
+
+
+class LearnedModels:
+    """One ConfigMap."""
+
+    def __init__(self, transport: Transport, namespace: str, name: str) -> None:
+        self._transport = transport
+        self.namespace, self.name = namespace, name
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+
+    async def read(self) -> Shelf | None:
+        """As it is, None where there is no such ConfigMap. Raises ClusterError, DecodeError."""
+        try:
+            found = _decoder.decode(await self._transport.get(self._path))
+        except ApiError as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+        metadata = found["metadata"]
+        annotations = metadata.get("annotations") or {}
+        try:
+            course = _course_decoder.decode(annotations.get(COURSE, "{}"))
+        except msgspec.DecodeError:
+            course = Course()
+        held = found.get("binaryData") or {}
+        candidate, serving = (_contents(held, slot) for slot in (CANDIDATE, SERVING))
+        return Shelf(metadata["resourceVersion"], course, annotations.get(PIN, "").strip(), candidate, serving)
+
+    async def write(self, shelf: Shelf, course: Course, changes: dict[str, Contents]) -> None:
+        """Write the course, and the models of some slots; no contents remove what is there. Raises ClusterError."""
+        data: dict[str, str | None] = {}
+        for slot, contents in changes.items():
+            for name in (MANIFEST, WEIGHTS):
+                data[slot + name] = b64encode(contents[name]).decode() if contents else None
+        told = msgspec.json.encode(course).decode()
+        body = {
+            "metadata": {"resourceVersion": shelf.version, "annotations": {COURSE: told}},
+            "binaryData": data,
+        }
+        await self._transport.patch(self._path, msgspec.json.encode(body))
+
+    async def hand_in(self, contents: Contents) -> None:
+        """Put a model on trial, in the place of another that is. Raises ClusterError."""
+        data = {CANDIDATE + name: b64encode(contents[name]).decode() for name in (MANIFEST, WEIGHTS)}
+        await self._transport.patch(self._path, msgspec.json.encode({"binaryData": data}))
+
+
+def _contents(held: dict[str, Any], slot: str) -> Contents:
+    found: Contents = {}
+    for name in (MANIFEST, WEIGHTS):
+        try:
+            found[name] = b64decode(held[slot + name], validate=True)
+        except KeyError:
+            continue
+        except (ValueError, TypeError):
+            found[name] = b""
+    return found

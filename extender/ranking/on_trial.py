@@ -1,0 +1,48 @@
+"""A model on trial beside the one that serves: it ranks in shadow, or places a part of the pods."""
+
+from collections.abc import MutableMapping
+from dataclasses import replace
+from typing import Final
+from zlib import crc32
+
+from extender.core.occupancies import ObservedRules
+from extender.core.policies.kerf import LearnedScore, serving
+from extender.core.policies.policy import Policy
+from extender.kube import objects
+from extender.ranking.files import Model
+
+CANDIDATE: Final = "kerf-candidate"
+"""Its policy's name."""
+
+
+class OnTrial:
+    """The model, None for none, and which pods it places."""
+
+    def __init__(self, policies: MutableMapping[str, Policy], rules: ObservedRules) -> None:
+        self._policies, self._rules = policies, rules
+        self.model: Model | None = None
+        self.part = 0.0
+        """Of the pods that it places, drawn by their UIDs: nobody chooses which."""
+        self.score = LearnedScore(why_not="no model is on trial")
+
+    @property
+    def fault(self) -> str:
+        """Why it can't rank, "" while it does, or was not asked to yet."""
+        return self.score.fault if CANDIDATE in self._policies else ""
+
+    def put(self, score: LearnedScore) -> None:
+        """Rank by it from now on."""
+        self.score = score
+        self._policies[CANDIDATE] = replace(serving(score, self._rules), name=CANDIDATE)
+
+    def end(self) -> None:
+        """There is none any more."""
+        self.model, self.part = None, 0.0
+        self.score = LearnedScore(why_not="no model is on trial")
+        self._policies.pop(CANDIDATE, None)
+
+    def policy_of(self, pod: objects.Metadata) -> str:
+        """The policy of a pod that it places, "" for others."""
+        if not self.part or self.score.fault:
+            return ""
+        return CANDIDATE if crc32(pod.uid.encode()) < self.part * 2**32 else ""

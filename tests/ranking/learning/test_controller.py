@@ -1,0 +1,259 @@
+"""Fitted models in the running service: handed in, tried, served and taken back, with other leaders and bad files."""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extender.core.valuenet.features import FEATURES
+from extender.core.valuenet.potentials import linear
+from extender.kube.memory import MemoryCluster
+from extender.ranking import files
+from extender.ranking.learning.controller import Learning
+from extender.ranking.learning.shelf import COURSE, PIN
+from extender.ranking.on_trial import CANDIDATE
+from tests.api.bodies import node, pod
+from tests.api.services import Kerf, running
+
+NODES = [node(f"n-{number}", 4) for number in range(8)]
+NAMES = [f"n-{number}" for number in range(8)]
+PACKS, SPREADS = {"node_idle": 1.0, "gpus_idle": 0.01}, {"node_idle": -1.0, "gpu_square": -1.0}
+
+
+def written(folder: Path, weights: dict[str, float], why: str = "by hand") -> dict[str, bytes]:
+    potential = linear(np.array([weights.get(name, 0.0) for name in FEATURES]), 0.001)
+    files.write(folder, potential, 1.0, {"mode": why}, ())
+    return {name: (folder / name).read_bytes() for name in (files.MANIFEST, files.WEIGHTS)}
+
+
+def sha(contents: dict[str, bytes]) -> str:
+    told: str = json.loads(contents[files.MANIFEST])["sha256"]
+    return told
+
+
+class Rig:
+    """A Kerf whose released rank is known, and a ConfigMap."""
+
+    def __init__(self, kerf: Kerf, config_map: dict[str, Any]) -> None:
+        self.kerf, self.config_map = kerf, config_map
+        self.num_pods = 0
+
+    @property
+    def learning(self) -> Learning:
+        learning = self.kerf.service.learning
+        assert learning is not None
+        return learning
+
+    def hand_in(self, contents: dict[str, bytes], slot: str = "candidate") -> None:
+        data = {f"{slot}.{name}": b64encode(content).decode() for name, content in contents.items()}
+        self.config_map["binaryData"] = {**self.config_map.get("binaryData", {}), **data}
+
+    def look(self) -> dict[str, Any]:
+        """A round of the learning, then of the rank."""
+        self.kerf.run(self.learning.round())
+        self.kerf.run(self.kerf.service.rank.round())
+        told: dict[str, Any] = self.kerf.get("/model").json()["learning"]
+        return told
+
+    def see(self, num_pods: int = 40) -> set[str]:
+        """Ones and fours come by; by which policies they were placed."""
+        policies = set()
+        for _ in range(num_pods):
+            self.num_pods += 1
+            manifest = pod(f"p{self.num_pods}", 1 if self.num_pods % 4 else 4)
+            self.kerf.filter(manifest, NAMES)
+            kept = self.kerf.service.placer.decided.last("default", manifest["metadata"]["name"])
+            assert kept is not None
+            policies.add(kept.decision.policy)
+            self.kerf.service.placer.release(manifest["metadata"]["uid"])
+        return policies
+
+    def serving(self) -> str:
+        model = self.kerf.service.rank.model
+        assert model is not None
+        return model.manifest.sha256
+
+
+@contextmanager
+def rig(
+    tmp_path: Path, released: dict[str, float], cluster: MemoryCluster | None = None, **flags: Any
+) -> Iterator[Rig]:
+    path = tmp_path / "released"
+    if not path.exists():
+        written(path, released)
+    cluster = cluster or MemoryCluster(NODES)
+    config_map = cluster.keep_config_map("kerf-system", "kerf-learned")
+    given = {
+        "model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0, "model__path": str(path),
+        "model__prior_pods": 0.0, "model__learned": "kerf-system/kerf-learned", "model__stage_s": 1e-9,
+        "model__stage_pods": 30, "model__evidence_s": 1e-9, "model__canary_frac": 0.5, **flags,
+    }  # fmt: skip
+    with running(cluster, **given) as kerf:
+        kerf.run(kerf.service.rank.round())
+        yield Rig(kerf, config_map)
+
+
+@pytest.mark.slow
+def test_a_better_model_comes_to_serve_step_by_step(tmp_path: Path) -> None:
+    better = written(tmp_path / "fitted", PACKS)
+    with rig(tmp_path, SPREADS) as at:
+        released = at.serving()
+        assert at.look()["stage"] == "none"
+        at.hand_in(better)
+        told = at.look()
+        assert (told["candidate"], told["stage"], told["serving"]) == (sha(better), "shadow", "released")
+        assert told["pods"] == 0  # those of before are no evidence
+        assert at.see(29) == {"kerf"}
+        assert at.look()["stage"] == "shadow"  # too few
+        assert at.see(11) == {"kerf"}
+        told = at.look()
+        assert told["stage"] == "canary" and told["margin"] > told["doubt"] > 0
+        assert at.kerf.metric("kerf_learning_stage", stage="canary") == 1
+        assert at.see(60) == {"kerf", CANDIDATE}
+        assert at.serving() == released
+        told = at.look()
+        assert (told["serving"], told["candidate"], told["stage"]) == (sha(better), None, "none")
+        assert at.serving() == sha(better)
+        assert at.see(20) == {"kerf"}
+        assert set(at.config_map["binaryData"]) == {"serving.manifest.json", "serving.weights.safetensors"}
+        assert at.kerf.metric("kerf_learning_promotions_total") == 1
+        assert at.kerf.metric("kerf_learning_serving") == 1
+        said = [event["message"] for event in at.kerf.events() if event["reason"] == "RankLearned"]
+        assert sorted(line.split(":")[0] for line in said) == [
+            f"model {sha(better)[:12]} {what}" for what in ("is tried in shadow", "places a part of the pods", "serves")
+        ]  # fmt: skip
+        assert "serves" in at.kerf.service.status()["model"]["learning"]
+        # It is better than the released one on what comes: it stays.
+        assert at.look()["serving"] == sha(better)
+
+
+@pytest.mark.slow
+def test_a_worse_model_goes_back_and_never_places_a_pod(tmp_path: Path) -> None:
+    worse = written(tmp_path / "fitted", SPREADS)
+    with rig(tmp_path, PACKS) as at:
+        at.hand_in(worse)
+        at.look()
+        assert at.see(40) == {"kerf"}
+        told = at.look()
+        assert (told["candidate"], told["stage"], told["takenBack"]) == (None, "none", 1)
+        assert told["refused"] == [sha(worse)[:12]]
+        assert "binaryData" in at.config_map and not at.config_map["binaryData"]
+        assert at.kerf.metric("kerf_learning_rollbacks_total") == 1
+        at.hand_in(worse)  # again
+        assert at.look()["candidate"] is None
+        assert at.see(40) == {"kerf"}
+
+
+@pytest.mark.slow
+def test_one_that_serves_goes_back_by_itself_when_it_does_worse(tmp_path: Path) -> None:
+    worse = written(tmp_path / "fitted", SPREADS)
+    with rig(tmp_path, PACKS) as at:
+        released = at.serving()
+        at.hand_in(worse, "serving")
+        at.config_map["metadata"]["annotations"] = {COURSE: json.dumps({"serving": sha(worse), "promoted": 1})}
+        at.kerf.run(at.kerf.service.rank.round())
+        at.look()
+        assert at.serving() == sha(worse)  # as another leader had decided
+        at.see(40)
+        told = at.look()
+        assert told["serving"] == "released" and "serves no more: -" in told["said"]
+        assert at.serving() == released
+        assert not at.config_map["binaryData"]
+
+
+def test_a_bad_file_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    better = written(tmp_path / "fitted", PACKS)
+    with rig(tmp_path, SPREADS) as at:
+        released = at.serving()
+        for contents, why in (
+            ({**better, files.WEIGHTS: better[files.WEIGHTS] + b"x"}, "SHA-256"),
+            ({**better, files.MANIFEST: b"{"}, "manifest.json"),
+            ({files.MANIFEST: better[files.MANIFEST]}, "has no weights.safetensors"),
+        ):
+            at.config_map["binaryData"] = {}
+            at.hand_in(contents)
+            told = at.look()
+            assert told["stage"] == "none" and why in told["fault"]
+            assert "learning: a model was refused" in at.kerf.get("/readyz").json()["degraded"][0]
+        at.config_map["binaryData"] = {"candidate.manifest.json": "no base64", "candidate.weights.safetensors": "?"}
+        assert "refused" in at.look()["fault"]
+        assert at.serving() == released
+        assert at.see(40) == {"kerf"}
+
+
+def test_a_candidate_whose_files_change_on_trial_is_taken_back(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "one", PACKS), written(tmp_path / "other", {"node_idle": 2.0})
+    with rig(tmp_path, SPREADS) as at:
+        at.hand_in(one)
+        assert at.look()["candidate"] == sha(one)
+        at.hand_in({files.WEIGHTS: other[files.WEIGHTS]})
+        told = at.look()
+        assert told["candidate"] is None and "its files are gone, or not as they were" in told["said"]
+        at.hand_in(other)
+        assert at.look()["candidate"] == sha(other)
+
+
+def test_a_person_can_pin_a_model(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "one", PACKS), written(tmp_path / "other", {"node_idle": 2.0})
+    with rig(tmp_path, SPREADS) as at:
+        released = at.serving()
+        at.hand_in(one, "serving")
+        at.hand_in(other)
+        at.config_map["metadata"]["annotations"] = {COURSE: json.dumps({"serving": sha(one)})}
+        for pin, serves in (("released", released), (sha(other)[:12], sha(other)), (sha(one)[:8], sha(one))):
+            at.config_map["metadata"]["annotations"][PIN] = pin
+            told = at.look()
+            assert (told["pin"], told["fault"]) == (pin, None)
+            assert at.serving() == serves
+            assert at.see(40) == {"kerf"}
+            assert at.look()["trials"] == 0
+        at.config_map["metadata"]["annotations"][PIN] = "f00d"
+        assert "f00d is pinned and not there" in at.look()["fault"]
+        assert at.serving() == released
+        del at.config_map["metadata"]["annotations"][PIN]
+        assert at.look()["serving"] == sha(one)
+        assert at.serving() == sha(one)
+
+
+def test_a_standby_decides_nothing_and_ranks_as_the_leader_does(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "one", PACKS), written(tmp_path / "other", {"node_idle": 2.0})
+    with rig(tmp_path, SPREADS) as at:
+        at.hand_in(one, "serving")
+        at.hand_in(other)
+        at.config_map["metadata"]["annotations"] = {
+            COURSE: json.dumps({"serving": sha(one), "candidate": sha(other), "stage": "canary", "since": 1.0})
+        }
+        at.kerf.service.fence.shut(lambda: "another leads")
+        before = json.dumps(at.config_map)
+        assert at.look()["stage"] == "canary"
+        assert at.serving() == sha(one)
+        assert json.dumps(at.config_map) == before
+
+
+def test_without_its_config_map_the_released_model_serves(tmp_path: Path) -> None:
+    with rig(tmp_path, SPREADS, model__learned="kerf-system/other") as at:
+        assert at.look()["fault"] == "there is no ConfigMap kerf-system/other"
+        assert at.see(5) == {"kerf"}
+
+
+def test_of_two_that_write_at_once_one_hears_that_it_was_late(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", PACKS)
+    with rig(tmp_path, SPREADS) as at:
+        at.hand_in(one)
+        learning = at.learning
+
+        async def raced() -> None:
+            shelf = await learning._models.read()  # noqa: SLF001
+            assert shelf is not None
+            at.config_map["metadata"]["resourceVersion"] = "999999"
+            await learning._look(shelf)  # noqa: SLF001
+
+        with pytest.raises(Exception, match="has been modified"):
+            at.kerf.run(raced())
+        assert "annotations" not in at.config_map["metadata"]
+        assert at.look()["candidate"] == sha(one)

@@ -1,0 +1,72 @@
+"""The course of a fitted model: on by evidence alone, back by evidence, and never twice for the same model."""
+
+import pytest
+
+from extender.ranking.learning import course as courses
+from extender.ranking.learning.course import MAX_TRIALS, Course, Stage
+
+A, B = "a" * 64, "b" * 64
+
+
+def on_trial(stage: Stage = Stage.SHADOW) -> Course:
+    course = courses.offered(Course(), A, 10.0)
+    return course if stage is Stage.SHADOW else courses.judged(course, 0.5, 0.2, "kerf", 20.0)
+
+
+def test_a_model_goes_from_shadow_to_canary_to_service() -> None:
+    course = on_trial()
+    assert (course.candidate, course.stage, course.since) == (A, Stage.SHADOW, 10.0)
+    assert course.said == "model aaaaaaaaaaaa is tried in shadow"
+    course = courses.judged(course, 0.5, 0.2, "kerf", 20.0)
+    assert (course.stage, course.since, course.trials) == (Stage.CANARY, 20.0, 0)
+    course = courses.judged(course, 0.1, 0.2, "kerf", 30.0)  # no worse is enough here: it was better before
+    assert (course.serving, course.candidate, course.stage, course.promoted) == (A, "", Stage.NONE, 1)
+    assert course.said == "model aaaaaaaaaaaa serves: +0.10 ± 0.20 points beside kerf on the pods that came since"
+
+
+@pytest.mark.parametrize("stage", [Stage.SHADOW, Stage.CANARY])
+def test_worse_beyond_chance_takes_it_back_at_any_stage(stage: Stage) -> None:
+    course = courses.judged(on_trial(stage), -0.3, 0.2, "fgd", 40.0)
+    assert (course.candidate, course.stage, course.serving) == ("", Stage.NONE, "")
+    assert (course.refused, course.taken_back) == ((A,), 1)
+    assert f"taken back from {stage}: -0.30 ± 0.20 points beside fgd" in course.said
+    assert courses.offered(course, A, 50.0) is course  # not again
+    assert courses.offered(course, B, 50.0).candidate == B
+
+
+def test_in_shadow_what_does_not_show_itself_better_is_no_better() -> None:
+    course = on_trial()
+    for trial in range(1, MAX_TRIALS):
+        course = courses.judged(course, 0.1, 0.2, "kerf", 20.0 + trial)
+        assert (course.stage, course.trials) == (Stage.SHADOW, trial)
+    course = courses.judged(course, 0.1, 0.2, "kerf", 90.0)
+    assert course.candidate == "" and "no better in 7 trials" in course.said
+
+
+def test_another_model_on_trial_leaves_the_one_that_serves() -> None:
+    course = courses.judged(on_trial(Stage.CANARY), 0.5, 0.2, "kerf", 30.0)
+    course = courses.offered(course, B, 40.0)
+    assert (course.serving, course.candidate) == (A, B)
+    assert courses.offered(course, A, 50.0) is course
+    assert courses.withdrawn(course, "worse", 60.0).serving == A
+
+
+@pytest.mark.parametrize(
+    ("more", "doubt", "stays"), [(-0.09, 0.01, True), (-0.11, 0.2, True), (-0.11, 0.05, False), (0.5, 0.1, True)]
+)
+def test_one_that_serves_goes_when_the_released_one_is_better(more: float, doubt: float, stays: bool) -> None:
+    serving = courses.judged(on_trial(Stage.CANARY), 0.5, 0.2, "kerf", 30.0)
+    course = courses.watched(serving, more, doubt, 50.0)
+    if stays:
+        assert course is serving
+    else:
+        assert (course.serving, course.refused, course.taken_back) == ("", (A,), 1)
+        assert "serves no more: -0.11 ± 0.05 points beside the released one" in course.said
+
+
+def test_what_was_refused_is_remembered_for_a_while() -> None:
+    course = Course()
+    for number in range(30):
+        course = courses.withdrawn(courses.offered(course, f"{number:064d}", 0.0), "worse", 1.0)
+    assert len(course.refused) == 20 and course.refused[-1] == f"{29:064d}"
+    assert course.taken_back == 30
