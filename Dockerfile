@@ -4,13 +4,15 @@
 # Any image with Python 3.11 or newer and its venv will do as the base.
 ARG BASE=python:3.12-slim
 FROM ${BASE} AS build
+# What it is for: `serve`, or `fit` for the job that fits a rank to the cluster's history.
+ARG FOR=serve
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
-COPY requirements/build.txt requirements/serve.txt requirements/
+COPY requirements requirements
 RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes -r requirements/build.txt
 RUN python -m venv --without-pip /opt/kerf \
     && /opt/build/bin/pip --python /opt/kerf/bin/python install --require-hashes \
-       --only-binary :all: -r requirements/serve.txt
+       --only-binary :all: -r "requirements/${FOR}.txt"
 COPY pyproject.toml README.md LICENSE ./
 COPY extender extender
 COPY model model

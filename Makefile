@@ -84,13 +84,15 @@ protos: $(STAMP) ## write the modules of the kubelet's protobuf definitions (ext
 
 IMAGE ?= kerf:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BASE ?=
+FOR ?=
 # The first that works: docker is often there without its daemon.
 BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)
 
-image: ## build the image IMAGE with docker, podman or buildah, whichever is there (BUILDER); BASE is its base
+image: ## build IMAGE with docker, podman or buildah, whichever is there (BUILDER); BASE is its base, FOR=fit what learns
 	@builder="$(BUILDER)"; test -n "$$builder" \
 	  || { echo "make image needs docker, podman or buildah, and none of them works here" >&2; exit 1; }; \
-	set -x; exec $$builder build --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) $(ARGS) .
+	set -x; exec $$builder build --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
+	  $(if $(FOR),--build-arg FOR=$(FOR)) $(ARGS) .
 
 licences: $(STAMP) ## write docs/reference/licences.md from what is locked and installed
 	@$(BIN)/python -m tests.install.licences
@@ -103,7 +105,9 @@ lock: $(UV) ## lock the dependencies of pyproject.toml in requirements/*.txt
 	echo uv | $(COMPILE) --no-annotate - --output-file requirements/bootstrap.txt
 	$(COMPILE) pyproject.toml --extra agent --group dev --output-file requirements/dev.txt
 	$(COMPILE) --group build --constraints requirements/dev.txt --output-file requirements/build.txt
-	$(COMPILE) pyproject.toml --extra agent --extra plan --constraints requirements/dev.txt --output-file requirements/serve.txt
+	$(COMPILE) pyproject.toml --extra agent --extra plan --extra history --constraints requirements/dev.txt \
+	  --output-file requirements/serve.txt
+	$(COMPILE) pyproject.toml --extra sim --extra history --constraints requirements/dev.txt --output-file requirements/fit.txt
 	$(COMPILE) pyproject.toml --extra train --extra ray --constraints requirements/dev.txt --output-file requirements/train.txt
 	@if grep -n '://' requirements/*.txt; then echo "a lock file names a host (above)" >&2; exit 1; fi
 

@@ -1,6 +1,7 @@
 """Helm, and the chart as it renders and installs."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -55,7 +56,7 @@ class Helm:
 
     def __call__(self, *arguments: str) -> str:
         """What `helm ...` prints; of the chart with the image `kerf`, unless another is named. Raises HelmError."""
-        named = str(CHART) not in arguments or any("image.repository=" in argument for argument in arguments)
+        named = str(CHART) not in arguments or any(re.search(r"(^|,)image\.repository=", each) for each in arguments)
         image = () if named or arguments[0] == "lint" else ("--set", "image.repository=kerf")
         return run([self._path, *arguments, *image], **self._environment)
 
@@ -83,6 +84,14 @@ MATRIX = [
     ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
     ("access.tokensSecret=readers", "dashboard.enabled=true"),
     ("model.volume.configMap.name=rank", "config.model.mode=canary"),
+    ("history.enabled=true",),
+    (
+        "history.enabled=true",
+        "history.volume.emptyDir=null",
+        "history.volume.persistentVolumeClaim.claimName=history",
+        "learning.enabled=true",
+        "learning.image.repository=registry/kerf-fit",
+    ),
     ("queue.enabled=true",),
     ("queue.enabled=true", "replicas=2", "mode=service", "inject.enabled=true"),
     ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),

@@ -54,6 +54,14 @@ def test_lint(helm: Helm) -> None:
         pytest.param("prometheusRule.enabled=true", "needs serviceMonitor.enabled", id="alerts without metrics"),
         pytest.param("tls.secretName=kerf", "mode=service", id="TLS on loopback"),
         pytest.param("queue.pipelines=true", "queue.enabled", id="pipelines without a queue"),
+        pytest.param("learning.enabled=true", "history.enabled", id="learning without a history"),
+        pytest.param("history.enabled=true,learning.enabled=true", "history.volume", id="learning from what is lost"),
+        pytest.param(
+            "history.enabled=true,history.volume.emptyDir=null,history.volume.persistentVolumeClaim.claimName=h,"
+            "learning.enabled=true",
+            "learning.image.repository names no image",
+            id="learning without an image",
+        ),
         pytest.param("queue.optIn.everybody=true", "queue.optIn", id="nobody of that name opts in"),
         pytest.param("webhook.timeoutSeconds=31", "webhook.timeoutSeconds", id="more than the API server allows"),
         pytest.param("mode=service,tls.secretName=kerf,tls.selfSigned=true", "tls: set one of", id="TLS in two ways"),
@@ -70,6 +78,33 @@ def mounts_of(deployment: dict[str, Any]) -> set[str]:
 
 def names_of(wanted: dict[str, bool]) -> set[str]:
     return {name for name, is_wanted in wanted.items() if is_wanted}
+
+
+def test_the_job_that_fits_reads_what_kerf_writes_and_may_hand_in_alone(helm: Helm) -> None:
+    values = next(values for values in MATRIX if "learning.enabled=true" in values)
+    objects = helm.render(*values)
+    deployment, job = only(objects, "Deployment", "kerf"), only(objects, "CronJob", "kerf-fit")
+    settings = yaml.safe_load(only(objects, "ConfigMap", "kerf")["data"]["kerf.yaml"])
+    claim = {"persistentVolumeClaim": {"claimName": "history"}}
+    pods = [deployment["spec"]["template"]["spec"], job["spec"]["jobTemplate"]["spec"]["template"]["spec"]]
+    for spec in pods:
+        assert {"name": "history", **claim} in spec["volumes"]
+        assert spec["securityContext"]["fsGroup"] == 65532
+    (fit,) = pods[1]["containers"]
+    (mounted,) = [mount for mount in fit["volumeMounts"] if mount["name"] == "history"]
+    assert mounted == {"name": "history", "mountPath": "/var/lib/kerf", "readOnly": True}
+    assert "/var/lib/kerf" in mounts_of(deployment)
+    assert settings["history"]["path"] == "/var/lib/kerf/history"
+    assert f"--history {settings['history']['path']} " in fit["args"][0]
+    learned = settings["model"]["learned"]
+    namespace, _, name = learned.partition("/")
+    assert f"--to {learned}\n" in fit["args"][0]
+    assert only(objects, "ConfigMap", name)["metadata"]["namespace"] == namespace
+    rules = {role: only(objects, "Role", role)["rules"] for role in ("kerf-fit", "kerf-learned")}
+    for role, verbs in (("kerf-fit", ["patch"]), ("kerf-learned", ["get", "patch"])):
+        assert rules[role] == [
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": verbs}
+        ]
 
 
 def test_probes_start_nothing_and_have_a_port_of_their_own(helm: Helm, tmp_path: Path) -> None:

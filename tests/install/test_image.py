@@ -78,4 +78,6 @@ def test_what_the_image_holds_serves(tmp_path: Path) -> None:
 
 def _environment() -> dict[str, str]:
     """This process's variables without those of its own virtual environment."""
-    return {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    own = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")
+    arguments = dict(re.findall(r"^ARG (FOR)=(\S+)$", DOCKERFILE, re.MULTILINE))
+    return {**{key: value for key, value in os.environ.items() if key not in own}, **arguments}

@@ -46,11 +46,22 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.model.volume }}
 {{- $config = mergeOverwrite (dict "model" (dict "path" "/etc/kerf-model")) $config }}
 {{- end }}
+{{- if .Values.history.enabled }}
+{{- $config = mergeOverwrite (dict "history" (dict "path" "/var/lib/kerf/history")) $config }}
+{{- end }}
+{{- if .Values.learning.enabled }}
+{{- $config = mergeOverwrite (dict "model" (dict "learned" (printf "%s/%s" .Release.Namespace (include "kerf.learned" .)))) $config }}
+{{- end }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
 {{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines }}
 {{- $config := mergeOverwrite (dict "server" $server "leader_election" $election "queue" $queue) $config }}
 {{- toYaml $config }}
+{{- end }}
+
+{{/* The ConfigMap in which fitted models are handed over. */}}
+{{- define "kerf.learned" -}}
+{{ include "kerf.name" . }}-learned
 {{- end }}
 
 {{/* The Lease by which one of several replicas behind a Service leads, "" where there is none. */}}
@@ -136,6 +147,10 @@ volumeMounts:
   - name: tokens
     mountPath: /etc/kerf-tokens
     readOnly: true
+  {{- end }}
+  {{- if .Values.history.enabled }}
+  - name: history
+    mountPath: /var/lib/kerf
   {{- end }}
 {{- end }}
 
