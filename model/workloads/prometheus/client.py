@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import requests
@@ -68,7 +68,7 @@ class Prometheus:
             user, _, password = access.basic_auth_file.read_text().strip().partition(":")
             session.auth = (user, password)
         elif parts.username:
-            session.auth = (parts.username, parts.password or "")
+            session.auth = (unquote(parts.username), unquote(parts.password or ""))
         self._client = PrometheusConnect(url=self.url, session=session, retry=_RETRIES, timeout=_TIMEOUT_S)
 
     def close(self) -> None:
