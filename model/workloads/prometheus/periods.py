@@ -1,5 +1,6 @@
 """Of a period, what is asked at once, and at which times something is known of the cluster."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ _HOUR_S: Final = 3600
 _UNITS_S: Final = {"m": 60, "h": _HOUR_S, "d": DAY_S, "w": 7 * DAY_S}
 _LEAST_STEP_S, _MOST_STEP_S = 60, 300
 """Prometheus takes a sample for the present one for five minutes."""
+_LOST_FRAC: Final = 0.1
+"""Of scrapes, at most, that are lost or late: they make an interval of a minute no longer one."""
 _MOST_SAMPLES: Final = 10_000_000
 """That a query holds at once: Prometheus refuses more than 50 million."""
 AnswerT = TypeVar("AnswerT")
@@ -93,7 +96,8 @@ def read_period(prometheus: Prometheus, since: str, nodes: str, pods: str) -> Pe
         )
     first_s, last_s = int(min(times)), int(max(times))
     interval_s = _scrape_interval_s(prometheus, nodes, first_s, last_s)
-    step_s = int(np.clip(-(-interval_s // _LEAST_STEP_S) * _LEAST_STEP_S, _LEAST_STEP_S, _MOST_STEP_S))
+    minutes = math.ceil(interval_s / _LEAST_STEP_S * (1 - _LOST_FRAC))
+    step_s = int(np.clip(minutes * _LEAST_STEP_S, _LEAST_STEP_S, _MOST_STEP_S))
     known_s = np.array(sorted(time for time in times if time % step_s == 0) or sorted(times))
     slice_s = _slice_s(prometheus, pods, known_s, step_s)
     edges = [*range(first_s // step_s * step_s - step_s, last_s, slice_s), -(-last_s // step_s) * step_s]
@@ -120,10 +124,11 @@ def by_slice(period: Period, ask: Callable[[Slice], AnswerT]) -> Iterator[tuple[
 
 
 def _scrape_interval_s(prometheus: Prometheus, nodes: str, first_s: int, last_s: int) -> int:
-    """From the node that was scraped most often in the last hour of which something is known."""
-    window_s = min(_HOUR_S, last_s - first_s + _LEAST_STEP_S)
-    found = prometheus.instant(f"max(count_over_time({nodes}[{window_s}s]))", last_s)
-    return round(window_s / found[0][1]) if found else _LEAST_STEP_S
+    """From the node that was scraped most often in the hour that ends with the last scrape."""
+    ((_, end_s),) = prometheus.instant(f"max(timestamp({nodes}))", last_s)
+    window_s = min(_HOUR_S, int(end_s) - first_s + _LEAST_STEP_S)
+    ((_, num_scrapes),) = prometheus.instant(f"max(count_over_time({nodes}[{window_s}s]))", end_s)
+    return round(window_s / num_scrapes)
 
 
 def _slice_s(prometheus: Prometheus, pods: str, known_s: Floats, step_s: int) -> int:

@@ -32,6 +32,8 @@ class MadePod:
     owner: str = "train-29384756"
     node: str = "node-0"
     gpus: int = 1
+    init_gpus: int = 0
+    """Asked for by its initialisation."""
     cpu: tuple[float, ...] = (2.0,)
     """By container."""
     memory_gib: float = 8
@@ -119,11 +121,14 @@ def tell_pod(page: Page, pod: MadePod, until_s: float) -> None:
         page.add("kube_pod_status_phase", {**own, "phase": phase}, 0, [(pod.created_s, spans[0][0])])
         page.add("kube_pod_status_phase", {**own, "phase": phase}, 1, spans)
     for number, cpu in enumerate(pod.cpu):
-        told = {"cpu": cpu, "memory": pod.memory_gib * GIB / len(pod.cpu), "nvidia_com_gpu": 0 if number else pod.gpus}
-        for resource, value in told.items():
+        asked = {"cpu": cpu, "memory": pod.memory_gib * GIB / len(pod.cpu), "nvidia_com_gpu": 0 if number else pod.gpus}
+        for resource, value in asked.items():
             container = {**own, "container": f"c{number}", "resource": resource}
             if value:
                 page.add("kube_pod_container_resource_requests", container, value, [(pod.created_s, scheduled_s)])
                 page.add("kube_pod_container_resource_requests", {**container, "node": pod.node}, value, [placed])
+    if pod.init_gpus:
+        told = {**own, "container": "init", "resource": "nvidia_com_gpu"}
+        page.add("kube_pod_init_container_resource_requests", told, pod.init_gpus, [there])
     page.add("kube_pod_labels", {**own, **pod.labels}, 1, [there])
     page.add("kube_pod_annotations", {**own, **pod.annotations}, 1, [there])

@@ -86,6 +86,7 @@ def special_pods() -> list[MadePod]:
                 "annotation_kerf_dev_gpu_model": "a100|h100",
             },
         ),
+        MadePod("prepares", at, at + 5, init_gpus=4),
         MadePod("any-v100", at, at + 5, labels={"label_genius_gpu_model": "v100"}),
         MadePod("through-outage", OUTAGE[0] - DAY, OUTAGE[0] - DAY, None, OUTAGE[1] + DAY),
     ]  # fmt: skip
@@ -97,10 +98,11 @@ def nodes() -> list[MadeNode]:
     return [
         *(MadeNode(f"node-{number}", there) for number in range(3)),
         MadeNode("node-3", there, product="Tesla-T4"),
-        MadeNode("node-4", [(SINCE, at), (at + DAY, UNTIL)]),
+        MadeNode("node-4", [(SINCE, at), (at + DAY, at + 3 * DAY + HOUR), (at + 3 * DAY + 9 * HOUR, UNTIL)]),
         MadeNode("node-5", [(at + 7 * HOUR, UNTIL)], no_gpus=(at + 2 * DAY, at + 2 * DAY + 5 * HOUR)),
         MadeNode("node-6", there, no_gpus=(at, at + SCRAPE_S)),
         MadeNode("node-7", [(SINCE, at)]),
+        MadeNode("node-8", [(SINCE + 2 * SCRAPE_S, UNTIL)]),
         MadeNode("cpu-0", there, gpus=0),
     ]
 
@@ -145,7 +147,7 @@ def test_every_pod_is_there_with_its_times(made: Made, history: History) -> None
         found = row(history, pod.uid)
         assert found["submitted_s"] == pod.created_s
         assert found["started_s"] == pod.scheduled_s or (np.isnan(found["started_s"]) and pod.scheduled_s is None)
-        assert (found["gpus"], found["cpu_milli"]) == (pod.gpus, sum(pod.cpu) * 1000)
+        assert (found["gpus"], found["cpu_milli"]) == (pod.init_gpus or pod.gpus, sum(pod.cpu) * 1000)
         assert found["memory_mib"] == pod.memory_gib * 1024
         assert found["node"] == pod.node
         assert found["namespace"] == pod.namespace
@@ -184,13 +186,15 @@ def test_nodes_have_a_row_for_each_time_that_they_came_to_be_so(history: History
         assert np.allclose(rows[name], made, rtol=0, atol=STEP, equal_nan=True), rows[name]
 
     since, at, still = history.about.since_s, SINCE + 6 * DAY, np.nan
-    for name in ("node-0", "node-1", "node-2", "node-3", "node-6"):
+    for name in ("node-0", "node-1", "node-2", "node-3", "node-6", "node-8"):
         expect(name, (8, since, still))
         assert rows[name][0][1] == since  # exactly: it is not to be absent from the simulation's first seconds
     expect("cpu-0", (0, since, still))
-    expect("node-4", (8, since, at), (8, at + DAY, still))
+    again = at + 3 * DAY + HOUR  # within a slice of a day
+    expect("node-4", (8, since, at), (8, at + DAY, again), (8, again + 8 * HOUR, still))
     gone, back = at + 2 * DAY, at + 2 * DAY + 5 * HOUR
     expect("node-5", (8, at + 7 * HOUR, gone), (0, gone, back), (8, back, still))
+    assert [until_s for *_, until_s in rows["node-5"][:2]] == [from_s for _, from_s, _ in rows["node-5"][1:]]
     expect("node-7", (8, since, at))
     models = dict(zip(table["node"], table["gpu_model"], strict=True))
     assert (models["node-0"], models["node-3"], models["cpu-0"]) == ("a100-sxm4-80gb", "t4", "")
@@ -202,6 +206,7 @@ def test_what_is_missing_is_said(history: History) -> None:
     about = history.about
     assert about.source == "prometheus" and not about.hashed
     assert abs(about.since_s - SINCE) <= STEP and abs(about.until_s - UNTIL) <= STEP
+    assert about.since_s % STEP == about.until_s % STEP == 0
     told = "\n".join(about.missing)
     assert f"to within {STEP} s" in told
     assert f"between two scrapes, {SCRAPE_S} s" in told
@@ -246,7 +251,7 @@ def test_without_the_optional_series(tmp_path: Path) -> None:
     with serving(tmp_path, pods, left_out=optional, labels=False) as process:
         found = Made(pods, process).history(tmp_path / "history")
         told = "\n".join(found.about.missing)
-        for words in ("when pods started", "when pods completed", "gangs", "GPU models of 8 nodes", "by annotation"):
+        for words in ("when pods started", "when pods completed", "gangs", "GPU models of 9 nodes", "by annotation"):
             assert words in told
         assert set(found.nodes["gpu_model"]) == {"GPU", ""}
         assert row(found, "share")["gpu_milli"] == 1000
