@@ -1,7 +1,6 @@
 """Pods that were seen as rows: where their times are from when a series is not there, gangs that come again."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 import pytest
