@@ -15,6 +15,7 @@ from model.workloads.prometheus.client import Prometheus, PrometheusError, TooMu
 
 DAY_S: Final = 86_400
 _HOUR_S: Final = 3600
+_MOST_DAYS: Final = 366
 _UNITS_S: Final = {"m": 60, "h": _HOUR_S, "d": DAY_S, "w": 7 * DAY_S}
 _LEAST_STEP_S, _MOST_STEP_S = 60, 300
 """Prometheus takes a sample for the present one for five minutes."""
@@ -73,7 +74,10 @@ def seconds_of(text: str) -> int:
     found = re.fullmatch(r"([1-9][0-9]{0,5})([mhdw])", text.strip())
     if not found:
         raise ValueError(f"--since {text}: write a duration such as 30d or 12h")
-    return int(found[1]) * _UNITS_S[found[2]]
+    seconds = int(found[1]) * _UNITS_S[found[2]]
+    if seconds > _MOST_DAYS * DAY_S:
+        raise ValueError(f"--since {text}: write {_MOST_DAYS}d at most")
+    return seconds
 
 
 def read_period(prometheus: Prometheus, since: str, nodes: str, pods: str) -> Period:

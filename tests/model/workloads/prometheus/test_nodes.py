@@ -68,3 +68,5 @@ def test_durations() -> None:
     for text in ("30", "d", "0d", "-1d", "1y", "1.5d", "30 d"):
         with pytest.raises(ValueError, match=f"--since {text}: write a duration"):
             seconds_of(text)
+    with pytest.raises(ValueError, match="--since 53w: write 366d at most"):
+        seconds_of("53w")

@@ -32,9 +32,9 @@ def pod(
     last_seen_s: float = 6000.0,
     ended_by_s: float = np.inf,
     gang: str = "",
-    times: Mapping[str, float] = MappingProxyType({}),
+    times: Mapping[str, float] | None = None,
 ) -> SeenPod:
-    told = {POD_CREATED: 100.0, **times}
+    told = {POD_CREATED: 100.0, **(times or {})}
     said = {POD_LABELS: {"scheduling.x-k8s.io/pod-group": gang}} if gang else {}
     info = {"namespace": "a", "pod": "p", "created_by_kind": "<none>", "created_by_name": "<none>"}
     return SeenPod(info, told, last_seen_s, ended_by_s, said=said)
