@@ -1,12 +1,12 @@
 """What a pod object means to Kerf: its request, and what it holds once it is bound."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from extender.core.annotations import POLICY, read_priority, read_request
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
+from extender.history.names import owner_name
 from extender.kube import objects
 from extender.kube.patterns import pattern_reader
 from extender.plugins.holdings import NOTHING, Holding, Part
@@ -135,13 +135,9 @@ def read_holding(pod: objects.Pod, plugin: DevicePlugin = NATIVE) -> tuple[Holdi
     return Holding(units or len(gpus), parts, unserved=unserved), fault
 
 
-_GENERATED_SUFFIX: Final = re.compile(r"-[0-9a-z]*[0-9][0-9a-z]*$")
-"""What controllers append to a name: a ReplicaSet's hash, a run's number or time."""
-
-
 def owner_of(metadata: objects.Metadata) -> str:
     """The controller whose pods are alike: `namespace/Kind/name`, without a generated suffix; the pod's own name where
     nobody controls it."""
     controller = metadata.controller
     kind, name = (controller.kind, controller.name) if controller else ("Pod", metadata.name)
-    return f"{metadata.namespace}/{kind}/{_GENERATED_SUFFIX.sub('', name)}"
+    return owner_name(metadata.namespace, kind, name)

@@ -13,13 +13,16 @@ from model.cli.console import errors, folder, progress_bar, publish, telling_fau
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from extender.history.records import History
+    from model.workloads.prometheus.client import Prometheus
+
 history_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 replay_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 fit_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @history_app.command()
-def history(
+def history(  # noqa: PLR0913, PLR0917 - options of a command
     out: Annotated[Path, typer.Option(help="Folder for history.json, pods-*.parquet and nodes-*.parquet.")],
     openb: Annotated[Path | None, typer.Option(help="Folder of traces in the layout of openb.")] = None,
     trace: Annotated[str, typer.Option(help="With --openb: name of the trace.")] = "default",
@@ -27,15 +30,36 @@ def history(
     load: Annotated[
         float, typer.Option(min=0.001, max=1000, help="With --philly: load that decides how many nodes there are.")
     ] = 0.9,
+    prometheus: Annotated[
+        str | None, typer.Option(help="URL of a Prometheus that scrapes a cluster's kube-state-metrics.")
+    ] = None,
+    since: Annotated[str, typer.Option(help="With --prometheus: how far back, such as 30d or 12h.")] = "30d",
+    match: Annotated[
+        str, typer.Option(help="With --prometheus: label matchers that choose one cluster, such as 'cluster=\"a\"'.")
+    ] = "",
+    token_file: Annotated[Path | None, typer.Option(help="With --prometheus: file with a bearer token.")] = None,
+    basic_auth_file: Annotated[Path | None, typer.Option(help="With --prometheus: file with USER:PASSWORD.")] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="With --prometheus: certificates to trust, PEM.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="With --prometheus: trust any certificate.")] = False,
+    hash_owners: Annotated[
+        bool, typer.Option("--hash-owners", help="Hashes in place of the names of namespaces, owners, gangs and pods.")
+    ] = False,
 ) -> None:
     """Write a history of pods and nodes: what was asked, when, for how long, and what was there."""
     with telling_faults():
         from extender.history import files
         from model.simulations import histories
+        from model.workloads.prometheus.client import Access, Prometheus
 
-        if (openb is None) == (philly is None):
-            raise ValueError("one of --openb and --philly says what to read")
-        found = histories.philly(philly, load) if philly else histories.openb(folder(openb or Path()), trace)
+        if sum(given is not None for given in (openb, philly, prometheus)) != 1:
+            raise ValueError("one of --openb, --philly and --prometheus says what to read")
+        if prometheus is not None:
+            access = Access(token_file, basic_auth_file, ca_file, insecure)
+            found = _of_prometheus(Prometheus(prometheus, access), since, match)
+        else:
+            found = histories.philly(philly, load) if philly else histories.openb(folder(openb or Path()), trace)
+        if hash_owners:
+            found = histories.hashed(found)
         files.write(out, found)
         errors().print(f"{out}: {len(found.pods['pod']):,} pods on {len(found.nodes['node']):,} nodes", soft_wrap=True)
 
@@ -94,6 +118,21 @@ def fit(
         f"{out}: the model" if found.better else "nothing better than the released rank was found: no model is written"
     )
     errors().print(said, soft_wrap=True)
+
+
+def _of_prometheus(prometheus: "Prometheus", since: str, match: str) -> "History":
+    """Read day by day, and told in words what could not be."""
+    from model.workloads.prometheus.histories import read_history
+    from model.workloads.prometheus.periods import DAY_S, seconds_of
+
+    try:
+        with progress_bar(-(-seconds_of(since) // DAY_S) + 1) as tell:
+            found = read_history(prometheus, since, match, tell)
+    finally:
+        prometheus.close()
+    for told in found.about.missing:
+        errors().print(f"missing: {told}", soft_wrap=True, markup=False)
+    return found
 
 
 def _table(report: "Mapping[str, Any]") -> Table:

@@ -1,16 +1,21 @@
 """Public traces as histories, to try on them what is meant for a cluster's own."""
 
+import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
+from extender.history.names import hash_names
 from extender.history.records import NODE_COLUMNS, POD_COLUMNS, About, History, columns_of
 from model.simulations.simulated_jobs import CPU_MILLI_PER_GPU, MEMORY_MIB_PER_GPU
 from model.workloads.jobs import GPUS_PER_NODE, nodes_for_load, read_jobs
 from model.workloads.traces import TraceError, pods_path, read_nodes, read_pods
 
+_SALT_BYTES: Final = 32
 _NO_PLACES: Final = "where pods went"
 _NO_STARTS: Final = "when pods started: they count as started when they were submitted"
 
@@ -80,3 +85,9 @@ def philly(path: Path, load: float) -> History:
         missing=(_NO_PLACES, _NO_STARTS, f"nodes: as many as make a load of {load:g}", "CPU and memory: in proportion"),
     )  # fmt: skip
     return History(about, columns_of(POD_COLUMNS, told), columns_of(NODE_COLUMNS, there))
+
+
+def hashed(history: History) -> History:
+    """The same with hashes in place of names; nobody keeps their salt."""
+    about = msgspec.structs.replace(history.about, hashed=True)
+    return replace(history, about=about, pods=hash_names(history.pods, secrets.token_bytes(_SALT_BYTES)))

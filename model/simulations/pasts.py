@@ -82,7 +82,7 @@ def actual(history: History) -> dict[str, float] | None:
     if any("started" in told for told in about.missing):
         return None
     end = np.where(np.isnan(pods["ended_s"]), about.until_s, pods["ended_s"])
-    started = np.where(np.isnan(pods["started_s"]), about.until_s, pods["started_s"])
+    started = np.where(np.isnan(pods["started_s"]), end, pods["started_s"])  # deleted while it waited, or waiting still
     inside = pods["submitted_s"] >= about.since_s
     until = float(pods["submitted_s"].max())
     span_s = max(until - about.since_s, _LEAST_S)

@@ -203,10 +203,12 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     assert set(containers(deployment)) == ({"kerf", "kube-scheduler"} if sidecar else {"kerf"})
     names = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
     queue = "queue.enabled=true" in values
-    assert names == names_of({spec["serviceAccountName"]: True, "kerf-webhook": queue})
+    learns = "learning.enabled=true" in values
+    assert names == names_of({spec["serviceAccountName"]: True, "kerf-webhook": queue, "kerf-fit": learns})
 
     settings = tmp_path / "kerf.yaml"
-    maps = {item["metadata"]["name"]: item["data"] for item in objects if item["kind"] == "ConfigMap"}
+    maps = {item["metadata"]["name"]: item.get("data", {}) for item in objects if item["kind"] == "ConfigMap"}
+    assert ("kerf-learned" in maps) == learns
     settings.write_text(maps["kerf"]["kerf.yaml"])
     assert ("kerf-dashboard" in maps) == ("dashboard.enabled=true" in values)
     loaded = load_settings(settings)

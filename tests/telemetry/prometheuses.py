@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -69,7 +70,12 @@ def configuration(jobs: Sequence[Job], interval: str = "1s", rules: Sequence[Pat
 
 @contextlib.contextmanager
 def prometheus(
-    folder: Path, jobs: Sequence[Job], interval: str = "1s", rules: Sequence[Path] = (), niceness: int = 0
+    folder: Path,
+    jobs: Sequence[Job],
+    interval: str = "1s",
+    rules: Sequence[Path] = (),
+    niceness: int = 0,
+    flags: Sequence[str] = (),
 ) -> Iterator[Process]:
     """A running Prometheus that scrapes the jobs and evaluates rules; its data go with the folder."""
     executable = find_prometheus()
@@ -87,6 +93,7 @@ def prometheus(
             f"--web.listen-address=127.0.0.1:{port}",
             "--web.enable-lifecycle",
             "--query.max-samples=100000000",
+            *flags,
         ]
         process = start_process("prometheus", command, folder / "prometheus.log", url)
         try:
@@ -101,3 +108,16 @@ def prometheus(
         yield process
     finally:
         process.stop(grace_s=5.0)
+
+
+def backfill(folder: Path, metrics: str) -> None:
+    """Samples of the past, in OpenMetrics' text, for a Prometheus that is to run in the folder."""
+    text = folder / "metrics.txt"
+    text.write_text(metrics)
+    # By default in blocks of two hours, and the text is read once for each of them.
+    tool = [str(find_promtool()), "tsdb", "create-blocks-from", "--max-block-duration=62d"]
+    done = subprocess.run(
+        [*tool, "openmetrics", "-q", text, folder / "data"], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    text.unlink()

@@ -93,6 +93,11 @@ def test_what_really_happened() -> None:
     assert told["allocated_gpus"] == pytest.approx((4 * 1 + 2 * 2) / 4)
     assert told["mean_delay_s"] == pytest.approx((0 + HOUR + HOUR) / 3)
     assert told["large_delay_s"] == pytest.approx(HOUR)
+    given_up = {"submitted_s": HOUR, "started_s": np.nan, "ended_s": 3 * HOUR}
+    told = actual(history(pods({"ended_s": 4 * HOUR}, given_up, {"submitted_s": 4 * HOUR}), nodes(8)))
+    assert told is not None
+    assert told["mean_delay_s"] == pytest.approx((0 + 2 * HOUR + 0) / 3)  # until it was deleted
+    assert told["allocated_gpus"] == pytest.approx(1.0)
     assert actual(history(pods({}), nodes(8), missing=("when pods started: unknown",))) is None
 
 
@@ -157,8 +162,11 @@ def test_the_commands(tmp_path: Path) -> None:
     assert list(report["policies"]) == ["kerf", "fgd"]
     assert report["history"]["source"] == "openb" and report["actual"] is None
     for given, reason in (
-        (["--out", str(out)], "one of --openb and --philly"),
-        (["--openb", str(traces), "--philly", str(traces), "--out", str(out)], "one of --openb and --philly"),
+        (["--out", str(out)], "one of --openb, --philly and --prometheus"),
+        (
+            ["--openb", str(traces), "--philly", str(traces), "--out", str(out)],
+            "one of --openb, --philly and --prometheus",
+        ),
         (["--openb", str(traces), "--out", str(out)], "no trace 'default'"),
     ):
         done = run.invoke(history_app, given)

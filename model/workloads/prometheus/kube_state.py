@@ -1,0 +1,93 @@
+"""The series of kube-state-metrics, and PromQL over them that is worked out on the server.
+
+Names and labels: docs/metrics of github.com/kubernetes/kube-state-metrics, version 2.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from model.workloads.prometheus.client import Prometheus, Sample
+from model.workloads.prometheus.periods import Period, Slice, read_period
+
+POD_INFO: Final = "kube_pod_info"
+POD_CREATED: Final = "kube_pod_created"
+POD_SCHEDULED: Final = "kube_pod_status_scheduled_time"
+POD_START: Final = "kube_pod_start_time"
+POD_COMPLETION: Final = "kube_pod_completion_time"
+POD_PHASE: Final = "kube_pod_status_phase"
+POD_LABELS: Final = "kube_pod_labels"
+POD_ANNOTATIONS: Final = "kube_pod_annotations"
+POD_SELECTORS: Final = "kube_pod_nodeselectors"
+REQUESTS: Final = "kube_pod_container_resource_requests"
+INIT_REQUESTS: Final = "kube_pod_init_container_resource_requests"
+ALLOCATABLE: Final = "kube_node_status_allocatable"
+NODE_LABELS: Final = "kube_node_labels"
+_LABELLED: Final = (POD_INFO, POD_LABELS, POD_ANNOTATIONS, POD_SELECTORS, REQUESTS, ALLOCATABLE, NODE_LABELS)
+
+GPU: Final = "nvidia_com_gpu"
+RESOURCES: Final = f'resource=~"cpu|memory|{GPU}"'
+CPU_ALLOCATABLE: Final = 'resource="cpu"'
+"""A series for each node."""
+
+
+def label_of(prefix: str, key: str) -> str:
+    """As kube-state-metrics names a label, annotation or node selector of an object."""
+    return f"{prefix}_{re.sub(r'[^a-zA-Z0-9_]', '_', key)}"
+
+
+@dataclass(frozen=True)
+class KubeState:
+    """kube-state-metrics behind a Prometheus."""
+
+    prometheus: Prometheus
+    match: str
+    """Label matchers that choose one cluster of several; "" for all."""
+    period: Period
+    labels: frozenset[str]
+    """All that its series have."""
+
+    def series(self, name: str, *matchers: str) -> str:
+        """A selector."""
+        return selector(name, self.match, *matchers)
+
+    def own(self, label: str) -> str:
+        """A label of kube-state-metrics' own: where a scrape has no `honorLabels`, the bare name is the target's."""
+        exported = f"exported_{label}"
+        return exported if exported in self.labels else label
+
+    def present(self, prefix: str, keys: Iterable[str]) -> dict[str, str]:
+        """Of labels, annotations or node selectors those that its series have: names by key."""
+        return {key: name for key in keys if (name := label_of(prefix, key)) in self.labels}
+
+    def over(self, name: str, part: Slice, *matchers: str) -> str:
+        """PromQL: the last values in a slice."""
+        return f"last_over_time({self.series(name, *matchers)}[{part.window}])"
+
+    def last(self, name: str, by: Sequence[str], part: Slice, *matchers: str) -> str:
+        """PromQL: the last values in a slice, the largest of each group."""
+        return f"max by ({', '.join(by)}) ({self.over(name, part, *matchers)})"
+
+    def at_steps(self, function: str, expression: str, part: Slice) -> str:
+        """PromQL: a function of an expression's values at the steps of a slice."""
+        return f"{function}(({expression})[{part.window}:{self.period.step_s}s])"
+
+    def asked(self, query: str, part: Slice) -> list[Sample]:
+        """An instant query at the end of a slice. Raises PrometheusError."""
+        return self.prometheus.instant(query, part.until_s)
+
+
+def selector(name: str, *matchers: str) -> str:
+    """PromQL that selects series."""
+    told = ", ".join(matcher for matcher in matchers if matcher)
+    return f"{name}{{{told}}}" if told else name
+
+
+def kube_state(prometheus: Prometheus, since: str, match: str) -> KubeState:
+    """What there is of the last time of a length. Raises PrometheusError where there is nothing."""
+    nodes, pods = selector(ALLOCATABLE, match, CPU_ALLOCATABLE), selector(POD_INFO, match)
+    period = read_period(prometheus, since, nodes, pods)
+    names = f'__name__=~"{"|".join(_LABELLED)}"'
+    labels = prometheus.label_names(selector("", names, match), period.since_s, period.until_s)
+    return KubeState(prometheus, match, period, frozenset(labels))

@@ -1,0 +1,169 @@
+"""Nodes as kube-state-metrics told of them: what they had, from when to when."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from extender.core.resources.nodes import MEMORY_LABEL, PRODUCT_LABEL
+from extender.core.resources.quantities import MIB
+from model.workloads.prometheus.client import Sample
+from model.workloads.prometheus.kube_state import ALLOCATABLE, GPU, NODE_LABELS, RESOURCES, KubeState
+from model.workloads.prometheus.periods import Period, Slice, by_slice
+
+HICCUP_STEPS: Final = 2
+"""What lasts no longer may be a scrape that failed or a plugin that started again."""
+_NODES_AT_ONCE: Final = 40
+_LABELS: Final = (PRODUCT_LABEL, MEMORY_LABEL)
+DCGM: Final = "DCGM_FI_DEV_FB_USED"
+"""Any series of DCGM's exporter would do: each names node and product of a GPU."""
+_DCGM_HOSTS: Final = ("Hostname", "node")
+
+
+class Inventory(NamedTuple):
+    """What a node has to give."""
+
+    gpus: int
+    cpu_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """A node as it was from one time to another, both of which it was there."""
+
+    since_s: float
+    until_s: float
+    had: Inventory
+
+
+@dataclass(frozen=True)
+class SeenNodes:
+    """Those of a period."""
+
+    spans: Mapping[str, Sequence[Span]]
+    """By name, rising."""
+    products: Mapping[str, str]
+    """Name of its GPUs, by node, where it is told."""
+    memory_mib: Mapping[str, int]
+    """Of each GPU, by node, where it is told."""
+
+
+def read_nodes(state: KubeState) -> SeenNodes:
+    """The nodes of a period. Raises PrometheusError."""
+    spans: dict[str, list[Span]] = {}
+    products: dict[str, str] = {}
+    memory_mib: dict[str, int] = {}
+    for _, (found, labels) in by_slice(state.period, lambda part: (_spans(state, part), _labels(state, part))):
+        for node, span in found:
+            spans.setdefault(node, []).append(span)
+        for node, product, memory in labels:
+            products |= {node: product} if product else {}
+            memory_mib |= {node: memory} if memory else {}
+    settled = {node: settle(found, state.period) for node, found in spans.items()}
+    return SeenNodes(settled, products, memory_mib)
+
+
+def settle(spans: Sequence[Span], period: Period) -> list[Span]:
+    """Spans of a node without what only looks like a change: equal ones are one, unless it was gone in between for
+    longer than a hiccup, and another one has to last longer than that to count."""
+    lasting = [span for span in _joined(spans, period) if _steps(span, period) > HICCUP_STEPS]
+    return _joined(lasting, period) or _joined(spans, period)
+
+
+def _joined(spans: Sequence[Span], period: Period) -> list[Span]:
+    made: list[Span] = []
+    for span in spans:
+        last = made[-1] if made else None
+        if last and last.had == span.had and period.steps_between(last.until_s, span.since_s) <= HICCUP_STEPS:
+            made[-1] = Span(last.since_s, span.until_s, span.had)
+        else:
+            made.append(span)
+    return made
+
+
+def _steps(span: Span, period: Period) -> int:
+    return period.steps_between(span.since_s, span.until_s) + 2
+
+
+def _spans(state: KubeState, part: Slice) -> list[tuple[str, Span]]:
+    """Nodes that were the same all through a slice in a span each; the others step by step."""
+    known_s = state.period.known_s
+    times = known_s[(known_s > part.since_s) & (known_s <= part.until_s)].tolist()
+    if not times:
+        return []
+    node = state.own("node")
+    least, most, steps = (_by_node(state.asked(query, part), node) for query in _extremes(state, part, node))
+    steady = {
+        name
+        for name, had in most.items()
+        if least.get(name) == had and min(steps.get(name, {"": 0.0}).values()) >= len(times)
+    }
+    found = [(name, Span(times[0], times[-1], _inventory(most[name]))) for name in sorted(steady)]
+    others = sorted(most.keys() - steady)
+    for first in range(0, len(others), _NODES_AT_ONCE):
+        found += _step_by_step(state, part, others[first : first + _NODES_AT_ONCE])
+    return found
+
+
+def _extremes(state: KubeState, part: Slice, node: str) -> Iterator[str]:
+    """PromQL: the least and the most of each resource of each node, and at how many steps it was told."""
+    series = state.series(ALLOCATABLE, RESOURCES)
+    for reduce in ("min", "max"):
+        yield f"{reduce} by ({node}, resource) ({reduce}_over_time({series}[{part.window}]))"
+    yield state.at_steps("count_over_time", f"max by ({node}, resource) ({series})", part)
+
+
+def _by_node(samples: Sequence[Sample], node: str) -> dict[str, dict[str, float]]:
+    """Values by resource, by node."""
+    found: dict[str, dict[str, float]] = {}
+    for labels, value in samples:
+        found.setdefault(labels.get(node, ""), {})[labels.get("resource", "")] = value
+    return found
+
+
+def _step_by_step(state: KubeState, part: Slice, names: Sequence[str]) -> list[tuple[str, Span]]:
+    node, step_s = state.own("node"), state.period.step_s
+    series = state.series(ALLOCATABLE, RESOURCES, f'{node}=~"{"|".join(name.replace(".", "[.]") for name in names)}"')
+    query = f"max by ({node}, resource) ({series})"
+    told: dict[str, dict[float, dict[str, float]]] = {}
+    for labels, values in state.prometheus.ranged(query, part.since_s + step_s, part.until_s, step_s):
+        at = told.setdefault(labels.get(node, ""), {})
+        for at_s, value in values.items():
+            at.setdefault(at_s, {})[labels.get("resource", "")] = value
+    found: list[tuple[str, Span]] = []
+    for name, by_time in told.items():
+        points = [Span(at_s, at_s, _inventory(had)) for at_s, had in sorted(by_time.items()) if "cpu" in had]
+        found += [(name, span) for span in _runs(points, step_s)]
+    return found
+
+
+def _runs(points: Sequence[Span], step_s: int) -> list[Span]:
+    """Equal ones at steps that follow each other are one."""
+    made: list[Span] = []
+    for point in points:
+        if made and made[-1].had == point.had and point.since_s - made[-1].until_s <= step_s:
+            made[-1] = Span(made[-1].since_s, point.until_s, point.had)
+        else:
+            made.append(point)
+    return made
+
+
+def _inventory(had: Mapping[str, float]) -> Inventory:
+    return Inventory(round(had.get(GPU, 0.0)), round(had.get("cpu", 0.0) * 1000), int(had.get("memory", 0.0) // MIB))
+
+
+def _labels(state: KubeState, part: Slice) -> list[tuple[str, str, int]]:
+    """Node, product and MiB of its GPUs: from the labels of GPU Feature Discovery, else from DCGM's exporter."""
+    node, present = state.own("node"), state.present("label", _LABELS)
+    found: list[tuple[str, str, int]] = []
+    if PRODUCT_LABEL in present:
+        for labels, _ in state.asked(state.last(NODE_LABELS, [node, *present.values()], part), part):
+            memory = labels.get(present.get(MEMORY_LABEL, ""), "")
+            product = labels.get(present[PRODUCT_LABEL], "")
+            found.append((labels.get(node, ""), product, int(memory) if memory.isdecimal() else 0))
+        return found
+    query = f"max by (modelName, {', '.join(_DCGM_HOSTS)}) ({state.series(DCGM)})"
+    for labels, _ in state.asked(query, part):
+        hosts = {labels[name] for name in _DCGM_HOSTS if labels.get(name)}
+        found += [(host, labels.get("modelName", ""), 0) for host in sorted(hosts)]
+    return found

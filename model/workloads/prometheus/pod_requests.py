@@ -1,0 +1,94 @@
+"""What pods asked for, from what kube-state-metrics told of them."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from extender.core import annotations as said
+from extender.core.clusters import WHOLE_MILLI
+from extender.core.resources.gpu_models import GpuModel, canonical_name, models_allowed
+from extender.core.resources.quantities import MIB
+from extender.core.resources.requests import NO_REQUEST, AskedUnit, GpuRequest, RequestError
+from model.workloads.prometheus.kube_state import GPU
+
+_GANG: Final = "kerf.dev/gang"
+_GANG_ANNOTATIONS: Final = (_GANG, "scheduling.k8s.io/group-name")
+_GANG_LABELS: Final = (
+    "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "volcano.sh/job-name",
+    "kueue.x-k8s.io/pod-group-name", "training.kubeflow.org/job-name",
+)  # fmt: skip
+GANGS: Final = {"label": _GANG_LABELS, "annotation": _GANG_ANNOTATIONS}
+"""Keys that name a gang."""
+LABELS: Final = (*_GANG_LABELS, *sorted(said.ASKING_LABELS), said.GENIUS_PRIORITY)
+ANNOTATIONS: Final = (*_GANG_ANNOTATIONS, *sorted(said.ASKING))
+CLASS_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+"""Those that Kubernetes brings along: of others, only the names are told."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Columns of a pod by the same names."""
+
+    gpus: int
+    gpu_milli: int
+    gpu_memory_mib: int
+    gpu_models: str
+    cpu_milli: int
+    memory_mib: int
+    priority: int
+
+
+def asked(
+    requests: Mapping[str, float],
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    product: str,
+    priority_class: str,
+    models: Sequence[GpuModel],
+    most_memory_mib: int,
+) -> Asked:
+    """What a pod asks for, in a cluster of these models; `most_memory_mib` is that of its largest GPU, 0 if unknown.
+
+    `product` is the one that its node selector names. What can't be read is taken as not said.
+    """
+    units = round(requests.get(GPU, 0.0))
+    of_class = CLASS_PRIORITIES.get(priority_class, 0)
+    try:
+        gpus = said.read_request(units, AskedUnit.GPU, annotations, labels, _compiled).gpus
+        priority = said.read_priority(labels, of_class)
+    except RequestError:
+        gpus, priority = (GpuRequest(units) if units else NO_REQUEST.gpus), of_class
+    # The sum of 0.1 and 0.2 is a little more than 0.3.
+    cpu = math.ceil(round(requests.get("cpu", 0.0) * 1000, 6))
+    memory = math.ceil(requests.get("memory", 0.0) / MIB)
+    if gpus is None:
+        return Asked(0, 0, 0, "", cpu, memory, priority)
+    count = gpus.count or max(math.ceil(gpus.memory_total_mib / most_memory_mib) if most_memory_mib else 1, 1)
+    wanted = (canonical_name(product) if models else "") or _models(gpus, models)
+    return Asked(count, gpus.milli or WHOLE_MILLI, gpus.memory_each_mib, wanted, cpu, memory, priority)
+
+
+def gang_name(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    """Of the pods that a pod starts together with, within its namespace; "" for none."""
+    told = (annotations.get(_GANG), *map(labels.get, _GANG_LABELS), *map(annotations.get, _GANG_ANNOTATIONS))
+    return next((name for name in told if name), "")
+
+
+def _models(gpus: GpuRequest, models: Sequence[GpuModel]) -> str:
+    """Those that will do; the pattern itself where it is none of them, so that no node fits."""
+    if gpus.include is None and gpus.exclude is None:
+        return ""
+    allowed = models_allowed(models, gpus.include, gpus.exclude)
+    if not models or allowed.all():
+        return ""
+    names = [model.name for model, will_do in zip(models, allowed.tolist(), strict=True) if will_do]
+    return "|".join(names) or (gpus.include.text if gpus.include else "none")
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(str(error)) from None

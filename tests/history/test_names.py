@@ -1,0 +1,37 @@
+"""Names in a history: generated suffixes go, and hashes tell nothing but which names are equal."""
+
+import numpy as np
+import pytest
+
+from extender.history.names import HASHED, hash_names, owner_name
+from extender.history.records import POD_COLUMNS
+from tests.history.builders import pods
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("web-5d4f7c9b8", "web"), ("train-29384756", "train"), ("resnet-50", "resnet"), ("worker", "worker")],
+)
+def test_generated_suffixes_go(name: str, kept: str) -> None:
+    assert owner_name("a", "Job", name) == f"a/Job/{kept}"
+
+
+def test_equal_names_have_equal_hashes_and_everything_else_stays() -> None:
+    table = pods({"owner": "a/Job/x", "namespace": "a"}, {"owner": "a/Job/x", "namespace": "b"}, {"node": "node-0"})
+    made = hash_names(table, b"salt")
+    assert list(made) == list(POD_COLUMNS)
+    assert made["owner"][0] == made["owner"][1] != ""
+    assert made["owner"][2] == made["gang"][0] == ""  # no name is none
+    assert len(set(made["pod"])) == 3
+    assert made["namespace"][0] != made["namespace"][1]
+    for name in HASHED:
+        assert not set(made[name]) & set(table[name]) - {""}
+        assert made[name].dtype == object and all(isinstance(value, str) for value in made[name])
+    for name in POD_COLUMNS.keys() - set(HASHED):
+        assert np.array_equal(made[name], table[name], equal_nan=made[name].dtype == np.float64)
+
+
+def test_another_salt_gives_other_hashes() -> None:
+    table = pods({"owner": "a/Job/x"})
+    assert hash_names(table, b"one")["owner"][0] != hash_names(table, b"other")["owner"][0]
+    assert hash_names(table, b"one")["owner"][0] == hash_names(table, b"one")["owner"][0]

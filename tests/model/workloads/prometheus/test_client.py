@@ -1,0 +1,96 @@
+"""Faults of a Prometheus as one line that says what to do, and who is asking."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from model.workloads.prometheus.client import Access, Prometheus, PrometheusError, TooMuchError
+from tests.controlplane.processes import free_port
+from tests.telemetry.servers import serving
+
+VECTOR = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}}).encode()
+
+
+def fault(url: str, access: Access = Access()) -> PrometheusError:  # noqa: B008 - frozen
+    client = Prometheus(url, access)
+    try:
+        with pytest.raises(PrometheusError) as caught:
+            client.instant("up", 7.0)
+    finally:
+        client.close()
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, b"", "HTTP status 401: it asks who you are: --token-file or --basic-auth-file"),
+        (403, b"<html>", "HTTP status 403: these credentials may not read it"),
+        (404, b"404 page not found", "HTTP status 404: there is no Prometheus API at this URL"),
+        (400, b'{"status":"error","error":"parse error"}', "HTTP status 400: parse error: --match has to be"),
+        (500, b'{"status":"error","error":"disk"}', "HTTP status 500: disk: try again"),
+        (200, b"<html>", "answers, but not as Prometheus does: check --prometheus"),
+        (200, b"{}", "answers, but not as Prometheus does"),
+    ],
+)
+def test_what_is_refused_is_said_with_what_to_do(status: int, body: bytes, words: str) -> None:
+    with serving(lambda *_: (status, body)) as server:
+        told = fault(server.url)
+    assert words in str(told) and server.url in str(told)
+    assert not isinstance(told, TooMuchError)
+
+
+@pytest.mark.parametrize("status", [422, 503])
+def test_a_query_that_is_too_large_can_be_told_from_other_faults(status: int) -> None:
+    body = b'{"status":"error","error":"query processing would load too many samples into memory"}'
+    with serving(lambda *_: (status, body)) as server:
+        told = fault(server.url)
+    assert isinstance(told, TooMuchError)
+    assert "too many samples" in str(told) and "a shorter --since" in str(told)
+
+
+def test_nobody_there() -> None:
+    assert "no connection: " in str(told := fault(f"http://127.0.0.1:{free_port()}"))
+    assert "check --prometheus" in str(told) and "object at" not in str(told)
+
+
+@pytest.mark.parametrize("url", ["localhost:9090", "prometheus", "ftp://a", "http://"])
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(PrometheusError, match="write a URL such as"):
+        Prometheus(url, Access())
+
+
+def test_who_asks(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abc\n")
+    (tmp_path / "basic").write_text("user:pass:word\n")
+    with serving(lambda *_: (200, VECTOR)) as server:
+        for access, url in (
+            (Access(token_file=tmp_path / "token"), server.url),
+            (Access(basic_auth_file=tmp_path / "basic"), server.url),
+            (Access(), server.url.replace("http://", "http://user:pass%3Aword@")),
+            (Access(), server.url + "/"),
+        ):
+            client = Prometheus(url, access)
+            assert client.instant("up", 7.0) == []
+            client.close()
+            assert "pass" not in client.url
+    told = [headers.get("Authorization") for _, _, headers in server.asked]
+    assert told == ["Bearer abc", "Basic dXNlcjpwYXNzOndvcmQ=", "Basic dXNlcjpwYXNzOndvcmQ=", None]
+    assert [(path, query) for path, query, _ in server.asked] == [("/api/v1/query", {"query": "up", "time": "7.0"})] * 4
+
+
+def test_a_token_that_is_none_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("sec\nret")
+    assert "sec" not in str(told := fault("http://127.0.0.1:9", Access(token_file=tmp_path / "token")))
+    assert "--token-file" in str(told)
+
+
+def test_it_tries_again_where_that_helps() -> None:
+    answers = [(502, b""), (200, VECTOR)]
+    with serving(lambda *_: answers.pop(0)) as server:
+        client = Prometheus(server.url, Access())
+        assert client.instant("up", None) == []
+        client.close()
+    assert len(server.asked) == 2
