@@ -30,10 +30,11 @@ def hash_names(pods: Columns, salt: bytes) -> dict[str, Column]:
     return {name: _hashes(column, salt) if name in HASHED else column for name, column in pods.items()}
 
 
+def hash_name(name: str, salt: bytes) -> str:
+    """What stands for a name, as of `hash_names`."""
+    return hashlib.blake2b(name.encode(), digest_size=_HASH_BYTES, key=salt).hexdigest() if name else ""
+
+
 def _hashes(names: Column, salt: bytes) -> Column:
     distinct, position = np.unique(names.astype(str), return_inverse=True)
-    hashes = [
-        hashlib.blake2b(name.encode(), digest_size=_HASH_BYTES, key=salt).hexdigest() if name else ""
-        for name in distinct.tolist()
-    ]
-    return np.array(hashes, object)[position]
+    return np.array([hash_name(name, salt) for name in distinct.tolist()], object)[position]

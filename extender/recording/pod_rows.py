@@ -1,7 +1,5 @@
 """Pods and nodes as rows of a history."""
 
-import hashlib
-import hmac
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +9,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.resources.gpu_models import GpuModel, models_allowed
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.history.journals import Row
+from extender.history.names import hash_name
 from extender.kube import objects
 from extender.kube.objects import unix_time
 from extender.plugins.kerf import assigned_gpus
@@ -19,7 +18,6 @@ from extender.plugins.pods import owner_of
 from extender.plugins.protocol import UnreadableError
 
 _MAX_TEXT: Final = 512
-_HASH_CHARS: Final = 16
 
 
 class PodRows:
@@ -76,9 +74,7 @@ class PodRows:
         return "|".join(names)[:_MAX_TEXT] or (gpus.include.text[:_MAX_TEXT] if gpus.include else "none")
 
     def _name(self, text: str) -> str:
-        if not text or self._salt is None:
-            return text[:_MAX_TEXT]
-        return hmac.digest(self._salt, text.encode(), hashlib.sha256).hex()[:_HASH_CHARS]
+        return text[:_MAX_TEXT] if self._salt is None else hash_name(text, self._salt)
 
 
 def node_rows(cluster: Cluster) -> dict[str, Row]:

@@ -30,6 +30,7 @@ def history(  # noqa: PLR0913, PLR0917 - options of a command
     load: Annotated[
         float, typer.Option(min=0.001, max=1000, help="With --philly: load that decides how many nodes there are.")
     ] = 0.9,
+    server: Annotated[str | None, typer.Option(help="URL of a Kerf that keeps one (setting history.path).")] = None,
     prometheus: Annotated[
         str | None, typer.Option(help="URL of a Prometheus that scrapes a cluster's kube-state-metrics.")
     ] = None,
@@ -37,10 +38,12 @@ def history(  # noqa: PLR0913, PLR0917 - options of a command
     match: Annotated[
         str, typer.Option(help="With --prometheus: label matchers that choose one cluster, such as 'cluster=\"a\"'.")
     ] = "",
-    token_file: Annotated[Path | None, typer.Option(help="With --prometheus: file with a bearer token.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="With --prometheus or --server: file with a token.")] = None,
     basic_auth_file: Annotated[Path | None, typer.Option(help="With --prometheus: file with USER:PASSWORD.")] = None,
-    ca_file: Annotated[Path | None, typer.Option(help="With --prometheus: certificates to trust, PEM.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="With --prometheus: trust any certificate.")] = False,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="With both: certificates to trust, PEM.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="With both: trust any certificate.")] = False,
     hash_owners: Annotated[
         bool, typer.Option("--hash-owners", help="Hashes in place of the names of namespaces, owners, gangs and pods.")
     ] = False,
@@ -50,11 +53,15 @@ def history(  # noqa: PLR0913, PLR0917 - options of a command
         from extender.history import files
         from model.simulations import histories
         from model.workloads.prometheus.client import Access, Prometheus
+        from model.workloads.served_histories import fetch
 
-        if sum(given is not None for given in (openb, philly, prometheus)) != 1:
-            raise ValueError("one of --openb, --philly and --prometheus says what to read")
-        if prometheus is not None:
-            access = Access(token_file, basic_auth_file, ca_file, insecure)
+        if sum(given is not None for given in (openb, philly, prometheus, server)) != 1:
+            raise ValueError("one of --openb, --philly, --prometheus and --server says what to read")
+        access = Access(token_file, basic_auth_file, ca_file, insecure)
+        if server is not None:
+            with progress_bar(1) as tell:
+                found = fetch(server, access, tell)
+        elif prometheus is not None:
             found = _of_prometheus(Prometheus(prometheus, access), since, match)
         else:
             found = histories.philly(philly, load) if philly else histories.openb(folder(openb or Path()), trace)

@@ -41,7 +41,7 @@ def past(history: History, seed: int = 0) -> Past:
     Those that ran before it begins are there from the start, with the rest of their time. Raises HistoryError where
     there is nothing to simulate.
     """
-    nodes_then = node_list(history.nodes)
+    nodes_then = node_list(history)
     about, pods = history.about, history.pods
     guessed = np.isnan(pods["ended_s"])
     submitted, duration = np.maximum(pods["submitted_s"] - about.since_s, 0.0), _durations(history)

@@ -23,14 +23,19 @@ class Part(StrEnum):
     JUDGE = "judge"
 
 
-def node_list(nodes: Columns) -> NodeList:
-    """The nodes that were there, each as it was last. Raises HistoryError where none has GPUs."""
-    last = {name: row for row, name in enumerate(nodes["node"].tolist())}
-    if not last or not nodes["gpus"].any():
+def node_list(history: History) -> NodeList:
+    """The nodes that were there, each as it was for longest: GPUs come and go when a device plugin starts anew.
+
+    Raises HistoryError where none has GPUs.
+    """
+    nodes = history.nodes
+    lasted_s = np.where(np.isnan(nodes["until_s"]), history.about.until_s, nodes["until_s"]) - nodes["from_s"]
+    usual = {nodes["node"][row]: row for row in np.lexsort((nodes["gpus"], lasted_s)).tolist()}
+    rows = [usual[name] for name in sorted(usual)]
+    if not nodes["gpus"][rows].any():
         raise HistoryError("the history has no node with GPUs")
-    rows = [last[name] for name in sorted(last)]
     return NodeList(
-        tuple(sorted(last)), nodes["cpu_milli"][rows], nodes["memory_mib"][rows], nodes["gpus"][rows],
+        tuple(sorted(usual)), nodes["cpu_milli"][rows], nodes["memory_mib"][rows], nodes["gpus"][rows],
         tuple(nodes["gpu_model"][rows]),
     )  # fmt: skip
 
@@ -61,4 +66,4 @@ def lists(directory: Path, part: Part) -> tuple[NodeList, PodList]:
     history = files.read(directory)
     if not len(history.pods["pod"]):
         raise HistoryError(f"{directory}: no pods")
-    return node_list(history.nodes), pod_list(history.pods, part_of(history, part))
+    return node_list(history), pod_list(history.pods, part_of(history, part))

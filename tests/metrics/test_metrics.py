@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -55,7 +56,7 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     documented = set(re.findall(r"`(kerf_\w+)`", page))
     elsewhere = {"kerf_pipelines", "kerf_learning_margin"}  # where there are pipelines, and was a trial
-    given = {
+    given: dict[str, Any] = {
         "telemetry__url": "http://p",
         "queue__enabled": True,
         "history__path": str(tmp_path),

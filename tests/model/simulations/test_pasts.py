@@ -16,6 +16,7 @@ from model.simulations.baselines import BASELINES, POOL
 from model.simulations.departures import churn_measures, simulate_churn
 from model.simulations.history_replays import MEASURES, replay
 from model.simulations.pasts import actual, past
+from model.workloads.histories import node_list
 from model.workloads.traces import TraceError
 from tests.history.builders import history, nodes, pods
 from tests.model.builders import write_openb
@@ -162,10 +163,10 @@ def test_the_commands(tmp_path: Path) -> None:
     assert list(report["policies"]) == ["kerf", "fgd"]
     assert report["history"]["source"] == "openb" and report["actual"] is None
     for given, reason in (
-        (["--out", str(out)], "one of --openb, --philly and --prometheus"),
+        (["--out", str(out)], "one of --openb, --philly, --prometheus and --server"),
         (
             ["--openb", str(traces), "--philly", str(traces), "--out", str(out)],
-            "one of --openb, --philly and --prometheus",
+            "one of --openb, --philly, --prometheus and --server",
         ),
         (["--openb", str(traces), "--out", str(out)], "no trace 'default'"),
     ):
@@ -207,3 +208,13 @@ def test_times_are_counted_from_the_begin_of_the_history() -> None:
         measured(*({"submitted_s": at * HOUR} for at in (0.0, 1.0, 2.0)), until_s=10 * HOUR),
     )
     assert near == far
+
+
+def test_a_node_is_as_it_was_for_longest() -> None:
+    """A device plugin that starts anew, or is down when the history ends, is no smaller node."""
+    rows = nodes(8, 0, 4)
+    rows["node"][:] = "n"
+    rows["from_s"][:] = [0.0, 100.0, 160.0]
+    rows["until_s"][:] = [100.0, 160.0, np.nan]
+    assert node_list(history(pods({}), rows, until_s=170.0)).num_gpus.tolist() == [8]
+    assert node_list(history(pods({}), rows, until_s=900.0)).num_gpus.tolist() == [4]
