@@ -71,7 +71,7 @@ class Clusters:
 @pytest.fixture(scope="session")
 def all_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     """A control plane on which Kerf has the rights of manifests/rbac.yaml and no others, with the admission policy."""
-    users = {"kerf": SERVICE_ACCOUNT, "plugin": HAMI_PLUGIN, "author": "alice"}
+    users = {"kerf": SERVICE_ACCOUNT, "fit": f"{SERVICE_ACCOUNT}-fit", "plugin": HAMI_PLUGIN, "author": "alice"}
     with ControlPlane(tmp_path_factory.mktemp("e2e"), users=users) as plane:
         plane.apply(RBAC, policy_for_tests())
         for user in ("plugin", "author"):

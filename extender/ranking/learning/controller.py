@@ -71,6 +71,7 @@ class Learning(Background):
         self._stage: object = None
 
     async def run(self) -> None:
+        await self.round()  # what served before a restart serves again at once
         await repeat(self.round, self._wanted.check_s, "a look at fitted models")
 
     async def round(self) -> None:
@@ -153,7 +154,8 @@ class Learning(Background):
             fresh.begin()
             self._began = self._around.wall_clock()
             return courses.judged(course, *found, rank.auto, self._began)
-        if rank.fitted is None or now - self._watched_at < self._wanted.evidence_s or not rank.mix.num_seen:
+        watch_s = min(self._wanted.evidence_s, self._wanted.stage_s)
+        if rank.fitted is None or now - self._watched_at < watch_s or not rank.mix.num_seen:
             return course
         self._watched_at = now
         found = await self._tried(rank.mix.counts(), rank.fitted, rank.base)
