@@ -40,9 +40,7 @@ def history(  # noqa: PLR0913, PLR0917 - options of a command
     ] = "",
     token_file: Annotated[Path | None, typer.Option(help="With --prometheus or --server: file with a token.")] = None,
     basic_auth_file: Annotated[Path | None, typer.Option(help="With --prometheus: file with USER:PASSWORD.")] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(help="With both: certificates to trust, PEM.")
-    ] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="With both: certificates to trust, PEM.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="With both: trust any certificate.")] = False,
     hash_owners: Annotated[
         bool, typer.Option("--hash-owners", help="Hashes in place of the names of namespaces, owners, gangs and pods.")

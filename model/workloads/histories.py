@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Mask
+from extender.core.fragmentation.arrivals import fair_weights
 from extender.history import files
 from extender.history.records import Columns, History, HistoryError
 from model.workloads.traces import NodeList, PodList
@@ -14,6 +15,7 @@ from model.workloads.traces import NodeList, PodList
 HELD_OUT_FRAC: Final = 0.3
 """Of the pods of a history, those that came last: what was learned from the others is judged there."""
 _LEAST_PODS: Final = 20
+_SEED: Final = 7
 
 
 class Part(StrEnum):
@@ -61,9 +63,29 @@ def part_of(history: History, part: Part) -> Mask:
     return kept
 
 
+def fairly(history: History, kept: Mask) -> Mask:
+    """(P,) of the pods kept, so many of each namespace that none is a larger part of them than of their GPU work.
+
+    One tenant who submits thousands of strange pods moves no more than its share of the work. Which of a namespace's
+    pods stay is drawn, the same at each call.
+    """
+    pods, until_s = history.pods, history.about.until_s
+    begun_s = np.where(np.isnan(pods["started_s"]), until_s, pods["started_s"])
+    ran_s = np.maximum(np.where(np.isnan(pods["ended_s"]), until_s, pods["ended_s"]) - begun_s, 0.0)
+    spaces, of_pod = np.unique(pods["namespace"].astype(str), return_inverse=True)
+    num_pods = np.bincount(of_pod[kept], minlength=len(spaces))
+    work = np.bincount(of_pod[kept], (pods["gpus"] * pods["gpu_milli"] * ran_s)[kept], len(spaces))
+    there = np.flatnonzero(num_pods).tolist()
+    weight = np.zeros(len(spaces))
+    found = fair_weights({s: int(num_pods[s]) for s in there}, {s: float(work[s]) for s in there})
+    weight[there] = [found[s] for s in there]
+    drawn: Mask = np.random.default_rng(_SEED).random(len(kept)) < weight[of_pod]
+    return kept & drawn
+
+
 def lists(directory: Path, part: Part) -> tuple[NodeList, PodList]:
     """Nodes, and the pods of a part of a history in a folder. Raises HistoryError."""
     history = files.read(directory)
     if not len(history.pods["pod"]):
         raise HistoryError(f"{directory}: no pods")
-    return node_list(history), pod_list(history.pods, part_of(history, part))
+    return node_list(history), pod_list(history.pods, fairly(history, part_of(history, part)))

@@ -16,6 +16,8 @@ from extender.core.fragmentation.fragments import Mix, TypicalPod, mix_of
 
 TYPICAL_FRAC: Final = 0.95
 """Part of the pods that the typical ones stand for, as FGD's `PodPopularityThreshold` has it."""
+LEAST_PART: Final = 0.02
+"""Of the pods, that any tenant may be, whatever its GPU work."""
 _LARGEST_UNIT: Final = 1e100
 _RESOLUTION: Final = 1000
 """Counts of a Mix are whole numbers: thousandths of a pod."""
@@ -92,3 +94,23 @@ def expected_count(asks: Asks, count: Floats | Longs, num_gpus: int, load: float
     """(C,) pods by class when their mix fills a cluster of GPUs to a load."""
     asked = float((count * asks.num_gpus * asks.gpu_milli).sum()) / WHOLE_MILLI
     return count.astype(np.float64) * np.float64(load * num_gpus / asked if asked > 0 else 1)
+
+
+def fair_weights(pods: Mapping[ClassT, int], work: Mapping[ClassT, float]) -> dict[ClassT, float]:
+    """What a pod of each tenant counts, 0..1, so that no tenant is a larger part of the pods than of the GPU work.
+
+    Who submits thousands of pods that nobody else would has no more say than that; a small part everybody has.
+    """
+    total = sum(work.values())
+    allowed = {name: max(work.get(name, 0.0) / total if total else 1.0, LEAST_PART) for name in pods}
+    weight = dict.fromkeys(pods, 1.0)
+    for _ in pods:  # who is cut makes the parts of others larger: until nobody's is too large
+        whole = sum(weight[name] * count for name, count in pods.items())
+        over = {name for name, count in pods.items() if weight[name] * count > allowed[name] * whole * (1 + 1e-9)}
+        rest = sum(weight[name] * count for name, count in pods.items() if name not in over)
+        free = 1 - sum(allowed[name] for name in over)
+        if not over or not rest or free <= 0:
+            break
+        for name in over:
+            weight[name] = allowed[name] * rest / free / pods[name]
+    return weight
