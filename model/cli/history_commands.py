@@ -54,6 +54,7 @@ def replay(
         from extender.history import files
         from extender.ranking.files import RELEASED
         from extender.ranking.files import read as read_model
+        from model.simulations.history_replays import Asked
         from model.simulations.history_replays import replay as replayed
 
         names = [name.strip() for name in policies.split(",")]
@@ -61,7 +62,7 @@ def replay(
             raise ValueError(f"--policies {policies}: a policy is named twice")
         found, ranks = files.read(history), read_model(model or RELEASED)
         with progress_bar(len(names)) as tell:
-            report = replayed(found, names, ranks, tell)
+            report = replayed(found, Asked(names), ranks, tell)
     publish(report, [_table(report)], json)
 
 
