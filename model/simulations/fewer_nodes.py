@@ -14,35 +14,20 @@ from model.simulations.pasts import Past
 
 NUM_REPLAYS: Final = 7
 """Halvings of the part of the nodes that is taken away: the answer is known to 1/128 of the nodes."""
-SLACK_S: Final = 60.0
-"""Pods of one size may wait so much longer in the mean, if all together don't: many sizes never waited at all."""
-
-
-@dataclass(frozen=True)
-class Fewest:
-    """GPUs on which pods waited no longer, and those on which they did."""
-
-    gpus: int
-    """Of the smallest cluster that was tried and served; of all nodes where none did."""
-    too_few_gpus: int
-    """Of the largest cluster that was tried and did not serve; 0 where all did."""
-    served: bool
-    """Whether the whole cluster, or a smaller one, served."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long jobs may wait in the mean: those that ask for GPUs, and those of each size."""
+    """How long jobs waited, in the mean: those that ask for GPUs, and those of each size."""
 
     gpu_delay_s: float
     delay_s: Mapping[str, float]
-    """By size; SLACK_S more is allowed."""
+    """By size."""
 
-    def serves(self, known: Past, account: Account) -> bool:
-        """Whether nobody waits longer."""
-        found = limits_of(known, account)
+    def serves(self, found: "Limits") -> bool:
+        """Whether all together wait no longer, and no size longer than it did or, where that is more, than all did."""
         return found.gpu_delay_s <= self.gpu_delay_s and all(
-            waited_s <= self.delay_s[size] + SLACK_S for size, waited_s in found.delay_s.items()
+            waited_s <= max(self.delay_s[size], self.gpu_delay_s) for size, waited_s in found.delay_s.items()
         )
 
     def and_of(self, other: "Limits") -> "Limits":
@@ -58,24 +43,39 @@ def limits_of(known: Past, account: Account) -> Limits:
     return Limits(gpu_delay_s(asked, account.delay_s), sizes)
 
 
-def fewest(known: Past, whole_serves: bool, serves: Callable[[Past], bool]) -> Fewest:
-    """By halving the part of the nodes that is taken away, NUM_REPLAYS times; `serves` asks of a smaller cluster.
+@dataclass(frozen=True)
+class Fewest:
+    """GPUs on which jobs waited no longer, and those on which they did."""
+
+    gpus: int
+    """Of the smallest cluster that was tried and served; of all nodes where none did."""
+    too_few_gpus: int
+    """Of the largest cluster that was tried and did not serve; 0 where all did."""
+    served: bool
+    """Whether the whole cluster, or a smaller one, served."""
+    waited: Limits
+    """How long jobs waited on `gpus`."""
+
+
+def fewest(known: Past, limits: Limits, whole: Account, replayed: Callable[[Past], Account]) -> Fewest:
+    """By halving the part of the nodes that is taken away, NUM_REPLAYS times; `whole` is the replay on all of them.
 
     Each cluster is a part of every larger one, so waiting grows as nodes go, but for accidents of packing: the answer
     is a cluster that was tried, not a bound.
     """
-    gpus = gpus_of(known)
-    if not whole_serves:
-        return Fewest(gpus, gpus, served=False)
+    gpus, waited = gpus_of(known), limits_of(known, whole)
+    if not limits.serves(waited):
+        return Fewest(gpus, gpus, served=False, waited=waited)
     too_few, low, high = 0, 0.0, 1.0
     for _ in range(NUM_REPLAYS):
         part = (low + high) / 2
         smaller = thinned(known, part)
-        if holds_each(smaller) and serves(smaller):
-            low, gpus = part, gpus_of(smaller)
+        found = limits_of(smaller, replayed(smaller)) if holds_each(smaller) else None
+        if found and limits.serves(found):
+            low, gpus, waited = part, gpus_of(smaller), found
         else:
             high, too_few = part, gpus_of(smaller)
-    return Fewest(gpus, too_few, served=True)
+    return Fewest(gpus, too_few, served=True, waited=waited)
 
 
 def gpus_of(known: Past) -> int:

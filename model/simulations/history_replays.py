@@ -67,10 +67,7 @@ def replay(history: History, asked: Asked, model: Model, tell: Callable[[str], N
         if actual and error["trusted"]:
             # Where a replay of the default waits less than what happened, that is its error, and no policy's merit.
             limits = limits.and_of(limits_of(known, actual))
-        sought = {
-            name: partial(_fewest, known, name, model, limits, limits.serves(known, done))
-            for name, done in accounts.items()
-        }
+        sought = {name: partial(_fewest, known, name, model, limits, done) for name, done in accounts.items()}
         fewer = _fewer(known, limits, run(sought), asked.price) if asked.fewer else None
     told = {name: _told(known, accounts[name], asked.price) for name in asked.replayed}
     first = next((name for name in asked.policies if name != REPLAYED), REPLAYED)
@@ -94,26 +91,25 @@ def account(known: Past, name: str, model: Model, *, count_blocked: bool = True)
     return account_of(known, simulate_churn(offered, policy, "fifo", 0, count_blocked=count_blocked))
 
 
-def _fewest(known: Past, name: str, model: Model, limits: Limits, whole_serves: bool) -> Fewest:
-    def serves(smaller: Past) -> bool:
-        return limits.serves(smaller, account(smaller, name, model, count_blocked=False))
-
-    return fewest(known, whole_serves, serves)
+def _fewest(known: Past, name: str, model: Model, limits: Limits, whole: Account) -> Fewest:
+    return fewest(known, limits, whole, lambda smaller: account(smaller, name, model, count_blocked=False))
 
 
 def _fewer(known: Past, limits: Limits, found: Mapping[str, Fewest], price: Price | None) -> dict[str, Any]:
     gpus = gpus_of(known)
-    rows = {}
-    for name, fewest_nodes in found.items():
-        rows[name] = {
-            "gpus": fewest_nodes.gpus, "too_few_gpus": fewest_nodes.too_few_gpus, "served": fewest_nodes.served,
-            "percent": round(100 * (1 - fewest_nodes.gpus / gpus), 2),
-        } | ({"month_cost": month_cost(gpus - fewest_nodes.gpus, price)} if price else {})  # fmt: skip
-    return {
-        "gpus": gpus,
-        "limits": {"gpu_delay_s": round(limits.gpu_delay_s, 3), "waiting": limits.delay_s},
-        "policies": rows,
-    }
+    rows = {
+        name: {
+            "gpus": row.gpus, "too_few_gpus": row.too_few_gpus, "served": row.served,
+            "percent": round(100 * (1 - row.gpus / gpus), 2), "waited": _limits(row.waited),
+            **({"month_cost": month_cost(gpus - row.gpus, price)} if price else {}),
+        }
+        for name, row in found.items()
+    }  # fmt: skip
+    return {"gpus": gpus, "limits": _limits(limits), "policies": rows}
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    return {"gpu_delay_s": round(limits.gpu_delay_s, 3), "waiting": dict(limits.delay_s)}
 
 
 def _told(known: Past, done: Account, price: Price | None) -> dict[str, Any]:

@@ -90,7 +90,8 @@ def _durations(history: History) -> Floats:
     known = ~np.isnan(started) & ~np.isnan(ended)
     usual = float(np.median((ended - started)[known])) if known.any() else about.until_s - about.since_s
     running = ~np.isnan(started) & np.isnan(ended)
-    duration = np.where(known, ended - started, np.where(running, about.until_s - started, usual))
+    # Who still runs when the history ends would run until then had it started at once.
+    duration = np.where(known, ended - started, np.where(running, about.until_s - pods["submitted_s"], usual))
     before = pods["submitted_s"] < about.since_s
     left = np.where(known, ended, about.until_s) - about.since_s
     duration = np.where(before & ~np.isnan(started), np.minimum(left, duration), duration)

@@ -82,7 +82,7 @@ def _faults(known: Past, error: Mapping[str, Any]) -> list[str]:
     if abs(gpus["off_frac"]) > GPUS_OFF_FRAC:
         faults.append(
             f"{gpus['actual']:,.1f} GPUs were in use, and {gpus['replayed']:,.1f} are in the replay: "
-            f"{abs(gpus['off_frac']):.0%} {'more' if gpus['off_frac'] > 0 else 'fewer'}"
+            f"{100 * abs(gpus['off_frac']):.0f} % {'more' if gpus['off_frac'] > 0 else 'fewer'}"
         )
     if not delay["trusted"]:
         faults.append(

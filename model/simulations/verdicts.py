@@ -31,7 +31,7 @@ def verdict(policy: str, figures: Figures, beside: Figures, error: Figures, fewe
     """Sentences, the headline first: a policy's `figures` `beside` those of the default, as far as `error` allows."""
     if error["trusted"] is False:
         return [
-            "No verdict: a replay of your scheduler is not what happened",
+            "No verdict: the replay of your scheduler differs from what happened",
             *(f"{fault[0].upper()}{fault[1:]}." for fault in error["faults"]),
             _NOT_REPLAYED,
         ]
@@ -39,9 +39,10 @@ def verdict(policy: str, figures: Figures, beside: Figures, error: Figures, fewe
     waited = _waiting(policy, figures, beside)
     found = [*sought, waited + "."] if sought else [waited]
     if figures["blocked_starts"] or beside["blocked_starts"]:
+        mine, others = (row["blocked_starts"] for row in (figures, beside))
         found.append(
-            f"{figures['blocked_starts']:,} jobs of several GPUs waited for room that only moves would have made, "
-            f"{beside['blocked_starts']:,} under {label(REPLAYED)}."
+            f"{mine or 'No'} jobs of several GPUs waited although as many were free, but scattered; "
+            f"with {label(REPLAYED)} {others or 'none'} did."
         )
     return [*found, _UNCHECKED] if error["trusted"] is None else found
 
