@@ -22,12 +22,9 @@ from model.simulations.trust import (
     REPLAYED,
     spell,
 )
-from model.simulations.verdicts import label
+from model.simulations.verdicts import SIZE_WORDS, label
 
 _TEMPLATE: Final = Path(__file__).with_name("history_page.html")
-_SIZES: Final = {
-    "share": "a share of a GPU", "1": "1 GPU", "2-3": "2 or 3 GPUs", "4-7": "4 to 7 GPUs", "8+": "8 GPUs and more",
-}  # fmt: skip
 _HAPPENED: Final = "what happened"
 _EPOCH_AFTER_S: Final = 1e9
 """Times are dates from there on; traces begin at 0."""
@@ -87,7 +84,7 @@ def _figures(report: Report) -> str:
     if report["error"]["trusted"] is False:
         tiles = _error_tiles(report["error"])
     else:
-        tiles = [_needed(report, first), _compared("wait for GPUs, in the mean", row, beside, "gpu_delay_s", spell)]
+        tiles = [_needed(report, first), _compared("wait on all GPUs, in the mean", row, beside, "gpu_delay_s", spell)]
         saved = _saved(report, first)
         tiles.append(saved or _compared("idle GPUs that a usual pod can't use", row, beside, "fragments", _whole))
     told = "".join(f"<div><b>{_text(value)}</b>{_text(about)}</div>" for value, about in tiles)
@@ -139,7 +136,7 @@ def _waiting(report: Report) -> str:
     shown = [row for name, row in _rows(report).items() if name in (_first(report), REPLAYED, "actual")]
     on_fewest = _on_fewest(report)
     groups = {}
-    for size, words in _SIZES.items():
+    for size, words in SIZE_WORDS.items():
         known = [(name, style, row["waiting"][size]) for name, style, row in shown if size in row["waiting"]]
         if known:
             waits = [(name, style, found["mean_delay_s"]) for name, style, found in known]
@@ -194,7 +191,7 @@ def _errors(error: Report) -> str:
     gpus = error["gpus"]
     body = [["GPUs in use", _whole(gpus["actual"]), _whole(gpus["replayed"]), _signed(gpus["off_frac"])]]
     delays = {"wait for GPUs": error["gpu_delay_s"]}
-    delays |= {f"wait of {_SIZES[size]}": row for size, row in error["waiting"].items()}
+    delays |= {f"wait of {SIZE_WORDS[size]}": row for size, row in error["waiting"].items()}
     for words, row in delays.items():
         sign = "+" if row["off_s"] >= 0 else "-"
         off = f"{sign}{spell(abs(row['off_s']))}{'' if row['trusted'] else ', too much'}"

@@ -7,6 +7,12 @@ from typing import Any, Final
 from model.simulations.trust import REPLAYED, spell
 
 _LABELS: Final = {"kerf": "Kerf", REPLAYED: "kube-scheduler's default"}
+SIZE_WORDS: Final = {
+    "share": "a share of a GPU", "1": "1 GPU", "2-3": "2 or 3 GPUs", "4-7": "4 to 7 GPUs", "8+": "8 GPUs and more",
+}  # fmt: skip
+"""What jobs of a size (`accounts.SIZES`) ask for."""
+_LONGER_S: Final = 60.0
+"""Who waits so much longer than under the limits is told of."""
 _NOT_REPLAYED: Final = (
     "Quotas, other schedulers, maintenance and autoscaling that the history does not tell of are not in a replay."
 )
@@ -55,24 +61,37 @@ def _fewer(policy: str, fewer: Figures, *, trusted: bool) -> list[str]:
     if not row["served"]:
         return [
             f"{name} would not have needed fewer GPUs",
-            f"Even on all of them pods wait longer than {than}: {allowed} in the mean.",
+            f"Even on all of them pods wait longer in the mean than {than}, {allowed}.",
         ]
     few = whole_percent(row["percent"])
     if math.floor(row["percent"]) < 1:
         return [f"With {name} you would have needed all of your GPUs", f"On {row['too_few_gpus']:,} pods wait longer."]
     also = default["served"] and math.floor(default["percent"]) >= 1 and policy != REPLAYED
-    headline = f"You would have needed {few} fewer GPUs with {name}"
+    headline = f"{'You' if trusted else 'In a replay you'} would have needed {few} fewer GPUs with {name}"
     if also:
         headline += f", {whole_percent(default['percent'])} fewer without"
     return [
         headline,
-        f"On {row['gpus']:,} of {fewer['gpus']:,} GPUs the same pods wait no longer for GPUs than {than}: "
-        f"{allowed} in the mean. On {row['too_few_gpus']:,} they wait longer.",
+        f"On {row['gpus']:,} of {fewer['gpus']:,} GPUs the same pods wait no longer for GPUs in the mean than {than}, "
+        f"{allowed}; on {row['too_few_gpus']:,} they do.",
+        *_longer(row["waited"]["waiting"], fewer["limits"]["waiting"]),
     ]
+
+
+def _longer(waits: Mapping[str, float], limits: Mapping[str, float]) -> list[str]:
+    """Who pays for it: a mean may stay as it is while one size waits longer and another less."""
+    told = [
+        f"{SIZE_WORDS[size]} {spell(waited_s)} instead of {spell(limits[size])}"
+        for size, waited_s in waits.items()
+        if waited_s > limits[size] + _LONGER_S
+    ]
+    return [f"Some wait longer there, and others less: jobs of {', '.join(told)}."] if told else []
 
 
 def _waiting(policy: str, figures: Figures, beside: Figures) -> str:
     waits, others = spell(figures["gpu_delay_s"]), spell(beside["gpu_delay_s"])
     if policy == REPLAYED:
         return f"With {label(policy)} pods would have waited {waits} for GPUs in the mean"
-    return f"With {label(policy)} pods would have waited {waits} for GPUs in the mean, with {label(REPLAYED)} {others}"
+    return (
+        f"On all GPUs pods would have waited {waits} in the mean with {label(policy)}, {others} with {label(REPLAYED)}"
+    )

@@ -96,11 +96,13 @@ def figures(delay_s: float, blocked: int = 0) -> dict[str, Any]:
 
 
 def fewer(kerf: float, default: float, *, served: bool = True) -> dict[str, Any]:
+    waited = {"waited": {"gpu_delay_s": 550.0, "waiting": {"share": 60.0, "1": 120.0, "8+": 0.0}}}
     rows = {
-        "kerf": {"gpus": 89, "too_few_gpus": 88, "served": served, "percent": kerf},
-        "kube-default": {"gpus": 97, "too_few_gpus": 96, "served": True, "percent": default},
+        "kerf": {"gpus": 89, "too_few_gpus": 88, "served": served, "percent": kerf, **waited},
+        "kube-default": {"gpus": 97, "too_few_gpus": 96, "served": True, "percent": default, **waited},
     }
-    return {"gpus": 100, "limits": {"gpu_delay_s": 600.0}, "policies": rows}
+    limits = {"gpu_delay_s": 600.0, "waiting": {"share": 0.0, "1": 0.0, "8+": 900.0}}
+    return {"gpus": 100, "limits": limits, "policies": rows}
 
 
 TRUSTED: dict[str, Any] = {"trusted": True, "faults": []}
@@ -111,17 +113,18 @@ def test_the_headline() -> None:
     told = verdict("kerf", fast, slow, TRUSTED, fewer(11.98, 0.0))
     assert told[:2] == [
         "You would have needed 11 % fewer GPUs with Kerf",
-        "On 89 of 100 GPUs the same pods wait no longer for GPUs than they did: 10 min in the mean. "
-        "On 88 they wait longer.",
+        "On 89 of 100 GPUs the same pods wait no longer for GPUs in the mean than they did, 10 min; on 88 they do.",
     ]
+    assert told[2] == "Some wait longer there, and others less: jobs of 1 GPU 2.0 min instead of 0 s."
     assert (
-        told[2] == "With Kerf pods would have waited 60 s for GPUs in the mean, with kube-scheduler's default 10 min."
+        told[3]
+        == "On all GPUs pods would have waited 60 s in the mean with Kerf, 10 min with kube-scheduler's default."
     )
-    assert told[3].startswith("No jobs of several GPUs waited") and told[3].endswith("default 12 did.")
+    assert told[4].startswith("No jobs of several GPUs waited") and told[4].endswith("default 12 did.")
     assert verdict("kerf", fast, slow, TRUSTED, fewer(11.0, 3.0))[0].endswith("GPUs with Kerf, 3 % fewer without")
     assert "all of your GPUs" in verdict("kerf", fast, slow, TRUSTED, fewer(0.99, 0.0))[0]
     assert "not have needed fewer" in verdict("kerf", fast, slow, TRUSTED, fewer(0.0, 0.0, served=False))[0]
-    assert verdict("kerf", fast, slow, TRUSTED, None)[0].startswith("With Kerf pods would have waited 60 s")
+    assert verdict("kerf", fast, slow, TRUSTED, None)[0].startswith("On all GPUs pods would have waited 60 s")
     assert whole_percent(10.9999) == "10 %"
 
 
@@ -131,6 +134,7 @@ def test_nothing_is_claimed_where_the_replay_is_wrong_or_cannot_be_checked() -> 
     assert told[0].startswith("No verdict") and told[1] == "Pods waited long."
     assert not any("fewer GPUs" in sentence for sentence in told)
     unknown = verdict("kerf", figures(0.0), figures(9.0), {"trusted": None, "faults": []}, fewer(11.0, 0.0))
+    assert unknown[0].startswith("In a replay you would have needed 11 % fewer")
     assert "could be checked" in unknown[-1] and "under kube-scheduler's default on all nodes" in unknown[1]
     assert error_of(known_of(), None, account(0.0))["trusted"] is None
 
