@@ -84,7 +84,7 @@ def gpus_of(known: Past) -> int:
 
 
 def thinned(known: Past, part: float, seed: int = 0) -> Past:
-    """Without a part of the nodes with GPUs, the same part of each kind of node, rounded down: one of each stays.
+    """Without a part, below 1, of the nodes with GPUs: the same of each kind of node, rounded down, so that one stays.
 
     Which go is drawn; those that go for a smaller part go for a larger one, too. Nodes without GPUs stay.
     """
@@ -126,5 +126,5 @@ def _kept(known: Past, part: float, rng: np.random.Generator) -> Rows:
     for number in range(int(kind.max()) + 1):
         rows: Longs = drawn[kind[drawn] == number]
         if nodes.num_gpus[rows[0]] > 0:
-            stays[rows[: min(int(part * len(rows)), len(rows) - 1)]] = False
+            stays[rows[: int(part * len(rows))]] = False
     return np.flatnonzero(stays)

@@ -139,7 +139,7 @@ class _Places:
         self._held[row, self._taken[pod]] += sign * int(self._pods["gpu_milli"][pod])
         self._cpu_held[row] += sign * int(self._pods["cpu_milli"][pod])
         there = np.arange(self._held.shape[1]) < nodes.num_gpus[row]
-        free = np.where(there, np.clip(WHOLE_MILLI - self._held[row], 0, WHOLE_MILLI), 0)
+        free = np.where(there, np.maximum(WHOLE_MILLI - self._held[row], 0), 0)
         nodes.gpu_free_milli[row] = free
         nodes.cpu_free_milli[row] = max(int(nodes.cpu_milli[row] - self._cpu_held[row]), 0)
         return row

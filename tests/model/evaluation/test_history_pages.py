@@ -85,6 +85,7 @@ def test_what_is_read_first(report: dict[str, Any]) -> None:
     assert f"{kerf['month_cost']:,.0f} EUR" in first
     for jargon in ("p99", "fragment", "bestfit", "policy", "JSON"):
         assert jargon not in first
+    assert "</i>what happened</li>" in page(report)
     assert "near enough to judge by" in told and "what happened" in told
     assert told.count("8 GPUs and more") == 2  # waiting, and how far off it is
 

@@ -72,7 +72,8 @@ def test_used_and_fragments_against_a_loop() -> None:
     """A replay's own places, taken for what happened: its figures come out again, and those of a loop over instants."""
     table = nodes(8, 8, 8, 8)
     table["from_s"][3] = 15 * HOUR
-    found = as_it_happened(history(pods(*random_rows(11)), table, until_s=500 * HOUR), "kube-default")
+    rows = [row | {"cpu_milli": 9000} for row in random_rows(11)]  # seven pods use up a node's CPU
+    found = as_it_happened(history(pods(*rows), table, until_s=500 * HOUR), "kube-default")
     known = past(found)
     account = happened(found, known)
     assert account is not None and account.steps.fragment_gpus is not None
@@ -122,3 +123,6 @@ def test_whole_gpus_are_alike_and_may_be_held_twice_for_a_moment() -> None:
     whole: Row = {"gpus": 8, "node": "node-0", "ended_s": 2 * HOUR}
     other: Row = {"gpus": 8, "node": "node-0", "submitted_s": 1.5 * HOUR, "gpu_indices": "77,78"}
     assert fragments_of(whole, other) == 0
+    later: Row = {"submitted_s": HOUR, "node": "node-0", "gpu_indices": "1"}
+    one: Row = {"node": "node-0", "gpu_indices": "0", "ended_s": 2 * HOUR, "cpu_milli": 0}
+    assert fragments_of(one, one, later) == fragments_of(one, later)

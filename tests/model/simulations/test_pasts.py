@@ -59,7 +59,9 @@ def test_a_gang_starts_together() -> None:
 
 
 def test_who_has_not_ended_runs_at_least_as_long_and_who_has_not_started_as_long_as_others() -> None:
-    rows = {"ended_s": np.nan}, {"ended_s": 2 * HOUR}, {"submitted_s": HOUR, "started_s": np.nan, "ended_s": np.nan}
+    rows = {"started_s": HOUR, "ended_s": np.nan}, {"ended_s": 2 * HOUR}, {
+        "submitted_s": HOUR, "started_s": np.nan, "ended_s": np.nan,
+    }  # fmt: skip
     known = past(history(pods(*rows), nodes(8), until_s=9 * HOUR))
     assert known.duration_guessed == 2
     assert known.offered.tasks.duration_s.tolist() == [9 * HOUR, 2 * HOUR, 2 * HOUR]

@@ -1,0 +1,21 @@
+"""Tasks in processes: results under their names, in the order of the tasks, and faults as they are."""
+
+import time
+from functools import partial
+
+import pytest
+
+from model.simulations.side_by_side import side_by_side
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_come_in_the_order_of_the_tasks(jobs: int) -> None:
+    told: list[str] = []
+    with side_by_side(jobs, told.append) as run:
+        assert list(run({"slow": partial(time.sleep, 0.2), "b": partial(pow, 2, 3)}).items()) == [
+            ("slow", None),
+            ("b", 8),
+        ]
+        assert sorted(told) == ["b", "slow"]
+        with pytest.raises(ZeroDivisionError):
+            run({"wrong": partial(divmod, 1, 0)})
