@@ -77,7 +77,9 @@ class Simulation:
         self._rank: Learned | None = None
         self._random = isinstance(self.policy, Baseline) and self.policy.tie in (Tie.RANDOM, Tie.SAMPLED)
         self._engine = self._begun()
-        self._meter = self._fragments_of()
+        # Fragments are measured by the same mix for all policies: a follower's engine goes by what it has seen.
+        follows = isinstance(self.policy, Follower)
+        self._meter = engines.Compiled(self.nodes, self.tasks.asks, self.tasks.mix) if follows else self._engine
         self._reservation = Reservation(self._engine, self.tasks.asks)
         self._blocked_starts = BlockedStarts(self.nodes, self.tasks) if self.count_blocked else None
         self._place = [0.0] * num_jobs
@@ -128,12 +130,6 @@ class Simulation:
         if isinstance(policy, Learned):
             engine.follow(policy.outlook, policy.potential)
         return engine
-
-    def _fragments_of(self) -> engines.Engine | Pools:
-        """What measures fragments, by the same mix for all policies: a follower's engine goes by what it has seen."""
-        if isinstance(self.policy, Follower):
-            return engines.Compiled(self.nodes, self.tasks.asks, self.tasks.mix)
-        return self._engine
 
     def _changed(self, node: int) -> None:
         """Tell those that remember a node that it has changed."""
