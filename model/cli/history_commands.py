@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -11,8 +11,6 @@ from model.cli.commands import JsonOption
 from model.cli.console import errors, folder, progress_bar, publish, telling_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from extender.history.records import History
     from model.workloads.prometheus.client import Prometheus
 
@@ -70,28 +68,55 @@ def history(  # noqa: PLR0913, PLR0917 - options of a command
 
 
 @replay_app.command()
-def replay(
+def replay(  # noqa: PLR0913, PLR0917 - options of a command
     history: Annotated[Path, typer.Option(help="Folder of a history (kerf history).")],
     policies: Annotated[
         str, typer.Option(help="kerf, as it ships and told nothing, and those of kerf simulate.")
     ] = "kerf,fgd,bestfit,kube-default",
     model: Annotated[Path | None, typer.Option(help="Folder of a model for kerf; default: the released one.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report that needs nothing but a browser.")] = None,
+    fewer: Annotated[
+        bool | None,
+        typer.Option(
+            "--fewer/--no-fewer", help="Look for the fewest nodes that would have done. Default: with --html."
+        ),
+    ] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a GPU-hour, for what it all costs.")] = None,
+    currency: Annotated[str, typer.Option(help="With --price: how it is written.")] = "",
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes; the figures are the same. Default: one for each core.")
+    ] = None,
     json: JsonOption = None,
 ) -> None:
-    """What the weeks of a history would have been under other policies: GPUs in use, waiting, fragments."""
+    """What the weeks of a history would have been under other policies: GPUs in use, waiting, fragments, cost."""
     with telling_faults():
         from extender.history import files
         from extender.ranking.files import RELEASED
         from extender.ranking.files import read as read_model
-        from model.simulations.history_replays import replay as replayed
+        from model.cli import history_tables
+        from model.evaluation import history_pages
+        from model.simulations import history_replays
+        from model.simulations.usages import Price
 
         names = [name.strip() for name in policies.split(",")]
         if len(set(names)) < len(names):
             raise ValueError(f"--policies {policies}: a policy is named twice")
+        if currency and price is None:
+            raise ValueError(f"--currency {currency}: of what? --price says what a GPU-hour costs")
         found, ranks = files.read(history), read_model(model or RELEASED)
-        with progress_bar(len(names)) as tell:
-            report = replayed(found, names, ranks, tell)
-    publish(report, [_table(report)], json)
+        asked = history_replays.Asked(
+            names,
+            fewer=html is not None if fewer is None else fewer,
+            price=None if price is None else Price(price, currency),
+            jobs=jobs or os.cpu_count() or 1,
+        )
+        with progress_bar(asked.num_steps) as tell:
+            report = history_replays.replay(found, asked, ranks, tell)
+        if html:
+            html.write_text(history_pages.page(report), encoding="utf-8")
+    console = publish(report, history_tables.tables(report), json)
+    for sentence in report["verdict"]:
+        console.print(sentence, markup=False)
 
 
 @fit_app.command()
@@ -138,17 +163,3 @@ def _of_prometheus(prometheus: "Prometheus", since: str, match: str) -> "History
     for told in found.about.missing:
         errors().print(f"missing: {told}", soft_wrap=True, markup=False)
     return found
-
-
-def _table(report: "Mapping[str, Any]") -> Table:
-    """GPUs and delays by policy."""
-    about = report["history"]
-    title = f"{about['pods']:,} pods in {about['days']:,.1f} days on {about['gpus']:,} GPUs"
-    table = Table("policy", "GPUs in use", "mean delay, s", "p99, s", "of several GPUs, s", "fragments", title=title)
-    known = {"as it was": report["actual"]} if report["actual"] else {}
-    for name, row in {**report["policies"], **known}.items():
-        waits = (f"{row[measure]:,.0f}" for measure in ("mean_delay_s", "p99_delay_s", "large_delay_s"))
-        table.add_row(
-            name, f"{row['allocated_gpus']:,.1f}", *waits, f"{row['fragments']:,.1f}" if "fragments" in row else ""
-        )
-    return table

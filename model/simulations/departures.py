@@ -102,11 +102,13 @@ def simulate_churn(
     failures: Failures | None = None,
     round_s: float = 0.0,
     patience_s: float = 0.0,
+    *,
+    count_blocked: bool = False,
 ) -> Run:
     """Run all pods to their ends.
 
     Under a learned rank that is told what to expect, shares that take more of a GPU's worth than their part give way to
-    pods that come up to `patience_s` after them (`extender.core.selective_skip`).
+    pods that come up to `patience_s` after them (`extender.core.selective_skip`). `count_blocked`: as in `Simulation`.
     """
     tasks = offered.tasks
     late_s = np.zeros(len(tasks.kinds))
@@ -137,6 +139,7 @@ def simulate_churn(
         offered.model_names,
         reserve_after_s(order),
         absences,
+        count_blocked,
     )
     begin = time.perf_counter()
     outcome = simulation.run()

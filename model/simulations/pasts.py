@@ -7,18 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
+from extender.core.clusters import Floats, Longs, Mask
 from extender.history.records import Column, History, HistoryError
 from model.engine import kernels
 from model.simulations.delays import Owners
-from model.simulations.departures import Churn, delay_measures
+from model.simulations.departures import Churn
 from model.simulations.simulated_jobs import Absence, Kind, Tasks
 from model.workloads.histories import node_list
 from model.workloads.traces import NodeList, PodList
 from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
 
-MEASURES: Final = ("allocated_gpus", "mean_delay_s", "p99_delay_s", "large_delay_s")
-"""What is told of a past, however it came about."""
 _LEAST_S: Final = 1.0
 
 
@@ -27,9 +25,16 @@ class Past:
     """What is simulated of a history, and what was known of it."""
 
     offered: Churn
+    """Its times are in seconds since the history begins."""
     nodes: NodeList
     pods: PodList
-    """Those of the period that are simulated, by time of submission."""
+    """All pods of the history, by time of submission."""
+    rows: tuple[Longs, ...]
+    """(J,) of the jobs of `offered`: the rows of their pods."""
+    node_names: tuple[str, ...]
+    """(N,) of the nodes of `offered`."""
+    until_s: float
+    """The history's end, as long after its begin."""
     duration_guessed: int
     """Pods that had not ended, or not started, when the history ends: they ran at least that long, or as long as
     others do."""
@@ -71,27 +76,11 @@ def past(history: History, seed: int = 0) -> Past:
     owners: list[Owners] = [(str(pods["owner"][members[0]]),) for members in jobs]
     num_before = int((tasks.submitted_s <= 0).sum()) if (pods["submitted_s"] < about.since_s).any() else 0
     left_out = len(classes) - sum(len(members) for members in jobs)
-    absences = _absences(history, [nodes_then.names[i] for i in order.tolist()])
+    names = tuple(nodes_then.names[i] for i in order.tolist())
+    absences = _absences(history, names)
     offered = Churn(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0, absences)
-    return Past(offered, nodes_then, pod_list, int(guessed.sum()))
-
-
-def actual(history: History) -> dict[str, float] | None:
-    """What is known to have happened, in the measures of `departures.churn_measures`; None where starts are unknown."""
-    about, pods = history.about, history.pods
-    if any("started" in told for told in about.missing):
-        return None
-    end = np.where(np.isnan(pods["ended_s"]), about.until_s, pods["ended_s"])
-    started = np.where(np.isnan(pods["started_s"]), end, pods["started_s"])  # deleted while it waited, or waiting still
-    inside = pods["submitted_s"] >= about.since_s
-    until = float(pods["submitted_s"].max())
-    span_s = max(until - about.since_s, _LEAST_S)
-    asked = pods["gpus"] * pods["gpu_milli"] / WHOLE_MILLI
-    ran_s = np.clip(np.minimum(end, until) - np.maximum(started, about.since_s), 0.0, None)
-    delay_s = np.maximum(started - pods["submitted_s"], 0.0)[inside]
-    large = (asked > 1)[inside]
-    told = {"allocated_gpus": float((asked * ran_s).sum()) / span_s, **delay_measures(delay_s, large)}
-    return {name: told[name] for name in MEASURES}
+    rows = tuple(np.array(members) for members in jobs)
+    return Past(offered, nodes_then, pod_list, rows, names, about.until_s - about.since_s, int(guessed.sum()))
 
 
 def _durations(history: History) -> Floats:
@@ -101,7 +90,8 @@ def _durations(history: History) -> Floats:
     known = ~np.isnan(started) & ~np.isnan(ended)
     usual = float(np.median((ended - started)[known])) if known.any() else about.until_s - about.since_s
     running = ~np.isnan(started) & np.isnan(ended)
-    duration = np.where(known, ended - started, np.where(running, about.until_s - started, usual))
+    # Who still runs when the history ends would run until then had it started at once.
+    duration = np.where(known, ended - started, np.where(running, about.until_s - pods["submitted_s"], usual))
     before = pods["submitted_s"] < about.since_s
     left = np.where(known, ended, about.until_s) - about.since_s
     duration = np.where(before & ~np.isnan(started), np.minimum(left, duration), duration)

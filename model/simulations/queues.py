@@ -20,6 +20,7 @@ from model.engine import engines
 from model.engine.pools import Pools
 from model.engine.ranks import Tie
 from model.simulations.baselines import POOL, Baseline
+from model.simulations.blocked_starts import BlockedStarts
 from model.simulations.learned import Learned
 from model.simulations.online import Follower
 from model.simulations.replays import engine_of
@@ -57,6 +58,8 @@ class Simulation:
     """When the first in the queue has waited so long without room, nodes are kept for it from those behind it."""
     absences: Sequence[Absence] = ()
     """Of nodes; what runs there then starts over elsewhere."""
+    count_blocked: bool = False
+    """Whether starts that only a move would have allowed are counted, which takes a look at the nodes at each event."""
 
     _events: list[tuple[float, int, int, int]] = field(default_factory=list)
     """Heap of (time, what, job or node, attempt)."""
@@ -74,7 +77,11 @@ class Simulation:
         self._rank: Learned | None = None
         self._random = isinstance(self.policy, Baseline) and self.policy.tie in (Tie.RANDOM, Tie.SAMPLED)
         self._engine = self._begun()
+        # Fragments are measured by the same mix for all policies: a follower's engine goes by what it has seen.
+        follows = isinstance(self.policy, Follower)
+        self._meter = engines.Compiled(self.nodes, self.tasks.asks, self.tasks.mix) if follows else self._engine
         self._reservation = Reservation(self._engine, self.tasks.asks)
+        self._blocked_starts = BlockedStarts(self.nodes, self.tasks) if self.count_blocked else None
         self._place = [0.0] * num_jobs
         self._attempt = [0] * num_jobs
         self._waiting_milli = 0
@@ -97,7 +104,9 @@ class Simulation:
             outcome.allocated_gpu_s += window * self._used_milli / WHOLE_MILLI
             outcome.blocked_gpu_s += window * min(self._free_milli, self._waiting_milli) / WHOLE_MILLI
             if window:
-                outcome.fragment_gpu_s += window * self._engine.fragment_milli(sorted(self._gone)) / WHOLE_MILLI
+                fragments = self._meter.fragment_milli(sorted(self._gone)) / WHOLE_MILLI
+                outcome.fragment_gpu_s += window * fragments
+                outcome.steps.append((now, now + window, self._used_milli / WHOLE_MILLI, fragments))
             now = at
             due = False
             while self._events and self._events[0][0] == at:
@@ -105,6 +114,10 @@ class Simulation:
                 due |= self._happen(what, subject, attempt, now, outcome)
             if due and self._may_walk(now):
                 self._walk(now, outcome)
+                if self._blocked_starts:
+                    self._blocked_starts.look(self._queues)
+        if self._blocked_starts:
+            outcome.blocked_jobs = self._blocked_starts.jobs
         return outcome
 
     def _begun(self) -> engines.Engine | Pools:
@@ -117,6 +130,16 @@ class Simulation:
         if isinstance(policy, Learned):
             engine.follow(policy.outlook, policy.potential)
         return engine
+
+    def _changed(self, node: int) -> None:
+        """Tell those that remember a node that it has changed."""
+        self._engine.changed(node)
+        self._booked(node)
+
+    def _booked(self, node: int) -> None:
+        """As `_changed`, where the engine itself took or gave back."""
+        if self._meter is not self._engine:
+            self._meter.changed(node)
 
     def _plan(self, at: float, what: int, subject: int, attempt: int = 0) -> None:
         heapq.heappush(self._events, (at, what, subject, attempt))
@@ -159,7 +182,7 @@ class Simulation:
             self._gone.discard(subject)
             self.nodes.cpu_free_milli[subject] += _GONE
             self._free_milli += int(self.nodes.gpu_free_milli[subject].sum())
-            self._engine.changed(subject)
+            self._changed(subject)
             self._blocked.clear()
         return True
 
@@ -182,7 +205,7 @@ class Simulation:
         self._gone.add(node)
         self.nodes.cpu_free_milli[node] -= _GONE
         self._free_milli -= int(self.nodes.gpu_free_milli[node].sum())
-        self._engine.changed(node)
+        self._changed(node)
 
     def _enqueue(self, job: int) -> None:
         queue = self._queues[self.tasks.kinds[job], self.turns.group(job)]
@@ -193,6 +216,7 @@ class Simulation:
         freed = np.zeros(len(self.tasks.asks.cpu_milli), np.bool_)
         for c, node, gpus in self._held.pop(job):
             self._engine.give_back(c, node, gpus)
+            self._booked(node)
             self._engine.mark_fitting(node, freed)
         self._count(job, -1)
         # A kind that did not fit anywhere can fit now only where something was given back; a gang is simply tried.
@@ -238,6 +262,10 @@ class Simulation:
             if queue:
                 heapq.heappush(heads, self._turn(name))
             self._held[job] = parts
+            for _, node, _ in parts:
+                self._booked(node)
+            if self._blocked_starts:
+                self._blocked_starts.started(job)
             self._waiting_milli -= int(self.tasks.asked_milli[job])
             self._count(job, +1)
             outcome.started_s[job] = min(outcome.started_s[job], now)

@@ -1,7 +1,7 @@
 """What a simulation over time is given and what comes of it: jobs, turns, failures, outcomes."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -61,6 +61,10 @@ class Outcome:
     """In that window, idle GPU seconds that a typical pod is expected to be unable to use."""
     num_failures: int = 0
     decisions: int = 0
+    steps: list[tuple[float, float, float, float]] = field(default_factory=list)
+    """In that window, one after the other: from, to, GPUs in use, fragments in GPUs."""
+    blocked_jobs: frozenset[int] = frozenset()
+    """Jobs that waited where only a move would have let them start; empty unless `Simulation.count_blocked`."""
 
 
 @dataclass(frozen=True)

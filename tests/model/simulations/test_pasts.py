@@ -9,13 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from extender.history.records import HistoryError
-from extender.ranking import files
 from model.cli.history_commands import history_app, replay_app
 from model.simulations import histories
 from model.simulations.baselines import BASELINES, POOL
 from model.simulations.departures import churn_measures, simulate_churn
-from model.simulations.history_replays import MEASURES, replay
-from model.simulations.pasts import actual, past
+from model.simulations.happened import happened
+from model.simulations.pasts import past
 from model.workloads.histories import node_list
 from model.workloads.traces import TraceError
 from tests.history.builders import history, nodes, pods
@@ -61,7 +60,9 @@ def test_a_gang_starts_together() -> None:
 
 
 def test_who_has_not_ended_runs_at_least_as_long_and_who_has_not_started_as_long_as_others() -> None:
-    rows = {"ended_s": np.nan}, {"ended_s": 2 * HOUR}, {"submitted_s": HOUR, "started_s": np.nan, "ended_s": np.nan}
+    rows = {"started_s": HOUR, "ended_s": np.nan}, {"ended_s": 2 * HOUR}, {
+        "submitted_s": HOUR, "started_s": np.nan, "ended_s": np.nan,
+    }  # fmt: skip
     known = past(history(pods(*rows), nodes(8), until_s=9 * HOUR))
     assert known.duration_guessed == 2
     assert known.offered.tasks.duration_s.tolist() == [9 * HOUR, 2 * HOUR, 2 * HOUR]
@@ -79,57 +80,12 @@ def test_pods_that_fit_no_node_are_left_out_and_counted() -> None:
         past(history(pods({}), nodes(0)))
 
 
-def test_a_node_is_as_it_was_last() -> None:
-    table = {name: np.concatenate([column, column]) for name, column in nodes(2).items()}
-    table["gpus"][1] = 4
-    assert past(history(pods({"gpus": 4}), table)).nodes.num_gpus.tolist() == [4]
-
-
-def test_what_really_happened() -> None:
-    rows = {"ended_s": 4 * HOUR}, {"submitted_s": HOUR, "started_s": 2 * HOUR, "ended_s": np.nan, "gpus": 2}, {
-        "submitted_s": 4 * HOUR, "started_s": np.nan, "ended_s": np.nan,
-    }  # fmt: skip
-    told = actual(history(pods(*rows), nodes(8), until_s=5 * HOUR))
-    assert told is not None
-    assert told["allocated_gpus"] == pytest.approx((4 * 1 + 2 * 2) / 4)
-    assert told["mean_delay_s"] == pytest.approx((0 + HOUR + HOUR) / 3)
-    assert told["large_delay_s"] == pytest.approx(HOUR)
-    given_up = {"submitted_s": HOUR, "started_s": np.nan, "ended_s": 3 * HOUR}
-    told = actual(history(pods({"ended_s": 4 * HOUR}, given_up, {"submitted_s": 4 * HOUR}), nodes(8)))
-    assert told is not None
-    assert told["mean_delay_s"] == pytest.approx((0 + 2 * HOUR + 0) / 3)  # until it was deleted
-    assert told["allocated_gpus"] == pytest.approx(1.0)
-    assert actual(history(pods({}), nodes(8), missing=("when pods started: unknown",))) is None
-
-
-def test_policies_are_replayed_on_the_same_past() -> None:
-    rng = np.random.default_rng(0)
-    rows = [
-        {"submitted_s": float(at), "ended_s": float(at + 5 * HOUR), "gpus": int(gpus), "gpu_milli": int(milli)}
-        for at, gpus, milli in zip(
-            np.sort(rng.random(120)) * 20 * HOUR,
-            rng.choice([1, 1, 1, 4], 120),
-            rng.choice([1000, 500], 120),
-            strict=True,
-        )
-    ]
-    rows = [row | ({"gpu_milli": 1000} if row["gpus"] == 4 else {}) for row in rows]
-    names, model = ["kerf", "fgd", "kube-default"], files.read(files.RELEASED)
-    policies = replay(history(pods(*rows), nodes(8, 8, 4)), names, model, print)["policies"]
-    assert list(policies) == names
-    assert all(list(figures) == list(MEASURES) for figures in policies.values())
-    assert 0 < policies["fgd"]["allocated_gpus"] <= 20
-    assert policies["fgd"]["fragments"] > 0
-    with pytest.raises(ValueError, match="nonesuch"):
-        replay(history(pods({}), nodes(8)), ["nonesuch"], model, print)
-
-
 def test_public_traces_as_histories(tmp_path: Path) -> None:
     write_openb(tmp_path, num_nodes=4, num_pods=30)
     found = histories.openb(tmp_path, "small")
     assert len(found.pods["pod"]) == 30 and len(found.nodes["node"]) == 4
     assert (np.diff(found.pods["submitted_s"]) >= 0).all()
-    assert actual(found) is None
+    assert happened(found, past(found)) is None
     jobs = tmp_path / "jobs.csv"
     jobs.write_text(
         "timestamp,duration,num_gpus,gpu_time,cluster\n"
@@ -156,12 +112,17 @@ def test_the_commands(tmp_path: Path) -> None:
     done = run.invoke(history_app, ["--openb", str(traces), "--trace", "small", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert "30 pods on 4 nodes" in done.stderr
-    done = run.invoke(replay_app, ["--history", str(out), "--policies", "kerf,fgd", "--json", str(told)])
+    html = tmp_path / "report.html"
+    given = ["--history", str(out), "--policies", "kerf,fgd", "--jobs", "1", "--price", "2", "--currency", "EUR"]
+    done = run.invoke(replay_app, [*given, "--json", str(told), "--html", str(html)])
     assert done.exit_code == 0, done.output
-    assert "GPUs in use" in done.output
+    assert "GPUs in use" in done.output and "2 EUR a GPU-hour" in done.output
     report = json.loads(told.read_text())
     assert list(report["policies"]) == ["kerf", "fgd"]
     assert report["history"]["source"] == "openb" and report["actual"] is None
+    assert report["verdict"][0] in html.read_text().replace("\u00a0", " ") and report["fewer"]["policies"]["kerf"]
+    done = run.invoke(replay_app, [*given[:6], "--html", str(html), "--no-fewer", "--json", "-"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["fewer"] is None
     for given, reason in (
         (["--out", str(out)], "one of --openb, --philly, --prometheus and --server"),
         (
@@ -176,6 +137,7 @@ def test_the_commands(tmp_path: Path) -> None:
         (["--history", str(tmp_path)], "kerf history --out"),
         (["--history", str(out), "--policies", "fgd,fgd"], "named twice"),
         (["--history", str(out), "--policies", "nonesuch"], "nonesuch"),
+        (["--history", str(out), "--currency", "EUR"], "--price says what a GPU-hour costs"),
     ):
         done = run.invoke(replay_app, given)
         assert done.exit_code == 2 and reason in done.stderr

@@ -14,7 +14,8 @@ from typer.testing import Result
 
 from extender.history import files
 from extender.history.records import History
-from model.simulations.pasts import actual, past
+from model.simulations.happened import happened
+from model.simulations.pasts import past
 from tests.controlplane.processes import Process
 from tests.model.cli.calls import kerf
 from tests.model.workloads.prometheus.kube_states import SCRAPE_S, MadeNode, MadePod, Page, tell_node, tell_pod
@@ -217,9 +218,10 @@ def test_what_is_missing_is_said(history: History) -> None:
 
 
 def test_it_can_be_replayed_beside_what_happened(made: Made, history: History, tmp_path: Path) -> None:
-    told = actual(history)
-    assert told is not None and told["mean_delay_s"] > 0
-    assert past(history).offered.left_out == 1  # the pod that wants a V100
+    known = past(history)
+    told = happened(history, known)
+    assert told is not None and told.delay_s.mean() > 0
+    assert known.offered.left_out == 1  # the pod that wants a V100
     files.write(tmp_path / "h", history)
     done = kerf("replay", "--history", tmp_path / "h", "--policies", "fgd", "--json", tmp_path / "told.json")
     assert done.exit_code == 0, done.output
@@ -255,7 +257,7 @@ def test_without_the_optional_series(tmp_path: Path) -> None:
             assert words in told
         assert set(found.nodes["gpu_model"]) == {"GPU", ""}
         assert row(found, "share")["gpu_milli"] == 1000
-        assert np.isnan(found.pods["started_s"]).all() and actual(found) is None
+        assert np.isnan(found.pods["started_s"]).all() and happened(found, past(found)) is None
         refused = kerf("history", "--prometheus", process.url, "--match", 'cluster="b"', "--out", tmp_path / "x")
         assert_refused(refused, "let it scrape kube-state-metrics", "--match")
         assert_refused(
