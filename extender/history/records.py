@@ -62,7 +62,7 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     format: Literal["kerf-history"] = "kerf-history"
     version: int = VERSION
     source: str
-    """`cluster`, `prometheus`, `openb` or `philly`."""
+    """`cluster`, `prometheus`, `openb`, `philly` or `drawn`."""
     since_s: float
     until_s: float
     """Nothing is known of what came later."""

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from model.cli.console import (
+    JsonOption,
     console_on,
     errors,
     folder,
@@ -17,6 +18,7 @@ from model.cli.console import (
     telling_faults,
     whole_numbers,
 )
+from model.cli.months import months
 
 if TYPE_CHECKING:
     from extender.core.fragmentation.arrays import Asks, Nodes
@@ -55,8 +57,10 @@ RoundOption = Annotated[
 ]
 MtbfOption = Annotated[float | None, typer.Option(min=0.001, help="Mean hours between failures of a node.")]
 RepairOption = Annotated[float, typer.Option(min=0.001, help="Mean hours until a failed node returns.")]
-JsonOption = Annotated[str | None, typer.Option("--json", help="File for the figures; - is standard output.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+
+
+simulate_app.command()(months)
 
 
 @simulate_app.callback()

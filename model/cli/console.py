@@ -5,7 +5,7 @@ import json as json_format
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -21,6 +21,8 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
+
+JsonOption = Annotated[str | None, typer.Option("--json", help="File for the figures; - is standard output.")]
 
 
 def console_on(stream: TextIO) -> Console:

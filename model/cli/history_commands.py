@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from model.cli.commands import JsonOption
-from model.cli.console import errors, folder, progress_bar, publish, telling_faults
+from model.cli.console import JsonOption, errors, folder, progress_bar, publish, telling_faults
 
 if TYPE_CHECKING:
     from extender.history.records import History

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from model.cli.commands import JsonOption, MixesOption, OptionalTracesOption
-from model.cli.console import errors, folder, progress_bar, publish, seed_range, telling_faults
+from model.cli.commands import MixesOption, OptionalTracesOption
+from model.cli.console import JsonOption, errors, folder, progress_bar, publish, seed_range, telling_faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from model.cli.commands import JsonOption, LoadOption, TracesOption
-from model.cli.console import errors, folder, progress_bar, publish, telling_faults, whole_numbers
+from model.cli.commands import LoadOption, TracesOption
+from model.cli.console import JsonOption, errors, folder, progress_bar, publish, telling_faults, whole_numbers
 
 verify_app = typer.Typer(
     help="Compare with published results and with targets.",

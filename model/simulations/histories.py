@@ -13,7 +13,7 @@ from extender.history.names import hash_names
 from extender.history.records import NODE_COLUMNS, POD_COLUMNS, About, History, columns_of
 from model.simulations.simulated_jobs import CPU_MILLI_PER_GPU, MEMORY_MIB_PER_GPU
 from model.workloads.jobs import GPUS_PER_NODE, nodes_for_load, read_jobs
-from model.workloads.traces import TraceError, pods_path, read_nodes, read_pods
+from model.workloads.traces import NodeList, PodList, TraceError, pods_path, read_nodes, read_pods
 
 _SALT_BYTES: Final = 32
 _NO_PLACES: Final = "where pods went"
@@ -26,6 +26,13 @@ def openb(directory: Path, trace: str) -> History:
     if pods.submitted_s is None or pods.duration_s is None:
         path = pods_path(directory, trace)
         raise TraceError(f"{path}: line 1: no creation_time and deletion_time; a history needs them")
+    return listed(nodes, pods, "openb")
+
+
+def listed(nodes: NodeList, pods: PodList, source: str) -> History:
+    """Pods that started as they came, on nodes that were always there. Raises ValueError where there are no times."""
+    if pods.submitted_s is None or pods.duration_s is None:
+        raise ValueError("pods without times are no history")
     num_pods, num_nodes = len(pods.names), len(nodes.names)
     nothing = [""] * num_pods
     ended = pods.submitted_s + pods.duration_s
@@ -42,7 +49,7 @@ def openb(directory: Path, trace: str) -> History:
         "until_s": np.full(num_nodes, np.nan),
     }  # fmt: skip
     about = About(
-        source="openb", since_s=float(pods.submitted_s.min()), until_s=float(ended.max()),
+        source=source, since_s=float(pods.submitted_s.min()), until_s=float(ended.max()),
         missing=(_NO_PLACES, _NO_STARTS),
     )  # fmt: skip
     order = np.argsort(pods.submitted_s, kind="stable")

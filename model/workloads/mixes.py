@@ -139,6 +139,14 @@ def drawn(mix: Mix, seed: int) -> tuple[NodeList, PodList]:
     return nodes, _pods(mix, nodes, rng)
 
 
+def pods_on(mix: Mix, nodes: NodeList, seed: int, asked: float) -> PodList:
+    """Pods of one mix in the order of their arrival, until `asked` times as many GPUs are asked for as there are.
+
+    Raises MixError where no node can host any.
+    """
+    return _pods(mix, nodes, np.random.default_rng(seed), asked)
+
+
 def _nodes(mix: Mix, rng: np.random.Generator) -> NodeList:
     weight = np.array([_number(kind.weight, rng) for kind in mix.nodes])
     gpus = _number(mix.gpus, rng) * weight / max(float(weight.sum()), 1e-9)
@@ -223,14 +231,14 @@ def _scaled(mix: Mix, nodes: NodeList, classes: _Classes, rng: np.random.Generat
     return classes._replace(cpu_milli=cpu, memory_mib=memory), pods
 
 
-def _pods(mix: Mix, nodes: NodeList, rng: np.random.Generator) -> PodList:
+def _pods(mix: Mix, nodes: NodeList, rng: np.random.Generator, asked: float = ARRIVED_FRAC) -> PodList:
     classes, count = _scaled(mix, nodes, _classes(mix, nodes, rng), rng)
     often = count / count.sum()
     num_gpus = float(nodes.num_gpus.sum())
     c = np.empty(0, np.int64)
-    while (arrived := np.cumsum(classes.asked[c]))[-1:].sum() < ARRIVED_FRAC * num_gpus:
+    while (arrived := np.cumsum(classes.asked[c]))[-1:].sum() < asked * num_gpus:
         c = np.append(c, rng.choice(len(often), 1000, p=often))
-    c = c[: int(np.searchsorted(arrived, ARRIVED_FRAC * num_gpus)) + 1]
+    c = c[: int(np.searchsorted(arrived, asked * num_gpus)) + 1]
     submitted = np.cumsum(rng.exponential(_BETWEEN_S, len(c)))
     duration = classes.duration_s[c] * np.exp(classes.spread[c] * rng.standard_normal(len(c)))
     return PodList(

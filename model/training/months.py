@@ -1,0 +1,245 @@
+"""Months of a cluster that learns: what its pods ask for drifts, and once jumps; a rank is fitted, tried, and serves.
+
+The course is the service's own (`extender.ranking.learning.course`), and so are the trials that decide it. It takes
+months where the service takes days: what is fitted to one month is tried on the next, half in shadow and half as a
+canary, and serves from the one after that on.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from extender.core.fragmentation.arrivals import expected_count
+from extender.history import files as history_files
+from extender.ranking import files, prices, trials
+from extender.ranking.demands import Demand
+from extender.ranking.files import Model
+from extender.ranking.learning import course as courses
+from extender.ranking.learning.course import Course, Stage
+from model.evaluation.reports import interval
+from model.simulations.baselines import baseline
+from model.simulations.departures import Churn, churn, churn_measures, simulate_churn
+from model.simulations.histories import listed
+from model.simulations.online import Follower, Seen, Watch
+from model.simulations.side_by_side import side_by_side
+from model.training.fitting import RUN, fit
+from model.workloads.mixes import DEMO, drawn, pods_on, read_mixes
+from model.workloads.traces import NodeList, PodList
+from model.workloads.workloads import bits_of, classes_of, empty_nodes
+
+LEARNING, RELEASED, FGD = "learning", "released", "fgd"
+MEASURES: Final = ("allocated_gpus", "mean_delay_s", "large_delay_s")
+_GPUS: Final = (100.0, 250.0)
+_ASKED: Final = 4.0
+"""GPUs that a month's pods ask for, by those that there are."""
+_DRIFT: Final = 0.15
+"""Part of the pods that a month of drift replaces by others."""
+_BETWEEN_S: Final = 60.0
+_CANDIDATE, _RIVAL = "candidate", "rival"
+_RESOLUTION: Final = 1000
+_FLOOD: Final = (60_000, 1024, 1, 130)
+"""CPU milli, MiB, GPUs and milli of what a tenant floods a history with: pods that nobody else has."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is simulated."""
+
+    num_months: int = 8
+    jump: int = 5
+    """The month in which all pods become others."""
+    episodes: int = 200
+    load: float = 1.0
+    flood: int = 0
+    """Strange pods that one tenant adds to each month's history, a minute each."""
+
+
+def cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
+    """A cluster, and its pods month by month: of one mix, a little more of a second each month, then of a third."""
+    rng = np.random.default_rng(seed)
+    description = read_mixes(DEMO)
+    kinds = rng.permutation(sorted(description.kinds)).tolist()[:3]
+    mixes = [msgspec.structs.replace(description.mix(kind), gpus=_GPUS) for kind in kinds]
+    nodes, _ = drawn(mixes[0], seed)
+    asked = _ASKED * plan.num_months
+    series = [pods_on(mix, nodes, seed * 10 + number, asked) for number, mix in enumerate(mixes)]
+    taken = [0, 0, 0]
+    months = []
+    for month in range(plan.num_months):
+        rows: list[tuple[int, int]] = []
+        milli = 0
+        while milli < _ASKED * nodes.gpu_milli:
+            which = 2 if month >= plan.jump else int(rng.random() < _DRIFT * month)
+            row = taken[which] % len(series[which].names)
+            taken[which] += 1
+            rows.append((which, row))
+            milli += int(series[which].asked_milli[row])
+        months.append(_month(series, rows, rng))
+    return nodes, months
+
+
+def simulated(seed: int, plan: Plan) -> list[dict[str, Any]]:
+    """Figures of each month by rank, and what was decided at its end."""
+    nodes, months = cluster(seed, plan)
+    released = files.read(files.RELEASED)
+    course, models = Course(), {"": released}
+    told: list[dict[str, Any]] = []
+    for number, pods in enumerate(months):
+        offered = churn(Path(f"month {number}"), nodes, pods, plan.load, seed)
+        ranks = {FGD: None, RELEASED: released, LEARNING: models[course.serving]}
+        found = {
+            name: found for name, model in ranks.items() if name != LEARNING for found in [_figures(offered, model)]
+        }
+        found[LEARNING] = found[RELEASED] if not course.serving else _figures(offered, ranks[LEARNING])
+        before = course
+        course = _decided(course, models, nodes, pods, number)
+        if not course.candidate and (model := _fitted(nodes, pods, seed, plan)) is not None:
+            models[model.manifest.sha256] = model
+            course = courses.offered(course, model.manifest.sha256, number)
+        said = "" if course.said == before.said else course.said
+        gpus = nodes.gpu_milli / 1000
+        told.append({"month": number, "gpus": gpus, "serving": before.serving[:12], "said": said, "ranks": found})
+    return told
+
+
+def summary(clusters: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """How much more the learning cluster has than the others, paired by cluster, over months in which it could differ.
+
+    GPUs in percent of those that there are, delays in seconds; means with 95 % intervals.
+    """
+    beside: dict[str, Any] = {}
+    for other in (RELEASED, FGD):
+        rows = {measure: [_mean_gain(months, other, measure) for months in clusters] for measure in MEASURES}
+        found = {measure: interval(values) for measure, values in rows.items()}
+        beside[other] = {
+            measure: {"mean": round(value.mean, 4), "half_width": round(value.half_width or 0.0, 4)}
+            for measure, value in found.items()
+        }
+    said = [month["said"] for months in clusters for month in months if month["said"]]
+    return {
+        "over": beside,
+        "months_served": sum(bool(month["serving"]) for months in clusters for month in months),
+        "months": sum(len(months) for months in clusters),
+        "came_to_serve": sum(" serves: " in line for line in said),
+        "taken_back": sum("taken back" in line or "serves no more" in line for line in said),
+    }
+
+
+def run(seeds: Sequence[int], plan: Plan, jobs: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Clusters drawn by seed, and what they come to, as JSON data."""
+    with side_by_side(jobs, tell) as run_all:
+        found = run_all({f"cluster {seed}": partial(simulated, seed, plan) for seed in seeds})
+    return {"plan": asdict(plan), "seeds": list(seeds), **summary(list(found.values())), "clusters": found}
+
+
+def _mean_gain(months: Sequence[dict[str, Any]], other: str, measure: str) -> float:
+    gains = [
+        (month["ranks"][LEARNING][measure] - month["ranks"][other][measure])
+        * (100 / month["gpus"] if measure == MEASURES[0] else 1)
+        for month in months[2:]
+    ]
+    return float(np.mean(gains))
+
+
+def _figures(offered: Churn, model: Model | None) -> dict[str, float]:
+    """What a month would have been under a model that is told nothing, or under FGD."""
+    if model is None:
+        run = simulate_churn(offered, baseline(FGD), "fifo", 0)
+    else:
+        seen = Seen(offered.nodes, offered.tasks.asks, offered.model_names, Watch(), model.manifest.foresight_load)
+        run = simulate_churn(offered, Follower(model.potential, seen, Watch()), "fifo", 0)
+    measured = churn_measures(offered, run)
+    return {measure: measured[measure] for measure in MEASURES}
+
+
+def _decided(course: Course, models: dict[str, Model], nodes: NodeList, pods: PodList, month: int) -> Course:
+    """The course after a month whose pods nobody had seen: half of them for each step."""
+    half = len(pods.names) // 2
+    for part in (np.arange(half), np.arange(half, len(pods.names))):
+        if course.candidate:
+            more, doubt = _tried(models[course.candidate], models[course.serving], nodes, _chosen(pods, part))
+            course = courses.judged(course, more, doubt, "the one that serves", month)
+        elif course.serving:
+            more, doubt = _tried(models[course.serving], models[""], nodes, _chosen(pods, part))
+            course = courses.watched(course, more, doubt, month)
+    if course.stage is Stage.SHADOW and course.trials:
+        course = courses.withdrawn(course, "a month without a verdict", month)
+    return course
+
+
+def _tried(model: Model, other: Model, nodes: NodeList, pods: PodList) -> tuple[float, float]:
+    """As the service tries them, on the pods of a part of a month."""
+    model_bits = bits_of(nodes)
+    empty = empty_nodes(nodes, model_bits, np.arange(len(nodes.names)))
+    asks, classes = classes_of(pods, model_bits)
+    count = np.bincount(classes, minlength=len(asks.cpu_milli)) * _RESOLUTION
+    demand = Demand(empty, asks, count, len(model_bits))
+    load = model.manifest.foresight_load
+    expected = expected_count(asks, count, int(empty.num_gpus.sum()), load)
+    worth = prices.prices(empty, asks, expected).worth
+    ranks = {_CANDIDATE: model.potential, _RIVAL: other.potential}
+    found = trials.tried(demand, trials.candidates(demand, ranks, worth, load))
+    return trials.paired(found[_CANDIDATE], found[_RIVAL])
+
+
+def _fitted(nodes: NodeList, pods: PodList, seed: int, plan: Plan) -> Model | None:
+    """A rank fitted to a month, None where nothing better was found."""
+    history = listed(nodes, _flooded(pods, plan.flood), "drawn")
+    if plan.flood:
+        history.pods["namespace"][history.pods["gpu_milli"] == _FLOOD[3]] = "flood"
+    with TemporaryDirectory() as folder:
+        past, out = Path(folder) / "past", Path(folder) / RUN
+        history_files.write(past, history)
+        found = fit(past, out, plan.episodes, plan.episodes, _nothing, resume=False, jobs=1)
+        return files.read(out) if found.better else None
+
+
+def _nothing(told: str) -> None:
+    """Nobody listens."""
+
+
+def _flooded(pods: PodList, flood: int) -> PodList:
+    if not flood:
+        return pods
+    cpu, memory, gpus, milli = (np.full(flood, amount, np.int64) for amount in _FLOOD)
+    assert pods.submitted_s is not None and pods.duration_s is not None  # noqa: S101 - drawn with times
+    times = np.linspace(float(pods.submitted_s[0]), float(pods.submitted_s[-1]), flood)
+    strange = PodList(
+        tuple(f"strange-{number}" for number in range(flood)), cpu, memory, gpus, milli, ("",) * flood, times,
+        np.full(flood, 60.0),
+    )  # fmt: skip
+    return _joined([pods, strange])
+
+
+def _month(series: Sequence[PodList], rows: Sequence[tuple[int, int]], rng: np.random.Generator) -> PodList:
+    parts = [_chosen(series[which], np.array([row])) for which, row in rows]
+    joined = _joined(parts)
+    times = np.rint(np.cumsum(rng.exponential(_BETWEEN_S, len(rows))))
+    return replace(joined, names=tuple(f"pod-{number:06d}" for number in range(len(rows))), submitted_s=times)
+
+
+def _chosen(pods: PodList, rows: np.ndarray[Any, Any]) -> PodList:
+    """Some of the pods, in that order."""
+    return PodList(
+        *(tuple(pods.names[row] for row in rows.tolist()), pods.cpu_milli[rows], pods.memory_mib[rows]),
+        *(pods.num_gpus[rows], pods.gpu_milli[rows], tuple(pods.gpu_spec[row] for row in rows.tolist())),
+        *(None if times is None else times[rows] for times in (pods.submitted_s, pods.duration_s)),
+    )
+
+
+def _joined(lists: Sequence[PodList]) -> PodList:
+    def column(read: Callable[[PodList], Any]) -> Any:
+        return np.concatenate([read(pods) for pods in lists])
+
+    return PodList(
+        tuple(name for pods in lists for name in pods.names), column(lambda pods: pods.cpu_milli),
+        column(lambda pods: pods.memory_mib), column(lambda pods: pods.num_gpus), column(lambda pods: pods.gpu_milli),
+        tuple(spec for pods in lists for spec in pods.gpu_spec), column(lambda pods: pods.submitted_s),
+        column(lambda pods: pods.duration_s),
+    )  # fmt: skip
