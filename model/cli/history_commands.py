@@ -94,8 +94,8 @@ def replay(  # noqa: PLR0913, PLR0917 - options of a command
         from extender.ranking.files import read as read_model
         from model.cli import history_tables
         from model.evaluation import history_pages
-        from model.simulations import history_replays
-        from model.simulations.usages import Price
+        from model.pasts import replays
+        from model.pasts.usages import Price
 
         names = [name.strip() for name in policies.split(",")]
         if len(set(names)) < len(names):
@@ -103,14 +103,14 @@ def replay(  # noqa: PLR0913, PLR0917 - options of a command
         if currency and price is None:
             raise ValueError(f"--currency {currency}: of what? --price says what a GPU-hour costs")
         found, ranks = files.read(history), read_model(model or RELEASED)
-        asked = history_replays.Asked(
+        asked = replays.Asked(
             names,
             fewer=html is not None if fewer is None else fewer,
             price=None if price is None else Price(price, currency),
             jobs=jobs or os.cpu_count() or 1,
         )
         with progress_bar(asked.num_steps) as tell:
-            report = history_replays.replay(found, asked, ranks, tell)
+            report = replays.replay(found, asked, ranks, tell)
         if html:
             html.write_text(history_pages.page(report), encoding="utf-8")
     console = publish(report, history_tables.tables(report), json)

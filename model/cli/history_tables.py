@@ -6,8 +6,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from model.simulations.accounts import SIZES
-from model.simulations.trust import spell
+from model.pasts.accounts import SIZES
+from model.pasts.trust import spell
 
 Report = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from string import Template
 from typing import Any, Final
 
 from model.evaluation import history_charts as charts
-from model.simulations.trust import (
+from model.pasts.trust import (
     DELAY_OFF_FRAC,
     DELAY_OFF_S,
     GPUS_OFF_FRAC,
@@ -22,7 +22,7 @@ from model.simulations.trust import (
     REPLAYED,
     spell,
 )
-from model.simulations.verdicts import SIZE_WORDS, label
+from model.pasts.verdicts import SIZE_WORDS, label
 
 _TEMPLATE: Final = Path(__file__).with_name("history_page.html")
 _HAPPENED: Final = "what happened"
@@ -34,7 +34,7 @@ Report = Mapping[str, Any]
 
 
 def page(report: Report) -> str:
-    """The page of what `history_replays.replay` told."""
+    """The page of what `replays.replay` told."""
     headline, *sentences = (_text(sentence) for sentence in report["verdict"])
     history = report["history"]
     parts = {

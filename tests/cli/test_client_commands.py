@@ -19,7 +19,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from extender.cli import kubectl_plugin
+from extender.cli.client import kubectl_plugin
 from extender.cli.main import app
 from tests.api.bodies import args, pod
 from tests.api.processes import Server, ready_demo, request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from extender.cli import kubectl_plugin
+from extender.cli.client import kubectl_plugin
 from extender.cli.main import app
 from tests.api.processes import ready_demo
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from extender.core.durations import Durations
 from extender.history.records import History
+from model.pasts.pasts import past
 from model.simulations.baselines import BASELINES
 from model.simulations.delays import turns_of
-from model.simulations.pasts import past
 from model.simulations.queues import Simulation
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with all there is."""
-    from model.simulations.usages import Price
+    from model.pasts.usages import Price
 
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(page(report_of(past_of(10.0), fewer=True, price=Price(2.5, "EUR"))), encoding="utf-8")

@@ -12,11 +12,11 @@ from extender.history.records import History
 from extender.ranking import files
 from model.evaluation.history_charts import Line, lines
 from model.evaluation.history_pages import page
-from model.simulations.history_replays import Asked, replay
-from model.simulations.usages import Price
+from model.pasts.replays import Asked, replay
+from model.pasts.usages import Price
 from tests.history.builders import history, nodes, pods
 from tests.model.happenings import as_it_happened
-from tests.model.simulations.test_accounts import random_rows
+from tests.model.pasts.test_accounts import random_rows
 
 HOSTILE = "</style><script>alert(1)</script>\"'><img src=x onerror=alert(1)>${chart}"
 VOID = {"meta", "br", "line", "path"}

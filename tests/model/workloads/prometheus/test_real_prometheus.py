@@ -14,8 +14,8 @@ from typer.testing import Result
 
 from extender.history import files
 from extender.history.records import History
-from model.simulations.happened import happened
-from model.simulations.pasts import past
+from model.pasts.happened import happened
+from model.pasts.pasts import past
 from tests.controlplane.processes import Process
 from tests.model.cli.calls import kerf
 from tests.model.workloads.prometheus.kube_states import SCRAPE_S, MadeNode, MadePod, Page, tell_node, tell_pod

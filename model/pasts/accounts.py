@@ -6,9 +6,9 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
+from model.pasts.pasts import Past
 from model.simulations.delays import Run
 from model.simulations.departures import delay_measures
-from model.simulations.pasts import Past
 
 SIZES: Final = (("share", 1), ("1", 1000), ("2-3", 2000), ("4-7", 4000), ("8+", 8000))
 """Of jobs, by the GPU milli that they ask for at least: a share of a GPU, one, and so on."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import Floats
-from model.simulations.accounts import Account
-from model.simulations.pasts import Past
+from model.pasts.accounts import Account
+from model.pasts.pasts import Past
 
 MONTH_H: Final = 720.0
 """Hours of a month: 30 days."""

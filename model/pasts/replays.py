@@ -9,17 +9,17 @@ from typing import Any, Final
 from extender.core.clusters import WHOLE_MILLI
 from extender.history.records import About, History, HistoryError
 from extender.ranking.files import Model
-from model.simulations.accounts import Account, account_of, figures
+from model.pasts.accounts import Account, account_of, figures
+from model.pasts.fewer_nodes import Fewest, Limits, fewest, gpus_of, limits_of
+from model.pasts.happened import happened
+from model.pasts.pasts import Past, past
+from model.pasts.trust import REPLAYED, error_of
+from model.pasts.usages import Price, month_cost, timeline, usage
+from model.pasts.verdicts import verdict
 from model.simulations.baselines import baseline
 from model.simulations.departures import simulate_churn
-from model.simulations.fewer_nodes import Fewest, Limits, fewest, gpus_of, limits_of
-from model.simulations.happened import happened
 from model.simulations.online import Follower, Seen, Watch
-from model.simulations.pasts import Past, past
 from model.simulations.side_by_side import side_by_side
-from model.simulations.trust import REPLAYED, error_of
-from model.simulations.usages import Price, month_cost, timeline, usage
-from model.simulations.verdicts import verdict
 
 LEARNED: Final = "kerf"
 HAPPENED: Final = "actual"

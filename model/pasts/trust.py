@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import Floats
-from model.simulations.accounts import Account, figures
-from model.simulations.pasts import Past
+from model.pasts.accounts import Account, figures
+from model.pasts.pasts import Past
 
 REPLAYED: Final = "kube-default"
 """The policy that most clusters run."""

@@ -9,12 +9,12 @@ import pytest
 
 from extender.core.durations import Durations
 from extender.ranking import files
-from model.simulations.accounts import Account, Steps, account_of, figures, waiting
+from model.pasts.accounts import Account, Steps, account_of, figures, waiting
+from model.pasts.pasts import past
+from model.pasts.replays import account
 from model.simulations.baselines import BASELINES
 from model.simulations.delays import turns_of
 from model.simulations.departures import simulate_churn
-from model.simulations.history_replays import account
-from model.simulations.pasts import past
 from model.simulations.queues import Simulation
 from tests.history.builders import history, nodes, pods
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from model.simulations.trust import REPLAYED, spell
+from model.pasts.trust import REPLAYED, spell
 
 _LABELS: Final = {"kerf": "Kerf", REPLAYED: "kube-scheduler's default"}
 SIZE_WORDS: Final = {

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.simulations.accounts import Account, Steps, account_of
+from model.pasts.accounts import Account, Steps, account_of
+from model.pasts.fewer_nodes import Fewest, Limits, fewest, gpus_of, holds_each, limits_of, thinned
+from model.pasts.pasts import Past, past
 from model.simulations.baselines import BASELINES
 from model.simulations.departures import simulate_churn
-from model.simulations.fewer_nodes import Fewest, Limits, fewest, gpus_of, holds_each, limits_of, thinned
-from model.simulations.pasts import Past, past
 from tests.history.builders import history, nodes, pods
 
 HOUR = 3600.0

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from extender.history.records import HistoryError
 from model.cli.history_commands import history_app, replay_app
+from model.pasts.happened import happened
+from model.pasts.pasts import past
 from model.simulations import histories
 from model.simulations.baselines import BASELINES, POOL
 from model.simulations.departures import churn_measures, simulate_churn
-from model.simulations.happened import happened
-from model.simulations.pasts import past
 from model.workloads.histories import node_list
 from model.workloads.traces import TraceError
 from tests.history.builders import history, nodes, pods

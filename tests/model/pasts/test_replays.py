@@ -9,12 +9,12 @@ import pytest
 
 from extender.history.records import HistoryError
 from extender.ranking import files
-from model.simulations.history_replays import Asked, replay
-from model.simulations.pasts import past
-from model.simulations.usages import Price, capacity
+from model.pasts.pasts import past
+from model.pasts.replays import Asked, replay
+from model.pasts.usages import Price, capacity
 from tests.history.builders import history, nodes, pods
 from tests.model.happenings import as_it_happened
-from tests.model.simulations.test_accounts import random_rows
+from tests.model.pasts.test_accounts import random_rows
 
 HOUR = 3600.0
 CONTRACT = {"allocated_gpus", "mean_delay_s", "p99_delay_s", "large_delay_s", "fragments"}

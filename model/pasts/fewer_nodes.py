@@ -9,8 +9,8 @@ import numpy as np
 from extender.core.clusters import Longs, Rows
 from model.engine.engines import Compiled
 from model.engine.ranks import Rank
-from model.simulations.accounts import Account, gpu_delay_s, waiting
-from model.simulations.pasts import Past
+from model.pasts.accounts import Account, gpu_delay_s, waiting
+from model.pasts.pasts import Past
 
 NUM_REPLAYS: Final = 7
 """Halvings of the part of the nodes that is taken away: the answer is known to 1/128 of the nodes."""

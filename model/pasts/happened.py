@@ -8,8 +8,8 @@ from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
 from extender.core.fragmentation.arrays import Nodes
 from extender.history.records import Columns, History
 from model.engine.engines import Compiled
-from model.simulations.accounts import Account, Steps
-from model.simulations.pasts import Past
+from model.pasts.accounts import Account, Steps
+from model.pasts.pasts import Past
 
 
 def happened(history: History, known: Past) -> Account | None:

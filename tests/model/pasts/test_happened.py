@@ -7,12 +7,12 @@ import pytest
 
 from extender.core.fragmentation.fragments import fragment_milli
 from extender.history.records import History
-from model.simulations.accounts import Account, figures
-from model.simulations.happened import happened
-from model.simulations.pasts import past
+from model.pasts.accounts import Account, figures
+from model.pasts.happened import happened
+from model.pasts.pasts import past
 from tests.history.builders import history, nodes, pods
 from tests.model.happenings import as_it_happened
-from tests.model.simulations.test_accounts import random_rows
+from tests.model.pasts.test_accounts import random_rows
 
 HOUR = 3600.0
 Row = dict[str, Any]

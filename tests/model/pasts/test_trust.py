@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.simulations.accounts import Account, Steps
-from model.simulations.pasts import Past, past
-from model.simulations.trust import error_of, spell
-from model.simulations.verdicts import verdict, whole_percent
+from model.pasts.accounts import Account, Steps
+from model.pasts.pasts import Past, past
+from model.pasts.trust import error_of, spell
+from model.pasts.verdicts import verdict, whole_percent
 from tests.history.builders import history, nodes, pods
 
 DAY = 86400.0
