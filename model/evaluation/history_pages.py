@@ -220,8 +220,8 @@ def _assumptions(report: Report) -> list[str]:
     if report["fewer"]:
         said.append(
             "Fewer GPUs: nodes of each kind are taken away by lot until jobs wait longer in the mean, all together, or "
-            "those of one size ten minutes longer than they did. Another lot gives another number, and nothing is "
-            "kept for outages."
+            "those of one size more than twice as long as they did and ten minutes. Another lot gives another number, "
+            "and nothing is kept for outages."
         )
     return said
 

@@ -16,7 +16,7 @@ NUM_REPLAYS: Final = 7
 """Halvings of the part of the nodes that is taken away: the answer is known to 1/128 of the nodes."""
 
 GRACE_S: Final = 600.0
-"""That jobs of one size may wait longer in the mean: else the first of them that waits at all would decide."""
+"""That jobs of one size may wait besides: else the first of them that waits at all would decide."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Limits:
     """By size."""
 
     def serves(self, found: "Limits") -> bool:
-        """Whether all together wait no longer, and no size GRACE_S longer than it did."""
+        """Whether all together wait no longer, and no size more than twice as long as it did and GRACE_S."""
         return found.gpu_delay_s <= self.gpu_delay_s and all(
-            waited_s <= self.delay_s[size] + GRACE_S for size, waited_s in found.delay_s.items()
+            waited_s <= 2 * self.delay_s[size] + GRACE_S for size, waited_s in found.delay_s.items()
         )
 
     def and_of(self, other: "Limits") -> "Limits":

@@ -47,7 +47,7 @@ def verdict(policy: str, figures: Figures, beside: Figures, error: Figures, fewe
     if figures["blocked_starts"] or beside["blocked_starts"]:
         mine, others = (row["blocked_starts"] for row in (figures, beside))
         found.append(
-            f"{mine or 'No'} jobs of several GPUs waited although as many were free, but scattered; "
+            f"{mine or 'No'} job{'s' * (mine != 1)} of several GPUs waited although as many were free, but scattered; "
             f"with {label(REPLAYED)} {others or 'none'} did."
         )
     return [*found, _UNCHECKED] if error["trusted"] is None else found
@@ -61,7 +61,7 @@ def _fewer(policy: str, fewer: Figures, *, trusted: bool) -> list[str]:
     if not row["served"]:
         return [
             f"{name} would not have needed fewer GPUs",
-            f"Even on all of them pods wait longer in the mean than {than}, {allowed}.",
+            f"Even on all of them pods wait longer, all together or those of one size, than {than}, {allowed}.",
         ]
     few = whole_percent(row["percent"])
     if math.floor(row["percent"]) < 1:

@@ -106,5 +106,5 @@ def test_nobody_may_wait_longer() -> None:
 
     assert serves(10.0, 2000.0, 9999.0)  # who asks for no GPU is not looked at
     assert not serves(10.1, 2000.0, 0.0)
-    assert serves(610.0, 1400.0, 0.0)  # a size may wait ten minutes longer where others wait less
-    assert not serves(610.1, 0.0, 0.0)
+    assert serves(620.0, 1390.0, 0.0)  # a size may wait twice as long and ten minutes where others wait less
+    assert not serves(620.1, 0.0, 0.0)
