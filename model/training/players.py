@@ -61,6 +61,13 @@ def playing(directory: Path | None, foresight: Foresight, jobs: int) -> Iterator
         return
     fresh = multiprocessing.get_context("spawn")  # whoever forks beside a thread may hang
     with ProcessPoolExecutor(jobs, fresh, _begin, (directory, foresight)) as pool:
-        yield lambda episodes, candidates: np.stack(
-            list(pool.map(_gains, episodes, [candidates] * len(episodes))), axis=1
-        )
+
+        def play(episodes: Sequence[Episode], candidates: Sequence[Potential]) -> Floats:
+            size = -(-len(candidates) // max(jobs // len(episodes), 1))  # where episodes are few, each in parts
+            parts = [candidates[begin : begin + size] for begin in range(0, len(candidates), size)]
+            asked = [(episode, part) for episode in episodes for part in parts]
+            found = list(pool.map(_gains, *zip(*asked, strict=True)))
+            by_episode = [found[begin : begin + len(parts)] for begin in range(0, len(found), len(parts))]
+            return np.stack([np.concatenate(each) for each in by_episode], axis=1)
+
+        yield play

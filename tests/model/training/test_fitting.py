@@ -81,6 +81,8 @@ def test_a_fit_says_what_it_found_and_goes_on_where_it_stopped(folder: Path, tmp
     again = tmp_path / "parts" / files.MANIFEST
     again.unlink(missing_ok=True)
     assert fitting.fit(folder, tmp_path / "parts", 24, 12, lambda _: None, resume=True, jobs=1) == whole
+    # One list a generation: its candidates are played side by side.
+    assert fitting.fit(folder, tmp_path / "beside", 24, 12, lambda _: None, resume=False, jobs=3) == whole
     (row,) = files.read_manifest(tmp_path / "whole" / "run" / "model").evaluation
     task = Tasks(named(None), Foresight()).task(config.validation[0], row.seeds[0])
     assert row.fgd["100"][0] == task.fgd[0]
