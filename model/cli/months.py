@@ -15,6 +15,9 @@ def months(
     jump: Annotated[int, typer.Option(min=1, help="The month, from 0 on, in which all pods become others.")] = 4,
     episodes: Annotated[int, typer.Option(min=1, help="Replays of each fit.")] = 200,
     load: Annotated[float, typer.Option(min=0.1, max=2, help="GPU work submitted, relative to capacity.")] = 1.0,
+    memory_load: Annotated[
+        float, typer.Option(min=0, max=3, help="Memory asked for, relative to what there is; 0: never short.")
+    ] = 0.0,
     flood: Annotated[int, typer.Option(min=0, help="Strange pods that a tenant adds to each month's history.")] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
     json: JsonOption = None,
@@ -23,7 +26,7 @@ def months(
     with telling_faults():
         from model.training import months as learned
 
-        plan = learned.Plan(months, jump, episodes, load, flood)
+        plan = learned.Plan(months, jump, episodes, load, memory_load, flood)
         chosen = seed_range(seeds)
         with progress_bar(len(chosen)) as tell:
             found = learned.run(chosen, plan, jobs or os.cpu_count() or 1, tell)

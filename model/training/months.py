@@ -56,6 +56,9 @@ class Plan:
     """The month in which all pods become others."""
     episodes: int = 200
     load: float = 1.0
+    memory_load: float = 0.0
+    """Memory that pods ask for when the GPUs asked for are as many as there are, by the memory that there is; 0: as in
+    the mixes that the released rank was trained on, where it is never short."""
     flood: int = 0
     """Strange pods that one tenant adds to each month's history, a minute each."""
 
@@ -65,7 +68,8 @@ def cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
     rng = np.random.default_rng(seed)
     description = read_mixes(DEMO)
     kinds = rng.permutation(sorted(description.kinds)).tolist()[:3]
-    mixes = [msgspec.structs.replace(description.mix(kind), gpus=_GPUS) for kind in kinds]
+    others: dict[str, Any] = {"memory_load": plan.memory_load} if plan.memory_load else {}
+    mixes = [msgspec.structs.replace(description.mix(kind), gpus=_GPUS, **others) for kind in kinds]
     nodes, _ = drawn(mixes[0], seed)
     asked = _ASKED * plan.num_months
     series = [pods_on(mix, nodes, seed * 10 + number, asked) for number, mix in enumerate(mixes)]
