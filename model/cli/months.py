@@ -9,7 +9,7 @@ from rich.table import Table
 from model.cli.console import JsonOption, progress_bar, publish, seed_range, telling_faults
 
 
-def months(
+def months(  # noqa: PLR0913, PLR0917 - options of a command
     seeds: Annotated[str, typer.Option(help="Seeds of the clusters, as in 1-6 or 1,2.")] = "1-6",
     months: Annotated[int, typer.Option("--months", min=3, help="Months of each.")] = 7,
     jump: Annotated[int, typer.Option(min=1, help="The month, from 0 on, in which all pods become others.")] = 4,
