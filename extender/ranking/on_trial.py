@@ -2,17 +2,14 @@
 
 from collections.abc import MutableMapping
 from dataclasses import replace
-from typing import Final
 from zlib import crc32
 
 from extender.core.occupancies import ObservedRules
 from extender.core.policies.kerf import LearnedScore, serving
 from extender.core.policies.policy import Policy
+from extender.core.policies.registry import CANDIDATE
 from extender.kube import objects
 from extender.ranking.files import Model
-
-CANDIDATE: Final = "kerf-candidate"
-"""Its policy's name."""
 
 
 class OnTrial:
