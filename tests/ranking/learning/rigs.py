@@ -66,6 +66,7 @@ class Rig:
     def see(self, num_pods: int = 40) -> set[str]:
         """Ones and fours come by; by which policies they were placed."""
         policies = set()
+        self.kerf.clock.now += 1e-6
         for _ in range(num_pods):
             self.num_pods += 1
             manifest = pod(f"p{self.num_pods}", 1 if self.num_pods % 4 else 4)
