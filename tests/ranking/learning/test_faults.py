@@ -285,3 +285,26 @@ def test_who_floods_takes_no_model_back(tmp_path: Path, monkeypatch: pytest.Monk
         assert counts[Kind(0, 0, 1, 130)] / sum(counts.values()) == pytest.approx(0.02)
         assert at.look()["pods"] == 0  # tried once on them
         assert len(seen) == 1
+
+
+def test_a_model_a_night_ends_no_trial(tmp_path: Path) -> None:
+    one, other = written(tmp_path / "one", PACKS), written(tmp_path / "other", {"node_idle": 2.0})
+    with rig(tmp_path, SPREADS) as at:
+        models = at.learning._models  # noqa: SLF001
+        left: list[str] = []
+
+        async def hand_in(contents: dict[str, bytes], *, replace: bool = False) -> None:
+            left.append(await models.hand_in(contents, replace=replace))
+
+        at.kerf.run(hand_in(one))
+        assert at.look()["candidate"] == sha(one)
+        at.kerf.run(hand_in(other))
+        assert at.look()["candidate"] == sha(one)
+        at.kerf.run(hand_in(other, replace=True))
+        assert at.look()["candidate"] == sha(other)
+        at.config_map["binaryData"] = {}  # withdrawn: there is room for another
+        at.look()
+        at.kerf.run(hand_in({**one, files.MANIFEST: b"{"}))
+        assert "refused" in at.look()["fault"]
+        at.kerf.run(hand_in(one))  # one that was refused is in nobody's way
+        assert left == ["", sha(one), "", "", ""]
