@@ -10,6 +10,7 @@ import typer
 def hand_in(
     model: Annotated[Path, typer.Option(help="Folder of the model (kerf fit --out).")],
     to: Annotated[str, typer.Option(help="NAMESPACE/NAME of the ConfigMap: setting model.learned.")],
+    replace: Annotated[bool, typer.Option(help="Take the place of a model that is on trial.")] = False,
     kubeconfig: Annotated[str, typer.Option(envvar="KUBECONFIG", help="kubeconfig file; default: kubectl's own.")] = "",
     context: Annotated[str, typer.Option(help="Context of it.")] = "",
     service_account_dir: Annotated[Path, typer.Option(help="Token and CA, within a pod.")] = Path(
@@ -17,6 +18,8 @@ def hand_in(
     ),
 ) -> None:
     """Hand a fitted model to a running Kerf: it comes to serve by evidence (docs/guides/your-own-rank.md)."""
+    import msgspec
+
     from extender.kube.client import ApiServer, ClusterError
     from extender.kube.objects import is_name
     from extender.ranking import files
@@ -26,19 +29,22 @@ def hand_in(
     if not (is_name(namespace) and is_name(name)):
         raise typer.BadParameter(f"{to}: write NAMESPACE/NAME", param_hint="--to")
 
-    async def written(contents: dict[str, bytes]) -> None:
+    async def written(contents: dict[str, bytes]) -> str:
         server = ApiServer(kubeconfig=kubeconfig, context=context, service_account_dir=service_account_dir)
         await server.start()
         try:
-            await LearnedModels(server, namespace, name).hand_in(contents)
+            return await LearnedModels(server, namespace, name).hand_in(contents, replace=replace)
         finally:
             await server.close()
 
     try:
         contents = {name: files.contents(model / name) for name in (files.MANIFEST, files.WEIGHTS)}
         checked = files.model_in(contents, str(model))
-        asyncio.run(written(contents))
-    except (files.ModelError, ClusterError) as error:
+        on_trial = asyncio.run(written(contents))
+    except (files.ModelError, ClusterError, msgspec.DecodeError) as error:
         typer.echo(f"kerf hand-in: {error}", err=True)
         raise typer.Exit(1) from None
+    if on_trial:
+        typer.echo(f"model {on_trial[:12]} is on trial; nothing is handed in (--replace takes its place)", err=True)
+        return
     typer.echo(f"model {checked.manifest.sha256[:12]} is handed in to ConfigMap {to}", err=True)

@@ -5,15 +5,17 @@ Kerf has a row in `pods-open.parquet` for each pod that has not ended, after tho
 still to be made columns of. Needs pyarrow (Kerf's extra `history`), which whoever only records does without.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 import numpy as np
 
 from extender.history.journals import PATTERN, Account, columns, rows
 from extender.history.journals import read as read_journal
+from extender.history.names import look_hashed
 from extender.history.records import (
     NODE_COLUMNS,
     POD_COLUMNS,
@@ -35,6 +37,7 @@ SALT: Final = "salt"
 """Where names are hashed: never leaves the folder."""
 _MISSING: Final = ("pods that ask for time slices or MIG devices", "pods that DaemonSets keep on every node")
 _TRIES: Final = 5
+_NAMESPACE: Final = list(POD_COLUMNS).index("namespace")
 _TABLES: Final[Mapping[str, Mapping[str, Kind]]] = {"pods": POD_COLUMNS, "nodes": NODE_COLUMNS}
 
 
@@ -56,8 +59,16 @@ def write(directory: Path, history: History) -> None:
 def write_about(directory: Path, about: About) -> None:
     """Write where a history is from, whole or not at all."""
     part = directory / f"{MANIFEST}.part"
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(about)) + b"\n")
+    with part.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(about)) + b"\n")
+        _keep(file)
     part.replace(directory / MANIFEST)
+
+
+def _keep(file: BinaryIO) -> None:
+    """Have what is written outlive a power cut, before it takes the place of what was there."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def write_part(path: Path, table: str, columns: Columns) -> None:
@@ -69,7 +80,9 @@ def write_part(path: Path, table: str, columns: Columns) -> None:
     made = columns_of(_TABLES[table], columns)
     arrays = {name: pa.array(made[name], types[kind]) for name, kind in _TABLES[table].items()}
     part = path.with_suffix(".part")
-    pq.write_table(pa.table(arrays), part, compression="zstd")
+    with part.open("wb") as file:
+        pq.write_table(pa.table(arrays), file, compression="zstd")
+        _keep(file)
     part.replace(path)
 
 
@@ -94,9 +107,8 @@ def _read(directory: Path) -> History:
         account.take(read_journal(path))
     told = [read_part(path, "pods") for path in parts_of(directory)]
     told += [columns(POD_COLUMNS, found.values()) for found in (account.ended, account.running)]
-    return History(
-        about_of(account, hashed=(directory / SALT).exists()), latest(_joined(told, "pods")), nodes_of(account)
-    )
+    pods = latest(_joined(told, "pods"))
+    return History(about_of(account, hashed=look_hashed(pods["namespace"].tolist())), pods, nodes_of(account))
 
 
 def read_account(directory: Path) -> Account:
@@ -120,6 +132,14 @@ def parts_of(directory: Path) -> list[Path]:
     return [path for path in sorted(directory.glob("pods-*.parquet")) if path.name != OPEN]
 
 
+def are_hashed(directory: Path, account: Account) -> bool:
+    """Whether all names of a running Kerf's history are hashes: whoever turns that on later has others before."""
+    told = {row[_NAMESPACE] for rows in (account.running, account.ended) for row in rows.values()}
+    if parts_of(directory) and not ((directory / MANIFEST).exists() and read_about(directory).hashed):
+        return False
+    return look_hashed(told) if told else (directory / SALT).exists()
+
+
 def about_of(account: Account, *, hashed: bool) -> About:
     """Where a running Kerf's history is from."""
     since_s = account.until_s if account.since_s is None else account.since_s
@@ -130,8 +150,8 @@ def about_of(account: Account, *, hashed: bool) -> About:
 
 
 def nodes_of(account: Account) -> dict[str, Column]:
-    """The nodes as they were and are."""
-    return columns(NODE_COLUMNS, (*account.nodes, *account.there.values()))
+    """The nodes as they were and are; what was made columns of twice is there once."""
+    return columns(NODE_COLUMNS, (*dict.fromkeys(account.nodes), *account.there.values()))
 
 
 def read_about(directory: Path) -> About:

@@ -168,7 +168,7 @@ class Account:
 
     def _node_gone(self, node: str, at: float) -> None:
         row = self.there.pop(node, None)
-        if row is not None:
+        if row is not None and at > row[-_NODE_TIMES]:  # else a journal is read again
             self.nodes.append((*row[:-1], at))
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,7 @@ HASHED: Final = ("pod", "namespace", "owner", "gang")
 _HASH_BYTES: Final = 8
 """Among a million names two are equal with a probability of 3e-8."""
 
+_HASHED: Final = re.compile(rf"[0-9a-f]{{{2 * _HASH_BYTES}}}")
 _GENERATED_SUFFIX: Final = re.compile(r"-[0-9a-z]*[0-9][0-9a-z]*$")
 """What controllers append to a name: a ReplicaSet's hash, a run's number or time."""
 
@@ -33,6 +35,12 @@ def hash_names(pods: Columns, salt: bytes) -> dict[str, Column]:
 def hash_name(name: str, salt: bytes) -> str:
     """What stands for a name, as of `hash_names`."""
     return hashlib.blake2b(name.encode(), digest_size=_HASH_BYTES, key=salt).hexdigest() if name else ""
+
+
+def look_hashed(names: Iterable[str]) -> bool:
+    """Whether all of some names are hashes, and there are any; "" stays what it is."""
+    found = [bool(_HASHED.fullmatch(name)) for name in names if name]
+    return bool(found) and all(found)
 
 
 def _hashes(names: Column, salt: bytes) -> Column:

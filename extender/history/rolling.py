@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from extender.history import files, journals
@@ -26,29 +27,58 @@ _LEAST_PARTS: Final = 8
 _MAX_NODE_ROWS: Final = 100_000
 """Of nodes that were different before; a node whose GPUs come and go has many."""
 _LOCK: Final = "lock"
+_ASIDE: Final = ".unreadable"
 
 
-def roll(directory: Path, active: Sequence[str], max_bytes: int) -> None:
-    """Make columns of all journals but those still written to, by name; keep `max_bytes` of pods that have ended.
+def roll(directory: Path, active: Sequence[str], max_bytes: int) -> list[str]:
+    """Make columns of all journals before those still written to, by name; keep `max_bytes` of pods that have ended.
 
-    Does nothing where another process is at it. Raises HistoryError, OSError.
+    Returns what could not be read, and was set aside. Does nothing where another process is at it. Raises HistoryError,
+    OSError.
     """
     with _alone(directory) as alone:
         if not alone:
-            return
+            return []
+        unreadable = _set_aside(directory)
         account = files.read_account(directory)
-        whole = [path for path in sorted(directory.glob(journals.PATTERN)) if path.name not in active]
+        found = sorted(directory.glob(journals.PATTERN))
+        whole = [path for path in found if not active or path.name < min(active)]
         for path in whole:
             account.take(journals.read(path))
+        hashed = files.are_hashed(directory, account)
         if account.ended:
             ended = journals.columns(POD_COLUMNS, account.ended.values())
             _add(directory, ended, min(_PART_BYTES, max_bytes // _LEAST_PARTS))
         files.write_part(directory / files.OPEN, "pods", journals.columns(POD_COLUMNS, account.running.values()))
         _give_up(directory, account, max_bytes)
         files.write_part(directory / files.NODES, "nodes", files.nodes_of(account))
-        files.write_about(directory, files.about_of(account, hashed=(directory / files.SALT).exists()))
+        files.write_about(directory, files.about_of(account, hashed=hashed))
         for path in whole:
             path.unlink()
+        return unreadable
+
+
+def _set_aside(directory: Path) -> list[str]:
+    """Rename what can't be read, as after a power cut: it would be in the way for ever. What of it, and why."""
+    parts, found = files.parts_of(directory), []
+    used = dict.fromkeys((*parts[:1], *parts[-1:], directory / files.OPEN), "pods") | {directory / files.NODES: "nodes"}
+    for path, table in used.items():
+        try:
+            files.read_part(path, table)
+        except FileNotFoundError:
+            continue
+        except HistoryError as error:
+            path.replace(path.with_suffix(_ASIDE))
+            found.append(str(error))
+    manifest = directory / files.MANIFEST
+    try:
+        msgspec.json.decode(manifest.read_bytes())  # of another version is another matter
+    except FileNotFoundError:
+        pass
+    except msgspec.DecodeError as error:
+        manifest.replace(manifest.with_suffix(_ASIDE))
+        found.append(f"{manifest}: {error}")
+    return found
 
 
 def _add(directory: Path, pods: Columns, part_bytes: int) -> None:
@@ -91,6 +121,7 @@ def _alone(directory: Path) -> Iterator[bool]:
 if __name__ == "__main__":
     os.nice(_NICE)
     try:
-        roll(Path(sys.argv[1]), sys.argv[3:], int(sys.argv[2]))
+        for fault in roll(Path(sys.argv[1]), sys.argv[3:], int(sys.argv[2])):
+            print(fault)
     except (HistoryError, ImportError, OSError) as error:
         sys.exit(str(error))

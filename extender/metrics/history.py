@@ -15,5 +15,5 @@ def history_metrics(recorder: Recorder) -> Iterator[Metric]:
     lost = writer.num_lost + recorder.num_unwritten
     yield counter("kerf_history_lines_lost", "Lines of the history lost for want of room.", lost)
     yield counter("kerf_history_rolls", "Times that Parquet was made of what was written.", writer.num_rolls)
-    yield gauge("kerf_history_bytes", "Size of the history's folder, in bytes.", writer.num_bytes())
+    yield gauge("kerf_history_bytes", "Size of the history's folder, in bytes.", writer.num_bytes)
     yield gauge("kerf_history_fault", "1 if the history can't be kept.", bool(writer.fault))

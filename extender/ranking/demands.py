@@ -24,6 +24,8 @@ CHOOSY_FRAC: Final = 0.2
 """Part of the pods that are expected to be choosy where nobody says what to expect."""
 _PRIOR_BY_GPU: Final = 0.03
 _LEAST_PRIOR: Final = 10.0
+_MOST: Final = 2**40
+"""CPU and memory of a pod: whoever asks for more fits nowhere either, and sums stay within 64 bits."""
 _MAX_TYPES: Final = 48
 _RESOLUTION: Final = 1000
 """Counts are whole numbers: thousandths of a pod."""
@@ -64,14 +66,14 @@ class Demand:
 
 def kind_of(request: PodRequest) -> Kind | None:
     """The kind of a pod; None where it asks for time slices or MIG devices, of which models know nothing."""
-    gpus = request.gpus
+    gpus, cpu_milli, memory_mib = request.gpus, min(request.cpu_milli, _MOST), min(request.memory_mib, _MOST)
     if gpus is None:
-        return Kind(request.cpu_milli, request.memory_mib)
+        return Kind(cpu_milli, memory_mib)
     if gpus.mig or gpus.unit is AskedUnit.SHARED:
         return None
     return Kind(
-        request.cpu_milli,
-        request.memory_mib,
+        cpu_milli,
+        memory_mib,
         gpus=max(gpus.count, 1),
         gpu_milli=gpus.milli or WHOLE_MILLI,
         include=gpus.include,

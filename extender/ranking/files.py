@@ -133,7 +133,7 @@ def model_in(contents: Mapping[str, bytes], where: str) -> Model:
 def _manifest(content: bytes, where: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(content, type=Manifest)
-    except msgspec.DecodeError as error:  # a ValidationError is one
+    except (msgspec.DecodeError, RecursionError) as error:  # a ValidationError is a DecodeError
         raise ModelError(f"{where}/{MANIFEST}: {error}") from None
     if manifest.format != FORMAT:
         raise ModelError(f"{where}/{MANIFEST}: format {manifest.format}; this program reads format {FORMAT}")

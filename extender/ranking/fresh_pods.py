@@ -21,6 +21,7 @@ class FreshPods:
         self._counts: Counter[tuple[str, Kind]] = Counter()
         self._num_kinds: Counter[str] = Counter()
         self.num = 0
+        """Of those that ask for GPUs: no others tell models apart."""
 
     def begin(self) -> None:
         """Forget what came so far."""
@@ -35,7 +36,7 @@ class FreshPods:
             return
         self._num_kinds[namespace] += new
         self._counts[namespace, kind] += 1
-        self.num += 1
+        self.num += kind.gpus > 0
 
     def counts(self, held: Mapping[str, float]) -> dict[Kind, float]:
         """Pods by kind, where namespaces hold so much GPU."""

@@ -30,6 +30,9 @@ class SeenPods:
         self._seen: OrderedDict[str, None] = OrderedDict()
         self.started = False
         """Whether the first list of pods is through."""
+        self._newest = ""
+        """When the last pod of the first list was created: those of before are none that came since, whenever one is
+        heard of."""
         self.num_seen = 0
         """Pods counted for the mix."""
         self.fresh = FreshPods()
@@ -57,10 +60,12 @@ class SeenPods:
 
     def pod_changed(self, pod: objects.Pod) -> None:
         """A pod has a node; those that a DaemonSet keeps on every node do not arrive."""
-        metadata = pod.metadata
-        if pod.finished or (self.num_seen >= _MAX_AT_START and not self.started) or not self._is_new(metadata.uid):
+        metadata, created = pod.metadata, pod.metadata.creation_timestamp
+        if not self.started:
+            self._newest = max(self._newest, created)
+        if pod.finished or not self._is_new(metadata.uid) or metadata.belongs_to_a_node:
             return
-        if metadata.belongs_to_a_node:
+        if self.num_seen >= _MAX_AT_START and not self.started:
             return
         try:
             request = read_pod_request(pod)
@@ -68,7 +73,7 @@ class SeenPods:
             return
         if request.gpus is None:
             request = PodRequest(None, "", 0, (), *read_compute(pod.spec))
-        self._count(metadata.namespace, kind_of(request))
+        self._count(metadata.namespace, kind_of(request), came=not created or created > self._newest)
 
     def _is_new(self, uid: str) -> bool:
         if not uid or uid in self._seen:
@@ -78,9 +83,9 @@ class SeenPods:
             self._seen.popitem(last=False)
         return True
 
-    def _count(self, namespace: str, kind: Kind | None) -> None:
+    def _count(self, namespace: str, kind: Kind | None, *, came: bool = True) -> None:
         if kind is not None:
             self.arrivals.add(kind)
             self.num_seen += 1
-            if self.started:  # those of the first list are none that came since
+            if self.started and came:
                 self.fresh.add(namespace, kind)

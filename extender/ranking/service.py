@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 
 from extender.core.clusters import Cluster
@@ -29,7 +28,8 @@ from extender.ranking.on_trial import OnTrial
 from extender.ranking.pricing import Priced, PricingError, Spoils, priced
 from extender.ranking.seen_pods import SeenPods
 from extender.ranking.trials import FGD
-from extender.settings.ranking import ModelMode, RankSettings
+from extender.ranking.wanted import path_of
+from extender.settings.ranking import ModelMode
 from extender.settings.tree import Settings
 from extender.telemetry.service import rules_of
 
@@ -59,7 +59,7 @@ class LearnedRank(Background):
         self.mode = wanted.mode
         self._wanted = wanted
         self._policy = settings.decisions.policy
-        self.path = _path(wanted, self._policy)
+        self.path = path_of(wanted, ranks=self._policy in (AUTO, NAME))
         """The directory of the model, None where there is none to load."""
         self._policies = policies
         self._snapshot = snapshot
@@ -89,7 +89,8 @@ class LearnedRank(Background):
         """At the cluster, for the score in use; None where that of the model is still to be made."""
         self.num_looks = 0
         self._preferred = NAME
-        """What `auto` stands for where the model serves all pods."""
+        """What `auto` stands for where the model serves all pods, unless that is pinned."""
+        self._pinned = False
         self._spoils = Spoils()
         self._serial = 0
         self._signature: object = None
@@ -238,6 +239,8 @@ class LearnedRank(Background):
     def _chosen(self, learned: Policy) -> Policy:
         """FGD goes by the mix that is expected, as it was tried; kept apart from the one that goes by another mix."""
         served = self.score.served
+        if self._pinned:
+            return learned
         if self._preferred == FGD and served is not None and not self.score.fault:
             return replace(fgd.expecting(served.outlook.mix), context=lambda _: (FGD, id(served)))
         return learned if self._preferred in (NAME, FGD) else self._policies[self._preferred]
@@ -260,12 +263,17 @@ class LearnedRank(Background):
                 logger.error("%s; %s ranks instead", self.refusal, HEURISTIC)
         self._begin()
 
-    def adopt(self, fitted: Model | None) -> None:
-        """Rank by a fitted model from now on; None: by the settings' own again."""
+    def adopt(self, fitted: Model | None, *, pinned: bool = False) -> None:
+        """Rank by a fitted model from now on; None: by the settings' own again. A pinned one is what `auto` is."""
         if fitted is not self.fitted:
             self.fitted = fitted
-            self.num_loads += fitted is not None
+            if fitted is not None:
+                self.num_loads += 1
+                self._preferred = NAME  # it was better than what `auto` was
             self._begin()
+        if pinned != self._pinned:
+            self._pinned = pinned
+            self._put(self.score)
 
     def try_out(self, model: Model, part: float) -> None:
         """Have a model rank beside, and place a part of the pods."""
@@ -290,11 +298,3 @@ class LearnedRank(Background):
                 logger.exception("a check of the learned rank failed")
                 waits_s = self._wanted.check_s
             await asyncio.sleep(waits_s)
-
-
-def _path(wanted: RankSettings, policy: str) -> Path | None:
-    if wanted.mode is ModelMode.OFF:
-        return None
-    if wanted.path is not None:
-        return wanted.path
-    return files.RELEASED if policy in (AUTO, NAME) or wanted.mode is not ModelMode.SERVE else None

@@ -18,6 +18,8 @@ from extender.plugins.pods import owner_of
 from extender.plugins.protocol import UnreadableError
 
 _MAX_TEXT: Final = 512
+_MOST: Final = 2**53
+"""CPU and memory of a pod: columns have 64 bits, and who asks for more fits nowhere either."""
 
 
 class PodRows:
@@ -46,6 +48,7 @@ class PodRows:
         if gpus is not None and (gpus.mig or gpus.unit is AskedUnit.SHARED):
             return None
         cpu, memory = (asked.cpu_milli, asked.memory_mib) if gpus else read_compute(pod.spec)
+        cpu, memory = min(cpu, _MOST), min(memory, _MOST)
         asks = (0, 0, 0, "")
         if gpus is not None:
             asks = max(gpus.count, 1), gpus.milli or WHOLE_MILLI, gpus.memory_each_mib, self._accepted(gpus)

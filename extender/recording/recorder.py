@@ -53,12 +53,15 @@ class Recorder(Background):
         self._writing = asyncio.Lock()
         self._leads = False
         self._complete = False
+        self._lost = False
+        """Whether lines were since all was told: it is told anew once there is room again."""
         self._kept: set[str] = set()
-        """Of whom there was a whole list: pods with a node since this process leads, pods without."""
-        self._bound: set[str] = set()
-        """Pods with a node that were told of, by UID."""
-        self._pending: dict[str, Row] = {}
-        """Pods without a node, by UID; known also while others lead."""
+        """Of whom there was a whole list since the start."""
+        self._bound: dict[str, bytes] = {}
+        """Lines of the pods with a node, by UID; known also while others lead: a term begins without a new list where
+        nobody else has led in between."""
+        self._pending: dict[str, bytes] = {}
+        """Of those without one, likewise."""
         self._left: dict[str, float] = {}
         """When pods left those without a node."""
         self._nodes: Mapping[str, Row] = {}
@@ -70,41 +73,40 @@ class Recorder(Background):
 
     def bound(self, pod: objects.Pod) -> None:
         """A pod has a node."""
-        uid = pod.metadata.uid
-        if uid in self._bound or not pod.spec.node_name or not self._leading():
+        uid, leads = pod.metadata.uid, self._leading()
+        if uid in self._bound or not pod.spec.node_name:
             return
         self._pending.pop(uid, None)
         self._left.pop(uid, None)
         if row := self._row(pod):
-            self._bound.add(uid)
-            self._tell(journals.Pod(row))
+            self._bound[uid] = journals.encode(journals.Pod(row))
+            if leads:
+                self._put(self._bound[uid])
 
     def ended(self, uid: str) -> None:
         """A pod with a node is gone, or has finished."""
-        if uid in self._bound and self._leading():
-            self._bound.discard(uid)
+        if self._bound.pop(uid, None) and self._leading():
             self._tell(journals.Ended(uid, self._wall_clock()))
 
     def bound_kept(self, listed: set[str]) -> None:
         """Pods with a node that a complete list does not name are gone."""
-        for uid in self._bound - listed:
+        for uid in self._bound.keys() - listed:
             self.ended(uid)
-        if self._leading():
-            self._kept.add(BOUND_PODS.name)
+        self._kept.add(BOUND_PODS.name)
 
     def pending(self, pod: objects.Pod) -> None:
         """A pod waits for a node."""
-        uid = pod.metadata.uid
+        uid, leads = pod.metadata.uid, self._leading()
         if uid in self._pending or pod.spec.node_name or len(self._pending) >= _MAX_PENDING:
             return
         if row := self._row(pod):
-            self._pending[uid] = row
-            if self._leading():
-                self._tell(journals.Pod(row))
+            self._pending[uid] = journals.encode(journals.Pod(row))
+            if leads:
+                self._put(self._pending[uid])
 
     def pending_left(self, uid: str) -> None:
         """A pod without a node has one now, or is gone."""
-        if self._pending.pop(uid, None):
+        if self._pending.pop(uid, None) and self._leading():
             self._left[uid] = self._wall_clock()
 
     def pending_kept(self, listed: set[str]) -> None:
@@ -140,26 +142,32 @@ class Recorder(Background):
             self._tell(journals.Complete(now) if whole else journals.Until(now))
             self._complete |= whole
         async with self._writing:
-            await asyncio.to_thread(self.writer.write, self._taken())
+            written = await asyncio.to_thread(self.writer.write, self._taken())
+        if self._lost and written:
+            self._leads = False  # as a term begins
+        self._lost = not written
 
     async def roll(self) -> None:
         """Make columns of what is written, if it is time; until all is told that there is, journals stay together."""
-        if self._complete and self._leads and self.writer.due:
+        if not self._leads:
+            return
+        if self._complete and self.writer.due:
             async with self._writing:
-                self.writer.begin()
-            await self.writer.roll()
+                await asyncio.to_thread(self.writer.begin)
+            self._lost |= await self.writer.roll()
+        elif self.writer.overflows:
+            async with self._writing:
+                await asyncio.to_thread(self.writer.give_up)
 
     def _leading(self) -> bool:
         """Whether this process leads; a term begins with all that is known."""
         leads = not self._standby()
         if leads and not self._leads:
-            self._bound.clear()
             self._left.clear()
-            self._kept.discard(BOUND_PODS.name)
             self._complete, self._nodes, self._seen, self._leads = False, {}, None, True
+            self.writer.anew = True  # what others have written meanwhile was before
             self._tell(journals.Begun(self._wall_clock()))
-            for row in self._pending.values():
-                self._tell(journals.Pod(row))
+            self._lines += [*self._bound.values(), *self._pending.values()]
         self._leads = leads
         return leads
 
@@ -168,7 +176,7 @@ class Recorder(Background):
             try:
                 self._rows = self._rows_by(self.writer.salt())
             except OSError as error:
-                self.writer.complain(f"names can't be hashed: {error}")
+                self.writer.complain("salt", f"names can't be hashed: {error}")
                 return None
         return self._rows.row(pod, self._wall_clock())
 
@@ -186,10 +194,13 @@ class Recorder(Background):
         self._nodes = found
 
     def _tell(self, line: Line) -> None:
+        self._put(journals.encode(line))
+
+    def _put(self, line: bytes) -> None:
         if len(self._lines) >= _MAX_LINES:
             self.num_unwritten += 1
         else:
-            self._lines.append(journals.encode(line))
+            self._lines.append(line)
 
     def _taken(self) -> list[bytes]:
         """What waits to be written; it is written once, or lost."""

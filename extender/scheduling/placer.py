@@ -11,7 +11,7 @@ from extender.core.annotations import POLICY
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.decisions import Decision, Memo, decide, decide_from_top, decide_on
 from extender.core.policies.policy import Policy
-from extender.core.policies.registry import POLICIES, names, renamed
+from extender.core.policies.registry import CANDIDATE, POLICIES, names, renamed
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
@@ -77,16 +77,23 @@ class Placer:
     def policy_of(self, request: PodRequest) -> Policy:
         """The pod's own policy, else the deployment's. Raises RequestError when there is none of that name."""
         policy = self.policies.get(request.policy or self._default_policy)
+        if policy is None and request.policy == CANDIDATE:  # it was drawn for a model that is gone
+            policy = self.policies.get(self._default_policy)
         if policy is None:
-            raise RequestError(f'{POLICY}: "{request.policy[:80]}" is not a policy; use one of {names(self.policies)}')
+            raise self._no_policy(request)
         if policy.renamed and policy.name not in self._warned_of:
             self._warned_of.add(policy.name)
             logger.warning("%s", renamed(policy))
         return policy
 
+    def _no_policy(self, request: PodRequest) -> RequestError:
+        return RequestError(f'{POLICY}: "{request.policy[:80]}" is not a policy; use one of {names(self.policies)}')
+
     def read_request(self, pod: objects.Pod) -> PodRequest:
         """What a pod asks for. Raises RequestError with a sentence for its author."""
         request = self._ledger.read_request(pod)
+        if request.policy == CANDIDATE:
+            raise self._no_policy(request)
         if request.gpus is None or request.policy:
             return request
         chosen = self._canary(pod.metadata)

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import requests
+from urllib3.exceptions import HTTPError
 
 from extender.history import files
 from extender.history.records import History, HistoryError
@@ -37,7 +38,7 @@ def fetch(url: str, access: Access, tell: Callable[[str], None]) -> History:
                     raise HistoryError(f"{url}: {answer.status_code}: {_detail(answer)}")
                 with tarfile.open(fileobj=answer.raw, mode="r|") as archive:
                     archive.extractall(folder, filter="data")
-        except tarfile.TarError as error:
+        except (tarfile.TarError, HTTPError) as error:  # the latter: the connection broke off
             raise HistoryError(f"{url}: the history came incomplete ({error}): try again") from None
         except requests.RequestException as error:
             raise HistoryError(f"{url}: no connection: {error}: check --server") from None

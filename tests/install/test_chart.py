@@ -101,9 +101,9 @@ def test_the_job_that_fits_reads_what_kerf_writes_and_may_hand_in_alone(helm: He
     assert f"--to {learned}\n" in fit["args"][0]
     assert only(objects, "ConfigMap", name)["metadata"]["namespace"] == namespace
     rules = {role: only(objects, "Role", role)["rules"] for role in ("kerf-fit", "kerf-learned")}
-    for role, verbs in (("kerf-fit", ["patch"]), ("kerf-learned", ["get", "patch"])):
-        assert rules[role] == [
-            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": verbs}
+    for rule in rules.values():
+        assert rule == [
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get", "patch"]}
         ]
 
 

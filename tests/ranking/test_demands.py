@@ -145,3 +145,10 @@ def test_the_service_expects_what_the_simulator_expects(seed: int) -> None:
     there = np.append(np.unique(empty.model[empty.model >= 0]), -1)
     assert np.array_equal(served.worth.left[there], simulated.worth.left[there])
     assert np.array_equal(served.worth.compute[there], simulated.worth.compute[there])
+
+
+def test_who_asks_for_more_than_there_can_be_spoils_no_outlook(cluster: Cluster) -> None:
+    kind = kind_of(PodRequest(GpuRequest(1), cpu_milli=10**21, memory_mib=10**21))
+    assert kind is not None
+    demand = demand_of(cluster, {kind: 1.0, Kind(1000, 1024, 1, 1000): 50.0})
+    assert np.isfinite(outlook_on(demand, None, 1.0).cpu_need_milli)

@@ -3,9 +3,12 @@
 import pytest
 
 from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.kube import objects
+from extender.ranking import seen_pods
 from extender.ranking.demands import Kind
 from extender.ranking.seen_pods import SeenPods
 from extender.scheduling.assignments import PodIdentity
+from tests.ledger.builders import pod_object
 
 ONE, EIGHT = Kind(0, 0, 1, 1000), Kind(0, 0, 8, 1000)
 
@@ -31,3 +34,25 @@ def test_a_guess_counts_by_the_size_of_the_cluster_and_fades(
 
 def test_without_a_guess_nothing_is_expected_at_first() -> None:
     assert SeenPods(100.0, {}, None).counts() == {}
+
+
+def test_of_more_pods_than_are_looked_at_in_the_first_list_none_came_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_pods, "_MAX_AT_START", 3)
+    monkeypatch.setattr(seen_pods, "_MAX_REMEMBERED", 5)
+    seen = SeenPods(100.0, {}, None)
+
+    def pod(number: int) -> objects.Pod:
+        made = pod_object(f"p{number}", 1, node="n")
+        made.metadata.creation_timestamp = f"2026-11-21T05:59:{number:02}Z"
+        return made
+
+    for number in range(10):
+        seen.pod_changed(pod(number))
+    seen.started = True
+    assert (seen.num_seen, seen.fresh.num) == (3, 0)
+    for number in range(5, 10):
+        seen.pod_changed(pod(number))  # remembered
+    assert seen.num_seen == 3
+    for number in range(12):
+        seen.pod_changed(pod(number))
+    assert seen.fresh.num == 2

@@ -1,91 +1,20 @@
 """The recorder writes down what happened: through restarts, other leaders, full disks, and columns made meanwhile."""
 
 import asyncio
+import json
 import random
 import shutil
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from extender.core.clusters import Cluster
 from extender.history import files, journals, rolling
-from extender.history.records import History, HistoryError
+from extender.history.records import HistoryError
 from extender.kube import objects
-from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS, Feed
-from extender.ledger.ledger import Ledger
-from extender.queueing.pods.batches import gang_of
-from extender.recording.pod_rows import PodRows
-from extender.recording.recorder import Recorder
-from extender.recording.writer import Writer
-from extender.settings.operation import HistorySettings
 from tests.ledger.builders import node_object, pod_object
-
-MIB = 2**20
-
-
-@dataclass
-class Hub:
-    """Stands for the watches: tells those who listen what a test says."""
-
-    sinks: dict[str, Any] = field(default_factory=dict)
-
-    def subscribe(self, feed: Feed[Any], sink: Any) -> None:
-        self.sinks[feed.name] = sink
-
-
-class Rig:
-    """A Kerf that records, on a clock that is told the time."""
-
-    def __init__(self, directory: Path, **settings: Any) -> None:
-        self.directory = directory
-        self.now = 1_000_000.0
-        self.others = ""
-        self.ledger = Ledger(reservation_ttl_s=30.0)
-        self.settings = HistorySettings(path=directory, **settings)
-        self.begin()
-
-    def begin(self) -> None:
-        """A process begins."""
-        self.hub = Hub()
-        self.recorder = Recorder(
-            Writer(self.directory, self.settings, lambda: self.now), 15.0, self.hub,  # type: ignore[arg-type]
-            lambda salt: PodRows(self.ledger.read_request, gang_of, lambda: self.cluster().models, salt),
-            self.cluster, lambda: self.others, lambda: self.now,
-        )  # fmt: skip
-
-    def cluster(self) -> Cluster:
-        return self.ledger.snapshot(self.now)
-
-    @property
-    def bound(self) -> Any:
-        return self.hub.sinks[BOUND_PODS.name]
-
-    @property
-    def pending(self) -> Any:
-        return self.hub.sinks[PENDING_PODS.name]
-
-    def listed(self, bound: set[str] | None = None, pending: set[str] | None = None) -> None:
-        self.bound.keep({f"uid-{name}" for name in bound or ()}, 0.0)
-        self.pending.keep({f"uid-{name}" for name in pending or ()}, 0.0)
-
-    def write(self, after_s: float = 0.0) -> None:
-        self.now += after_s
-        asyncio.run(self.recorder.round())
-
-    def history(self) -> History:
-        return files.read(self.directory)
-
-    def roll(self, max_bytes: int = MIB) -> None:
-        self.recorder.writer.begin()
-        rolling.roll(self.directory, [self.recorder.writer._journal.name], max_bytes)  # noqa: SLF001
-
-
-def column(history: History, name: str) -> dict[str, Any]:
-    return dict(zip(history.pods["pod"].tolist(), history.pods[name].tolist(), strict=True))
+from tests.recording.rigs import MIB, Rig, column
 
 
 def test_a_pods_life_is_one_row(tmp_path: Path) -> None:
@@ -196,7 +125,7 @@ def test_who_stands_by_writes_nothing_and_tells_all_when_it_leads(tmp_path: Path
     rig.listed({"a"}, {"b"})
     rig.write()
     submitted = column(rig.history(), "submitted_s")
-    assert submitted == {"uid-a": 1_000_100.0, "uid-b": 1_000_000.0}
+    assert submitted == {"uid-a": 1_000_000.0, "uid-b": 1_000_000.0}
 
 
 def test_columns_are_made_of_journals_and_say_the_same(tmp_path: Path) -> None:
@@ -317,7 +246,8 @@ def test_columns_are_made_in_a_process_of_their_own(tmp_path: Path) -> None:
 
 def test_where_no_columns_can_be_made_journals_are_bounded(tmp_path: Path) -> None:
     rig = Rig(tmp_path, max_mib=1)
-    (tmp_path / files.MANIFEST).write_text("{")
+    about = {"format": "kerf-history", "version": 2, "source": "cluster", "since_s": 0, "until_s": 0}
+    (tmp_path / files.MANIFEST).write_text(json.dumps(about))
     rig.listed()
     for _ in range(3):
         rig.recorder._lines += [b"x" * 999] * 600  # noqa: SLF001

@@ -23,6 +23,8 @@ RENAMED: Final = {"bestfit": "tightest"}
 AUTO: Final = "auto"
 """Name of whatever is the deployment's when it chooses none: `kerf` where a model is served to all, or
 what is better there; else `tightest`."""
+CANDIDATE: Final = "kerf-candidate"
+"""Name of a model on trial, which comes and goes: pods are drawn for it, and none may choose it."""
 
 
 def policies_of(options: Options) -> dict[str, Policy]:
@@ -47,7 +49,7 @@ def load_installed() -> None:
 
 def names(policies: Mapping[str, Policy]) -> str:
     """The names to choose from, for a sentence."""
-    return ", ".join(name for name, policy in policies.items() if not policy.renamed)
+    return ", ".join(name for name, policy in policies.items() if not policy.renamed and name != CANDIDATE)
 
 
 def renamed(policy: Policy) -> str:

@@ -31,6 +31,6 @@ def build_beside(
     if not wanted.learned:
         return None, evidence, None
     models = LearnedModels(base.transport, *wanted.learned.split("/"))
-    around = Around(snapshot, ledger.held_by_namespace, standby, time.time)
+    around = Around(snapshot, ledger.held_by_namespace, standby, clock, time.time)
     learning = Learning(rank, wanted, models, around, base.events)
     return Shadow(lambda: rank.on_trial.score, wanted.shadow_frac), evidence, learning

@@ -18,19 +18,21 @@ from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.events import EventRecorder
 from extender.ranking.aside import AsideError
-from extender.ranking.demands import Kind, demand_of
+from extender.ranking.demands import demand_of
 from extender.ranking.files import Actor, Model, ModelError, model_in
 from extender.ranking.learning import course as courses
 from extender.ranking.learning.course import Course, Stage
 from extender.ranking.learning.shelf import CANDIDATE, SERVING, Contents, LearnedModels, Shelf
 from extender.ranking.service import LearnedRank
-from extender.ranking.trials import LEARNED, paired, tried_aside
+from extender.ranking.trials import LEARNED, TIGHTEST, paired, tried_aside
 from extender.settings.ranking import RankSettings
 
 logger = logging.getLogger(__name__)
 
 _RIVAL: Final = "rival"
 _MAX_S: Final = 1800.0
+_AGAIN_S: Final = 600.0
+"""After a trial that came to nothing, unless a stage is shorter."""
 _CONFLICT: Final = 409
 _GONE: Final = "its files are gone, or not as they were"
 RELEASED: Final = "released"
@@ -45,6 +47,7 @@ class Around:
     held: Callable[[], Mapping[str, float]]
     """GPUs held, by namespace."""
     standby: Callable[[], str]
+    clock: Callable[[], float]
     wall_clock: Callable[[], float]
 
 
@@ -65,10 +68,13 @@ class Learning(Background):
         """Points by which the last trial was decided, and half their interval."""
         self._known: dict[str, Model] = {}
         """The models that there are, by SHA-256."""
-        self._refused: Contents = {}
-        self._watched_at = float("-inf")
-        self._began = self._around.wall_clock()
+        self._refused: dict[str, Contents] = {}
         self._stage: object = None
+        self._began = self._around.clock()
+        """When the pods that are evidence began to be counted."""
+        self._tried_at = float("-inf")
+        self._untried = ""
+        """Why the last trial came to nothing."""
 
     async def run(self) -> None:
         await self.round()  # what served before a restart serves again at once
@@ -79,14 +85,21 @@ class Learning(Background):
         try:
             shelf = await self._models.read()
             if shelf is None:
+                self._nothing()
                 self.fault = f"there is no ConfigMap {self._models.namespace}/{self._models.name}"
                 return
-            self.fault = ""
+            self.fault = self._untried
             await self._look(shelf)
         except (ClusterError, msgspec.DecodeError, KeyError) as error:
             if not (isinstance(error, ApiError) and error.status == _CONFLICT):  # another was first: look again
                 self.fault = f"ConfigMap {self._models.namespace}/{self._models.name}: {error}"
                 logger.warning("learning: %s", self.fault)
+
+    def _nothing(self) -> None:
+        """Nothing is handed in any more, as after a restart: the released model serves."""
+        self._known, self.pin = {}, ""
+        self.course = Course()
+        self._apply(self.course)
 
     async def _look(self, shelf: Shelf) -> None:
         course, leads = shelf.course, not self._around.standby()
@@ -111,7 +124,7 @@ class Learning(Background):
         self.course = shelf.course
         self._rank.on_trial.end()
         chosen = next((model for sha, model in self._known.items() if sha.startswith(self.pin)), None)
-        self._rank.adopt(chosen)
+        self._rank.adopt(chosen, pinned=chosen is not None)
         if chosen is None and self.pin != RELEASED:
             self.fault = f"model {self.pin} is pinned and not there; the released one serves"
 
@@ -134,54 +147,72 @@ class Learning(Background):
             rank.try_out(candidate, self._wanted.canary_frac if course.stage is Stage.CANARY else 0.0)
         elif rank.on_trial.model is not None:
             rank.on_trial.end()
-        stage = course.candidate, course.stage, course.since
+        stage = course.candidate, course.stage, course.since, course.trials, course.serving
         if stage != self._stage:
-            self._stage, self._began = stage, self._around.wall_clock()
-            rank.mix.fresh.begin()
+            self._stage = stage
+            self._count_anew()
+
+    def _count_anew(self) -> None:
+        self._rank.mix.fresh.begin()
+        self._began = self._around.clock()
 
     async def _step(self, course: Course) -> Course:
-        """Judge the candidate, or the one that serves, if that is due."""
-        rank, now = self._rank, self._around.wall_clock()
-        if candidate := self._known.get(course.candidate):
-            if rank.on_trial.fault:
-                return courses.withdrawn(course, rank.on_trial.fault, now)
-            fresh = rank.mix.fresh
-            if fresh.num < self._wanted.stage_pods or now - self._began < self._wanted.stage_s:
+        """Judge the candidate, or the one that serves, if that is due; what it was judged by stays until it is told."""
+        rank, wall_clock = self._rank, self._around.wall_clock
+        candidate = self._known.get(course.candidate)
+        if candidate is not None and rank.on_trial.fault:
+            return courses.withdrawn(course, rank.on_trial.fault, wall_clock())
+        if rank.fitted is not None and rank.look is not None and rank.score.served is not None and rank.score.fault:
+            return courses.stopped(course, rank.score.fault, wall_clock())
+        if candidate is not None:
+            if not self._due(self._wanted.stage_s):
                 return course
-            found = await self._tried(fresh.counts(self._around.held()), candidate, rank.model)
-            if found is None:
-                return course
-            fresh.begin()
-            self._began = self._around.wall_clock()
-            return courses.judged(course, *found, rank.auto, self._began)
-        watch_s = min(self._wanted.evidence_s, self._wanted.stage_s)
-        if rank.fitted is None or now - self._watched_at < watch_s or not rank.mix.num_seen:
+            found = await self._tried(candidate, rank.model, rank.auto)
+            return course if found is None else courses.judged(course, *found, rank.auto, wall_clock())
+        if rank.fitted is None or not self._due(min(self._wanted.evidence_s, self._wanted.stage_s)):
             return course
-        self._watched_at = now
-        found = await self._tried(rank.mix.counts(), rank.fitted, rank.base)
-        return course if found is None else courses.watched(course, *found, self._around.wall_clock())
+        found = await self._tried(rank.fitted, rank.base, TIGHTEST if rank.base is None else LEARNED)
+        if found is None:
+            return course
+        after = courses.watched(course, *found, wall_clock())
+        if after is course:
+            self._count_anew()
+        return after
 
-    async def _tried(
-        self, counts: Mapping[Kind, float], model: Model, other: Model | Actor | None
-    ) -> tuple[float, float] | None:
-        """Points more that one model allocates than another, or than what `auto` is, and half the interval."""
-        rank, ranks = self._rank, {LEARNED: model.potential}
-        if isinstance(other, Model):
-            ranks[_RIVAL] = other.potential
-        load = model.manifest.foresight_load
+    def _due(self, least_s: float) -> bool:
+        """Whether there is enough to judge a model by, and that was not tried in vain a moment ago."""
+        now, wanted = self._around.clock(), self._wanted
+        if self._rank.mix.fresh.num < wanted.stage_pods or now - self._began < least_s:
+            return False
+        return not self._untried or now - self._tried_at >= min(_AGAIN_S, wanted.stage_s)
+
+    async def _tried(self, model: Model, other: Model | Actor | None, rival: str) -> tuple[float, float] | None:
+        """Points more that one model allocates than another, or than the policy `rival`, and half the interval."""
+        rank, ranks, load = self._rank, {LEARNED: model.potential}, model.manifest.foresight_load
+        self._tried_at = self._around.clock()
+        if rival == LEARNED:
+            if not isinstance(other, Model):
+                return self._failed("none can be tried beside a model with attention (setting model.path)")
+            ranks[_RIVAL], rival = other.potential, _RIVAL
+        counts = rank.mix.fresh.counts(self._around.held())
         demand = await asyncio.to_thread(demand_of, self._around.snapshot(), counts)
         try:
             found = await tried_aside(demand, ranks, rank.priced.worth, load, _MAX_S)
         except (AsideError, OSError) as error:
-            self.fault = f"a model could not be tried out: {error}"
-            logger.warning("learning: %s", self.fault)
-            return None
-        self.num_trials += 1
-        rival = rank.auto if rank.auto in found and rank.auto != LEARNED else _RIVAL
+            return self._failed(f"a model could not be tried out: {error}")
         if rival not in found:
-            return None
+            return self._failed("there is nothing to try a model on: no GPUs, or no pods that ask for any")
+        self.num_trials += 1
+        self._untried = self.fault = ""
         self.last = paired(found[LEARNED], found[rival])
         return self.last
+
+    def _failed(self, why: str) -> tuple[float, float] | None:
+        """No verdict, and why."""
+        if why != self._untried:
+            logger.warning("learning: %s", why)
+        self._untried = self.fault = why
+        return None
 
     async def _keep(self, shelf: Shelf, course: Course) -> None:
         """Write a step down, and only then tell of it. Raises ClusterError."""
@@ -204,9 +235,9 @@ class Learning(Background):
         try:
             model = model_in(contents, f"{self._models.name}/{slot.rstrip('.')}")
         except ModelError as error:
-            if self._refused != contents:
+            if self._refused.get(slot) != contents:
                 logger.error("learning: a model was refused: %s", error)
-            self.fault, self._refused = f"a model was refused: {error}", contents
+            self.fault, self._refused[slot] = f"a model was refused: {error}", contents
             return None
         return self._known.get(model.manifest.sha256, model)
 
@@ -219,7 +250,7 @@ class Learning(Background):
             "stage": course.stage.value,
             "pods": fresh.num,
             "podsNeeded": self._wanted.stage_pods,
-            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(course.since)) if course.since else None,
+            "since": _told(course.since),
             "trials": self.num_trials,
             "margin": self.last and round(self.last[0], 2),
             "doubt": self.last and round(self.last[1], 2),
@@ -230,3 +261,11 @@ class Learning(Background):
             "pin": self.pin or None,
             "fault": self.fault or None,
         }
+
+
+def _told(at: float) -> str | None:
+    """A Unix time for people; None for none, and for what somebody has written that is none."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at else None
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -5,6 +5,7 @@ They are offered to both ranks on the nodes that there are (`trials`), and the d
 """
 
 from enum import StrEnum
+from math import isfinite
 from typing import Final
 
 import msgspec
@@ -72,7 +73,7 @@ def judged(course: Course, more: float, doubt: float, rival: str, now: float) ->
     """The candidate allocates so many points more than the rank that serves, plus or minus: go on, wait, or go back."""
     told = f"{more:+.2f} ± {doubt:.2f} points beside {rival} on the pods that came since"
     course = msgspec.structs.replace(course, trials=course.trials + 1)
-    if more < -doubt:
+    if more < -doubt or not isfinite(more + doubt):
         return withdrawn(course, told, now)
     name = short(course.candidate)
     if course.stage is Stage.CANARY:

@@ -77,10 +77,17 @@ class LearnedModels:
         }
         await self._transport.patch(self._path, msgspec.json.encode(body))
 
-    async def hand_in(self, contents: Contents) -> None:
-        """Put a model on trial, in the place of another that is. Raises ClusterError."""
+    async def hand_in(self, contents: Contents, *, replace: bool) -> str:
+        """Have a model tried; "", or the SHA-256 of one that is on trial and whose place it is not to take.
+
+        A model a night would else be the end of each that is tried for longer. Raises ClusterError, DecodeError.
+        """
+        shelf = None if replace else await self.read()
+        if shelf is not None and shelf.course.candidate and shelf.candidate:
+            return shelf.course.candidate
         data = {CANDIDATE + name: b64encode(contents[name]).decode() for name in (MANIFEST, WEIGHTS)}
         await self._transport.patch(self._path, msgspec.json.encode({"binaryData": data}))
+        return ""
 
 
 def _contents(held: dict[str, Any], slot: str) -> Contents:

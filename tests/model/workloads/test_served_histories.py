@@ -22,6 +22,8 @@ class Served:
 
     def __init__(self) -> None:
         self.status, self.body = 200, b""
+        self.num_missing = 0
+        """Bytes that the connection breaks off before."""
         self.asked: list[tuple[str, str | None]] = []
         served = self
 
@@ -29,7 +31,7 @@ class Served:
             def do_GET(self) -> None:
                 served.asked.append((self.path, self.headers["Authorization"]))
                 self.send_response(served.status)
-                self.send_header("Content-Length", str(len(served.body)))
+                self.send_header("Content-Length", str(len(served.body) + served.num_missing))
                 self.end_headers()
                 self.wfile.write(served.body)
 
@@ -97,5 +99,14 @@ def test_no_file_of_an_archive_leaves_its_folder(served: Served, tmp_path: Path)
     with tarfile.open(fileobj=hostile, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("../../escaped"), io.BytesIO())
     served.body = hostile.getvalue()
+    with pytest.raises(HistoryError, match="incomplete"):
+        fetch(served.url, Access(), lambda told: None)
+
+
+@pytest.mark.parametrize("size", [0, 700, 6000])
+def test_a_connection_that_breaks_is_said(served: Served, tmp_path: Path, size: int) -> None:
+    files.write(tmp_path / "h", history(pods({}), nodes(8)))
+    whole = b"".join(archives.archive(archives.opened(tmp_path / "h")))
+    served.body, served.num_missing = whole[:size], len(whole)
     with pytest.raises(HistoryError, match="incomplete"):
         fetch(served.url, Access(), lambda told: None)

@@ -1,101 +1,14 @@
 """Fitted models in the running service: handed in, tried, served and taken back, with other leaders and bad files."""
 
 import json
-from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from extender.core.valuenet.features import FEATURES
-from extender.core.valuenet.potentials import linear
-from extender.kube.memory import MemoryCluster
+from extender.core.policies.registry import CANDIDATE
 from extender.ranking import files
-from extender.ranking.learning.controller import Learning
 from extender.ranking.learning.shelf import COURSE, PIN
-from extender.ranking.on_trial import CANDIDATE
-from tests.api.bodies import node, pod
-from tests.api.services import Kerf, running
-
-NODES = [node(f"n-{number}", 4) for number in range(8)]
-NAMES = [f"n-{number}" for number in range(8)]
-PACKS, SPREADS = {"node_idle": 1.0, "gpus_idle": 0.01}, {"node_idle": -1.0, "gpu_square": -1.0}
-
-
-def written(folder: Path, weights: dict[str, float], why: str = "by hand") -> dict[str, bytes]:
-    potential = linear(np.array([weights.get(name, 0.0) for name in FEATURES]), 0.001)
-    files.write(folder, potential, 1.0, {"mode": why}, ())
-    return {name: (folder / name).read_bytes() for name in (files.MANIFEST, files.WEIGHTS)}
-
-
-def sha(contents: dict[str, bytes]) -> str:
-    told: str = json.loads(contents[files.MANIFEST])["sha256"]
-    return told
-
-
-class Rig:
-    """A Kerf whose released rank is known, and a ConfigMap."""
-
-    def __init__(self, kerf: Kerf, config_map: dict[str, Any]) -> None:
-        self.kerf, self.config_map = kerf, config_map
-        self.num_pods = 0
-
-    @property
-    def learning(self) -> Learning:
-        learning = self.kerf.service.learning
-        assert learning is not None
-        return learning
-
-    def hand_in(self, contents: dict[str, bytes], slot: str = "candidate") -> None:
-        data = {f"{slot}.{name}": b64encode(content).decode() for name, content in contents.items()}
-        self.config_map["binaryData"] = {**self.config_map.get("binaryData", {}), **data}
-
-    def look(self) -> dict[str, Any]:
-        """A round of the learning, then of the rank."""
-        self.kerf.run(self.learning.round())
-        self.kerf.run(self.kerf.service.rank.round())
-        told: dict[str, Any] = self.kerf.get("/model").json()["learning"]
-        return told
-
-    def see(self, num_pods: int = 40) -> set[str]:
-        """Ones and fours come by; by which policies they were placed."""
-        policies = set()
-        for _ in range(num_pods):
-            self.num_pods += 1
-            manifest = pod(f"p{self.num_pods}", 1 if self.num_pods % 4 else 4)
-            self.kerf.filter(manifest, NAMES)
-            kept = self.kerf.service.placer.decided.last("default", manifest["metadata"]["name"])
-            assert kept is not None
-            policies.add(kept.decision.policy)
-            self.kerf.service.placer.release(manifest["metadata"]["uid"])
-        return policies
-
-    def serving(self) -> str:
-        model = self.kerf.service.rank.model
-        assert model is not None
-        return model.manifest.sha256
-
-
-@contextmanager
-def rig(
-    tmp_path: Path, released: dict[str, float], cluster: MemoryCluster | None = None, **flags: Any
-) -> Iterator[Rig]:
-    path = tmp_path / "released"
-    if not path.exists():
-        written(path, released)
-    cluster = cluster or MemoryCluster(NODES)
-    config_map = cluster.keep_config_map("kerf-system", "kerf-learned")
-    given = {
-        "model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0, "model__path": str(path),
-        "model__prior_pods": 0.0, "model__learned": "kerf-system/kerf-learned", "model__stage_s": 1e-9,
-        "model__stage_pods": 30, "model__evidence_s": 1e-9, "model__canary_frac": 0.5, **flags,
-    }  # fmt: skip
-    with running(cluster, **given) as kerf:
-        kerf.run(kerf.service.rank.round())
-        yield Rig(kerf, config_map)
+from tests.ranking.learning.rigs import NAMES, PACKS, SPREADS, rig, sha, written
 
 
 @pytest.mark.slow

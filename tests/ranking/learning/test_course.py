@@ -70,3 +70,14 @@ def test_what_was_refused_is_remembered_for_a_while() -> None:
         course = courses.withdrawn(courses.offered(course, f"{number:064d}", 0.0), "worse", 1.0)
     assert len(course.refused) == 20 and course.refused[-1] == f"{29:064d}"
     assert course.taken_back == 30
+
+
+def test_what_is_no_number_is_no_evidence() -> None:
+    for more, doubt in ((float("nan"), 0.1), (0.1, float("nan")), (float("inf"), 0.1)):
+        course = courses.judged(on_trial(Stage.CANARY), more, doubt, "kerf", 30.0)
+        assert (course.candidate, course.serving) == ("", "")
+
+
+def test_equals_do_not_come_out_of_shadow() -> None:
+    assert courses.judged(on_trial(), 0.0, 0.0, "kerf", 30.0).stage is Stage.SHADOW
+    assert courses.judged(on_trial(Stage.CANARY), 0.0, 0.0, "kerf", 30.0).serving == A

@@ -1,0 +1,80 @@
+"""A recorder beside watches that tell what a test says, on a clock that is told the time."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from extender.core.clusters import Cluster
+from extender.history import files, rolling
+from extender.history.records import History
+from extender.kube.watches.feeds import BOUND_PODS, PENDING_PODS, Feed
+from extender.ledger.ledger import Ledger
+from extender.queueing.pods.batches import gang_of
+from extender.recording.pod_rows import PodRows
+from extender.recording.recorder import Recorder
+from extender.recording.writer import Writer
+from extender.settings.operation import HistorySettings
+
+MIB = 2**20
+
+
+@dataclass
+class Hub:
+    """Stands for the watches: tells those who listen what a test says."""
+
+    sinks: dict[str, Any] = field(default_factory=dict)
+
+    def subscribe(self, feed: Feed[Any], sink: Any) -> None:
+        self.sinks[feed.name] = sink
+
+
+class Rig:
+    """A Kerf that records, on a clock that is told the time."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.directory = directory
+        self.now = 1_000_000.0
+        self.others = ""
+        self.ledger = Ledger(reservation_ttl_s=30.0)
+        self.settings = HistorySettings(path=directory, **settings)
+        self.begin()
+
+    def begin(self) -> None:
+        """A process begins."""
+        self.hub = Hub()
+        self.recorder = Recorder(
+            Writer(self.directory, self.settings, lambda: self.now), 15.0, self.hub,  # type: ignore[arg-type]
+            lambda salt: PodRows(self.ledger.read_request, gang_of, lambda: self.cluster().models, salt),
+            self.cluster, lambda: self.others, lambda: self.now,
+        )  # fmt: skip
+
+    def cluster(self) -> Cluster:
+        return self.ledger.snapshot(self.now)
+
+    @property
+    def bound(self) -> Any:
+        return self.hub.sinks[BOUND_PODS.name]
+
+    @property
+    def pending(self) -> Any:
+        return self.hub.sinks[PENDING_PODS.name]
+
+    def listed(self, bound: set[str] | None = None, pending: set[str] | None = None) -> None:
+        self.bound.keep({f"uid-{name}" for name in bound or ()}, 0.0)
+        self.pending.keep({f"uid-{name}" for name in pending or ()}, 0.0)
+
+    def write(self, after_s: float = 0.0) -> None:
+        self.now += after_s
+        asyncio.run(self.recorder.round())
+
+    def history(self) -> History:
+        return files.read(self.directory)
+
+    def roll(self, max_bytes: int = MIB) -> None:
+        self.recorder.writer.begin()
+        rolling.roll(self.directory, [self.recorder.writer._journal.name], max_bytes)  # noqa: SLF001
+
+
+def column(history: History, name: str) -> dict[str, Any]:
+    return dict(zip(history.pods["pod"].tolist(), history.pods[name].tolist(), strict=True))
