@@ -178,6 +178,7 @@ def come_to_serve(clusters: Clusters, work: Work, fitted: str) -> None:
 
     wait_until(serves, 300.0, f"it serves; {learning(cluster)}")
     assert stages == ["shadow", "canary", "none"]
+    assert "where the fit had found +" in learning(cluster)["said"]
     ranks(cluster, fitted)
     placed_by = {item["metadata"]["annotations"].get("kerf.dev/assigned-by", "").split()[-1] for item in cluster.pods()}
     assert placed_by <= {"kerf", "kerf-candidate"}

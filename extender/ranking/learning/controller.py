@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Final
 
 import msgspec
@@ -168,7 +169,9 @@ class Learning(Background):
             if not self._due(self._wanted.stage_s):
                 return course
             found = await self._tried(candidate, rank.model, rank.auto)
-            return course if found is None else courses.judged(course, *found, rank.auto, wall_clock())
+            if found is None:
+                return course
+            return courses.judged(course, *found, rank.auto, wall_clock(), _promised(candidate))
         if rank.fitted is None or not self._due(min(self._wanted.evidence_s, self._wanted.stage_s)):
             return course
         found = await self._tried(rank.fitted, rank.base, TIGHTEST if rank.base is None else LEARNED)
@@ -269,3 +272,12 @@ def _told(at: float) -> str | None:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at else None
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def _promised(model: Model) -> float | None:
+    """Points over where its training began that a model has been found to have, None where it does not tell."""
+    rows = [row for row in model.manifest.evaluation if row.start]
+    if not rows:
+        return None
+    load = min(rows[0].start, key=float)
+    return fmean(fmean(row.kerf[load]) - fmean(row.start[load]) for row in rows)

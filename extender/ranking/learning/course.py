@@ -69,9 +69,14 @@ def withdrawn(course: Course, why: str, now: float) -> Course:
     )  # fmt: skip
 
 
-def judged(course: Course, more: float, doubt: float, rival: str, now: float) -> Course:
-    """The candidate allocates so many points more than the rank that serves, plus or minus: go on, wait, or go back."""
+def judged(course: Course, more: float, doubt: float, rival: str, now: float, promised: float | None = None) -> Course:
+    """The candidate allocates so many points more than the rank that serves, plus or minus: go on, wait, or go back.
+
+    `promised` is what the fit had found on days of its own, which this is held against.
+    """
     told = f"{more:+.2f} ± {doubt:.2f} points beside {rival} on the pods that came since"
+    if promised is not None:
+        told += f", where the fit had found {promised:+.2f}"
     course = msgspec.structs.replace(course, trials=course.trials + 1)
     if more < -doubt or not isfinite(more + doubt):
         return withdrawn(course, told, now)

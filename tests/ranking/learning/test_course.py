@@ -19,6 +19,8 @@ def test_a_model_goes_from_shadow_to_canary_to_service() -> None:
     assert course.said == "model aaaaaaaaaaaa is tried in shadow"
     course = courses.judged(course, 0.5, 0.2, "kerf", 20.0)
     assert (course.stage, course.since, course.trials) == (Stage.CANARY, 20.0, 0)
+    told = courses.judged(on_trial(), 0.5, 0.2, "kerf", 20.0, promised=0.75).said
+    assert told.endswith("+0.50 ± 0.20 points beside kerf on the pods that came since, where the fit had found +0.75")
     course = courses.judged(course, 0.1, 0.2, "kerf", 30.0)  # no worse is enough here: it was better before
     assert (course.serving, course.candidate, course.stage, course.promoted) == (A, "", Stage.NONE, 1)
     assert course.said == "model aaaaaaaaaaaa serves: +0.10 ± 0.20 points beside kerf on the pods that came since"
