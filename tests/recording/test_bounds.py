@@ -88,7 +88,7 @@ def test_lines_of_another_form_are_left_out(tmp_path: Path) -> None:
     account.take(
         [journals.Pod(("uid-a",) * (len(POD_COLUMNS) + 1)), journals.Node(("n",), 1.0), journals.Complete(7.0)]
     )
-    assert (account.running, account.there, account.until_s) == ({}, {}, 7.0)
+    assert (account.running, account.ended, account.there, account.until_s) == ({}, {}, {}, 7.0)
 
 
 def test_a_name_without_end_is_cut(tmp_path: Path) -> None:

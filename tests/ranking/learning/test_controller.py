@@ -8,7 +8,7 @@ import pytest
 from extender.core.policies.registry import CANDIDATE
 from extender.ranking import files
 from extender.ranking.learning.shelf import COURSE, PIN
-from tests.ranking.learning.rigs import NAMES, PACKS, SPREADS, rig, sha, written
+from tests.ranking.learning.rigs import PACKS, SPREADS, rig, sha, written
 
 
 @pytest.mark.slow
