@@ -308,3 +308,36 @@ def test_a_model_a_night_ends_no_trial(tmp_path: Path) -> None:
         assert "refused" in at.look()["fault"]
         at.kerf.run(hand_in(one))  # one that was refused is in nobody's way
         assert left == ["", sha(one), "", "", ""]
+
+
+def test_who_stands_by_tries_nothing_that_no_leader_does(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", PACKS)
+    with rig(tmp_path, SPREADS) as at:
+        at.hand_in(one)
+        at.kerf.service.fence.shut(lambda: "another leads")
+        assert at.look()["candidate"] is None
+        assert at.kerf.service.rank.on_trial.model is None
+
+
+def test_a_trial_without_a_step_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = written(tmp_path / "one", PACKS)
+    answered(monkeypatch, EQUAL)
+    with rig(tmp_path, SPREADS) as at:
+        at.hand_in(one)
+        for number in range(3):
+            told = at.look()
+            assert told["stage"] == "shadow" and told["trials"] == number
+            at.see()
+        assert len([event for event in at.kerf.events() if event["reason"] == "RankLearned"]) == 1
+
+
+def test_the_fault_of_the_one_before_is_not_the_new_ones(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", PACKS)
+    with rig(tmp_path, SPREADS) as at:
+        rank = at.kerf.service.rank
+        at.hand_in(one, "serving")
+        course(at, serving=sha(one))
+        at.kerf.run(at.learning.round())  # its tables are still to be made
+        rank.score.fault = "the model gives values that are not finite"
+        assert at.look()["serving"] == sha(one)
+        assert at.serving() == sha(one) and not rank.score.fault
