@@ -7,7 +7,7 @@ import pytest
 from extender.queueing.pods.entries import Entry, Stage, StageError
 from tests.queueing.watches import nominated, pod, refused
 
-GATED, NOMINATING, OPENING, WITHDRAWING, OPENED, LOST, RENOMINATING = Stage
+GATED, NOMINATING, OPENING, WITHDRAWING, OPENED, LOST, RENOMINATING, UNSETTLED = Stage
 TRANSITIONS: dict[str, tuple[Callable[[Entry], None], dict[Stage, Stage]]] = {
     "reserve": (lambda entry: entry.reserve("n"), {GATED: NOMINATING, LOST: RENOMINATING}),
     "open": (lambda entry: entry.open(1.0), {GATED: OPENING, NOMINATING: OPENING}),

@@ -256,6 +256,7 @@ timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
 - kerf.dev/assigned-share
 - kerf.dev/assigned-memory-mib
 - kerf.dev/assigned-model
+- kerf.dev/assigned-node
 - kerf.dev/assigned-by
 - kerf.dev/epoch
 - kerf.dev/epoch-{{ (include "kerf.config" . | fromYaml).leader_election.lease }}
