@@ -89,6 +89,7 @@ class QueueController(QueueRules):
             *(clock, self._dirty.set),
             left=lambda entry: self.dispatcher.left(entry),  # noqa: PLW0108 - it is made below
             found_open=lambda entry: self.dispatcher.found_open(entry),  # noqa: PLW0108
+            check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
         )
         self.counts = Counts()
         self.durations = Durations()

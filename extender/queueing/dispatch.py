@@ -85,6 +85,9 @@ class Dispatcher:
         elif entry.node:
             self.counts.fallbacks += 1
 
+    def check(self, pod: PlanPod) -> None:
+        """Raises RequestError with a sentence for the author of a pod that can't be let go."""
+
     def found_open(self, entry: Entry) -> None:
         """Somebody else has let a pod go: kube-scheduler asks about it before it binds it."""
 

@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from extender.core.resources.requests import RequestError
+from extender.core.resources.requests import AskedUnit, RequestError
 from extender.kube.background import Work
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.ledger.mirror import Mirror
+from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code
 from extender.plugins.pods import assigned_node
 from extender.queueing.direct.assignments import DirectAssignments, HandoverError
 from extender.queueing.direct.follower import Follower
+from extender.queueing.direct.products import Products
 from extender.queueing.direct.settler import Settler
 from extender.queueing.direct.writer import DirectWriter, is_blank
 from extender.queueing.dispatch import Dispatcher, all_of
@@ -43,6 +45,7 @@ class DirectDispatcher(Dispatcher):
     def __post_init__(self) -> None:
         self._direct = DirectWriter(self.transport)
         self._assignments = DirectAssignments(self.ledger, self.placer, self.clock, self.wall_clock)
+        self._products = Products(self.placer, self.nodes)
         self._settler = Settler(self._direct, self.backlog, self.ledger, self.fence, self.clock, self.changed)
         self._follower = Follower(
             *(self._direct, self.ledger, self._assignments, self.fence, self.events, self.counts, self.clock)
@@ -63,6 +66,13 @@ class DirectDispatcher(Dispatcher):
     def left(self, entry: Entry) -> None:
         """A pod has its node, or is gone: which of the two is known once the pods with a node tell, or do not."""
         self._follower.left(entry)
+
+    def check(self, pod: PlanPod) -> None:
+        """Raises RequestError for a pod of whose GPUs kube-scheduler knows nothing: it would give them to others."""
+        if pod.gpus is not None and pod.gpus.unit is AskedUnit.WHOLE:
+            raise RequestError(
+                "kube-scheduler counts no GPUs asked by annotation or label alone: ask for nvidia.com/gpu"
+            )
 
     def found_open(self, entry: Entry) -> None:
         """Hold what a Kerf before this one has written on a pod that it let go."""
@@ -141,8 +151,8 @@ class DirectDispatcher(Dispatcher):
     async def _open_written(self, entry: Entry, pod: Pod, planner: str) -> None:
         async with self._pods:
             entry.open(self.clock())
-            domain = self.nodes.domain_of(entry.node, entry.planned.topology) if entry.planned else None
-            if await self._direct.open(pod, planner, domain) is not None:
+            kept_to = self._products.kept_to(pod, entry.planned, entry.node) if entry.planned else {}
+            if await self._direct.open(pod, planner, kept_to) is not None:
                 entry.was_opened()
                 self.counts.opened += 1
 

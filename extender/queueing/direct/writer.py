@@ -44,11 +44,10 @@ class DirectWriter:
         annotations = {**_blank(pod), **told, **notes, **assignment}
         return await self._patch(pod, "/status", annotations, status={"nominatedNodeName": node})
 
-    async def open(self, pod: Pod, planner: str, domain: Mapping[str, str] | None = None) -> Pod | None:
-        """Take Kerf's gate off, and write whose plan it is; `domain` are labels that its nodes must have."""
+    async def open(self, pod: Pod, planner: str, kept_to: Mapping[str, Any]) -> Pod | None:
+        """Take Kerf's gate off, and write whose plan it is; `kept_to` is what of its spec keeps it to some nodes."""
         others = [{"name": name} for name in other_gates(pod)]
-        selector = {"nodeSelector": domain} if domain else {}
-        return await self._patch(pod, "", {PLANNED_BY: planner}, spec={"schedulingGates": others or None, **selector})
+        return await self._patch(pod, "", {PLANNED_BY: planner}, spec={"schedulingGates": others or None, **kept_to})
 
     async def open_without_node(self, pod: Pod, why: str) -> Pod | None:
         """Take the gate off a pod that nothing is assigned to."""

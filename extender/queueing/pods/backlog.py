@@ -6,6 +6,7 @@ from typing import Final
 
 from extender.core.resources.requests import RequestError
 from extender.kube.objects import Metadata, Pod, unix_time
+from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code
 from extender.plugins.pods import assigned_node
 from extender.queueing.pods.batches import plan_pod
@@ -30,9 +31,11 @@ class Backlog:
         changed: Callable[[], None],
         left: Callable[[Entry], None],
         found_open: Callable[[Entry], None] = lambda entry: None,
+        check: Callable[[PlanPod], None] = lambda pod: None,
     ) -> None:
         """`left` hears of entries that have their node, or are gone; `found_open` of those whose gate was opened by
-        somebody else, a Kerf before this one perhaps."""
+        somebody else, a Kerf before this one perhaps. `check` raises RequestError for a pod that can't be let go."""
+        self._check = check
         self._clock = clock
         self._changed = changed
         self._left = left
@@ -165,7 +168,9 @@ class Backlog:
             entry.fault = Code.OTHER_GATE.reason(gates=", ".join(others)[:_MAX_FAULT])
             return
         try:
-            entry.planned = plan_pod(entry.pod, self.kinds)
+            planned = plan_pod(entry.pod, self.kinds)
+            self._check(planned)
+            entry.planned = planned
         except RequestError as error:
             entry.fault = Code.UNREADABLE.reason(text=str(error))
 
