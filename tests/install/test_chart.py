@@ -53,6 +53,8 @@ def test_lint(helm: Helm) -> None:
         pytest.param("fullnameOverride=No_Name", "fullnameOverride", id="no name of an object"),
         pytest.param("prometheusRule.enabled=true", "needs serviceMonitor.enabled", id="alerts without metrics"),
         pytest.param("tls.secretName=kerf", "mode=service", id="TLS on loopback"),
+        pytest.param("mode=planner", "queue.enabled", id="a planner without a queue"),
+        pytest.param("mode=planner,queue.enabled=true,tls.selfSigned=true", "mode=service", id="TLS for nobody"),
         pytest.param("queue.pipelines=true", "queue.enabled", id="pipelines without a queue"),
         pytest.param("learning.enabled=true", "history.enabled", id="learning without a history"),
         pytest.param("history.enabled=true,learning.enabled=true", "history.volume", id="learning from what is lost"),

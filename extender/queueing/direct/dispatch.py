@@ -46,15 +46,15 @@ class DirectDispatcher(Dispatcher):
         self._direct = DirectWriter(self.transport)
         self._assignments = DirectAssignments(self.ledger, self.placer, self.clock, self.wall_clock)
         self._products = Products(self.placer, self.nodes)
-        self._settler = Settler(self._direct, self.backlog, self.ledger, self.fence, self.clock, self.changed)
-        self._follower = Follower(
+        self.settler = Settler(self._direct, self.backlog, self.ledger, self.fence, self.clock, self.changed)
+        self.follower = Follower(
             *(self._direct, self.ledger, self._assignments, self.fence, self.events, self.counts, self.clock)
         )
-        self.mirror.listeners.append(self._follower)
+        self.mirror.listeners.append(self.follower)
 
     def works(self) -> dict[str, Work]:
         """Settling what is in doubt, and following those that have left."""
-        return {"queue's settler": self._settler.run, "queue's follower": self._follower.run}
+        return {"queue's settler": self.settler.run, "queue's follower": self.follower.run}
 
     def take_stock(self, now: float) -> None:
         """Have what was written on pods that kube-scheduler has refused taken back: they hold it until then."""
@@ -65,7 +65,7 @@ class DirectDispatcher(Dispatcher):
 
     def left(self, entry: Entry) -> None:
         """A pod has its node, or is gone: which of the two is known once the pods with a node tell, or do not."""
-        self._follower.left(entry)
+        self.follower.left(entry)
 
     def check(self, pod: PlanPod) -> None:
         """Raises RequestError for a pod of whose GPUs kube-scheduler knows nothing: it would give them to others."""
@@ -88,7 +88,7 @@ class DirectDispatcher(Dispatcher):
         """What was reserved for pods that are listed anew."""
         for claim in self.ledger.firm():
             self.ledger.release(claim.uid)
-        self._follower.forget()
+        self.follower.forget()
 
     def reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
         """Hold the GPUs of a unit, and until that is taken back, where its nodes still fit."""
