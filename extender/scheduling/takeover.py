@@ -65,7 +65,7 @@ class Leadership:
         marks_gated: bool = False,
     ) -> None:
         """`marks_gated`: whether pods behind a gate are marked, too, because a predecessor may be about to write on
-        them and open it."""
+        them and open it; and in each term, because who stands by holds nothing of what is written."""
         self._marks_gated = marks_gated
         self.catch_ups: list[Callable[[], Awaitable[None]]] = []
         """What else is to be listed again, after the marks and before the first decision."""
@@ -122,7 +122,7 @@ class Leadership:
 
     async def _take_over(self, term: str) -> None:
         began = self._clock()
-        if self._tenure != self._election.tenure:
+        if self._tenure != self._election.tenure or self._marks_gated:
             # Never the same twice: a patch that changes nothing would not change the resourceVersion.
             self._epoch = f"{self._election.tenure}.{secrets.token_hex(4)}"
             self._tenure, self._taken_over = self._election.tenure, False

@@ -58,14 +58,17 @@ class DirectDispatcher(Dispatcher):
 
     def take_stock(self, now: float) -> None:
         """Have what was written on pods that kube-scheduler has refused taken back: they hold it until then."""
-        for entry in self.backlog.refused(now):
+        for entry in self.backlog.refused(now, _is_news):
             entry.doubt(take_back=True)
         for entry in self.backlog.unseen(now):
             entry.doubt()
 
     def left(self, entry: Entry) -> None:
         """A pod has its node, or is gone: which of the two is known once the pods with a node tell, or do not."""
-        self.follower.left(entry)
+        if self.fence.standby():
+            self.ledger.release(entry.uid)  # whoever leads knows
+        else:
+            self.follower.left(entry)
 
     def check(self, pod: PlanPod) -> None:
         """Raises RequestError for a pod of whose GPUs kube-scheduler knows nothing: it would give them to others."""
@@ -75,9 +78,9 @@ class DirectDispatcher(Dispatcher):
             )
 
     def found_open(self, entry: Entry) -> None:
-        """Hold what a Kerf before this one has written on a pod that it let go."""
+        """Hold what a Kerf before this one has written on a pod that it let go; one that stands by lists it again."""
         node = entry.node or assigned_node(entry.pod)
-        if not node:
+        if not node or self.fence.standby():
             return
         self.ledger.reserve_as_written(entry.pod, node, self.clock())
         if not entry.node:  # refused, and whoever was to take it back is gone
@@ -176,3 +179,9 @@ class DirectDispatcher(Dispatcher):
         for entry in entries:
             if entry.stage in (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING):
                 entry.doubt()
+
+
+def _is_news(entry: Entry) -> bool:
+    """Whether a refusal is of the assignment that is written: that took back what was said before it."""
+    written = bool(entry.num_gpus) and assigned_node(entry.pod) == entry.node
+    return written and len(entry.pod.status.conditions or ()) == 1

@@ -46,8 +46,11 @@ class Settler:
         await repeat(self.settle_all, _INTERVAL_S, "settling pods of the queue")
 
     async def settle_all(self) -> None:
-        """Look at each pod in doubt once."""
-        if not self.fence.fault():
+        """Look at each pod in doubt once. Who stands by leaves that to the leader, and holds nothing."""
+        if self.fence.standby():
+            for claim in self.ledger.firm():
+                self.ledger.release(claim.uid)
+        elif not self.fence.fault():
             await asyncio.gather(*(self._settle(entry) for entry in self.backlog.unsettled()))
 
     async def _settle(self, entry: Entry) -> None:

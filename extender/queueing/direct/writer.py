@@ -12,7 +12,7 @@ from extender.kube.objects import Pod
 from extender.plugins.kerf import ASSIGNMENT, EXPLANATION
 from extender.plugins.registry import plugins
 from extender.queueing.pods.nominations import PLANNED_BY, PLANNED_NODE
-from extender.queueing.pods.objects import other_gates
+from extender.queueing.pods.objects import is_gated, other_gates
 from extender.scheduling.binding.marks import read
 from extender.scheduling.placer import PodIdentity
 from extender.scheduling.waking.skips import SKIPPED, SKIPPED_COUNT
@@ -42,7 +42,9 @@ class DirectWriter:
         """Nominate a node, and write which GPUs of it the pod gets: one write to its status."""
         told = {PLANNED_NODE: node, SKIPPED: None, SKIPPED_COUNT: None}
         annotations = {**_blank(pod), **told, **notes, **assignment}
-        return await self._patch(pod, "/status", annotations, status={"nominatedNodeName": node})
+        # kube-scheduler does not write a refusal again that is there in the same words: without, the next one is news.
+        unsaid = {"conditions": None} if pod.refusal and len(pod.status.conditions or ()) == 1 else {}
+        return await self._patch(pod, "/status", annotations, status={"nominatedNodeName": node, **unsaid})
 
     async def open(self, pod: Pod, planner: str, kept_to: Mapping[str, Any]) -> Pod | None:
         """Take Kerf's gate off, and write whose plan it is; `kept_to` is what of its spec keeps it to some nodes."""
@@ -56,9 +58,9 @@ class DirectWriter:
         return await self._patch(pod, "", {**_blank(pod), **notes}, spec={"schedulingGates": others or None})
 
     async def take_back(self, pod: Pod, node: str) -> Pod | None:
-        """Take back what is written of a node: a nomination for another one is kube-scheduler's own."""
-        nominated = pod.status.nominated_node_name
-        status = {"status": {"nominatedNodeName": None}} if nominated in (node, None, "") else {}
+        """Take back what is written of a node. With an open gate a nomination for another is kube-scheduler's."""
+        own = is_gated(pod) or pod.status.nominated_node_name == node
+        status = {"status": {"nominatedNodeName": None}} if own else {}
         return await self._patch(pod, "/status", _blank(pod), **status)
 
     async def assign_bound(self, pod: Pod, assignment: Notes) -> Pod | None:

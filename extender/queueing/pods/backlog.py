@@ -64,12 +64,15 @@ class Backlog:
         any other pod."""
         return [entry for entry in self.entries.values() if entry.on_its_way(now, ON_ITS_WAY_S)]
 
-    def refused(self, now: float) -> list[Entry]:
-        """Entries let go whose node was lost: kube-scheduler has refused them."""
+    def refused(self, now: float, is_news: Callable[[Entry], bool] = lambda entry: False) -> list[Entry]:
+        """Entries let go whose node was lost: kube-scheduler has refused them.
+
+        `is_news`: whether that can't have been said before the last nomination.
+        """
 
         def tried(entry: Entry) -> bool:
             # After a second nomination its word may still be the one from before, and is not written again.
-            return not entry.num_lost or now - entry.opened >= ON_ITS_WAY_S
+            return not entry.num_lost or now - entry.opened >= ON_ITS_WAY_S or is_news(entry)
 
         opened = [entry for entry in self._in(Stage.OPENED) if entry.node and not is_gated(entry.pod)]
         return [entry for entry in opened if entry.pod.refusal and tried(entry)]

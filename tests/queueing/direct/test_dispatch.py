@@ -223,6 +223,49 @@ def test_who_is_not_sure_to_lead_takes_nothing_back() -> None:
     assert rig.free() == 0
 
 
+def test_what_a_kerf_before_this_one_left_behind_the_gate_is_taken_back() -> None:
+    before = DirectRig()
+    before.node("n", 1)
+    before.pod("a", 1)
+    before.api.fail = lambda name, where: UnreachableError("cut") if where == "" else None
+    before.round()
+    assert before.written("a") == ("n", "0")
+    rig = DirectRig()
+    rig.api.pods["a"] = before.api.pods["a"]
+    rig.told("a")
+    rig.round()
+    rig.settle()
+    assert "nominatedNodeName" not in rig.api.pods["a"]["status"]
+    assert rig.written("a") == ("", "")
+    assert stage(rig, "a") is Stage.GATED
+
+
+def test_a_second_refusal_is_noticed_at_once_though_it_is_in_the_same_words() -> None:
+    rig = let_go("a", n=1)
+    for number in (1, 2):
+        rig.refuse("a")
+        rig.round()
+        rig.settle()
+        assert rig.free() == 1
+        rig.round()
+        assert rig.node_of("a") == "n"
+        assert "conditions" not in rig.api.pods["a"]["status"]
+        assert rig.note("a", "nomination-lost").startswith(f"{number}. n: ")
+
+
+def test_who_stands_by_holds_nothing_of_what_is_written() -> None:
+    before = let_go("a", n=2)
+    before.fence.shut(lambda: "another one leads")
+    before.settle()
+    assert before.free() == 2
+    rig = DirectRig()
+    rig.fence.shut(lambda: "another one leads")
+    rig.node("n", 2)
+    rig.api.pods["a"] = before.api.pods["a"]
+    rig.told("a")
+    assert rig.free() == 2
+
+
 def test_lists_begin_anew_without_what_was_reserved_by_the_old_ones() -> None:
     rig = let_go("a", n=1)
     rig.queue.backlog.clear()
