@@ -55,6 +55,8 @@ class Follower:
     clock: Callable[[], float]
     _departed: dict[str, _Departed] = field(default_factory=dict, init=False)
     _elsewhere: dict[str, Pod] = field(default_factory=dict, init=False)
+    _unassigned: set[str] = field(default_factory=set, init=False)
+    """Pods for which nothing was free where they are: to say so once is enough."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -64,6 +66,7 @@ class Follower:
         """Ask about those of which nobody has told, and put right what is written on those that went elsewhere."""
         for departed in [one for one in self._departed.values() if self.clock() - one.since >= _TOLD_WITHIN_S]:
             await self._ask(departed)
+        self._unassigned = {uid for uid in self._unassigned if self.ledger.claim(uid) is not None}
         if not self.fence.fault():
             for pod in list(self._elsewhere.values())[:_MAX_PER_ROUND]:
                 await self._put_right(pod)
@@ -110,8 +113,9 @@ class Follower:
         """Whether what is written on a pod is of another node, or nothing is although somebody goes by that."""
         if is_elsewhere(pod):
             return True
-        annotations, claim = pod.metadata.annotations or {}, self.ledger.claim(pod.metadata.uid)
-        if assigned_node(pod) or PLANNED_BY not in annotations or claim is None:
+        uid = pod.metadata.uid
+        annotations, claim = pod.metadata.annotations or {}, self.ledger.claim(uid)
+        if assigned_node(pod) or PLANNED_BY not in annotations or claim is None or uid in self._unassigned:
             return False
         return not claim.holding.parts and self.assignments.matters(claim)
 
@@ -136,6 +140,14 @@ class Follower:
             elif entry.node:
                 self.counts.fallbacks += 1
 
+    async def _look_again(self, pod: Pod) -> None:
+        """A pod has changed, or is gone, of which nobody tells. Raises ClusterError, DecodeError."""
+        found = await self.writer.read(pod)
+        if found is None:
+            self._elsewhere.pop(pod.metadata.uid, None)
+        elif self._elsewhere.get(pod.metadata.uid) is pod:
+            self._elsewhere[pod.metadata.uid] = found
+
     async def _put_right(self, pod: Pod) -> None:
         """Write on a pod what it has of the node where it is."""
         uid, node = pod.metadata.uid, pod.spec.node_name
@@ -151,13 +163,15 @@ class Follower:
             if planned := assigned_node(pod):
                 written[NOMINATION_LOST] = f"{planned}: bound to {node}, by kube-scheduler"
             if await self.writer.assign_bound(pod, written) is None:
-                return  # the watch tells how it has changed
+                await self._look_again(pod)
+                return
         except (ClusterError, FencedError, RequestError, msgspec.DecodeError) as error:
             logger.warning("pod %s was bound to node %s, and can't be told what it has there: %s", pod.key, node, error)
             return
         self._elsewhere.pop(uid, None)
         self.counts.reassigned += assignment is not None
         if wanted and assignment is None:
+            self._unassigned.add(uid)
             self.counts.unassigned += 1
             message = f"Bound to node {node}, where no GPUs are free for it by Kerf's account"
         else:

@@ -11,8 +11,9 @@ from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Unelected
 from extender.ledger.mirror import Mirror
+from extender.plugins.gpushare import COUNT_RESOURCE, MEMORY_RESOURCE
 from extender.queueing.direct.dispatch import DirectDispatcher
-from extender.queueing.pods.objects import decode_pod
+from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.fence import Fence
 from tests.queueing.rigs import Api, Manifest, Rig
 
@@ -116,6 +117,21 @@ class DirectRig(Rig):
     def pod(self, name: str, gpus: int, created: str = "", **annotations: str) -> None:
         super().pod(name, gpus, created, **annotations)
         self.api.pods[name]["metadata"]["resourceVersion"] = "1"
+        self.told(name)
+
+    def gpushare_node(self, name: str, gpus: int, gib: int = 16) -> None:
+        """A node whose plugin shares GPUs of so many GiB, and goes by what is written on pods."""
+        offered = {"cpu": "64", "memory": "256Gi", COUNT_RESOURCE: str(gpus), MEMORY_RESOURCE: str(gpus * gib)}
+        node = decode_node(
+            {"metadata": {"name": name, "uid": name}, "status": {"allocatable": offered, "capacity": offered}}
+        )
+        self.ledger.upsert_node(node)
+        self.queue.nodes.upsert(node)
+
+    def gpushare_pod(self, name: str, gib: int) -> None:
+        """A pod that asks for so much of one GPU."""
+        self.pod(name, 0)
+        self.api.pods[name]["spec"]["containers"] = [{"resources": {"limits": {MEMORY_RESOURCE: gib}}}]
         self.told(name)
 
     def settle(self) -> None:
