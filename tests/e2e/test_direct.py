@@ -1,8 +1,6 @@
 """Planned without an extender, on a real control plane whose kube-scheduler has its default configuration."""
 
 import json
-import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,18 +29,6 @@ def open_queue(clusters: Clusters, **options: Any) -> KerfCluster:
     config = clusters.plane.directory / "plain-scheduler.yaml"
     config.write_text(PLAIN)
     return clusters.open(config, *(f"--set=queue.{name}={json.dumps(value)}" for name, value in options.items()))
-
-
-@pytest.fixture
-def paused(clusters: Clusters, queue: KerfCluster) -> Iterator[KerfCluster]:
-    """The same, while kube-scheduler stands still until `go`."""
-    clusters.scheduler.pause()
-    yield queue
-    go(clusters)
-
-
-def go(clusters: Clusters) -> None:
-    clusters.scheduler.signal(signal.SIGCONT)
 
 
 def let_go(cluster: KerfCluster, name: str) -> Manifest:
@@ -90,86 +76,98 @@ def test_a_gang_starts_whole_or_not_at_all(queue: KerfCluster) -> None:
     assert len(set(held(queue))) == 12
 
 
-def test_a_node_that_goes_after_the_nomination_costs_no_pod_its_turn(clusters: Clusters, paused: KerfCluster) -> None:
-    paused.add_nodes(gpu_node("a", gpus=1), gpu_node("b", gpus=4))
-    paused.submit("p", gpus=1, **GATED)
-    assert let_go(paused, "p")["status"]["nominatedNodeName"] == "a"
-    paused.remove_node("a")
-    go(clusters)
-    assert paused.node_of("p") == "b"
-    wait_until(lambda: not annotation(paused.pod("p"), "assigned-gpus"), WITHIN_S, "what was written is taken back")
-    assert annotation(paused.pod("p"), "nomination-lost") == "a: bound to b, by kube-scheduler"
-    wait_until(lambda: paused.kerf.metric("kerf_queue_fallbacks_total") == 1, WITHIN_S, "it is counted")
-    assert "chooses its GPUs" in paused.event("p", "GPUsReassigned")
+def test_a_pod_whose_node_goes_is_bound_elsewhere_and_says_so(clusters: Clusters, queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("a", gpus=1), gpu_node("b", gpus=4))
+    before = queue.kerf.metric("kerf_queue_fallbacks_total")
+    with clusters.without_scheduler():
+        queue.submit("p", gpus=1, **GATED)
+        assert let_go(queue, "p")["status"]["nominatedNodeName"] == "a"
+        queue.remove_node("a")
+    assert queue.node_of("p") == "b"
+    wait_until(lambda: not annotation(queue.pod("p"), "assigned-gpus"), WITHIN_S, "what was written is taken back")
+    assert annotation(queue.pod("p"), "nomination-lost") == "a: bound to b, by kube-scheduler"
+    wait_until(lambda: queue.kerf.metric("kerf_queue_fallbacks_total") == before + 1, WITHIN_S, "it is counted")
+    assert "chooses its GPUs" in queue.event("p", "GPUsReassigned")
+
+
+def test_a_pod_that_asks_for_a_model_finds_no_other_one_where_its_node_goes(
+    clusters: Clusters, queue: KerfCluster
+) -> None:
+    queue.add_nodes(gpu_node("a", gpus=1), gpu_node("old", gpus=4, product="Tesla-V100-SXM2-16GB", memory_mib=16384))
+    with clusters.without_scheduler():
+        queue.submit("p", gpus=1, annotations={"kerf.dev/gpu-model": "a100"}, **GATED)
+        assert let_go(queue, "p")["status"]["nominatedNodeName"] == "a"
+        queue.remove_node("a")
+    queue.pending("p", "didn't match Pod's node affinity")
+    queue.add_nodes(gpu_node("c", gpus=1))
+    found = queue.bound("p")
+    assert found["spec"]["nodeName"] == "c"
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
 def test_a_pod_whose_gpus_another_one_takes_keeps_its_turn_and_is_nominated_anew(
-    clusters: Clusters, paused: KerfCluster, restarted: bool
+    clusters: Clusters, queue: KerfCluster, restarted: bool
 ) -> None:
-    paused.add_nodes(gpu_node("a", gpus=1))
-    paused.submit("p", gpus=1, **GATED)
-    assert annotation(let_go(paused, "p"), "assigned-gpus") == "0"
-    paused.submit("thief", gpus=1, nodeName="a")  # past the queue, and past kube-scheduler
-    if restarted:
-        paused.kerf.process.kill()
-        clusters.restart_kerf()
-    go(clusters)
-    paused.pending("p", "nodes are available")
-    wait_until(lambda: not annotation(paused.pod("p"), "assigned-gpus"), WITHIN_S, "what was written is taken back")
-    assert paused.kerf.metric("kerf_gpu_units_free") == 0
-    paused.submit("next", gpus=1, **GATED)
-    skipped(paused, "next", "needs 1 GPU")
-    paused.set_phase("thief", "Succeeded")
-    found = paused.bound("p")
+    queue.add_nodes(gpu_node("a", gpus=1))
+    with clusters.without_scheduler():
+        queue.submit("p", gpus=1, **GATED)
+        assert annotation(let_go(queue, "p"), "assigned-gpus") == "0"
+        queue.submit("thief", gpus=1, nodeName="a")  # past the queue, and past kube-scheduler
+        if restarted:
+            queue.kerf.process.kill()
+            clusters.restart_kerf()
+    queue.pending("p", "nodes are available")
+    wait_until(lambda: not annotation(queue.pod("p"), "assigned-gpus"), WITHIN_S, "what was written is taken back")
+    assert queue.kerf.metric("kerf_gpu_units_free") == 0
+    queue.submit("next", gpus=1, **GATED)
+    skipped(queue, "next", "needs 1 GPU")
+    queue.set_phase("thief", "Succeeded")
+    found = queue.bound("p")
     assert found["spec"]["nodeName"] == "a"
-    assert gated(paused, "next")
+    assert gated(queue, "next")
 
 
-def test_a_restart_knows_what_was_written_on_pods_without_a_node(clusters: Clusters, paused: KerfCluster) -> None:
-    paused.add_nodes(gpu_node("a", gpus=4))
-    for number in range(3):
-        paused.submit(f"p{number}", gpus=1, **GATED)
-        let_go(paused, f"p{number}")
-    paused.kerf.process.kill()
-    clusters.restart_kerf()
-    paused.submit("next", gpus=1, **GATED)
-    let_go(paused, "next")
-    paused.submit("none", gpus=1, **GATED)
-    skipped(paused, "none", "needs 1 GPU")
-    go(clusters)
+def test_a_restart_knows_what_was_written_on_pods_without_a_node(clusters: Clusters, queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("a", gpus=4))
+    with clusters.without_scheduler():
+        for number in range(3):
+            queue.submit(f"p{number}", gpus=1, **GATED)
+            let_go(queue, f"p{number}")
+        queue.kerf.process.kill()
+        clusters.restart_kerf()
+        queue.submit("next", gpus=1, **GATED)
+        let_go(queue, "next")
+        queue.submit("none", gpus=1, **GATED)
+        skipped(queue, "none", "needs 1 GPU")
     for name in ("p0", "p1", "p2", "next"):
-        paused.bound(name)
-    assert held(paused) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
+        queue.bound(name)
+    assert held(queue) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
 
 
 def test_no_reservation_of_a_pod_without_a_node_ends_by_time(clusters: Clusters) -> None:
     queue = open_queue(clusters, skip_s=7200)  # else the Kerf of the other tests is used again
     queue.kerf.stop()
     clusters.restart_kerf("--set=decisions.reservation_ttl_s=1")
-    clusters.scheduler.pause()
-    try:
-        queue.add_nodes(gpu_node("a", gpus=1))
+    queue.add_nodes(gpu_node("a", gpus=1))
+    with clusters.without_scheduler():
         queue.submit("p", gpus=1, **GATED)
         let_go(queue, "p")
         queue.submit("next", gpus=1, **GATED)
         assert "0 free" in skipped(queue, "next", "needs 1 GPU")
         with pytest.raises(TimeoutError):
             wait_until(lambda: not gated(queue, "next"), 3.0, "the gate of next is open")
-    finally:
-        go(clusters)
     assert queue.node_of("p") == "a"
     queue.delete_pod("p")
     assert queue.node_of("next") == "a"
 
 
-def test_a_pod_deleted_before_it_has_a_node_leaks_nothing(clusters: Clusters, paused: KerfCluster) -> None:
-    paused.add_nodes(gpu_node("a", gpus=1))
-    paused.submit("p", gpus=1, **GATED)
-    let_go(paused, "p")
-    paused.delete_pod("p")
-    paused.submit("next", gpus=1, **GATED)
-    let_go(paused, "next")
-    go(clusters)
-    assert paused.node_of("next") == "a"
-    wait_until(lambda: paused.kerf.metric("kerf_gpu_units_free") == 0, WITHIN_S, "it holds the GPU")
+def test_a_pod_deleted_before_it_has_a_node_leaks_nothing(clusters: Clusters, queue: KerfCluster) -> None:
+    queue.add_nodes(gpu_node("a", gpus=1))
+    with clusters.without_scheduler():
+        queue.submit("p", gpus=1, **GATED)
+        let_go(queue, "p")
+        queue.delete_pod("p")
+        queue.submit("next", gpus=1, **GATED)
+        let_go(queue, "next")
+    assert queue.node_of("next") == "a"
+    wait_until(lambda: queue.kerf.metric("kerf_gpu_units_free") == 0, WITHIN_S, "it holds the GPU")
