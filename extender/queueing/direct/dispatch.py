@@ -56,6 +56,11 @@ class DirectDispatcher(Dispatcher):
         """Settling what is in doubt, and following those that have left."""
         return {"queue's settler": self.settler.run, "queue's follower": self.follower.run}
 
+    def found_a_node(self, entry: Entry) -> bool:
+        """Whether there is nothing to plan for a pod that was let go: that, or it rests for having been refused again
+        and again."""
+        return super().found_a_node(entry) or self.clock() < entry.rests_until
+
     def take_stock(self, now: float) -> None:
         """Have what was written on pods that kube-scheduler has refused taken back: they hold it until then."""
         for entry in self.backlog.refused(now, _is_news):
@@ -149,6 +154,8 @@ class DirectDispatcher(Dispatcher):
     async def _assign(self, entry: Entry, pod: Pod, **notes: str) -> Pod | None:
         async with self._pods:
             assignment = self._assignments.of(pod, entry.node)
+            if not assignment and entry.planned is not None and entry.planned.gpus is not None:
+                return None  # what was reserved does not stand any more
             return await self._direct.assign(pod, entry.node, assignment, notes)
 
     async def _open_written(self, entry: Entry, pod: Pod, planner: str) -> None:

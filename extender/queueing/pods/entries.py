@@ -15,6 +15,8 @@ from extender.queueing.pods.nominations import nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
 _MAX_NODE_NAME: Final = 253
+_FIRST_REST_S: Final = 0.5
+_MAX_REST_S: Final = 60.0
 
 
 class Stage(Enum):
@@ -94,6 +96,8 @@ class Entry:
     """That node and why it was not to be had, until it is nominated anew."""
     num_lost: int = 0
     """How often that has happened."""
+    rests_until: float = float("-inf")
+    """Monotonic time before which it is not planned: kube-scheduler sees something that Kerf does not."""
     take_back: bool = False
     """Whether its nomination is to be taken back, unsettled as it is, even if it stands."""
     skips: Skips = field(default_factory=Skips)
@@ -198,13 +202,15 @@ class Entry:
         self._enter(Stage.GATED, Stage.UNSETTLED)
         self.pod, self.node, self.by_kerf = pod, "", False
 
-    def settle_lost(self, pod: Pod) -> None:
-        """Its gate is open, and nothing of a node is written on it any more."""
+    def settle_lost(self, pod: Pod, now: float) -> None:
+        """Its gate is open, and nothing of a node is written on it any more. From the second time on it rests."""
         self._enter(Stage.LOST, Stage.UNSETTLED)
         self.pod = pod
         if not self.lost:
             self.lost = f"{self.node}: {pod.refusal or 'kube-scheduler did not take it'}"
             self.num_lost += 1
+            if self.num_lost > 1:
+                self.rests_until = now + min(_FIRST_REST_S * 2.0 ** min(self.num_lost - 2, 16), _MAX_REST_S)
 
     def give_up(self) -> None:
         """It has lost its node and is kube-scheduler's from now on."""

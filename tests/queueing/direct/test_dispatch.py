@@ -247,10 +247,47 @@ def test_a_second_refusal_is_noticed_at_once_though_it_is_in_the_same_words() ->
         rig.round()
         rig.settle()
         assert rig.free() == 1
-        rig.round()
+        rig.round(1.0)
         assert rig.node_of("a") == "n"
         assert "conditions" not in rig.api.pods["a"]["status"]
         assert rig.note("a", "nomination-lost").startswith(f"{number}. n: ")
+
+
+def test_who_is_refused_again_and_again_rests_longer_and_longer() -> None:
+    rig = let_go("a", n=1)
+    waited = []
+    for _ in range(5):
+        rig.refuse("a")
+        rig.round()
+        rig.settle()
+        began = rig.now
+        while not rig.node_of("a"):
+            rig.round(0.25)
+        waited.append(rig.now - began)
+    assert waited == pytest.approx([0.25, 0.5, 1.0, 2.0, 4.0])
+
+
+def test_what_was_reserved_and_does_not_stand_any_more_is_not_written() -> None:
+    """A pod that nobody nominated takes the GPU between the plan and the write."""
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+
+    async def scenario() -> None:
+        await rig.queue.begin_round()
+        thief = {
+            "metadata": {"name": "thief", "namespace": "ns", "uid": "thief"},
+            "spec": {"nodeName": "n", "containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]},
+        }
+        rig.ledger.upsert_pod(decode_pod(thief), rig.now)
+        await rig.queue.dispatcher.finish()
+
+    rig.election.slow = True
+    asyncio.run(scenario())
+    assert rig.written("a") == ("", "")
+    assert not rig.api.pods["a"]["status"].get("nominatedNodeName")
+    rig.settle()
+    assert stage(rig, "a") is Stage.GATED
 
 
 def test_who_stands_by_holds_nothing_of_what_is_written() -> None:
