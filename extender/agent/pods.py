@@ -12,6 +12,7 @@ from extender.kube.watches.stores import Store
 
 ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
 ASSIGNED_UUIDS: Final = "kerf.dev/assigned-uuids"
+ASSIGNED_NODE: Final = "kerf.dev/assigned-node"
 _MAX_CHARS: Final = 8192
 """Of an assignment: longer ones Kerf does not write."""
 _MAX_DEVICES: Final = 1024
@@ -33,6 +34,7 @@ class Container(objects.Object, rename="camel"):
 
 
 class Spec(objects.Object, rename="camel"):
+    node_name: str = ""
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
 
@@ -60,9 +62,12 @@ class Pod(objects.Named):
     def assigned(self, uuids: Mapping[int, str]) -> list[str]:
         """UUIDs of the GPUs that Kerf has assigned to it, in order; `uuids` are those of the node's GPUs by index.
 
-        () where it has assigned none, or nobody knows which they are. Whoever wrote the annotations: never fails.
+        () where it has assigned none on this node, or nobody knows which they are. Whoever wrote the annotations: never
+        fails.
         """
         annotations = self.metadata.annotations or {}
+        if annotations.get(ASSIGNED_NODE, "") not in ("", self.spec.node_name):
+            return []
         named = _parts(annotations.get(ASSIGNED_UUIDS, ""))
         if not named:
             indices = _parts(annotations.get(ASSIGNED_GPUS, ""))

@@ -6,6 +6,7 @@ from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.pod_groups import Cycles
 from extender.ledger.rows import NodeRows
 from extender.plugins.holdings import NOTHING, Holding
+from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import Reading, read_holdings
 from extender.plugins.protocol import NodeReading
 
@@ -42,6 +43,31 @@ class Bookings:
         self._claims.begin_ttl(claim, now)
         if cpu_milli or memory_mib:
             self.rows.request(uid, node, cpu_milli, memory_mib)
+
+    def reserve_as_written(self, pod: objects.Pod, node: str, now: float) -> None:
+        """Hold what is written on a pod without a node that it is to get of this one, as firmly as `make_firm` does."""
+        uid = pod.metadata.uid
+        if self._claims.is_settled(uid):
+            return
+        self._claims.drop(uid)
+        told, _ = read_holdings(pod)
+        if told:
+            holding = told.on(self.rows.plugin_on(node))
+            self._add(Claim(uid, node, holding, ClaimState.RESERVED, now, told=told, firm=True))
+        self.rows.request(uid, node, *read_compute(pod.spec))
+
+    def make_firm(self, uid: str) -> None:
+        """A pod's reservation is being written on it, and stands until `release`, or until the pod has a node."""
+        claim = self._claims.get(uid)
+        if claim is not None and claim.state is ClaimState.RESERVED:
+            claim.firm = True
+
+    def assign_anew(self, uid: str, holding: Holding) -> None:
+        """What a bound pod of which nobody knew that is given of its node."""
+        claim = self._claims.get(uid)
+        if claim is not None and claim.state is ClaimState.BOUND:
+            claim.holding = claim.decided = holding
+            self.rows.write(claim.node)
 
     def release(self, uid: str) -> None:
         """Give back what a pod has reserved; what is bound or being bound stays."""

@@ -48,6 +48,9 @@ class Claim:
     """What the node's kubelet really gave, where it tells and can be believed."""
     disputed: bool = False
     """Whether `told` may be as true as `decided`: nobody can say whose Binding took effect."""
+    firm: bool = False
+    """Whether a reservation is written on its pod: kube-scheduler may bind it by that at any time, so that neither
+    time nor a change of its node ends it."""
 
     def holding_on(self, plugin: DevicePlugin) -> Holding:
         """What it comes to on a node of a plugin."""
@@ -135,5 +138,5 @@ class Claims:
         while self._passing and self._passing[0][0] <= now:
             _, claim = self._passing.popleft()
             reserved = self._by_uid.get(claim.uid) is claim and claim.state is ClaimState.RESERVED
-            if reserved and claim.since + self._ttl_s <= now:
+            if reserved and not claim.firm and claim.since + self._ttl_s <= now:
                 yield claim

@@ -69,6 +69,10 @@ class Ledger(Bookings):
         self._expire(now)
         return self.rows.apart()
 
+    def firm(self) -> list[Claim]:
+        """Reservations that are written on their pods."""
+        return [claim for claim in self._claims if claim.firm and claim.state is ClaimState.RESERVED]
+
     def mistaken(self) -> list[Claim]:
         """Bound pods that say they have other GPUs than they were given."""
         return [claim for claims in self.rows.mistaken.values() for claim in claims]
@@ -115,7 +119,7 @@ class Ledger(Bookings):
             return ()  # most events are heartbeats
         if offers_anew:
             for claim in list(self._claims.on(name)):
-                if claim.state is ClaimState.RESERVED:
+                if claim.state is ClaimState.RESERVED and not claim.firm:
                     self._end(claim.uid)  # decided on what the node offered before
         self.rows.write(name)
         warnings = (*self.rows.offer_of(name).warnings, *faults, *self.rows.doubts(name))
@@ -204,11 +208,17 @@ class Ledger(Bookings):
                 self.rows.write(name)
 
     def _is_correction(self, uid: str, reading: Reading) -> bool:
-        """Whether a pod that said something else now says what it was given, whoever wrote that; then it counts."""
+        """Whether a pod that said something else now says what it was given, whoever wrote that; then it counts. Or
+        what it was assigned anew."""
         claim = self._claims.get(uid)
-        if claim is None or not claim.mistaken:
+        if claim is None:
             return False
         said = reading.on(self.rows.plugin_on(claim.node))
+        if said == claim.decided and reading != claim.told:
+            self._told[uid] = claim.told = reading
+            return True
+        if not claim.mistaken:
+            return False
         if (said.units, sorted(said.gpus)) != (claim.units, sorted(claim.gpus)):
             return False
         self._told[uid] = claim.told = reading

@@ -23,6 +23,8 @@ def queue_metrics(queue: QueueController) -> Iterator[Metric]:
     yield counter("kerf_queue_fallbacks", "Released pods bound to another node.", counts.fallbacks)
     yield counter("kerf_queue_nominated_anew", "Released pods nominated again.", counts.nominated_anew)
     yield counter("kerf_queue_outdated", "Pods that no longer fitted their node at release.", counts.outdated)
+    yield counter("kerf_queue_reassigned", "Pods bound elsewhere and given GPUs there.", counts.reassigned)
+    yield counter("kerf_queue_unassigned", "Pods bound elsewhere, where no GPUs were free.", counts.unassigned)
     yield counter("kerf_queue_failed_open", "Gates opened because the pod had waited too long.", counts.failed_open)
     evicted = queue.gang_eviction.num_evicted
     yield counter("kerf_queue_evicted", "Pods evicted because their gang was incomplete.", evicted)

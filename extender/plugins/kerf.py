@@ -44,11 +44,15 @@ ASSIGNED_SHARE: Final = "kerf.dev/assigned-share"
 ASSIGNED_MEMORY: Final = "kerf.dev/assigned-memory-mib"
 """MiB of each assigned GPU's memory that is booked, where it is shared."""
 ASSIGNED_MODEL: Final = "kerf.dev/assigned-model"
+ASSIGNED_NODE: Final = "kerf.dev/assigned-node"
+"""Node that it was assigned on, where it is written before the pod has one: on any other node it says nothing."""
 ASSIGNED_BY: Final = "kerf.dev/assigned-by"
 """Version and policy that decided: "kerf/0.1.0 tightest"."""
 EXPLANATION: Final = "kerf.dev/explanation"
 """Why the pod is pending, or what its node was the best of."""
-ASSIGNMENT: Final = (ASSIGNED_GPUS, ASSIGNED_UUIDS, ASSIGNED_SHARE, ASSIGNED_MEMORY, ASSIGNED_MODEL, ASSIGNED_BY)
+ASSIGNMENT: Final = (
+    *(ASSIGNED_GPUS, ASSIGNED_UUIDS, ASSIGNED_SHARE, ASSIGNED_MEMORY, ASSIGNED_MODEL, ASSIGNED_NODE, ASSIGNED_BY),
+)
 """What a copy of a bound pod carries, and a Binding has to blank."""
 
 _MAX_UUID_CHARS: Final = 128

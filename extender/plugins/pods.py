@@ -10,7 +10,14 @@ from extender.history.names import owner_name
 from extender.kube import objects
 from extender.kube.patterns import pattern_reader
 from extender.plugins.holdings import NOTHING, Holding, Part
-from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_SHARE, ASSIGNMENT, assigned_gpus, assigned_parts
+from extender.plugins.kerf import (
+    ASSIGNED_GPUS,
+    ASSIGNED_NODE,
+    ASSIGNED_SHARE,
+    ASSIGNMENT,
+    assigned_gpus,
+    assigned_parts,
+)
 from extender.plugins.pod_resources import gpu_units, read_compute
 from extender.plugins.protocol import DevicePlugin, UnreadableError
 from extender.plugins.registry import NATIVE, plugins
@@ -75,6 +82,16 @@ class Reading:
 _HOLDS_NOTHING: Final = Reading()
 
 
+def assigned_node(pod: objects.Pod) -> str:
+    """The node that a pod's assignment was written for before it had one, "" where it counts wherever the pod is."""
+    return (pod.metadata.annotations or {}).get(ASSIGNED_NODE, "")
+
+
+def is_elsewhere(pod: objects.Pod) -> bool:
+    """Whether a pod has another node than its assignment is for, so that nobody has said which GPUs it has there."""
+    return bool(pod.spec.node_name) and assigned_node(pod) not in ("", pod.spec.node_name)
+
+
 def read_holdings(pod: objects.Pod) -> tuple[Reading, str]:
     """What a bound pod holds on a node of each plugin, whoever placed it; and what could not be read of it."""
     native, fault = read_holding(pod)
@@ -100,9 +117,10 @@ def read_holding(pod: objects.Pod, plugin: DevicePlugin = NATIVE) -> tuple[Holdi
     annotations = pod.metadata.annotations or {}
     fault = ""
     gpus: tuple[int, ...] = ()
+    elsewhere = is_elsewhere(pod)  # then as many are held, of unknown indices
     try:
-        gpus = assigned_gpus(annotations)
-        if not gpus and (holding := plugin.holding(pod)) is not None:
+        gpus = () if elsewhere else assigned_gpus(annotations)
+        if not gpus and not elsewhere and (holding := plugin.holding(pod)) is not None:
             return holding, ""
     except UnreadableError as error:
         fault = str(error)

@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from extender.core.resources.requests import GpuRequest
 from extender.kube.watches.feeds import PENDING_PODS
 from extender.queueing.controller import QueueController
+from extender.queueing.direct.dispatch import DirectDispatcher
+from extender.queueing.dispatch import Dispatcher
 from extender.queueing.options import Options
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer, PodIdentity
@@ -32,11 +35,26 @@ def build_queue(
         Options.of(settings.queue, settings.decisions.policy),
         clock=base.clock,
         wall_clock=time.time,
-        standby=base.fence.fault,
+        standby=base.fence.standby if settings.queue.extender else base.fence.fault,
         mirror_fault=base.mirror.fault,
         page_size=settings.cluster.page_size,
         takes_more=takes_more,
         why_refused=why_refused,
+        dispatcher=Dispatcher if settings.queue.extender else _direct(base),
     )
+    if not settings.queue.extender:
+        base.leadership.catch_ups.append(controller.list_again)
     base.mirror.hub.subscribe(PENDING_PODS, unbound)  # one watch serves both
     return controller
+
+
+def _direct(base: Foundation) -> Callable[..., Dispatcher]:
+    """What lets pods go that kube-scheduler binds by itself."""
+    return partial(
+        DirectDispatcher,
+        transport=base.transport,
+        fence=base.fence,
+        events=base.events,
+        mirror=base.mirror,
+        wall_clock=time.time,
+    )

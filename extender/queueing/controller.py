@@ -44,6 +44,8 @@ from extender.scheduling.queue_rules import QueueRules
 
 logger = logging.getLogger(__name__)
 
+_MIRROR_OF: Final = "queue's mirror of "
+_WAITING: Final = "waiting pods"
 _NAMESPACES: Final = Feed("namespaces", NAMESPACES_PATH, objects.Node)
 
 
@@ -65,14 +67,14 @@ class QueueController(QueueRules):
         page_size: int = 500,
         takes_more: Callable[[GpuRequest], bool] = lambda request: False,
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
+        dispatcher: Callable[..., Dispatcher] = Dispatcher,
     ) -> None:
         """`takes_more`: whether a pod takes more of a GPU's worth than its part of it; it gives way for
         `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
-        did not.
+        did not. `dispatcher` makes what lets pods go.
         """
         self._transport = transport
         self._ledger = ledger
-        self._placer = placer
         self._options = options
         self._clock = clock
         self._wall_clock = wall_clock
@@ -83,7 +85,12 @@ class QueueController(QueueRules):
         self._planned_at = float("-inf")
         self._takes_more = takes_more
         self._why_refused = why_refused
-        self.backlog = Backlog(clock, self._dirty.set, self._left)
+        self.backlog = Backlog(
+            *(clock, self._dirty.set),
+            left=lambda entry: self.dispatcher.left(entry),  # noqa: PLW0108 - it is made below
+            found_open=lambda entry: self.dispatcher.found_open(entry),  # noqa: PLW0108
+            check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
+        )
         self.counts = Counts()
         self.durations = Durations()
         self.tasks = Tasks()
@@ -96,11 +103,13 @@ class QueueController(QueueRules):
             transport, self._gangs, self._running.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
         )
         writer = PodWriter(transport)
-        self.dispatcher = Dispatcher(writer, ledger, placer, self.nodes, self.counts, clock, self._dirty.set)
+        self.dispatcher = dispatcher(
+            writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set
+        )
         self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self._use.by_namespace, clock)
         self._notes = Notes(writer, clock)
         self._own: dict[str, Reflector[Any]] = {
-            "waiting pods": hub.subscribe(PENDING_PODS, self.backlog),
+            _WAITING: hub.subscribe(PENDING_PODS, self.backlog),
             "namespaces": hub.subscribe(_NAMESPACES, self._namespaces),
         }
         self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
@@ -111,12 +120,25 @@ class QueueController(QueueRules):
     def start(self) -> None:
         """Begin, in the running event loop."""
         for name, reflector in self._own.items():
-            self.tasks.begin(f"queue's mirror of {name}", reflector.run, needed=False)
+            self.tasks.begin(_MIRROR_OF + name, reflector.run, needed=False)
         self.tasks.begin("queue", self._run, needed=False)
+        for name, work in self.dispatcher.works().items():
+            self.tasks.begin(name, work, needed=False)
         if self._options.order is Order.KERF:
             self.tasks.begin("queue's list of finished pods", self._learn, needed=False)
         if self._options.gang_timeout_s:
             self.tasks.begin("eviction of incomplete gangs", self.gang_eviction.run, needed=False)
+
+    async def list_again(self) -> None:
+        """Take in all waiting pods as they are now, however far the watch lags. Raises ClusterError, DecodeError."""
+        await self.tasks.end(_MIRROR_OF + _WAITING)
+        self.backlog.clear()
+        self.dispatcher.forget()
+        reflector = self._own[_WAITING]
+        try:
+            await reflector.relist()
+        finally:
+            self.tasks.begin(_MIRROR_OF + _WAITING, reflector.run, needed=False)
 
     async def stop(self) -> None:
         """End; what has been sent may take effect yet."""
@@ -172,8 +194,7 @@ class QueueController(QueueRules):
         now = self._clock()
         if self._standby():
             return
-        for entry in (*self.backlog.recall(now), *self.backlog.notice_lost(now)):
-            self._placer.release(entry.uid)
+        self.dispatcher.take_stock(now)
         await _give_way()
         await self._release(now)
         await _give_way()
@@ -234,16 +255,6 @@ class QueueController(QueueRules):
             elif limit_s > 0 and now - entry.seen >= limit_s:
                 self.counts.failed_open += 1
                 await self.dispatcher.open_without_node(entry, f"fail-open after {limit_s:g} s", by_kerf=True)
-
-    def _left(self, entry: Entry) -> None:
-        """A pod has its node, or is gone."""
-        claim = self._ledger.claim(entry.uid)
-        if entry.stage.behind_gate:
-            self._ledger.release(entry.uid)
-        elif entry.node and not entry.lost and (claim is None or claim.node == entry.node):
-            self.counts.honoured += 1
-        elif entry.node:
-            self.counts.fallbacks += 1
 
     async def _learn(self) -> None:
         """What pods took that ended before the start."""

@@ -12,11 +12,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from extender.core.resources.requests import PodRequest
+from extender.kube.background import Work
 from extender.kube.client import ClusterError
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
+from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import PodWriter
 from extender.scheduling.placer import Placer, PodIdentity
@@ -34,6 +36,7 @@ class Dispatcher:
     writer: PodWriter
     ledger: Ledger
     placer: Placer
+    backlog: Backlog
     nodes: NodeBook
     counts: Counts
     clock: Callable[[], float]
@@ -62,6 +65,34 @@ class Dispatcher:
     def found_a_node(self, entry: Entry) -> bool:
         """Whether kube-scheduler has found a node for a pod since that lost the one nominated."""
         return entry.stage is Stage.LOST and self.ledger.claim(entry.uid) is not None
+
+    def works(self) -> dict[str, Work]:
+        """What has to go on in the background, by its name."""
+        return {}
+
+    def take_stock(self, now: float) -> None:
+        """Find those whose node was lost since the last time, and what else waits again."""
+        for entry in (*self.backlog.recall(now), *self.backlog.notice_lost(now)):
+            self.placer.release(entry.uid)
+
+    def left(self, entry: Entry) -> None:
+        """A pod has its node, or is gone."""
+        claim = self.ledger.claim(entry.uid)
+        if entry.stage.behind_gate:
+            self.ledger.release(entry.uid)
+        elif entry.node and not entry.lost and (claim is None or claim.node == entry.node):
+            self.counts.honoured += 1
+        elif entry.node:
+            self.counts.fallbacks += 1
+
+    def check(self, pod: PlanPod) -> None:
+        """Raises RequestError with a sentence for the author of a pod that can't be let go."""
+
+    def found_open(self, entry: Entry) -> None:
+        """Somebody else has let a pod go: kube-scheduler asks about it before it binds it."""
+
+    def forget(self) -> None:
+        """Nothing is known of pods that were let go any more: they are listed anew."""
 
     async def carry_out(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
         """Let go the pods of a batch that have a node in the plan; `names` are those of its rows."""
@@ -127,9 +158,9 @@ class Dispatcher:
         """Nominate all members of a unit, then open all their gates."""
         try:
             async with self._units:  # who is nominated is opened next, whoever else is still to be nominated
-                nominated = await _all_of(self._nominate(entry, entry.node) for entry in entries)
+                nominated = await all_of(self._nominate(entry, entry.node) for entry in entries)
                 if all(nominated):  # else one is deleted, or too much is written to it at once
-                    await _all_of(self._open(entry, planner) for entry in entries)
+                    await all_of(self._open(entry, planner) for entry in entries)
         except ClusterError as error:
             self._failed("the queue could not release pod %s: %s", entries[0], error)
         finally:
@@ -178,7 +209,7 @@ class Dispatcher:
                     entry.stay_lost()
                     self.placer.release(entry.uid)
 
-    def _failed(self, message: str, entry: Entry, error: ClusterError) -> None:
+    def _failed(self, message: str, entry: Entry, error: Exception) -> None:
         self.counts.errors += 1
         logger.warning(message, entry.pod.key, error)
 
@@ -190,7 +221,7 @@ class Dispatcher:
             logger.error("a write of the queue failed", exc_info=error)
 
 
-async def _all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """What all writes give, once the last one has ended. Raises the first error."""
     results = await asyncio.gather(*writes, return_exceptions=True)
     for result in results:

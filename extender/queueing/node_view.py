@@ -87,6 +87,11 @@ class NodeBook(Store[Node]):
     def __contains__(self, name: str) -> bool:
         return name in self._nodes
 
+    def labels_of(self, name: str) -> Mapping[str, str]:
+        """What a node says of itself."""
+        node = self._nodes.get(name)
+        return (node.metadata.labels or {}) if node is not None else {}
+
     def domain_of(self, node: str, topology: str) -> dict[str, str]:
         """The label that keeps a pod to a node's domain."""
         return domain_of(self._nodes.get(node), topology)

@@ -53,6 +53,10 @@ class Counts:
     failed_open: int = 0
     outdated: int = 0
     """Pods that no longer fitted their node at release."""
+    reassigned: int = 0
+    """Pods that kube-scheduler placed elsewhere, and that were given GPUs there."""
+    unassigned: int = 0
+    """Those for which none were free there."""
     errors: int = 0
     round_s: float = 0.0
     """How long the last round took to plan."""

@@ -52,7 +52,9 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
     )
     election = Spectator() if alone else _election(settings.leader_election, transport, clock)
     fence, key = Fence(clock, election), epoch_key(settings.leader_election.lease_name)
-    leadership = Leadership(transport, election, fence, mirror, clock, key=key, page_size=page_size)
+    leadership = Leadership(
+        transport, election, fence, mirror, clock, key=key, page_size=page_size, marks_gated=not settings.queue.extender
+    )
     return Foundation(transport, clock, ledger, mirror, EventRecorder(transport, clock), fence, leadership)
 
 

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -62,7 +62,13 @@ class Leadership:
         *,
         key: str = EPOCH,
         page_size: int = 500,
+        marks_gated: bool = False,
     ) -> None:
+        """`marks_gated`: whether pods behind a gate are marked, too, because a predecessor may be about to write on
+        them and open it; and in each term, because who stands by holds nothing of what is written."""
+        self._marks_gated = marks_gated
+        self.catch_ups: list[Callable[[], Awaitable[None]]] = []
+        """What else is to be listed again, after the marks and before the first decision."""
         self._transport = transport
         self._election = election
         self._fence = fence
@@ -116,7 +122,7 @@ class Leadership:
 
     async def _take_over(self, term: str) -> None:
         began = self._clock()
-        if self._tenure != self._election.tenure:
+        if self._tenure != self._election.tenure or self._marks_gated:
             # Never the same twice: a patch that changes nothing would not change the resourceVersion.
             self._epoch = f"{self._election.tenure}.{secrets.token_hex(4)}"
             self._tenure, self._taken_over = self._election.tenure, False
@@ -149,7 +155,12 @@ class Leadership:
             logger.info("leading as epoch %s after %.2f s, %d unbound pods marked", self._epoch, took_s, num_marked)
 
     async def _catch_up(self) -> None:
-        """See to it that the mirror begins, or has begun, with a list made after this call."""
+        """See to it that the mirror begins, or has begun, with a list made after this call.
+
+        After those of pods without a node: one that gets its node meanwhile is in both, and not in none.
+        """
+        for catch_up in self.catch_ups:
+            await catch_up()
         if self._mirror.running:
             await self._mirror.list_pods_again()
         else:
@@ -159,7 +170,7 @@ class Leadership:
         """Mark every unbound pod that a predecessor may be about to bind; returns how many. Raises ClusterError."""
         marked = {self._key: epoch}.items()  # in an attempt before this one
         unmarked = [pod for pod in await self._unbound() if not marked <= (pod.metadata.annotations or {}).items()]
-        pods = iter([pod for pod in unmarked if _may_be_under_way(pod)])
+        pods = iter([pod for pod in unmarked if _may_be_under_way(pod, gated=self._marks_gated)])
         num_marked = 0
         unmarkable: list[str] = []
         faults: list[Exception] = []
@@ -193,12 +204,14 @@ class Leadership:
         return found.items + [stand_in(pod, objects.Pod) for pod in found.unread]
 
 
-def _may_be_under_way(pod: objects.Pod) -> bool:
-    """Whether a Binding with GPUs may be on its way.
+def _may_be_under_way(pod: objects.Pod, *, gated: bool) -> bool:
+    """Whether a Binding with GPUs may be on its way; or, where those count that are `gated`, an assignment.
 
-    Not for a pod with scheduling gates: the API server refuses to bind it, and to open a gate changes the pod.
+    No Binding for a pod with scheduling gates: the API server refuses to bind it, and to open a gate changes the pod.
     """
-    if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp or pod.spec.scheduling_gates:
+    if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp:
+        return False
+    if pod.spec.scheduling_gates and not gated:
         return False
     try:
         return read_pod_request(pod).gpus is not None

@@ -14,6 +14,9 @@ class QueueSettings(Section):
 
     enabled: bool = False
     """Whether pods behind the gate `kerf.dev/queue` are ordered, planned and released."""
+    extender: bool = True
+    """Whether kube-scheduler calls Kerf. `false`, where nobody can configure it: pods of the queue are nominated with
+    their GPUs written on them, and kube-scheduler binds them by itself: see docs/guides/managed-clusters.md."""
     planner: str = "greedy"
     """`greedy`, `genetic`, `q-learning` or `exact`. Plans of the last three are used only if they place more of a batch
     than greedy."""
@@ -62,4 +65,6 @@ class QueueSettings(Section):
     def _served(self) -> Self:
         if self.pipelines and not self.enabled:
             raise ValueError("pipelines needs enabled: their pods wait in the queue")
+        if not self.extender and not self.enabled:
+            raise ValueError("extender: false needs enabled: without the queue nothing would be decided")
         return self

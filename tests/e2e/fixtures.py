@@ -1,5 +1,6 @@
 """pytest: a control plane with Kerf's own RBAC, and one cluster at a time on it."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,17 @@ class Clusters:
         """The kube-scheduler that runs."""
         assert self._running is not None
         return self._running[1]
+
+    @contextlib.contextmanager
+    def without_scheduler(self) -> Iterator[KerfCluster]:
+        """No kube-scheduler runs in this block; the one that begins after it knows things as they are then."""
+        assert self._running is not None
+        cluster, scheduler = self._running
+        self.plane.kill(scheduler.name)
+        try:
+            yield cluster
+        finally:
+            self._running = cluster, self.plane.revive(scheduler.name)
 
     def restart_kerf(self, *arguments: str) -> None:
         """Start the Kerf that runs once more, where kube-scheduler looks for it, after it has ended."""

@@ -53,6 +53,8 @@ def test_lint(helm: Helm) -> None:
         pytest.param("fullnameOverride=No_Name", "fullnameOverride", id="no name of an object"),
         pytest.param("prometheusRule.enabled=true", "needs serviceMonitor.enabled", id="alerts without metrics"),
         pytest.param("tls.secretName=kerf", "mode=service", id="TLS on loopback"),
+        pytest.param("mode=planner", "queue.enabled", id="a planner without a queue"),
+        pytest.param("mode=planner,queue.enabled=true,tls.selfSigned=true", "mode=service", id="TLS for nobody"),
         pytest.param("queue.pipelines=true", "queue.enabled", id="pipelines without a queue"),
         pytest.param("learning.enabled=true", "history.enabled", id="learning without a history"),
         pytest.param("history.enabled=true,learning.enabled=true", "history.volume", id="learning from what is lost"),
@@ -197,7 +199,8 @@ def test_metrics_are_scraped_in_every_mode_from_every_replica(helm: Helm) -> Non
 @pytest.mark.parametrize("values", MATRIX, ids=" ".join)
 def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, ...]) -> None:
     objects = helm.render(*values)
-    sidecar = "mode=service" not in values
+    called, planner = "mode=service" in values, "mode=planner" in values
+    sidecar = not (called or planner)
     deployment = only(objects, "Deployment", "kerf")
     spec = deployment["spec"]["template"]["spec"]
     assert set(containers(deployment)) == ({"kerf", "kube-scheduler"} if sidecar else {"kerf"})
@@ -212,7 +215,8 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     settings.write_text(maps["kerf"]["kerf.yaml"])
     assert ("kerf-dashboard" in maps) == ("dashboard.enabled=true" in values)
     loaded = load_settings(settings)
-    assert loaded.server.host == ("127.0.0.1" if sidecar else "0.0.0.0")  # noqa: S104 - what the Service needs
+    assert loaded.server.host == ("0.0.0.0" if called else "127.0.0.1")  # noqa: S104 - what the Service needs
+    assert loaded.queue.extender != planner
     assert loaded.leader_election.mode == ("scheduler" if sidecar else "own")
     tls = any(value.startswith("tls.") for value in values)
     assert (loaded.server.tls_client_ca_file is not None) == tls
@@ -233,7 +237,7 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     assert ("topologySpreadConstraints" in spec) == (replicas > 1)
     services = {item["metadata"]["name"] for item in objects if item["kind"] == "Service"}
     monitored = "serviceMonitor.enabled=true" in values
-    assert services == names_of({"kerf": not sidecar, "kerf-webhook": queue, "kerf-metrics": monitored})
+    assert services == names_of({"kerf": called, "kerf-webhook": queue, "kerf-metrics": monitored})
     assert ("ClusterRole" in kinds) == ("rbac.create=false" not in values)
 
 

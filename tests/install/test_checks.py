@@ -1,16 +1,21 @@
 """`kerf install check` on a real API server: an empty cluster, one that has everything, and each thing broken."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from extender.cli.install.control_planes import control_plane
+from extender.cli.install.findings import Finding
+from extender.cli.install.kerf import Installed
 from extender.cli.install.rights import SERVING, electing
 from extender.cli.main import app
+from extender.kube.client import Transport
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
@@ -64,6 +69,7 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     assert verdicts(found) == {
         "Kubernetes": "ok",
         "Kerf": "broken",
+        "kube-scheduler": "ok",
         "admission policy": "note",
         "device plugin": "broken",
         "DCGM": "note",
@@ -159,6 +165,52 @@ def test_a_scheduler_that_calls_it_wrongly(
     assert "helm upgrade kerf" in found[what]["fix"]
     if change:  # Helm sees no change in its own objects, and would leave this one
         plane.request("DELETE", path)
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_which_modes_a_cluster_can_have(plane: ControlPlane, helm: Helm) -> None:
+    upgrade = ("upgrade", "--install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
+    helm(*upgrade, "--set", "mode=planner", "--set", "queue.enabled=true")
+    _, found = check(plane)
+    assert found["scheduler configuration"]["told"].startswith("mode planner: pods of the queue are nominated")
+    assert found["kube-scheduler"]["told"].startswith("it does not run in kube-system, so nobody here configures it")
+    static = pod(
+        "kube-scheduler-control", namespace="kube-system", labels={"component": "kube-scheduler"}, nodeName="control"
+    )
+    path = "/api/v1/namespaces/kube-system/pods"
+    plane.request("POST", path, static)
+    try:
+        _, found = check(plane)
+        assert found["kube-scheduler"]["told"].startswith("kube-scheduler-control in kube-system: it can call Kerf")
+    finally:
+        plane.request("DELETE", f"{path}/kube-scheduler-control?gracePeriodSeconds=0")
+        helm("uninstall", "kerf", "--namespace", NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "verdict"),
+    [
+        ("v1.33.4-eks-1a2b3c4", {"queue": {"extender": True}}, "note"),
+        ("v1.33.4-gke.1036000", {"queue": {"extender": False}}, "ok"),
+        ("v1.33.4", {"queue": {"extender": True}}, "ok"),
+    ],
+)
+def test_who_waits_for_calls_of_a_scheduler_that_is_not_his_is_told(
+    version: str, settings: dict[str, Any], verdict: str
+) -> None:
+    class Managed:
+        async def get(self, path: str, query: object = None) -> bytes:
+            return json.dumps({"gitVersion": version} if path == "/version" else {"items": []}).encode()
+
+    installed = Installed("kerf", NAMESPACE, "kerf", "", 1, settings, None)
+
+    async def findings() -> list[Finding]:
+        return [finding async for finding in control_plane(cast(Transport, Managed()), installed)]
+
+    (found,) = asyncio.run(findings())
+    assert (found.verdict, bool(found.fix)) == (verdict, verdict == "note")
+    assert ("--set mode=planner --set queue.enabled=true" in found.fix) == (verdict == "note")
 
 
 @pytest.mark.e2e

@@ -12,6 +12,7 @@ from extender.kube.objects import Node, Pod
 from extender.kube.watches.feeds import WatchHub
 from extender.ledger.ledger import Ledger
 from extender.queueing.controller import QueueController
+from extender.queueing.dispatch import Dispatcher
 from extender.queueing.options import Options
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.placer import Placer, PodIdentity
@@ -67,7 +68,9 @@ class Api:
 class Rig:
     """A controller without its reflectors: the test tells it what the watch would."""
 
-    def __init__(self, api: Api | None = None, **options: Any) -> None:
+    def __init__(
+        self, api: Api | None = None, dispatcher: Callable[..., Dispatcher] = Dispatcher, **options: Any
+    ) -> None:
         self.now = 1000.0
         self.api = api or Api()
         self.ledger = Ledger(reservation_ttl_s=30.0)
@@ -88,6 +91,7 @@ class Rig:
             mirror_fault=lambda: "",
             takes_more=lambda request: self.takes_more(request),  # noqa: PLW0108 - tests change it
             why_refused=lambda pod: self.why_refused(pod),  # noqa: PLW0108
+            dispatcher=dispatcher,
         )
         for reflector in self.queue.reflectors.values():
             reflector.num_lists = 1

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -42,12 +43,12 @@ def node(session_node: Node) -> Iterator[Node]:
 
 
 @contextlib.contextmanager
-def kerf_places(plane: ControlPlane, *arguments: str) -> Iterator[KerfCluster]:
+def kerf_places(
+    plane: ControlPlane, *arguments: str, config: Path | str = SCHEDULER_CONFIG / "decisive.yaml"
+) -> Iterator[KerfCluster]:
     """Kerf behind a kube-scheduler, for the nodes that there are; its pods and nodes are the test's to clean up."""
     kerf = KerfProcess(plane, "kerf-realnode", *arguments)
-    scheduler = plane.start_scheduler(
-        SCHEDULER_CONFIG / "decisive.yaml", name="scheduler-realnode", extender_url=kerf.url
-    )
+    scheduler = plane.start_scheduler(config, name="scheduler-realnode", extender_url=kerf.url)
     try:
         yield KerfCluster(plane, kerf)
     finally:

@@ -119,14 +119,14 @@ class Tally:
     """GPUs that two had at once."""
 
 
-def waves(steered: Steered, number: int, seed: int = 1) -> Tally:
-    """Waves of four pods of mixed sizes, deleted as the next wave comes."""
+def waves(steered: Steered, number: int, seed: int = 1, **spec: Any) -> Tally:
+    """Waves of four pods of mixed sizes, deleted as the next wave comes; `spec` is of all of them."""
     rng, tally = random.Random(seed), Tally()
     before: list[str] = []
     for wave in range(number):
         names = [f"w{wave}-{number}" for number in range(4)]
         for name in names:
-            steered.cluster.submit(name, gpus=rng.choice([1, 1, 2]))
+            steered.cluster.submit(name, gpus=rng.choice([1, 1, 2]), **spec)
         for name in before:
             steered.cluster.delete_pod(name, grace_s=1)
         before = names

@@ -61,14 +61,23 @@ class Server(MemoryCluster):
 class Replica:
     """What a process has of leadership."""
 
-    def __init__(self, server: Server, election: Election | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        election: Election | None = None,
+        clock: Clock | None = None,
+        *,
+        marks_gated: bool = False,
+    ) -> None:
         self.clock = clock or Clock()
         self.ledger = Ledger(reservation_ttl_s=30.0)
         self.fence = Fence(self.clock, election)
         self.mirror = Mirror(server, self.ledger, self.clock, max_age_s=100.0)
         self.election = election or Unelected()
         key = KEY if election else epoch_key()
-        self.leadership = Leadership(server, self.election, self.fence, self.mirror, self.clock, key=key)
+        self.leadership = Leadership(
+            server, self.election, self.fence, self.mirror, self.clock, key=key, marks_gated=marks_gated
+        )
 
     async def leads(self) -> None:
         await until(lambda: not self.fence.fault() and not self.mirror.fault())
@@ -135,6 +144,48 @@ def test_only_pods_that_may_be_bound_with_gpus_are_marked() -> None:
     run(replica, replica.leads)
     assert sorted(server.marks) == ["asks", "unreadable"]
     assert epoch_key() in server.pod("default", "asks")["metadata"]["annotations"]
+
+
+def test_where_assignments_are_written_behind_the_gate_gated_pods_are_marked_too() -> None:
+    gated, plain = pod_manifest("gated", 1), pod_manifest("plain")
+    gated["spec"]["schedulingGates"] = plain["spec"]["schedulingGates"] = [{"name": "kerf.dev/queue"}]
+    server = Server(gated, plain, pod_manifest("asks", 1))
+    replica = Replica(server, marks_gated=True)
+    run(replica, replica.leads)
+    assert sorted(server.marks) == ["asks", "gated"]
+
+
+def test_what_else_is_listed_again_is_so_after_the_marks_and_before_the_pods_with_a_node() -> None:
+    server = Server(pod_manifest("p", 1))
+    replica = Replica(server)
+    seen: list[tuple[list[str], bool]] = []
+
+    async def catch_up() -> None:
+        seen.append((list(server.marks), replica.mirror.running))
+        if len(seen) == 1:
+            raise UnreachableError("once more")
+        assert replica.fence.fault()
+
+    replica.leadership.catch_ups.append(catch_up)
+    run(replica, replica.leads)
+    assert seen == [(["p"], False)] * 2
+
+
+def test_where_who_stands_by_holds_nothing_each_term_begins_with_marks_and_lists() -> None:
+    server, clock = Server(pod_manifest("p", 1, uid="u")), Clock()
+    replica = Replica(server, held(server, clock), clock, marks_gated=True)
+
+    async def scenario() -> None:
+        async with running(replica):
+            await replica.leads()
+            lists = replica.mirror.num_lists
+            clock.now += 1.6
+            assert replica.fence.standby()
+            await replica.leads()
+            assert replica.mirror.num_lists == lists + 1
+
+    asyncio.run(scenario())
+    assert server.marks == ["p", "p"]
 
 
 def test_a_late_binding_of_the_process_before_fails() -> None:

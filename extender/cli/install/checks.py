@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from extender.cli.install.access import admission_policy, rights
+from extender.cli.install.control_planes import control_plane
 from extender.cli.install.devices import devices, telemetry
 from extender.cli.install.findings import ANY, Finding, Verdict
 from extender.cli.install.kerf import find_kerf, scheduling
@@ -31,6 +32,7 @@ async def check_cluster(transport: Transport, account: str = "") -> list[Finding
     if installed is not None:
         found += scheduling(installed, minor)
     for part in (
+        control_plane(transport, installed),
         rights(transport, installed, account),
         admission_policy(transport, installed),
         devices(transport),

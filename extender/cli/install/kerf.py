@@ -27,6 +27,14 @@ class Installed:
     scheduler: Mapping[str, Any] | None
 
     @property
+    def mode(self) -> str:
+        """The chart's `mode`."""
+        if self.scheduler is not None:
+            return "scheduler"
+        queue = self.settings.get("queue") or {}
+        return "service" if queue.get("extender", True) else "planner"
+
+    @property
     def upgrade(self) -> str:
         """The command that installs the chart's objects again, with a change to be added."""
         return f"helm upgrade {self.name} {_CHART} --namespace {self.namespace} --reuse-values"
@@ -69,6 +77,9 @@ async def _read(transport: Transport, deployment: Mapping[str, Any]) -> Installe
 
 def scheduling(installed: Installed, minor: int) -> list[Finding]:
     """The kube-scheduler beside Kerf: its version and its configuration."""
+    if installed.mode == "planner":
+        told = "mode planner: pods of the queue are nominated, and any kube-scheduler binds them as it is"
+        return [Finding("scheduler configuration", Verdict.OK, told)]
     if installed.scheduler is None:
         told = "mode service: your kube-scheduler's own configuration decides whether it calls Kerf (scheduler-config/)"
         return [Finding("scheduler configuration", Verdict.NOTE, told)]

@@ -6,7 +6,9 @@ from typing import Final
 
 from extender.core.resources.requests import RequestError
 from extender.kube.objects import Metadata, Pod, unix_time
+from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code
+from extender.plugins.pods import assigned_node
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import nominated_node, planned_node, written_by_author
@@ -23,11 +25,21 @@ _MAX_TEXT: Final = 2**16
 class Backlog:
     """Entries by UID; the sink of a reflector of pending pods."""
 
-    def __init__(self, clock: Callable[[], float], changed: Callable[[], None], left: Callable[[Entry], None]) -> None:
-        """`left` hears of entries that have their node, or are gone."""
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        left: Callable[[Entry], None],
+        found_open: Callable[[Entry], None] = lambda entry: None,
+        check: Callable[[PlanPod], None] = lambda pod: None,
+    ) -> None:
+        """`left` hears of entries that have their node, or are gone; `found_open` of those whose gate was opened by
+        somebody else, a Kerf before this one perhaps. `check` raises RequestError for a pod that can't be let go."""
+        self._check = check
         self._clock = clock
         self._changed = changed
         self._left = left
+        self._found_open = found_open
         self.kinds = Kinds()
         self.entries: dict[str, Entry] = {}
 
@@ -43,33 +55,51 @@ class Backlog:
         """Entries let go whose node was lost."""
         return self._in(Stage.LOST)
 
+    def unsettled(self) -> list[Entry]:
+        """Entries of which nobody knows what is written on them."""
+        return self._in(Stage.UNSETTLED)
+
     def on_their_way(self, now: float) -> list[Entry]:
         """Entries that are being let go for a node, or were a short while ago: later they are kube-scheduler's like
         any other pod."""
         return [entry for entry in self.entries.values() if entry.on_its_way(now, ON_ITS_WAY_S)]
 
-    def notice_lost(self, now: float) -> list[Entry]:
-        """Find those whose node was lost since the last time: kube-scheduler has refused them."""
-        found = []
-        for entry in self._in(Stage.OPENED):
+    def refused(self, now: float, is_news: Callable[[Entry], bool] = lambda entry: False) -> list[Entry]:
+        """Entries let go whose node was lost: kube-scheduler has refused them.
+
+        `is_news`: whether that can't have been said before the last nomination.
+        """
+
+        def tried(entry: Entry) -> bool:
             # After a second nomination its word may still be the one from before, and is not written again.
-            tried = not entry.num_lost or now - entry.opened >= ON_ITS_WAY_S
-            if tried and entry.node and not is_gated(entry.pod) and entry.pod.refusal:
-                entry.lose(entry.node)
-                self._read(entry)  # its gang's domain was written into it as it was let go
-                found.append(entry)
+            return not entry.num_lost or now - entry.opened >= ON_ITS_WAY_S or is_news(entry)
+
+        opened = [entry for entry in self._in(Stage.OPENED) if entry.node and not is_gated(entry.pod)]
+        return [entry for entry in opened if entry.pod.refusal and tried(entry)]
+
+    def unseen(self, now: float) -> list[Entry]:
+        """Entries whose gate was opened, and of which the watch has not told that it is."""
+        opened = [entry for entry in self._in(Stage.OPENED) if is_gated(entry.pod)]
+        return [entry for entry in opened if now - entry.opened >= _SEEN_OPEN_WITHIN_S]
+
+    def notice_lost(self, now: float) -> list[Entry]:
+        """Find those whose node was lost since the last time: they wait for another one."""
+        found = self.refused(now)
+        for entry in found:
+            entry.lose(entry.node)
+            self.read_again(entry)
         return found
 
     def recall(self, now: float) -> list[Entry]:
-        """Entries whose gate was opened, and of which the watch has not told that it is: they wait again."""
-        recalled = [
-            entry
-            for entry in self._in(Stage.OPENED)
-            if is_gated(entry.pod) and now - entry.opened >= _SEEN_OPEN_WITHIN_S
-        ]
+        """Those of which nobody tells that they are open wait behind the gate again."""
+        recalled = self.unseen(now)
         for entry in recalled:
             entry.recall()
         return recalled
+
+    def clear(self) -> None:
+        """Forget all entries, of which `left` does not hear: a complete list follows."""
+        self.entries.clear()
 
     def forget_kinds(self) -> None:
         """Forget restrictions that no entry has any more. Their numbers change: not while a plan is being made."""
@@ -88,13 +118,13 @@ class Backlog:
         if item.metadata.deletion_timestamp:
             self._drop(uid)
         elif known is None:
-            let_go = planned_node(item) and (nominated_node(item) or item.refusal)
+            let_go = planned_node(item) and (nominated_node(item) or item.refusal or assigned_node(item))
             if is_gated(item) or let_go:
                 now = self._clock()
                 self.entries[uid] = entry = Entry(item, unix_time(item.metadata.creation_timestamp), now)
-                self._read(entry)
+                self.read_again(entry)
                 if not is_gated(item):
-                    entry.find_open(now)
+                    self._find_open(entry)
                 self._changed()
         elif is_gated(item):
             if known.stage.behind_gate:  # else it is from before Kerf has opened it
@@ -102,7 +132,7 @@ class Backlog:
         else:
             known.pod = item  # opened by Kerf a moment ago, or by somebody else
             if known.stage is Stage.GATED:
-                known.find_open(self._clock())
+                self._find_open(known)
 
     def remove(self, item: Pod) -> None:
         """A pod is gone, or has its node."""
@@ -112,6 +142,10 @@ class Backlog:
         """Pods that a complete list does not name are gone, or have their nodes."""
         for uid in self.entries.keys() - items:
             self._drop(uid)
+
+    def _find_open(self, entry: Entry) -> None:
+        entry.find_open(self._clock())
+        self._found_open(entry)
 
     def _in(self, stage: Stage) -> list[Entry]:
         return [entry for entry in self.entries.values() if entry.stage is stage]
@@ -127,17 +161,19 @@ class Backlog:
         same = (old.labels, item.spec) == (new.labels, known.pod.spec)
         known.pod = item
         if not same or written_by_author(old.annotations) != written_by_author(new.annotations):
-            self._read(known)
+            self.read_again(known)
             self._changed()
 
-    def _read(self, entry: Entry) -> None:
-        """What its pod asks for now."""
+    def read_again(self, entry: Entry) -> None:
+        """What its pod asks for now: the domain of its gang, too, which is written into it as it is let go."""
         entry.planned = entry.fault = None
         if others := other_gates(entry.pod):  # let go, it would hold a node for as long as they stay shut
             entry.fault = Code.OTHER_GATE.reason(gates=", ".join(others)[:_MAX_FAULT])
             return
         try:
-            entry.planned = plan_pod(entry.pod, self.kinds)
+            planned = plan_pod(entry.pod, self.kinds)
+            self._check(planned)
+            entry.planned = planned
         except RequestError as error:
             entry.fault = Code.UNREADABLE.reason(text=str(error))
 

@@ -15,6 +15,8 @@ from extender.queueing.pods.nominations import nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
 _MAX_NODE_NAME: Final = 253
+_FIRST_REST_S: Final = 0.5
+_MAX_REST_S: Final = 60.0
 
 
 class Stage(Enum):
@@ -34,6 +36,9 @@ class Stage(Enum):
     """Let go, its node not to be had, nor another one: it waits for a plan."""
     RENOMINATING = "renominating"
     """Planned anew, its GPUs reserved; its next node is being written."""
+    UNSETTLED = "unsettled"
+    """What was written on it may have taken effect or not, or has to be taken back: until that is settled it holds
+    what was written. Only where kube-scheduler calls no extender: there the API server alone knows."""
 
     @property
     def behind_gate(self) -> bool:
@@ -91,6 +96,10 @@ class Entry:
     """That node and why it was not to be had, until it is nominated anew."""
     num_lost: int = 0
     """How often that has happened."""
+    rests_until: float = float("-inf")
+    """Monotonic time before which it is not planned: kube-scheduler sees something that Kerf does not."""
+    take_back: bool = False
+    """Whether its nomination is to be taken back, unsettled as it is, even if it stands."""
     skips: Skips = field(default_factory=Skips)
     behind_head: bool = False
     """Whether the last plan kept nodes for one that comes before it."""
@@ -174,6 +183,34 @@ class Entry:
         """Its gate was opened, and nobody tells that it is open: it waits again."""
         self._enter(Stage.GATED, Stage.OPENED)
         self.node = ""
+
+    def doubt(self, *, take_back: bool = False) -> None:
+        """Nobody knows what the API server has of it, or that has to be taken back."""
+        self._enter(
+            Stage.UNSETTLED,
+            *(Stage.GATED, Stage.NOMINATING, Stage.OPENING, Stage.OPENED, Stage.LOST, Stage.RENOMINATING),
+        )
+        self.take_back = take_back
+
+    def settle_open(self, pod: Pod, now: float) -> None:
+        """Its gate is open, and its nomination stands if it has one."""
+        self._enter(Stage.OPENED, Stage.UNSETTLED)
+        self.pod, self.opened, self.by_kerf, self.lost = pod, now, bool(self.node), ""
+
+    def settle_shut(self, pod: Pod) -> None:
+        """It is behind its gate, and nothing of a node is written on it."""
+        self._enter(Stage.GATED, Stage.UNSETTLED)
+        self.pod, self.node, self.by_kerf = pod, "", False
+
+    def settle_lost(self, pod: Pod, now: float) -> None:
+        """Its gate is open, and nothing of a node is written on it any more. From the second time on it rests."""
+        self._enter(Stage.LOST, Stage.UNSETTLED)
+        self.pod = pod
+        if not self.lost:
+            self.lost = f"{self.node}: {pod.refusal or 'kube-scheduler did not take it'}"
+            self.num_lost += 1
+            if self.num_lost > 1:
+                self.rests_until = now + min(_FIRST_REST_S * 2.0 ** min(self.num_lost - 2, 16), _MAX_REST_S)
 
     def give_up(self) -> None:
         """It has lost its node and is kube-scheduler's from now on."""

@@ -7,7 +7,7 @@ import pytest
 from extender.queueing.pods.entries import Entry, Stage, StageError
 from tests.queueing.watches import nominated, pod, refused
 
-GATED, NOMINATING, OPENING, WITHDRAWING, OPENED, LOST, RENOMINATING = Stage
+GATED, NOMINATING, OPENING, WITHDRAWING, OPENED, LOST, RENOMINATING, UNSETTLED = Stage
 TRANSITIONS: dict[str, tuple[Callable[[Entry], None], dict[Stage, Stage]]] = {
     "reserve": (lambda entry: entry.reserve("n"), {GATED: NOMINATING, LOST: RENOMINATING}),
     "open": (lambda entry: entry.open(1.0), {GATED: OPENING, NOMINATING: OPENING}),
@@ -19,6 +19,13 @@ TRANSITIONS: dict[str, tuple[Callable[[Entry], None], dict[Stage, Stage]]] = {
     "renominated": (lambda entry: entry.renominated(1.0), {RENOMINATING: OPENED}),
     "stay_lost": (lambda entry: entry.stay_lost(), {RENOMINATING: LOST}),
     "recall": (lambda entry: entry.recall(), {OPENED: GATED}),
+    "doubt": (
+        lambda entry: entry.doubt(),
+        dict.fromkeys((GATED, NOMINATING, OPENING, OPENED, LOST, RENOMINATING), UNSETTLED),
+    ),
+    "settle_open": (lambda entry: entry.settle_open(entry.pod, 1.0), {UNSETTLED: OPENED}),
+    "settle_shut": (lambda entry: entry.settle_shut(entry.pod), {UNSETTLED: GATED}),
+    "settle_lost": (lambda entry: entry.settle_lost(entry.pod, 1.0), {UNSETTLED: LOST}),
     "give_up": (lambda entry: entry.give_up(), {LOST: OPENED}),
 }
 

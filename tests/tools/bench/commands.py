@@ -38,9 +38,9 @@ def scheduler(
     nodes: NodesOption = 5000,
     pods: Annotated[int, typer.Option(min=2, help="Pods of one run.")] = 1500,
     view: Annotated[schedulers.View, typer.Option(help="All nodes, or the default sample.")] = schedulers.View.FULL,
-    modes: Annotated[str, typer.Option(help="Which of none, echo, decisive, scores, planned, bare.")] = ",".join(
-        schedulers.Mode
-    ),
+    modes: Annotated[
+        str, typer.Option(help="Which of none, echo, decisive, scores, planned, planner, bare.")
+    ] = ",".join(schedulers.Mode),
     pod_gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each pod.")] = 1,
     repetitions: RepetitionsOption = 5,
     *,

@@ -1,4 +1,5 @@
-"""Pods a second of a real kube-scheduler: with no extender, the Go echo, Kerf in both its modes and planned, and bare.
+"""Pods a second of a real kube-scheduler: with no extender, the Go echo, Kerf in both its modes, planned with and
+without an extender, and bare.
 
 Repetitions go over the modes in turn, each time from another one on, so that what the machine does besides falls on
 all alike. Every single run has a control plane of its own: no mode inherits another one's pods or warm caches. All
@@ -33,6 +34,8 @@ class Mode(StrEnum):
     SCORES = "scores"
     PLANNED = "planned"
     """Pods wait behind Kerf's gate: it nominates a node for each, and opens. These writes count."""
+    PLANNER = "planner"
+    """The same without an extender: their GPUs are written with the nomination, and kube-scheduler binds by itself."""
     BARE = "bare"
     """The same writes by a Go client that knows each pod's node, and no extender: the most that planned can reach."""
 
@@ -59,7 +62,12 @@ _ECHO = {
     **{"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"},
 }
 _OF_KERF = (Mode.DECISIVE, Mode.SCORES, Mode.PLANNED)
-_RATIOS = ((Mode.ECHO, Mode.NONE), (Mode.BARE, Mode.NONE), *((mode, than) for mode in _OF_KERF for than in Mode))
+"""By an extender."""
+_GATED = (Mode.PLANNED, Mode.PLANNER, Mode.BARE)
+_RATIOS = (
+    *((Mode.ECHO, Mode.NONE), (Mode.BARE, Mode.NONE)),
+    *((mode, than) for mode in (*_OF_KERF, Mode.PLANNER) for than in Mode),
+)
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[
     """One run on a control plane of its own: what the load generator saw, and each process's CPU ms per pod."""
     pods = (
         *(f"-count={plan.pods}", f"-pod-gpus={plan.pod_gpus}", f"-label={_RUN}"),
-        *([f"-gate={_GATE}"] if mode in (Mode.PLANNED, Mode.BARE) else []),
+        *([f"-gate={_GATE}"] if mode in _GATED else []),
     )
     flags = (
         *(*pods, f"-timeout={plan.timeout_s:g}s"),
@@ -147,7 +155,7 @@ def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[
         before = list(map(servers.cpu_seconds, processes))
         outcome = (early or measure()).result()
         after = list(map(servers.cpu_seconds, processes))
-        if mode in (Mode.DECISIVE, Mode.PLANNED):
+        if mode in (Mode.DECISIVE, Mode.PLANNED, Mode.PLANNER):
             _judge(plane)
     used = zip(processes, before, after, strict=True)
     return outcome, {process.name: round((end - begin) * 1000 / plan.pods, 2) for process, begin, end in used}
@@ -163,6 +171,12 @@ def _deciding(mode: Mode, plan: Plan, plane: ControlPlane) -> Iterator[Process |
         plane.start_scheduler(config, extender_url=servers.url_of(port))
         with servers.kerf(plane, Mode.DECISIVE, "--set=queue.enabled=true", port=port) as extender:
             yield extender
+    elif mode is Mode.PLANNER:
+        plane.apply(QUEUE_RBAC)
+        plane.start_scheduler(config)
+        settings = ("--set=queue.enabled=true", "--set=queue.extender=false")
+        with servers.kerf(plane, Mode.DECISIVE, *settings) as planner:
+            yield planner
     elif mode in (Mode.NONE, Mode.BARE):
         plane.start_scheduler(config)
         yield None

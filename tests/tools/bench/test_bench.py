@@ -45,7 +45,7 @@ def test_scheduler_reports_every_mode(everything: tuple[dict[str, Any], str]) ->
     report, _ = everything[0]["scheduler"]
     sizes = {"nodes": 120, "pods": 60, "view": "full", "pod_gpus": 1}
     assert {key: report[key] for key in sizes} == sizes
-    assert list(report["modes"]) == ["none", "echo", "decisive", "scores", "planned", "bare"]
+    assert list(report["modes"]) == ["none", "echo", "decisive", "scores", "planned", "planner", "bare"]
     assert all(len(mode["pods_per_s"]) == 1 and mode["pods_per_s"][0] > 0 for mode in report["modes"].values())
     assert {"decisive/none", "decisive/echo", "scores/echo"} <= report["ratios"].keys()
     assert {"cpus", "python", "date"} <= report["machine"].keys()

@@ -28,7 +28,13 @@ AIM: Final = 1000
 AIM_EACH: Final = {"1.34": 100, "1.36": 100, "1.37": 100}
 """of which so many on each Kubernetes minor"""
 AIM_QUEUE: Final = 100
-"""and so many through the queue."""
+"""and so many through the queue,"""
+AIM_NO_EXTENDER: Final = 200
+"""and through the queue without an extender."""
+
+
+_UNTOLD: Final = {"error": "", "extender": True}
+"""What an account does not have of a run."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Entry:
     seconds: float
     error: str = ""
     """Why it could not be carried out."""
+    extender: bool = True
+    """Whether kube-scheduler called Kerf."""
 
     @property
     def minor(self) -> str:
@@ -65,7 +73,7 @@ class Entry:
 
     def line(self) -> str:
         """As the account has it."""
-        found = {name: value for name, value in asdict(self).items() if name != "error" or value}
+        found = {name: value for name, value in asdict(self).items() if value != _UNTOLD.get(name, ...)}
         return json.dumps(found, separators=(",", ":")) + "\n"
 
 
@@ -116,9 +124,11 @@ class Account:
             os.fsync(file.fileno())
         partial.replace(self.path)
 
-    def like(self, kubernetes: str, *, queue: bool) -> Iterator[Entry]:
-        """Runs on a Kubernetes minor, through the queue or not."""
-        return (entry for entry in self.entries if entry.minor == minor_of(kubernetes) and entry.queue == queue)
+    def like(self, kubernetes: str, *, queue: bool, extender: bool = True) -> Iterator[Entry]:
+        """Runs on a Kubernetes minor, through the queue or not, with an extender or without."""
+        alike = queue, extender
+        on_minor = (entry for entry in self.entries if entry.minor == minor_of(kubernetes))
+        return (entry for entry in on_minor if (entry.queue, entry.extender) == alike)
 
     def since(self, commit: str, now: str = "") -> Iterator[Entry]:
         """Runs that count, of the product as it is since a commit; those of what is there `now`, committed or not."""
@@ -167,7 +177,8 @@ def progress(runs: Iterable[Entry]) -> list[tuple[str, int, int]]:
     return [
         ("all", len(runs), AIM),
         *((minor, minors[minor], wanted) for minor, wanted in AIM_EACH.items()),
-        ("--queue", sum(entry.queue for entry in runs), AIM_QUEUE),
+        ("--queue", sum(entry.queue and entry.extender for entry in runs), AIM_QUEUE),
+        ("--no-extender", sum(not entry.extender for entry in runs), AIM_NO_EXTENDER),
     ]
 
 

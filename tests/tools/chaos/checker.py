@@ -61,8 +61,13 @@ def overbooked(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Viol
     return found
 
 
-def misplaced(nodes: Iterable[Manifest], pods: Iterable[Manifest], schedulers: Collection[str]) -> list[Violation]:
-    """Bound pods that got something else than they asked for, or nothing that is written down."""
+def misplaced(
+    nodes: Iterable[Manifest], pods: Iterable[Manifest], schedulers: Collection[str], *, blind: bool = False
+) -> list[Violation]:
+    """Bound pods that got something else than they asked for, or nothing that is written down.
+
+    Where kube-scheduler may place pods `blind`, nothing is written on those that it placed by itself.
+    """
     products = {node["metadata"]["name"]: node_use(node) for node in nodes}
     found = []
     for pod in pods:
@@ -70,12 +75,14 @@ def misplaced(nodes: Iterable[Manifest], pods: Iterable[Manifest], schedulers: C
         if asked is None or not node or pod["spec"].get("schedulerName") not in schedulers:
             continue
         annotations = pod["metadata"].get("annotations") or {}
-        indices = indices_of(annotations)
+        indices = indices_of(annotations, node)
         written = annotations.get("kerf.dev/assigned-gpus")
-        if written is None:
+        if blind and not indices:
+            indices = []  # it went past the queue, or to another node
+        elif written is None:
             found.append(Violation("no pod is placed blind", name_of(pod), f"{asked.gpus} GPUs asked, none assigned"))
             continue
-        if indices is None or len(indices) != asked.gpus:
+        elif indices is None or len(indices) != asked.gpus:
             found.append(Violation("as many GPUs as asked", name_of(pod), f"{asked.gpus} asked, assigned {written!r}"))
             continue
         if asked.shared and annotations.get("kerf.dev/assigned-share") != str(asked.milli):
@@ -86,7 +93,8 @@ def misplaced(nodes: Iterable[Manifest], pods: Iterable[Manifest], schedulers: C
             continue
         if asked.model.lower() not in use.product.lower():
             found.append(Violation("the model asked", name_of(pod), f"{asked.model!r} asked, {node} has {use.product}"))
-        small = [gpu for gpu in indices if gpu < len(use.memory_mib) and use.memory_mib[gpu] < asked.memory_mib]
+        on_node = indices or range(1)  # all of a node are of one size here
+        small = [gpu for gpu in on_node if gpu < len(use.memory_mib) and use.memory_mib[gpu] < asked.memory_mib]
         if small:
             found.append(
                 Violation("the memory asked", name_of(pod), f"{asked.memory_mib} MiB asked, {node} GPUs {small}")
@@ -102,6 +110,17 @@ def bound_beyond(before: Iterable[Manifest], nodes: Iterable[Manifest], pods: It
         Violation("GPUs held <= GPUs offered", pod["spec"]["nodeName"], f"{name_of(pod)} came although it is full")
         for pod in pods
         if pod["spec"].get("nodeName") in over and pod["metadata"]["uid"] not in bound_before and asked_by(pod)
+    ]
+
+
+def astray(pods: Iterable[Manifest]) -> list[Violation]:
+    """Pods on which GPUs of another node are written than they have."""
+    return [
+        Violation("what is written follows the pod", name_of(pod), f"on {node}, written for {written}")
+        for pod in pods
+        if (node := pod["spec"].get("nodeName"))
+        and (written := (pod["metadata"].get("annotations") or {}).get("kerf.dev/assigned-node"))
+        not in (None, "", node)
     ]
 
 

@@ -74,9 +74,11 @@ class HarnessError(Exception):
 class Cluster:
     """Everything that runs, from entry to exit. Use it from one thread that lives as long."""
 
-    def __init__(self, directory: Path, *, queue: bool = False, groups: bool = False) -> None:
-        """With `queue`, Kerf's is enabled; with `groups`, Kubernetes' own, where this version has them."""
+    def __init__(self, directory: Path, *, queue: bool = False, groups: bool = False, extender: bool = True) -> None:
+        """With `queue`, Kerf's is enabled; with `groups`, Kubernetes' own, where this version has them. Without an
+        `extender` kube-scheduler calls nobody."""
         self._queue = queue
+        self.extender = extender
         self.has_groups = groups and binaries.minor() >= "1.36"
         """Whether pods may be members of a PodGroup."""
         directory.mkdir(parents=True, exist_ok=True)
@@ -114,6 +116,8 @@ class Cluster:
             gates = podgroups.GATES if self.has_groups else ()
             for name, url in zip(SCHEDULERS, self.router.urls, strict=True):
                 config = _CONFIG.read_text().replace(f"schedulerName: {SCHEDULERS[0]}", f"schedulerName: {name}")
+                if not self.extender:
+                    config = config.partition("extenders:")[0]
                 self.plane.start_scheduler(config, name, replace=_SCHEDULER_TIMES, extender_url=url, gates=gates)
         except BaseException:
             self.__exit__(None, None, None)
@@ -138,7 +142,7 @@ class Cluster:
         self.witness = Witness(self.plane.url, self.plane.token("admin"), self.plane.certificate)
         await self.witness.start()
         for replica in range(MAX_REPLICAS):
-            proxy = ApiProxy(self.board, replica, self.plane.url, self.plane.certificate)
+            proxy = ApiProxy(self.board, replica, self.plane.url, self.plane.certificate, extender=self.extender)
             await proxy.start()
             self._proxies.append(proxy)
             self._kubeconfigs.append(self._kubeconfig(replica, proxy.url))
@@ -195,6 +199,7 @@ class Cluster:
         arguments = [
             *("serve", "--port", str(port), "--kubeconfig", str(self._kubeconfigs[replica])),
             *(part for setting in (*_KERF_TIMES, *(_QUEUE if self._queue else ())) for part in ("--set", setting)),
+            *(() if self.extender else ("--set", "queue.extender=false")),
             *(("--set", "leader_election.mode=own") if self._elects else ()),
         ]
         log = self.plane.directory / f"kerf-{self._num_started}-{replica}.log"

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,9 @@ def chaos(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first run: --seed N --runs 1 repeats run N.")] = 1,
     *,
     queue: Annotated[bool, typer.Option("--queue", help="Most pods wait in Kerf's queue, some in gangs.")] = False,
+    extender: Annotated[
+        bool, typer.Option("--extender/--no-extender", help="Whether kube-scheduler calls Kerf; with --queue.")
+    ] = True,
     kubernetes: Annotated[str | None, typer.Option(help="Version, such as 1.34; default: that of the tests.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each on a control plane of its own.")] = 1,
     resume: Annotated[
@@ -49,10 +53,12 @@ def chaos(
 
     Exit status 1: a promise was broken; 2: a run could not be carried out.
     """
+    if not extender and not queue:
+        raise typer.BadParameter("--no-extender needs --queue: without it Kerf decides nothing")
     version = kubernetes or os.environ.get("KERF_TEST_KUBERNETES") or binaries.DEFAULT_VERSION
     since = since or accounts.last_mend()
     grown = Account.at(resume) if resume else Account()
-    alike = list(grown.like(version, queue=queue))
+    alike = list(grown.like(version, queue=queue, extender=extender))
     counted = [entry for entry in grown.since(since, accounts.commit()) if entry in alike] if resume else []
     # What is being counted is told by this call too, as if it had never been interrupted.
     told = Account([*counted])
@@ -60,7 +66,8 @@ def chaos(
     try:
         if runs:
             grown.claim()
-        _carry_out(max(runs - len(counted), 0), first, jobs, version, queue=queue, grown=grown, told=told)
+        of = partial(Worker, kubernetes=version, queue=queue, extender=extender)
+        _carry_out(max(runs - len(counted), 0), first, jobs, version, worker=of, grown=grown, told=told)
     except BlockingIOError:
         _errors.print(f"{resume} is being written by another kerf chaos: wait for it, or stop it", style="red")
         raise typer.Exit(2) from None
@@ -78,7 +85,14 @@ def chaos(
 
 
 def _carry_out(
-    num_runs: int, first_seed: int, jobs: int, version: str, *, queue: bool, grown: Account, told: Account
+    num_runs: int,
+    first_seed: int,
+    jobs: int,
+    version: str,
+    *,
+    worker: Callable[[Path, str], Worker],
+    grown: Account,
+    told: Account,
 ) -> None:
     if not num_runs:
         return
@@ -97,10 +111,7 @@ def _carry_out(
             progress.update(task, description=described, advance=1)
 
         commit = accounts.commit()
-        workers = [
-            Worker(directory / f"worker-{number}", commit, kubernetes=version, queue=queue)
-            for number in range(min(jobs, num_runs))
-        ]
+        workers = [worker(directory / f"worker-{number}", commit) for number in range(min(jobs, num_runs))]
         carry_out(workers, itertools.islice(itertools.count(first_seed), num_runs), enter)
 
 

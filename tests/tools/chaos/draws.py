@@ -27,6 +27,8 @@ _NUM_THIRSTY = 12
 _THIRSTY_FOR_S = 1.5
 _PRODUCTS = (("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 40960), ("Tesla-V100-SXM2-16GB", 16384))
 _SIZES = ((1, 60), (2, 24), (4, 11), (8, 5))
+_OF_CALLS = (Kind.KILL_FILTER_ANSWERED, Kind.KILL_BIND_CALLED, Kind.KILL_BIND_ANSWERED)
+"""Faults as kube-scheduler calls Kerf."""
 _DRAWN = {
     # Weights: bindings with an unknown outcome are what most often goes wrong.
     **{Kind.PAUSE: 3, Kind.PAUSE_IN_BIND: 3, Kind.LATE_BINDING: 3, Kind.LATENCY: 3, Kind.CLOCK_JUMP: 2},
@@ -36,10 +38,14 @@ _DRAWN = {
 }
 
 
-def draw(seed: int, *, queue: bool = False) -> Plan:
-    """The run of a seed; with `queue` most pods of the same run wait behind Kerf's gate, some of them in gangs."""
+def draw(seed: int, *, queue: bool = False, extender: bool = True) -> Plan:
+    """The run of a seed; with `queue` most pods of the same run wait behind Kerf's gate, some of them in gangs.
+
+    Without an `extender` one kube-scheduler binds by itself.
+    """
     plan = _under_attack(_drawn(seed))
-    return _queued(plan) if queue else plan
+    plan = _queued(plan) if queue else plan
+    return plan if extender else _unattended(plan)
 
 
 def _drawn(seed: int) -> Plan:
@@ -201,6 +207,22 @@ def _queued(plan: Plan) -> Plan:
     kills = [drawn_fault(rng, kind) for kind in rng.choices(QUEUE_KILLS, k=rng.choice((1, 1, 2)))]
     faults = sorted((*plan.faults, *kills), key=lambda fault: fault.at_s)
     return replace(plan, pods=tuple(pods), late_pods=tuple(late_pods), faults=tuple(faults), policy=policy)
+
+
+def _unattended(plan: Plan) -> Plan:
+    """The same run with pods that kube-scheduler counts, and no faults of calls that nobody makes.
+
+    Whoever goes past the queue gets any GPU: he asks for no special one. Authors could write assignments themselves,
+    if nobody refused that; and kube-scheduler takes a mirror that is deleted for a pod that has ended.
+    """
+
+    def counted(pod: PodPlan) -> PodPlan:
+        pod = replace(pod, scheduler=0, by_resource=True, milli=0)
+        return pod if pod.gated else replace(pod, memory_mib=0, model="")
+
+    pods, late_pods = (tuple(map(counted, drawn)) for drawn in (plan.pods, plan.late_pods))
+    without = (*_OF_CALLS, Kind.EDIT_SHRUNK, Kind.EDIT_DROPPED, Kind.MIRROR_DELETED)
+    return replace(_with(plan, without=without), pods=pods, late_pods=late_pods, policy=True)
 
 
 def _pods(rng: random.Random, two_schedulers: bool) -> list[PodPlan]:

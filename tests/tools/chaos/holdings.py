@@ -115,7 +115,7 @@ def uses(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> dict[str, NodeU
         use.num_unserved += not asked.served
         if "kerf.dev/assigned-by" in annotations:
             (use.served if asked.served else use.unserved).append(name_of(pod))
-        indices = indices_of(annotations)
+        indices = indices_of(annotations, use.name)
         if indices is None:
             use.unknown += asked.gpus
             continue
@@ -170,8 +170,10 @@ def node_use(node: Manifest) -> NodeUse:
     )
 
 
-def indices_of(annotations: Mapping[str, str]) -> list[int] | None:
-    """The GPUs written on a pod, None when there are none."""
+def indices_of(annotations: Mapping[str, str], node: str) -> list[int] | None:
+    """The GPUs of its node that are written on a pod, None when there are none, or when they are those of another."""
+    if annotations.get("kerf.dev/assigned-node") not in (None, "", node):
+        return None
     text = annotations.get("kerf.dev/assigned-gpus", "")
     return [int(index) for index in text.split(",")] if text else None
 

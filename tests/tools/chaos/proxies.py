@@ -43,7 +43,11 @@ class _Watch:
 class ApiProxy:
     """One replica's way to the API server: plain HTTP on loopback, from `start` to `stop`, in the running loop."""
 
-    def __init__(self, board: Board, replica: int, upstream: str, certificate: Path | None) -> None:
+    def __init__(
+        self, board: Board, replica: int, upstream: str, certificate: Path | None, *, extender: bool = True
+    ) -> None:
+        """Without an `extender` what lets a pod go suffers what Bindings would."""
+        self._extender = extender
         self._board = board
         self._replica = replica
         self._upstream = upstream
@@ -122,7 +126,7 @@ class ApiProxy:
         if request.method == "POST" and request.path.endswith("/binding"):
             with board.holding():
                 return await self._binding(request, body)
-        if request.method == "PATCH" and (b'"nominatedNodeName"' in body or b'"schedulingGates"' in body):
+        if request.method == "PATCH" and _lets_go(body):
             with board.holding():
                 return await self._letting_go(request, body, nominates=b'"nominatedNodeName"' in body)
         if request.method == "GET" and (fault := board.take(Kind.GONE)):
@@ -176,9 +180,9 @@ class ApiProxy:
     async def _cut_off_call(self, request: web.BaseRequest) -> web.StreamResponse:
         """Nothing comes through, but for Bindings that had left before anybody knew."""
         fault = self._board.lapse
-        if fault is None or not request.path.endswith("/binding"):
-            return hops.abort(request)
         body = await request.read()
+        if fault is None or not (request.path.endswith("/binding") or (not self._extender and _lets_go(body))):
+            return hops.abort(request)
         with self._board.holding():
             return await self._unanswered(fault, request, body)
 
@@ -196,6 +200,9 @@ class ApiProxy:
         board = self._board
         if not nominates and board.kill(Kind.KILL_OPENING_LOST, self._replica):
             return hops.abort(request)
+        kills = (Kind.KILL_NOMINATION_WRITTEN, Kind.KILL_OPENING_WRITTEN)
+        if not self._extender and not any(map(board.due, kills)):
+            return await self._binding(request, body)
         if fault := board.take(Kind.CONFLICT, Kind.THROTTLED, Kind.SERVER_ERROR):
             return self._untrue(fault.kind)
         answer = await self._pass_on(request, body)
@@ -279,6 +286,11 @@ class ApiProxy:
         return self._session.request(
             request.method, self._upstream + request.path_qs, data=body or None, headers=headers, timeout=limit
         )
+
+
+def _lets_go(body: bytes) -> bool:
+    """Whether a patch is the nomination of a queued pod, or the opening of its gate."""
+    return b'"nominatedNodeName"' in body or b'"schedulingGates"' in body
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:

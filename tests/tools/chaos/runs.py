@@ -234,10 +234,13 @@ class Run:
     def _sample(self) -> bool:
         """What has to hold at every moment; that no GPU has two holders the witness judges."""
         nodes, pods = self._seen()
-        self._violations |= dict.fromkeys(checker.misplaced(nodes, pods, SCHEDULERS))
+        self._violations |= dict.fromkeys(self._misplaced(nodes, pods))
         self._busy = bool(checker.stranded(nodes, pods))
         self._replace_evicted(pods)
         return True
+
+    def _misplaced(self, nodes: list[Manifest], pods: list[Manifest]) -> list[Violation]:
+        return checker.misplaced(nodes, pods, SCHEDULERS, blind=not self._cluster.extender)
 
     def _replace_evicted(self, pods: list[Manifest]) -> None:
         """What their kubelet and controller would do for members of gangs that Kerf has given up."""
@@ -255,6 +258,8 @@ class Run:
         nodes, pods = self._seen()
         found = checker.unexplained(pods) + checker.stranded(nodes, pods) + checker.in_part(pods)
         found += checker.kept_by_words(pods)
+        if not self._cluster.extender:
+            found += checker.astray(self._cluster.items("pods"))
         return found + checker.lost(self._steps.expected, pods)  # members of gangs are made anew
 
     def _leaked(self) -> list[Violation]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.chaos import accounts
-from tests.tools.chaos.accounts import Account, Entry
+from tests.tools.chaos.accounts import Account, Entry, read_entry
 from tests.tools.chaos.checker import Violation
 
 COMMIT = accounts.commit().removesuffix("+")
@@ -51,7 +51,17 @@ def test_runs_count_by_version_queue_and_commit() -> None:
         ("1.36", 1, 100),
         ("1.37", 1, 100),
         ("--queue", 1, 100),
+        ("--no-extender", 0, 200),
     ]
+
+
+def test_runs_without_an_extender_are_counted_apart() -> None:
+    alone = replace(RUN, queue=True, extender=False)
+    account = Account([RUN, replace(RUN, queue=True), alone])
+    assert list(account.like("1.36", queue=True, extender=False)) == [alone]
+    assert accounts.progress(account.entries)[-2:] == [("--queue", 1, 100), ("--no-extender", 1, 200)]
+    assert read_entry(alone.line()) == alone
+    assert "extender" not in RUN.line()
 
 
 @pytest.mark.parametrize(("entry", "counts"), [(RUN, True), (BROKEN, True), (replace(RUN, faults={}), False)])

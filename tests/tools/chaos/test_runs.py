@@ -45,6 +45,7 @@ class Planted:
         self.board = SimpleNamespace(begin=nothing, end=nothing, num_pending=0, num_waiting=0, counts=Counter())
         self.plane = SimpleNamespace(request=nothing, revive_ended=list)
         self.has_groups = False
+        self.extender = True
         self.replicas: list[Any] = []
 
     def end_kerf(self) -> None:

@@ -31,7 +31,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* The settings file: what the values say, and what the way of running demands. */}}
 {{- define "kerf.config" -}}
 {{- $config := deepCopy .Values.config }}
-{{- $server := dict "port" 8888 "metrics_port" 8889 "host" (ternary "127.0.0.1" "0.0.0.0" (eq .Values.mode "scheduler")) }}
+{{- $server := dict "port" 8888 "metrics_port" 8889 "host" (ternary "0.0.0.0" "127.0.0.1" (eq .Values.mode "service")) }}
 {{- if include "kerf.tls.own" . }}
 {{- $hosts := concat (include "kerf.tls.hosts" . | fromYamlArray) (append .Values.tls.addresses "127.0.0.1" | uniq) }}
 {{- $secret := printf "%s/%s" .Release.Namespace (include "kerf.tls.own" .) }}
@@ -54,7 +54,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
-{{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines }}
+{{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines "extender" (ne .Values.mode "planner") }}
 {{- $config := mergeOverwrite (dict "server" $server "leader_election" $election "queue" $queue) $config }}
 {{- toYaml $config }}
 {{- end }}
@@ -256,6 +256,7 @@ timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
 - kerf.dev/assigned-share
 - kerf.dev/assigned-memory-mib
 - kerf.dev/assigned-model
+- kerf.dev/assigned-node
 - kerf.dev/assigned-by
 - kerf.dev/epoch
 - kerf.dev/epoch-{{ (include "kerf.config" . | fromYaml).leader_election.lease }}

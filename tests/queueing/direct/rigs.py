@@ -1,0 +1,179 @@
+"""A queue whose kube-scheduler binds by itself, and the API server that all write to."""
+
+import asyncio
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.events import EventRecorder
+from extender.kube.leadership.elections import Unelected
+from extender.ledger.mirror import Mirror
+from extender.plugins.gpushare import COUNT_RESOURCE, MEMORY_RESOURCE
+from extender.queueing.direct.dispatch import DirectDispatcher
+from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.scheduling.fence import Fence
+from tests.queueing.rigs import Api, Manifest, Rig
+
+
+class VersionedApi(Api):
+    """Refuses what is written on another version of a pod than it has, and answers with the pod."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lose: tuple[str, str] = ("", "")
+        """Name and part of a write that is done and not answered, once."""
+        self.late: list[tuple[str, bytes]] = []
+        """Writes that are still on their way."""
+        self.delay = False
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        if self.delay:
+            self.late.append((path, body))
+            raise ClusterError("timed out")
+        name, _, part = path.partition("/pods/")[2].partition("/")
+        error = self.fail(name, part)
+        if error is not None:
+            raise error
+        if name not in self.pods:
+            raise ApiError(404, "NotFound", name)
+        metadata = self.pods[name]["metadata"]
+        asked = msgspec.json.decode(body, type=Manifest)["metadata"]
+        if asked.get("uid", metadata["uid"]) != metadata["uid"]:
+            raise ApiError(409, "Conflict", "uid")
+        if asked.get("resourceVersion", metadata["resourceVersion"]) != metadata["resourceVersion"]:
+            raise ApiError(409, "Conflict", "it has changed")
+        self.touch(name)
+        given, metadata["annotations"] = asked.get("annotations", {}), dict(metadata["annotations"])
+        known = {key: value for key, value in given.items() if value is not None or key in metadata["annotations"]}
+        patch = msgspec.json.decode(body, type=Manifest)
+        patch["metadata"]["annotations"] = known
+        await super().patch(path, msgspec.json.encode(patch))
+        if self.lose == (name, part):
+            self.lose = ("", "")
+            raise ClusterError("the answer is lost")
+        return msgspec.json.encode(self.pods[name])
+
+    def touch(self, name: str) -> None:
+        """A pod has changed."""
+        metadata = self.pods[name]["metadata"]
+        metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
+
+    async def arrive(self) -> list[int]:
+        """What is on its way arrives; the statuses, 200 for what is done."""
+        self.delay, found = False, []
+        for path, body in self.late:
+            try:
+                await self.patch(path, body)
+                found.append(200)
+            except ApiError as error:
+                found.append(error.status)
+        self.late.clear()
+        return found
+
+
+class Sure(Unelected):
+    """Nobody else leads, as long as that is sure."""
+
+    sure = True
+    slow = False
+
+    async def confirm(self, since: int) -> bool:
+        for _ in range(10 * self.slow):
+            await asyncio.sleep(0)
+        return self.sure
+
+
+class DirectRig(Rig):
+    """A controller without its reflectors; `settle` and `follow` are what goes on in its background."""
+
+    def __init__(self, **options: Any) -> None:
+        self.events: list[tuple[str, str]] = []
+        self.mirror = SimpleNamespace(listeners=[])
+        self.election = Sure()
+        self.fence = Fence(lambda: self.now, self.election)
+        self.versions = VersionedApi()
+        emit = lambda namespace, name, uid, reason, message: self.events.append((reason, message))  # noqa: E731
+        dispatcher = partial(
+            DirectDispatcher,
+            transport=cast(Transport, self.versions),
+            fence=self.fence,
+            events=cast(EventRecorder, SimpleNamespace(emit=emit)),
+            mirror=cast(Mirror, self.mirror),
+            wall_clock=lambda: self.now,
+        )
+        super().__init__(self.versions, dispatcher, **options)
+        self.lead()
+
+    def lead(self) -> None:
+        """This process leads."""
+        self.fence.take_over("", lambda: float("inf"), lambda: "")
+        self.fence.open("term")
+
+    @property
+    def direct(self) -> DirectDispatcher:
+        assert isinstance(self.queue.dispatcher, DirectDispatcher)
+        return self.queue.dispatcher
+
+    def pod(self, name: str, gpus: int, created: str = "", **annotations: str) -> None:
+        super().pod(name, gpus, created, **annotations)
+        self.api.pods[name]["metadata"]["resourceVersion"] = "1"
+        self.told(name)
+
+    def gpushare_node(self, name: str, gpus: int, gib: int = 16) -> None:
+        """A node whose plugin shares GPUs of so many GiB, and goes by what is written on pods."""
+        offered = {"cpu": "64", "memory": "256Gi", COUNT_RESOURCE: str(gpus), MEMORY_RESOURCE: str(gpus * gib)}
+        node = decode_node(
+            {"metadata": {"name": name, "uid": name}, "status": {"allocatable": offered, "capacity": offered}}
+        )
+        self.ledger.upsert_node(node)
+        self.queue.nodes.upsert(node)
+
+    def gpushare_pod(self, name: str, gib: int) -> None:
+        """A pod that asks for so much of one GPU."""
+        self.pod(name, 0)
+        self.api.pods[name]["spec"]["containers"] = [{"resources": {"limits": {MEMORY_RESOURCE: gib}}}]
+        self.told(name)
+
+    def settle(self) -> None:
+        asyncio.run(self.direct.settler.settle_all())
+
+    def follow(self, later_s: float = 0.1) -> None:
+        self.now += later_s
+        asyncio.run(self.direct.follower.follow())
+
+    def bind_to(self, name: str, node: str, *, leaves_first: bool = False) -> None:
+        """kube-scheduler binds a pod, as two watches tell in either order."""
+        pod = self.api.pods[name]
+        pod["spec"]["nodeName"] = node
+        pod["status"].pop("nominatedNodeName", None)
+        self.versions.touch(name)
+        if leaves_first:
+            self.queue.backlog.remove(decode_pod(pod))
+        self.tell_bound(name)
+        self.queue.backlog.remove(decode_pod(pod))
+
+    def tell_bound(self, name: str) -> None:
+        """The watch of pods with a node tells of one."""
+        pod = decode_pod(self.api.pods[name])
+        self.ledger.upsert_pod(pod, self.now)
+        for listener in self.mirror.listeners:
+            listener.pod_changed(pod)
+
+    def refuse(self, name: str, message: str = "0/1 nodes are available") -> None:
+        """kube-scheduler finds no node for a pod, and takes its nomination away."""
+        refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        self.api.pods[name]["status"] = {"phase": "Pending", "conditions": [refusal]}
+        self.versions.touch(name)
+        self.told(name)
+
+    def written(self, name: str) -> tuple[str, str]:
+        """Node and GPUs that are written on a pod."""
+        return self.note(name, "assigned-node"), self.note(name, "assigned-gpus")
+
+    def free(self) -> int:
+        """GPUs that nobody holds, by number."""
+        cluster = self.ledger.snapshot(self.now)
+        return int(cluster.gpu_idle.sum() - cluster.untracked_units.sum())

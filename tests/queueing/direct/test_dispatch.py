@@ -1,0 +1,312 @@
+"""Letting pods go that kube-scheduler binds by itself: what is written, and what holds GPUs until when."""
+
+import asyncio
+
+import pytest
+
+from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.queueing.pods.entries import Stage
+from extender.queueing.pods.objects import decode_pod
+from tests.queueing.direct.rigs import DirectRig
+
+
+def let_go(*names: str, gpus: int = 1, **nodes: int) -> DirectRig:
+    """Pods of a cluster that were let go, each for so many GPUs."""
+    rig = DirectRig()
+    for node, count in (nodes or {"n": 2}).items():
+        rig.node(node, count)
+    for name in names:
+        rig.pod(name, gpus)
+    rig.round()
+    return rig
+
+
+def stage(rig: DirectRig, name: str) -> Stage:
+    return rig.queue.backlog.entries[name].stage
+
+
+def test_nomination_and_gpus_are_one_write_and_the_opening_another() -> None:
+    rig = let_go("a", n=2)
+    assert rig.node_of("a") == "n"
+    assert rig.written("a") == ("n", "0")
+    assert rig.api.pods["a"]["metadata"]["resourceVersion"] == "3"
+    assert rig.note("a", "planned-by") == "greedy"
+
+
+def test_what_is_written_on_a_pod_is_held_until_it_has_a_node_however_long_that_takes() -> None:
+    rig = let_go("a", n=1)
+    rig.now += 3600.0
+    assert rig.free() == 0
+    rig.node("n", 2)  # it offers something else
+    assert rig.free() == 1
+    rig.pod("b", 1)
+    rig.round()
+    assert rig.written("b") == ("n", "1")
+    rig.bind_to("a", "n")
+    rig.bind_to("b", "n", leaves_first=True)
+    assert rig.free() == 0
+    assert rig.queue.counts.honoured == 2
+    assert rig.events == [("GPUsAssigned", "Assigned on node n, which it was nominated for")] * 2
+
+
+@pytest.mark.parametrize("part", ["status", ""])
+@pytest.mark.parametrize("error", [ApiError(500, "", "broken"), UnreachableError("cut"), ApiError(409, "", "changed")])
+def test_writes_that_fail_are_settled_and_done_again(part: str, error: ClusterError) -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.fail = lambda name, where: error if where == part else None
+    rig.round()
+    assert stage(rig, "a") is Stage.UNSETTLED
+    assert rig.free() == 0
+    rig.api.fail = lambda name, where: None
+    rig.settle()
+    assert stage(rig, "a") is Stage.GATED
+    assert rig.free() == 1
+    assert rig.written("a") == ("", "")
+    rig.round()
+    assert rig.node_of("a") == "n"
+
+
+def test_an_opening_whose_answer_is_lost_stands() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.versions.lose = ("a", "")
+    rig.round()
+    assert stage(rig, "a") is Stage.UNSETTLED
+    rig.settle()
+    assert stage(rig, "a") is Stage.OPENED
+    assert rig.free() == 0
+    assert rig.written("a") == ("n", "0")
+
+
+def test_a_write_that_comes_late_changes_nothing_that_was_taken_back() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+    rig.api.fail = lambda name, where: UnreachableError("cut") if where == "" else None
+    rig.round()  # nominated, and the opening is on its way
+    rig.api.fail = lambda name, where: None
+    rig.versions.delay = True
+    late = rig.api.pods["a"]["metadata"]["resourceVersion"]
+    rig.versions.delay = False
+    rig.settle()
+    body = f'{{"metadata":{{"uid":"a","resourceVersion":"{late}"}},"spec":{{"schedulingGates":null}}}}'
+    rig.versions.late = [("/api/v1/namespaces/ns/pods/a", body.encode())]
+    assert asyncio.run(rig.versions.arrive()) == [409]
+    assert rig.api.pods["a"]["spec"]["schedulingGates"]
+
+
+def test_nothing_is_taken_back_before_the_api_server_says_so() -> None:
+    rig = let_go("a", n=1)
+    rig.refuse("a")
+    rig.api.fail = lambda name, where: UnreachableError("cut")
+    rig.round()
+    rig.settle()
+    assert stage(rig, "a") is Stage.UNSETTLED
+    assert rig.free() == 0
+    rig.api.fail = lambda name, where: None
+    rig.settle()
+    assert stage(rig, "a") is Stage.LOST
+    assert rig.free() == 1
+    assert rig.written("a") == ("", "")
+
+
+def test_a_refused_pod_is_nominated_anew_with_its_gpus() -> None:
+    rig = let_go("a", n=1)
+    rig.refuse("a", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    rig.round()
+    rig.settle()
+    rig.remove_node("n")
+    rig.node("m", 1)
+    rig.round()
+    assert rig.node_of("a") == "m"
+    assert rig.written("a") == ("m", "0")
+    assert rig.note("a", "nomination-lost").startswith("1. n: 0/1 nodes are available")
+    assert rig.queue.counts.nominated_anew == 1
+
+
+def test_a_pod_that_is_bound_as_it_is_to_be_taken_back_keeps_what_it_has() -> None:
+    rig = let_go("a", n=1)
+    rig.refuse("a")
+    rig.round()
+    rig.api.pods["a"]["spec"]["nodeName"] = "n"  # and no watch has told of it
+    rig.settle()
+    assert rig.written("a") == ("n", "0")
+    assert rig.free() == 0
+    rig.bind_to("a", "n")
+    assert rig.free() == 0
+
+
+def test_a_kerf_that_starts_holds_what_the_one_before_has_written() -> None:
+    before = let_go("a", n=2)
+    rig = DirectRig()
+    rig.node("n", 2)
+    rig.api.pods["a"] = before.api.pods["a"]
+    rig.told("a")
+    assert rig.free() == 1
+    rig.pod("b", 1)
+    rig.round()
+    assert rig.written("b") == ("n", "1")
+    rig.bind_to("a", "n")
+    assert rig.free() == 0
+
+
+def test_what_was_refused_while_no_kerf_looked_is_taken_back() -> None:
+    before = let_go("a", n=1)
+    before.refuse("a")
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.api.pods["a"] = before.api.pods["a"]
+    rig.told("a")
+    assert stage(rig, "a") is Stage.UNSETTLED
+    assert rig.free() == 0
+    rig.settle()
+    assert rig.written("a") == ("", "")
+    assert rig.free() == 1
+
+
+def test_a_gang_is_let_go_whole_or_not() -> None:
+    rig = DirectRig()
+    rig.node("n", 2)
+    for name in ("g0", "g1"):
+        rig.pod(name, 1, gang="g", gang_size="2")
+    rig.api.fail = lambda name, where: (
+        ApiError(409, "Conflict", "changed") if (name, where) == ("g1", "status") else None
+    )
+    rig.round()
+    assert all(rig.api.pods[name]["spec"]["schedulingGates"] for name in ("g0", "g1"))
+    rig.api.fail = lambda name, where: None
+    rig.settle()
+    rig.round()
+    assert sorted(rig.written(name) for name in ("g0", "g1")) == [("n", "0"), ("n", "1")]
+
+
+def test_a_pod_that_asks_by_annotation_alone_waits_and_is_told_why() -> None:
+    rig = DirectRig()
+    rig.node("n", 2)
+    rig.pod("a", 0, gpu_share="500")
+    rig.round(2.0)
+    assert "by annotation or label alone" in rig.note("a")
+    assert rig.api.pods["a"]["spec"]["schedulingGates"]
+
+
+def test_an_assignment_that_was_copied_from_another_pod_is_gone_where_the_gate_opens_without_a_node() -> None:
+    rig = DirectRig(fail_open_s=5.0)
+    rig.pod("a", 1, assigned_gpus="0", assigned_node="n")
+    rig.round(10.0)
+    assert not rig.api.pods["a"]["spec"]["schedulingGates"]
+    assert rig.written("a") == ("", "")
+    assert stage(rig, "a") is Stage.OPENED
+
+
+def test_who_is_not_sure_to_lead_writes_nothing() -> None:
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+
+    rig.election.sure = False
+    rig.round()
+    assert rig.written("a") == ("", "")
+    rig.settle()
+    assert rig.api.pods["a"]["metadata"]["resourceVersion"] == "1"
+
+
+def test_who_is_not_sure_to_lead_takes_nothing_back() -> None:
+    rig = let_go("a", n=1)
+    rig.refuse("a")
+    rig.round()
+    rig.election.sure = False
+    rig.settle()
+    assert rig.written("a") == ("n", "0")
+    assert rig.free() == 0
+
+
+def test_what_a_kerf_before_this_one_left_behind_the_gate_is_taken_back() -> None:
+    before = DirectRig()
+    before.node("n", 1)
+    before.pod("a", 1)
+    before.api.fail = lambda name, where: UnreachableError("cut") if where == "" else None
+    before.round()
+    assert before.written("a") == ("n", "0")
+    rig = DirectRig()
+    rig.api.pods["a"] = before.api.pods["a"]
+    rig.told("a")
+    rig.round()
+    rig.settle()
+    assert "nominatedNodeName" not in rig.api.pods["a"]["status"]
+    assert rig.written("a") == ("", "")
+    assert stage(rig, "a") is Stage.GATED
+
+
+def test_a_second_refusal_is_noticed_at_once_though_it_is_in_the_same_words() -> None:
+    rig = let_go("a", n=1)
+    for number in (1, 2):
+        rig.refuse("a")
+        rig.round()
+        rig.settle()
+        assert rig.free() == 1
+        rig.round(1.0)
+        assert rig.node_of("a") == "n"
+        assert "conditions" not in rig.api.pods["a"]["status"]
+        assert rig.note("a", "nomination-lost").startswith(f"{number}. n: ")
+
+
+def test_who_is_refused_again_and_again_rests_longer_and_longer() -> None:
+    rig = let_go("a", n=1)
+    waited = []
+    for _ in range(5):
+        rig.refuse("a")
+        rig.round()
+        rig.settle()
+        began = rig.now
+        while not rig.node_of("a"):
+            rig.round(0.25)
+        waited.append(rig.now - began)
+    assert waited == pytest.approx([0.25, 0.5, 1.0, 2.0, 4.0])
+
+
+def test_what_was_reserved_and_does_not_stand_any_more_is_not_written() -> None:
+    """A pod that nobody nominated takes the GPU between the plan and the write."""
+    rig = DirectRig()
+    rig.node("n", 1)
+    rig.pod("a", 1)
+
+    async def scenario() -> None:
+        await rig.queue.begin_round()
+        thief = {
+            "metadata": {"name": "thief", "namespace": "ns", "uid": "thief"},
+            "spec": {"nodeName": "n", "containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]},
+        }
+        rig.ledger.upsert_pod(decode_pod(thief), rig.now)
+        await rig.queue.dispatcher.finish()
+
+    rig.election.slow = True
+    asyncio.run(scenario())
+    assert rig.written("a") == ("", "")
+    assert not rig.api.pods["a"]["status"].get("nominatedNodeName")
+    rig.settle()
+    assert stage(rig, "a") is Stage.GATED
+
+
+def test_who_stands_by_holds_nothing_of_what_is_written() -> None:
+    before = let_go("a", n=2)
+    before.fence.shut(lambda: "another one leads")
+    before.settle()
+    assert before.free() == 2
+    rig = DirectRig()
+    rig.fence.shut(lambda: "another one leads")
+    rig.node("n", 2)
+    rig.api.pods["a"] = before.api.pods["a"]
+    rig.told("a")
+    assert rig.free() == 2
+
+
+def test_lists_begin_anew_without_what_was_reserved_by_the_old_ones() -> None:
+    rig = let_go("a", n=1)
+    rig.queue.backlog.clear()
+    rig.direct.forget()
+    assert rig.free() == 1
+    rig.queue.backlog.upsert(decode_pod(rig.api.pods["a"]))
+    assert rig.free() == 0

@@ -1,0 +1,89 @@
+"""What keeps a pod to nodes with GPUs that will do, where kube-scheduler knows nothing of models and memory."""
+
+from typing import Any
+
+import pytest
+
+from extender.queueing.pods.objects import decode_node
+from tests.queueing.direct.rigs import DirectRig
+
+LABEL = "nvidia.com/gpu.product"
+LARGE, SMALL, OLD = "NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-40GB", "Tesla-V100-SXM2-16GB"
+PRODUCTS = {"large": (LARGE, 81920), "small": (SMALL, 40960), "old": (OLD, 16384)}
+
+
+def rig_of(*nodes: str) -> DirectRig:
+    rig = DirectRig()
+    for name in nodes:
+        product, mib = PRODUCTS[name]
+        labels = {LABEL: product, "nvidia.com/gpu.memory": str(mib), "nvidia.com/gpu.count": "2", "rack": "r1"}
+        manifest = {
+            "metadata": {"name": name, "uid": name, "labels": labels},
+            "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "2"}},
+        }
+        node = decode_node(manifest)
+        rig.ledger.upsert_node(node)
+        rig.queue.nodes.upsert(node)
+    return rig
+
+
+def products(spec: dict[str, Any]) -> list[str]:
+    """Those that a pod is kept to, by its affinity."""
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    ((expression,),) = (term["matchExpressions"] for term in required["nodeSelectorTerms"])
+    assert (expression["key"], expression["operator"]) == (LABEL, "In")
+    found: list[str] = expression["values"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asks", "kept_to"),
+    [
+        ({"gpu_model": "a100"}, [SMALL, LARGE]),
+        ({"gpu_model_exclude": "a100"}, [OLD]),
+        ({"gpu_memory_each": "41Gi"}, [LARGE]),
+        ({"gpu_memory_each": "16Gi"}, [SMALL, LARGE, OLD]),
+    ],
+)
+def test_a_picky_pod_is_kept_to_all_products_that_will_do(asks: dict[str, str], kept_to: list[str]) -> None:
+    rig = rig_of("large", "small", "old")
+    rig.pod("a", 1, **asks)
+    rig.round()
+    assert rig.node_of("a")
+    assert products(rig.api.pods["a"]["spec"]) == kept_to
+
+
+def test_products_that_are_full_now_will_do_later() -> None:
+    rig = rig_of("large", "small")
+    rig.pod("first", 2, gpu_model="80gb")
+    rig.round()
+    rig.bind_to("first", "large")
+    rig.pod("a", 1, gpu_model="a100")
+    rig.round()
+    assert products(rig.api.pods["a"]["spec"]) == [SMALL, LARGE]
+
+
+def test_a_pod_with_an_affinity_of_its_own_keeps_that() -> None:
+    rig = rig_of("large", "small")
+    own: dict[str, Any] = {"podAntiAffinity": {}}
+    rig.pod("a", 1, gpu_memory_each="41Gi")
+    rig.api.pods["a"]["spec"]["affinity"] = own
+    rig.told("a")
+    rig.round()
+    assert rig.api.pods["a"]["spec"]["affinity"] == own
+    assert rig.api.pods["a"]["spec"]["nodeSelector"] == {LABEL: LARGE}
+
+
+def test_who_takes_any_gpu_is_kept_nowhere() -> None:
+    rig = rig_of("large", "small")
+    rig.pod("a", 1)
+    rig.round()
+    assert not {"affinity", "nodeSelector"} & rig.api.pods["a"]["spec"].keys()
+
+
+def test_a_gang_is_kept_to_its_domain_as_well() -> None:
+    rig = rig_of("large", "small")
+    rig.pod("a", 1, gang="g", gang_size="1", gang_topology="rack", gpu_memory_each="41Gi")
+    rig.round()
+    assert rig.api.pods["a"]["spec"]["nodeSelector"] == {"rack": "r1"}
+    assert products(rig.api.pods["a"]["spec"]) == [LARGE]
