@@ -67,6 +67,7 @@ class Bookings:
         claim = self._claims.get(uid)
         if claim is not None and claim.state is ClaimState.BOUND:
             claim.holding = claim.decided = holding
+            claim.anew = True
             self.rows.write(claim.node)
 
     def release(self, uid: str) -> None:

@@ -48,6 +48,8 @@ class Claim:
     """What the node's kubelet really gave, where it tells and can be believed."""
     disputed: bool = False
     """Whether `told` may be as true as `decided`: nobody can say whose Binding took effect."""
+    anew: bool = False
+    """Whether a bound pod was assigned other GPUs than it had said: it is to say so yet."""
     firm: bool = False
     """Whether a reservation is written on its pod: kube-scheduler may bind it by that at any time, so that neither
     time nor a change of its node ends it."""

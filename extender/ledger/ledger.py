@@ -214,7 +214,7 @@ class Ledger(Bookings):
         if claim is None:
             return False
         said = reading.on(self.rows.plugin_on(claim.node))
-        if said == claim.decided and reading != claim.told:
+        if claim.anew and said == claim.decided and reading != claim.told:
             self._told[uid] = claim.told = reading
             return True
         if not claim.mistaken:

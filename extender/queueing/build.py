@@ -35,7 +35,7 @@ def build_queue(
         Options.of(settings.queue, settings.decisions.policy),
         clock=base.clock,
         wall_clock=time.time,
-        standby=base.fence.standby if settings.queue.extender else base.fence.fault,
+        standby=base.fence.fault,
         mirror_fault=base.mirror.fault,
         page_size=settings.cluster.page_size,
         takes_more=takes_more,

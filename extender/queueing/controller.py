@@ -73,13 +73,9 @@ class QueueController(QueueRules):
         `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
         did not. `dispatcher` makes what lets pods go.
         """
-        self._transport = transport
-        self._ledger = ledger
-        self._options = options
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._standby = standby
-        self._mirror_fault = mirror_fault
+        self._transport, self._ledger, self._options = transport, ledger, options
+        self._clock, self._wall_clock = clock, wall_clock
+        self._standby, self._mirror_fault = standby, mirror_fault
         self._dirty = asyncio.Event()
         self._planned_version = -1
         self._planned_at = float("-inf")

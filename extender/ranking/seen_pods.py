@@ -1,21 +1,62 @@
 """The mix of pods that a running Kerf sees: those that kube-scheduler asks about, and those that have a node."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
-from extender.core.fragmentation.arrivals import Arrivals, drift
+from extender.core.fragmentation.arrivals import Arrivals, drift, fair_weights
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import read_pod_request
 from extender.ranking.demands import Kind, kind_of, prior_pods_of
-from extender.ranking.fresh_pods import FreshPods
 from extender.scheduling.assignments import PodIdentity
 
 _MAX_REMEMBERED: Final = 50_000
 _MAX_AT_START: Final = 5_000
 """Of the pods of the first list: more would only make the start longer."""
+
+_MAX_KINDS: Final = 500
+"""Of a namespace, that are told apart: others are left out."""
+
+
+class FreshPods:
+    """Counts pods by kind and namespace, since `begin`: what a model on trial is judged by.
+
+    A namespace counts as a part of them no larger than its part of the GPUs held (`fair_weights`).
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, Kind]] = Counter()
+        self._num_kinds: Counter[str] = Counter()
+        self.num = 0
+        """Of those that ask for GPUs: no others tell models apart."""
+
+    def begin(self) -> None:
+        """Forget what came so far."""
+        self._counts.clear()
+        self._num_kinds.clear()
+        self.num = 0
+
+    def add(self, namespace: str, kind: Kind) -> None:
+        """A pod came."""
+        new = (namespace, kind) not in self._counts
+        if new and self._num_kinds[namespace] >= _MAX_KINDS:
+            return
+        self._num_kinds[namespace] += new
+        self._counts[namespace, kind] += 1
+        self.num += kind.gpus > 0
+
+    def counts(self, held: Mapping[str, float]) -> dict[Kind, float]:
+        """Pods by kind, where namespaces hold so much GPU."""
+        pods: Counter[str] = Counter()
+        for (namespace, _), count in self._counts.items():
+            pods[namespace] += count
+        weight = fair_weights(pods, held)
+        found: dict[Kind, float] = {}
+        for (namespace, kind), count in self._counts.items():
+            found[kind] = found.get(kind, 0.0) + weight[namespace] * count
+        return found
 
 
 class SeenPods:

@@ -4,7 +4,7 @@ import pytest
 
 from extender.core.fragmentation.arrivals import fair_weights
 from extender.ranking.demands import Kind
-from extender.ranking.fresh_pods import FreshPods
+from extender.ranking.seen_pods import FreshPods
 
 ONE, ODD = Kind(0, 0, 1, 1000), Kind(0, 0, 1, 130)
 
