@@ -122,9 +122,9 @@ class Kerf:
         """How many reservations there are now."""
         return int(self.metric("kerf_reservations"))
 
-    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-        """GET."""
-        return self._call("GET", path, (b"",), headers or {})
+    def get(self, path: str, headers: Mapping[str, str] | None = None, *, stays: bool = False) -> Answer:
+        """GET; `stays` as of `call`."""
+        return self._call("GET", path, (b"",), headers or {}, stays=stays)
 
     def post(self, path: str, body: bytes | Chunks, headers: Mapping[str, str] | None = None) -> Answer:
         """POST; a body in chunks travels without Content-Length."""
@@ -149,9 +149,11 @@ class Kerf:
     def _has_caught_up(self) -> bool:
         return not self.service.fault().endswith("not synced yet") and not self.cluster.num_untold
 
-    def _call(self, method: str, path: str, chunks: Chunks, headers: Mapping[str, str]) -> Answer:
+    def _call(
+        self, method: str, path: str, chunks: Chunks, headers: Mapping[str, str], *, stays: bool = False
+    ) -> Answer:
         self._keep_current()
-        return self._runner.run(call(self._app, method, path, chunks, headers))
+        return self._runner.run(call(self._app, method, path, chunks, headers, stays=stays))
 
     def _keep_current(self) -> None:
         """Have the API server say something, if the clock was moved: else it would have been silent for so long."""
@@ -168,8 +170,10 @@ async def call(
     chunks: Chunks,
     headers: Mapping[str, str],
     client: tuple[str, int] = ("127.0.0.1", 50000),
+    *,
+    stays: bool = False,
 ) -> Answer:
-    """One request through ASGI."""
+    """One request through ASGI; the client goes once it has asked, so that a stream ends, unless it `stays`."""
     scope = {
         "type": "http",
         "http_version": "1.1",
@@ -189,9 +193,9 @@ async def call(
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        if not waiting:
-            await asyncio.Event().wait()  # the client stays until it has its answer
-        return waiting.pop(0)
+        if not waiting and stays:
+            await asyncio.Event().wait()
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)

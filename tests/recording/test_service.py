@@ -23,7 +23,7 @@ def test_what_a_cluster_did_is_in_the_archive_that_it_serves(tmp_path: Path) -> 
         kerf.run(recorder.round())
         kerf.run(recorder.roll())
         kerf.run(recorder.round())
-        answer = kerf.get("/history")
+        answer = kerf.get("/history", stays=True)
         assert answer.headers["content-type"] == "application/x-tar"
         with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
             archive.extractall(tmp_path / "copy", filter="data")
@@ -38,7 +38,7 @@ def test_what_a_cluster_did_is_in_the_archive_that_it_serves(tmp_path: Path) -> 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
     with running(NODES) as kerf:
-        answer = kerf.get("/history")
+        answer = kerf.get("/history", stays=True)
         assert answer.status == 404
         assert answer.json()["detail"] == "no history is kept: setting history.path"
 
