@@ -6,21 +6,21 @@ from typing import Annotated
 
 import typer
 
+from extender.cli.client.kerf import FAILED, fail
+from extender.cli.settings import ContextOption, KubeconfigOption, api_server, cluster_settings
+
 
 def hand_in(
     model: Annotated[Path, typer.Option(help="Folder of the model (kerf fit --out).")],
     to: Annotated[str, typer.Option(help="NAMESPACE/NAME of the ConfigMap: setting model.learned.")],
     replace: Annotated[bool, typer.Option(help="Take the place of a model that is on trial.")] = False,
-    kubeconfig: Annotated[str, typer.Option(envvar="KUBECONFIG", help="kubeconfig file; default: kubectl's own.")] = "",
-    context: Annotated[str, typer.Option(help="Context of it.")] = "",
-    service_account_dir: Annotated[Path, typer.Option(help="Token and CA, within a pod.")] = Path(
-        "/var/run/secrets/kubernetes.io/serviceaccount"
-    ),
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
 ) -> None:
     """Hand a fitted model to a running Kerf: it comes to serve by evidence (docs/guides/your-own-rank.md)."""
     import msgspec
 
-    from extender.kube.client import ApiServer, ClusterError
+    from extender.kube.client import ClusterError
     from extender.kube.objects import is_name
     from extender.ranking import files
     from extender.ranking.learning.shelf import LearnedModels
@@ -30,7 +30,7 @@ def hand_in(
         raise typer.BadParameter(f"{to}: write NAMESPACE/NAME", param_hint="--to")
 
     async def written(contents: dict[str, bytes]) -> str:
-        server = ApiServer(kubeconfig=kubeconfig, context=context, service_account_dir=service_account_dir)
+        server = api_server(cluster_settings(kubeconfig, context))
         await server.start()
         try:
             return await LearnedModels(server, namespace, name).hand_in(contents, replace=replace)
@@ -42,8 +42,7 @@ def hand_in(
         checked = files.model_in(contents, str(model))
         on_trial = asyncio.run(written(contents))
     except (files.ModelError, ClusterError, msgspec.DecodeError) as error:
-        typer.echo(f"kerf hand-in: {error}", err=True)
-        raise typer.Exit(1) from None
+        fail(f"kerf hand-in: {error}", FAILED)
     if on_trial:
         typer.echo(f"model {on_trial[:12]} is on trial; nothing is handed in (--replace takes its place)", err=True)
         return

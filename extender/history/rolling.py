@@ -7,7 +7,7 @@ goes when all that it says is in columns, and what is said twice counts once.
 import fcntl
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -30,8 +30,8 @@ _LOCK: Final = "lock"
 _ASIDE: Final = ".unreadable"
 
 
-def roll(directory: Path, active: Sequence[str], max_bytes: int) -> list[str]:
-    """Make columns of all journals before those still written to, by name; keep `max_bytes` of pods that have ended.
+def roll(directory: Path, active: str, max_bytes: int) -> list[str]:
+    """Make columns of all journals before the one still written to, by name; keep `max_bytes` of pods that have ended.
 
     Returns what could not be read, and was set aside. Does nothing where another process is at it. Raises HistoryError,
     OSError.
@@ -41,8 +41,7 @@ def roll(directory: Path, active: Sequence[str], max_bytes: int) -> list[str]:
             return []
         unreadable = _set_aside(directory)
         account = files.read_account(directory)
-        found = sorted(directory.glob(journals.PATTERN))
-        whole = [path for path in found if not active or path.name < min(active)]
+        whole = [path for path in sorted(directory.glob(journals.PATTERN)) if path.name < active]
         for path in whole:
             account.take(journals.read(path))
         hashed = files.are_hashed(directory, account)
@@ -121,7 +120,7 @@ def _alone(directory: Path) -> Iterator[bool]:
 if __name__ == "__main__":
     os.nice(_NICE)
     try:
-        for fault in roll(Path(sys.argv[1]), sys.argv[3:], int(sys.argv[2])):
+        for fault in roll(Path(sys.argv[1]), sys.argv[3], int(sys.argv[2])):
             print(fault)
     except (HistoryError, ImportError, OSError) as error:
         sys.exit(str(error))

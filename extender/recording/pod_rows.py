@@ -18,6 +18,8 @@ from extender.plugins.pods import owner_of
 from extender.plugins.protocol import UnreadableError
 
 _MAX_TEXT: Final = 512
+_UNKNOWN: Final = "GPU"
+"""A model of which nobody tells."""
 _MOST: Final = 2**53
 """CPU and memory of a pod: columns have 64 bits, and who asks for more fits nowhere either."""
 
@@ -92,10 +94,6 @@ def node_rows(cluster: Cluster) -> dict[str, Row]:
             model = cluster.models[int(np.bincount(cluster.gpu_model[row][there[row]]).argmax())].name or _UNKNOWN
         found[name] = (name, model, num_gpus[row], memory[row], cpu[row], main[row])
     return found
-
-
-_UNKNOWN: Final = "GPU"
-"""A model of which nobody tells."""
 
 
 def _indices(pod: objects.Pod) -> str:

@@ -66,8 +66,8 @@ class Recorder(Background):
         """When pods left those without a node."""
         self._nodes: Mapping[str, Row] = {}
         self._seen: Cluster | None = None
-        hub.subscribe(BOUND_PODS, _Bound(self))
-        hub.subscribe(PENDING_PODS, _Pending(self))
+        hub.subscribe(BOUND_PODS, _Heard(self.bound, self.ended, self.bound_kept))
+        hub.subscribe(PENDING_PODS, _Heard(self.pending, self.pending_left, self.pending_kept))
 
     # What the watches tell
 
@@ -215,32 +215,18 @@ def _alike(one: Cluster, other: Cluster) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
-    """Hears of pods with a node."""
+class _Heard:
+    """A sink of pods that tells others what it hears."""
 
-    recorder: Recorder
-
-    def upsert(self, item: objects.Pod) -> None:
-        self.recorder.bound(item)
-
-    def remove(self, item: objects.Pod) -> None:
-        self.recorder.ended(item.metadata.uid)
-
-    def keep(self, items: set[str], list_began: float) -> None:
-        self.recorder.bound_kept(items)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """Hears of pods without one."""
-
-    recorder: Recorder
+    changed: Callable[[objects.Pod], None]
+    gone: Callable[[str], None]
+    kept: Callable[[set[str]], None]
 
     def upsert(self, item: objects.Pod) -> None:
-        self.recorder.pending(item)
+        self.changed(item)
 
     def remove(self, item: objects.Pod) -> None:
-        self.recorder.pending_left(item.metadata.uid)
+        self.gone(item.metadata.uid)
 
     def keep(self, items: set[str], list_began: float) -> None:
-        self.recorder.pending_kept(items)
+        self.kept(items)

@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from extender.core.fragmentation.arrivals import expected_count
 from extender.history import files as history_files
 from extender.ranking import files, prices, trials
 from extender.ranking.demands import Demand
@@ -31,7 +30,7 @@ from model.simulations.side_by_side import side_by_side
 from model.training.fitting import RUN, fit
 from model.workloads.mixes import DEMO, drawn, pods_on, read_mixes
 from model.workloads.traces import NodeList, PodList
-from model.workloads.workloads import bits_of, classes_of, empty_nodes
+from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_pods
 
 LEARNING, RELEASED, FGD = "learning", "released", "fgd"
 MEASURES: Final = ("allocated_gpus", "mean_delay_s", "large_delay_s")
@@ -71,20 +70,22 @@ def cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
     others: dict[str, Any] = {"memory_load": plan.memory_load} if plan.memory_load else {}
     mixes = [msgspec.structs.replace(description.mix(kind), gpus=_GPUS, **others) for kind in kinds]
     nodes, _ = drawn(mixes[0], seed)
-    asked = _ASKED * plan.num_months
-    series = [pods_on(mix, nodes, seed * 10 + number, asked) for number, mix in enumerate(mixes)]
-    taken = [0, 0, 0]
+    series = [pods_on(mix, nodes, seed * 10 + number, _ASKED * plan.num_months) for number, mix in enumerate(mixes)]
+    pods = PodList.joined(series)
+    size = [len(each.names) for each in series]
+    asked, taken = pods.asked_milli.tolist(), [0, 0, 0]
     months = []
     for month in range(plan.num_months):
-        rows: list[tuple[int, int]] = []
+        rows: list[int] = []
         milli = 0
         while milli < _ASKED * nodes.gpu_milli:
             which = 2 if month >= plan.jump else int(rng.random() < _DRIFT * month)
-            row = taken[which] % len(series[which].names)
+            rows.append(sum(size[:which]) + taken[which] % size[which])
             taken[which] += 1
-            rows.append((which, row))
-            milli += int(series[which].asked_milli[row])
-        months.append(_month(series, rows, rng))
+            milli += asked[rows[-1]]
+        names = tuple(f"pod-{number:06d}" for number in range(len(rows)))
+        times = np.rint(np.cumsum(rng.exponential(_BETWEEN_S, len(rows))))
+        months.append(replace(pods.at(np.array(rows)), names=names, submitted_s=times))
     return nodes, months
 
 
@@ -96,11 +97,8 @@ def simulated(seed: int, plan: Plan) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     for number, pods in enumerate(months):
         offered = churn(Path(f"month {number}"), nodes, pods, plan.load, seed)
-        ranks = {FGD: None, RELEASED: released, LEARNING: models[course.serving]}
-        found = {
-            name: found for name, model in ranks.items() if name != LEARNING for found in [_figures(offered, model)]
-        }
-        found[LEARNING] = found[RELEASED] if not course.serving else _figures(offered, ranks[LEARNING])
+        found = {FGD: _figures(offered, None), RELEASED: _figures(offered, released)}
+        found[LEARNING] = _figures(offered, models[course.serving]) if course.serving else found[RELEASED]
         before = course
         course = _decided(course, models, nodes, pods, number)
         if not course.candidate and (model := _fitted(nodes, pods, seed, plan)) is not None:
@@ -167,10 +165,10 @@ def _decided(course: Course, models: dict[str, Model], nodes: NodeList, pods: Po
     half = len(pods.names) // 2
     for part in (np.arange(half), np.arange(half, len(pods.names))):
         if course.candidate:
-            more, doubt = _tried(models[course.candidate], models[course.serving], nodes, _chosen(pods, part))
+            more, doubt = _tried(models[course.candidate], models[course.serving], nodes, pods.at(part))
             course = courses.judged(course, more, doubt, "the one that serves", month)
         elif course.serving:
-            more, doubt = _tried(models[course.serving], models[""], nodes, _chosen(pods, part))
+            more, doubt = _tried(models[course.serving], models[""], nodes, pods.at(part))
             course = courses.watched(course, more, doubt, month)
     if course.stage is Stage.SHADOW and course.trials:
         course = courses.withdrawn(course, "a month without a verdict", month)
@@ -185,8 +183,7 @@ def _tried(model: Model, other: Model, nodes: NodeList, pods: PodList) -> tuple[
     count = np.bincount(classes, minlength=len(asks.cpu_milli)) * _RESOLUTION
     demand = Demand(empty, asks, count, len(model_bits))
     load = model.manifest.foresight_load
-    expected = expected_count(asks, count, int(empty.num_gpus.sum()), load)
-    worth = prices.prices(empty, asks, expected).worth
+    worth = prices.outlook(empty, asks, count, typical_pods(pods, model_bits), load).worth
     ranks = {_CANDIDATE: model.potential, _RIVAL: other.potential}
     found = trials.tried(demand, trials.candidates(demand, ranks, worth, load))
     return trials.paired(found[_CANDIDATE], found[_RIVAL])
@@ -218,32 +215,4 @@ def _flooded(pods: PodList, flood: int) -> PodList:
         tuple(f"strange-{number}" for number in range(flood)), cpu, memory, gpus, milli, ("",) * flood, times,
         np.full(flood, 60.0),
     )  # fmt: skip
-    return _joined([pods, strange])
-
-
-def _month(series: Sequence[PodList], rows: Sequence[tuple[int, int]], rng: np.random.Generator) -> PodList:
-    parts = [_chosen(series[which], np.array([row])) for which, row in rows]
-    joined = _joined(parts)
-    times = np.rint(np.cumsum(rng.exponential(_BETWEEN_S, len(rows))))
-    return replace(joined, names=tuple(f"pod-{number:06d}" for number in range(len(rows))), submitted_s=times)
-
-
-def _chosen(pods: PodList, rows: np.ndarray[Any, Any]) -> PodList:
-    """Some of the pods, in that order."""
-    return PodList(
-        *(tuple(pods.names[row] for row in rows.tolist()), pods.cpu_milli[rows], pods.memory_mib[rows]),
-        *(pods.num_gpus[rows], pods.gpu_milli[rows], tuple(pods.gpu_spec[row] for row in rows.tolist())),
-        *(None if times is None else times[rows] for times in (pods.submitted_s, pods.duration_s)),
-    )
-
-
-def _joined(lists: Sequence[PodList]) -> PodList:
-    def column(read: Callable[[PodList], Any]) -> Any:
-        return np.concatenate([read(pods) for pods in lists])
-
-    return PodList(
-        tuple(name for pods in lists for name in pods.names), column(lambda pods: pods.cpu_milli),
-        column(lambda pods: pods.memory_mib), column(lambda pods: pods.num_gpus), column(lambda pods: pods.gpu_milli),
-        tuple(spec for pods in lists for spec in pods.gpu_spec), column(lambda pods: pods.submitted_s),
-        column(lambda pods: pods.duration_s),
-    )  # fmt: skip
+    return PodList.joined([pods, strange])

@@ -6,7 +6,7 @@ one, holds the order in which an experiment offers the pods (`model.workloads.wo
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -70,6 +70,29 @@ class PodList:
     def asked_milli(self) -> Longs:
         """(P,) GPU milli that each pod asks for in all."""
         return self.num_gpus * self.gpu_milli
+
+    def at(self, rows: Longs) -> "PodList":
+        """The pods of some rows, in that order."""
+        return PodList(
+            *(tuple(self.names[row] for row in rows.tolist()), self.cpu_milli[rows], self.memory_mib[rows]),
+            *(self.num_gpus[rows], self.gpu_milli[rows], tuple(self.gpu_spec[row] for row in rows.tolist())),
+            *(None if times is None else times[rows] for times in (self.submitted_s, self.duration_s)),
+        )
+
+    @staticmethod
+    def joined(lists: "Sequence[PodList]") -> "PodList":
+        """The pods of all lists, one after the other. Raises ValueError where one has no times."""
+
+        def column(name: str) -> Any:
+            return np.concatenate([getattr(pods, name) for pods in lists])
+
+        def texts(name: str) -> tuple[str, ...]:
+            return tuple(text for pods in lists for text in getattr(pods, name))
+
+        return PodList(
+            *(texts("names"), column("cpu_milli"), column("memory_mib"), column("num_gpus"), column("gpu_milli")),
+            *(texts("gpu_spec"), column("submitted_s"), column("duration_s")),
+        )
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Rig:
 
     def roll(self, max_bytes: int = MIB) -> None:
         self.recorder.writer.begin()
-        rolling.roll(self.directory, [self.recorder.writer._journal.name], max_bytes)  # noqa: SLF001
+        rolling.roll(self.directory, self.recorder.writer._journal.name, max_bytes)  # noqa: SLF001
 
 
 def column(history: History, name: str) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def test_columns_are_made_of_no_journal_that_was_begun_later(tmp_path: Path) -> 
     writer.write([b'["until",2.0]'])
     writer.begin()
     writer.write([b'["until",3.0]'])
-    rolling.roll(tmp_path, [active], MIB)
+    rolling.roll(tmp_path, active, MIB)
     assert min(path.name for path in tmp_path.glob(journals.PATTERN)) == active
     assert sum(1 for _ in tmp_path.glob(journals.PATTERN)) == 2
 
