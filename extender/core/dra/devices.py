@@ -1,0 +1,128 @@
+"""The devices of one node, and what is taken of them.
+
+As kube-scheduler's allocator understands them (`k8s.io/dynamic-resource-allocation/structured`, 1.37): a device is
+given whole to one claim, or in parts of its capacity to several; partitions of one GPU share its counters.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+Amount = int | Fraction
+"""An exact quantity: equal numbers are equal, whatever their type."""
+
+
+class DeviceId(NamedTuple):
+    """What a device is called in a cluster."""
+
+    driver: str
+    pool: str
+    device: str
+
+
+class Version(NamedTuple):
+    """A semantic version, as an attribute's value: its text, compared by the selectors' library."""
+
+    text: str
+
+
+Value = str | int | bool | Version
+
+
+class Taint(NamedTuple):
+    """What keeps claims off a device that do not tolerate it."""
+
+    key: str
+    value: str
+    effect: str
+    """"NoSchedule", "NoExecute" or "None"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How much a device has of something, and in which amounts it gives that away where it may be shared."""
+
+    value: Amount
+    default: Amount | None = None
+    """What a claim takes that asks for none; None: all of it."""
+    valid_values: tuple[Amount, ...] = ()
+    valid_range: tuple[Amount | None, Amount | None, Amount | None] | None = None
+    """Least, most and step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as its driver publishes it."""
+
+    id: DeviceId
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    """By `domain/name`: a name without a domain has its driver's."""
+    capacity: Mapping[str, Capacity] = field(default_factory=dict)
+    """Likewise."""
+    consumes: tuple[tuple[int, Amount], ...] = ()
+    """What it takes of counters while it is taken: (index in `Inventory.counters`, how much)."""
+    taints: tuple[Taint, ...] = ()
+    shareable: bool = False
+    """Whether several claims may have parts of it (`allowMultipleAllocations`)."""
+    gpu: int = -1
+    """Index of the GPU of its node that it is, or is a part of; -1 for none."""
+    milli: int = 0
+    """Compute of that GPU which it has, 1000 for all of it."""
+    mib: int = 0
+    """Memory of that GPU which it has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inventory:
+    """The devices of one node's pools that claims may be given, and the counters that they share."""
+
+    devices: tuple[Device, ...] = ()
+    """In the order in which kube-scheduler looks at them."""
+    counters: tuple[Amount, ...] = ()
+    """What there is of each counter while no device is taken."""
+    index_of: Mapping[DeviceId, int] = field(default_factory=dict)
+
+
+class Taking(NamedTuple):
+    """What a claim takes of a device."""
+
+    device: int
+    """Index in `Inventory.devices`."""
+    capacity: tuple[tuple[str, Amount], ...] = ()
+    """Of a shareable device: how much of each of its capacities, sorted; () of any other."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeDevices:
+    """The devices of one node, and what is taken of them. Never changes."""
+
+    inventory: Inventory
+    taken: int = 0
+    """Bit i is set where device i is taken, wholly or in part."""
+    used: Mapping[int, Mapping[str, Amount]] = field(default_factory=dict)
+    """What is taken of the capacities of shareable devices, by device."""
+    left: tuple[Amount, ...] = ()
+    """(C,) what is left of each counter; less than nothing where more is taken than there is."""
+
+    @classmethod
+    def of(cls, inventory: Inventory, takings: Iterable[Taking] = ()) -> "NodeDevices":
+        """The devices of an inventory, of which so much is taken."""
+        return cls(inventory, left=inventory.counters).taking(takings)
+
+    def taking(self, takings: Iterable[Taking]) -> "NodeDevices":
+        """The same with more taken."""
+        taken, left, used = self.taken, list(self.left), dict(self.used)
+        for index, capacity in takings:
+            device = self.inventory.devices[index]
+            if not taken >> index & 1:  # the parts of a shareable device take its counters once
+                taken |= 1 << index
+                for counter, amount in device.consumes:
+                    left[counter] -= amount
+            if device.shareable:
+                before = used.get(index, {})
+                used[index] = before | {name: before.get(name, 0) + amount for name, amount in capacity}
+        return replace(self, taken=taken, left=tuple(left), used=used)
+
+
+NO_DEVICES: Final = Inventory()
