@@ -7,7 +7,7 @@ from typing import NamedTuple
 from extender.core.dra.devices import Amount, Device
 
 
-class SelectorFault(Exception):
+class SelectorFault(Exception):  # noqa: N818
     """A selector has failed on a device, as in CEL an attribute that is not there does."""
 
 
@@ -46,7 +46,7 @@ class DeviceAsk:
     """Whether it only looks: devices that others have are given as well, and stay free for them."""
     tolerations: tuple[Toleration, ...] = ()
     capacity: tuple[tuple[str, Amount], ...] = ()
-    """At least so much of each capacity (`domain/name`), sorted."""
+    """At least so much of each capacity, by the name as asked, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
