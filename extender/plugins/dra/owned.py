@@ -1,12 +1,12 @@
 """Devices of pools that Kerf owns: which a node has, which claims have them, and which are held for claims that are
 being written."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 from extender.core.dra.asks import DevicesAsked
-from extender.core.dra.devices import DeviceId, Inventory, NodeDevices, Taking
+from extender.core.dra.devices import Amount, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.fit.device_fits import possible_on
 from extender.core.resources.requests import RequestError
 from extender.kube import objects
@@ -18,13 +18,7 @@ from extender.plugins.dra.results import takings_of
 from extender.plugins.protocol import NodeReading
 
 _NO_POOLS = NodePools()
-
-
-class HeldDevice(NamedTuple):
-    """A device that is held for a claim, by its name: an inventory may be read anew meanwhile."""
-
-    id: DeviceId
-    capacity: tuple[tuple[str, int], ...]
+Amounts = tuple[tuple[str, Amount], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +26,12 @@ class Hold:
     """Devices of a node that a claim is to have, until the claim itself says so or it is certain that it never will."""
 
     node: str
-    devices: tuple[HeldDevice, ...]
+    devices: tuple[tuple[DeviceId, Amounts], ...]
+    """By their names, for an inventory may be read anew meanwhile; of shareable ones how much of each capacity."""
+    claim: ResourceClaim
+    """As it was when that was decided."""
+    allocation: Mapping[str, Any]
+    """What is to be written on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +64,12 @@ class OwnedDevices:
         """By uid."""
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: Index[str] = Index()  # claims by pool
-        self._holds: dict[str, Hold] = {}  # by a claim's uid
+        self.holds: dict[str, Hold] = {}
+        """By a claim's uid."""
         self._held_on: Index[Hold] = Index()  # by node and a claim's uid
         self._classes: dict[str, DeviceClass] = {}  # by uid
         self._rules: dict[str, DeviceTaintRule] = {}  # by uid
+        self._unreserved: set[str] = set()  # claims with devices and no pod that uses them
         self._ours: dict[DevicesAsked, bool] = {}  # whether owned pools can meet it at all
 
     # Reading
@@ -109,9 +110,17 @@ class OwnedDevices:
         asked = read_asks(ours, self.classes) if ours else None
         return PodClaims(allocated, tuple(ours), asked, missing, tuple(left))
 
-    def users_of(self, claim_key: str) -> str:
-        """The uid of a claim by `namespace/name`, "" when there is none."""
-        return self._claim_at.get(claim_key, "")
+    def named(self, pod: objects.Pod) -> list[ResourceClaim]:
+        """The claims of a pod that exist, in its order."""
+        return self._named(pod)[0]
+
+    def unreserved(self) -> Iterator[tuple[str, str]]:
+        """Claims that have devices of pools that Kerf owns, and no pod that uses them: their UIDs and nodes."""
+        for uid in self._unreserved:
+            nodes = {node for pool in _pools_of(self.claims[uid]) for node in self._nodes_of.of(pool).values()}
+            owned = [node for node in nodes if self.inventory_on(node).devices]
+            if len(nodes) == len(owned) == 1:
+                yield uid, owned[0]
 
     def _named(self, pod: objects.Pod) -> tuple[list[ResourceClaim], str]:
         generated = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses or ()}
@@ -165,21 +174,17 @@ class OwnedDevices:
     def hold(self, uid: str, hold: Hold) -> set[str]:
         """Hold devices for a claim, from before it is written."""
         changed = self.let_go(uid)
-        self._holds[uid] = hold
+        self.holds[uid] = hold
         self._held_on.put(hold.node, uid, hold)
         return changed | self._forget({hold.node})
 
     def let_go(self, uid: str) -> set[str]:
         """A claim says itself what it has, or will never have what was held for it."""
-        hold = self._holds.pop(uid, None)
+        hold = self.holds.pop(uid, None)
         if hold is None:
             return set()
         self._held_on.pop(hold.node, uid)
         return self._forget({hold.node})
-
-    def held(self) -> dict[str, Hold]:
-        """What is held, by the claims' uids."""
-        return dict(self._holds)
 
     # What the watches tell
 
@@ -244,6 +249,8 @@ class OwnedDevices:
         self._claim_at[claim.key] = uid
         for pool in _pools_of(claim):
             self._allocated.put(pool, uid, uid)
+            if not claim.status.reserved_for:
+                self._unreserved.add(uid)
             changed |= set(self._nodes_of.of(pool).values())
         return self._forget(changed)
 
@@ -251,6 +258,7 @@ class OwnedDevices:
         claim = self.claims.pop(uid, None)
         if claim is None:
             return set()
+        self._unreserved.discard(uid)
         if self._claim_at.get(claim.key) == uid:
             del self._claim_at[claim.key]
         changed: set[str] = set()

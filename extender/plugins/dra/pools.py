@@ -19,10 +19,12 @@ from extender.plugins.protocol import DevicePlugin, NodeReading, Stock
 _API: Final = "/apis/resource.k8s.io/v1"
 _RULES: Final = f"{_API}/devicetaintrules"
 CLAIMS: Final = Feed("claims", f"{_API}/resourceclaims", ResourceClaim, served_at=_API)
-_TO_ALLOCATE: Final = (
-    Feed("device classes", f"{_API}/deviceclasses", DeviceClass, served_at=_API),
-    Feed("device taint rules", _RULES, DeviceTaintRule, served_at=f"{_RULES}?limit=1"),  # from 1.37
-)
+SLICES: Final = Feed("slices", f"{_API}/resourceslices", ResourceSlice, served_at=_API)
+CLASSES: Final = Feed("device classes", f"{_API}/deviceclasses", DeviceClass, served_at=_API)
+RULES: Final = Feed("device taint rules", _RULES, DeviceTaintRule, served_at=f"{_RULES}?limit=1")
+"""From 1.37 on."""
+TO_ALLOCATE: Final = (SLICES, CLAIMS, CLASSES)
+"""Without all of these nothing is allocated."""
 
 
 class Dra(DevicePlugin):
@@ -37,17 +39,14 @@ class Dra(DevicePlugin):
 class DevicePools:
     """ResourceSlices and ResourceClaims of NVIDIA's driver. Not thread-safe; every method returns at once."""
 
-    feeds: Sequence[Feed[Any]] = (
-        Feed("slices", f"{_API}/resourceslices", ResourceSlice, served_at=_API),
-        CLAIMS,
-    )
+    feeds: Sequence[Feed[Any]] = (SLICES, CLAIMS)
 
     def __init__(self, reading: NodeReading) -> None:
         self._reading = reading
         self.owned = OwnedDevices(reading) if reading.allocates else None
         """Those that Kerf allocates itself."""
         if self.owned is not None:
-            self.feeds = (*self.feeds, *_TO_ALLOCATE)
+            self.feeds = (*self.feeds, CLASSES, RULES)
         self._slices: dict[str, ResourceSlice] = {}  # by uid
         self._slices_on: Index[ResourceSlice] = Index()  # by node and uid
         self._nodes_of: Index[str] = Index()  # by pool and a slice's uid
