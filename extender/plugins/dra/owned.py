@@ -50,6 +50,9 @@ class PodClaims:
     """Those without devices that are kube-scheduler's to allocate."""
 
 
+NO_CLAIMS = PodClaims()
+
+
 class OwnedDevices:
     """Not thread-safe; every method returns at once. What takes objects in returns the nodes that have changed."""
 
@@ -282,6 +285,12 @@ class OwnedDevices:
         for node in nodes:
             self._devices.pop(node, None)
         return nodes
+
+
+def claim_keys(pod: objects.Pod) -> list[str]:
+    """`namespace/name` of the ResourceClaims that a pod names, or that were made for it."""
+    named = (*(pod.spec.resource_claims or ()), *(pod.status.resource_claim_statuses or ()))
+    return [f"{pod.metadata.namespace}/{item.resource_claim_name}" for item in named if item.resource_claim_name]
 
 
 def _pools_of(claim: ResourceClaim) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -91,6 +91,11 @@ class ClaimKeeper:
         found = self.owned.claims_of(pod)
         freeing = next((claim for claim in found.allocated if claim.metadata.uid in self._freeing), None)
         return found if freeing is None else PodClaims(missing=freeing.metadata.name)
+
+    def name_of(self, uid: str) -> str:
+        """What a claim is called, "" when it is gone."""
+        claim = self.owned.claims.get(uid)
+        return "" if claim is None else claim.metadata.name
 
     # Allocating
 
@@ -230,12 +235,3 @@ class ClaimKeeper:
     def _is_awaited(self, claim: str, node: str) -> bool:
         """Whether a pod is on its way to a node that names this claim."""
         return any(entry.stage in _ON_ITS_WAY and entry.node == node for entry in self.entries_of(claim))
-
-
-def shared_with(claims: Mapping[str, str], entry: Entry, found: PodClaims) -> str:
-    """The pod that gets a claim's devices first, where another one that waits names it too; "" for none."""
-    for claim in found.unallocated:
-        first = claims.get(claim.metadata.uid, entry.uid)
-        if first != entry.uid:
-            return claim.metadata.name
-    return ""
