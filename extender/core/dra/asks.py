@@ -85,3 +85,9 @@ class DevicesAsked:
     """
 
     claims: tuple[ClaimAsk, ...]
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices it asks for at least: those of the first alternatives, of "all" one."""
+        asks = (request.alternatives[0] for claim in self.claims for request in claim.requests)
+        return sum(max(ask.count, 1) for ask in asks)

@@ -107,8 +107,8 @@ class NodeDevices:
     inventory: Inventory
     taken: int = 0
     """Bit i is set where device i is taken, wholly or in part."""
-    used: Mapping[int, Mapping[str, Amount]] = field(default_factory=dict)
-    """What is taken of the capacities of shareable devices, by device."""
+    parts: Mapping[int, tuple[tuple[tuple[str, Amount], ...], ...]] = field(default_factory=dict)
+    """What is taken of the capacities of shareable devices, by device: that of each claim."""
     left: tuple[Amount, ...] = ()
     """(C,) what is left of each counter; less than nothing where more is taken than there is."""
 
@@ -117,9 +117,17 @@ class NodeDevices:
         """The devices of an inventory, of which so much is taken."""
         return cls(inventory, left=inventory.counters).taking(takings)
 
+    def used(self, device: int) -> dict[str, Amount]:
+        """What is taken of each capacity of a shareable device."""
+        used: dict[str, Amount] = {}
+        for part in self.parts.get(device, ()):
+            for name, amount in part:
+                used[name] = used.get(name, 0) + amount
+        return used
+
     def taking(self, takings: Iterable[Taking]) -> "NodeDevices":
         """The same with more taken."""
-        taken, left, used = self.taken, list(self.left), dict(self.used)
+        taken, left, parts = self.taken, list(self.left), dict(self.parts)
         for index, capacity in takings:
             device = self.inventory.devices[index]
             if not taken >> index & 1:  # the parts of a shareable device take its counters once
@@ -127,9 +135,25 @@ class NodeDevices:
                 for counter, amount in device.consumes:
                     left[counter] -= amount
             if device.shareable:
-                before = used.get(index, {})
-                used[index] = before | {name: before.get(name, 0) + amount for name, amount in capacity}
-        return replace(self, taken=taken, left=tuple(left), used=used)
+                parts[index] = (*parts.get(index, ()), capacity)
+        return replace(self, taken=taken, left=tuple(left), parts=parts)
+
+    def giving_back(self, takings: Iterable[Taking]) -> "NodeDevices":
+        """The same with some of what is taken given back."""
+        taken, left, parts = self.taken, list(self.left), dict(self.parts)
+        for index, capacity in takings:
+            device = self.inventory.devices[index]
+            if device.shareable:
+                others = list(parts[index])
+                others.remove(capacity)
+                parts[index] = tuple(others)
+                if others:
+                    continue
+                del parts[index]
+            taken &= ~(1 << index)
+            for counter, amount in device.consumes:
+                left[counter] += amount
+        return replace(self, taken=taken, left=tuple(left), parts=parts)
 
 
 NO_DEVICES: Final = Inventory()

@@ -13,11 +13,11 @@ KEY: Final = "kerf.dev/owned"
 """Of the taint, whatever its value."""
 OWNED: Final = Taint(KEY, "kerf", "NoSchedule")
 """Kerf allocates the device, and nobody else does."""
-LEAVING: Final = Taint(KEY, "leaving", "NoSchedule")
-"""Nobody allocates the device: Kerf gives it back, and kube-scheduler does not have it yet."""
+HELD: Final = Taint(KEY, "held", "NoSchedule")
+"""Nobody allocates the device: it is on its way from kube-scheduler to Kerf, or back."""
 
 
 def owns(taints: Iterable[Taint]) -> bool:
-    """Whether Kerf may allocate a device with these taints: it is owned, and is not about to be given back."""
+    """Whether Kerf may allocate a device with these taints: and no rule says otherwise."""
     of_kerf = [taint for taint in taints if taint.key == KEY]
     return bool(of_kerf) and all(taint == OWNED for taint in of_kerf)
