@@ -8,7 +8,7 @@ from extender.core.dra import owning
 from extender.core.dra.devices import NO_DEVICES, Amount, Device, DeviceId, Inventory, Taint
 from extender.core.resources.nodes import NO_GPUS, NodeOffer
 from extender.plugins.dra import reading as gpus
-from extender.plugins.dra.gathering import NodePool, PoolId, gather_pools, rules_for, taints_of
+from extender.plugins.dra.gathering import NodePool, gather_pools, rules_for, taints_of
 from extender.plugins.dra.objects import DeviceTaintRule, ResourceSlice
 from extender.plugins.dra.parts import place
 from extender.plugins.dra.published import UnreadableDeviceError, amount_of, read_device, unhandled
@@ -16,14 +16,6 @@ from extender.plugins.protocol import NodeReading
 
 _MAX_DEVICES: Final = 4096
 """Of one node: eight GPUs have 200 with all their partitions."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolFault:
-    """Why Kerf gives no device of a pool that it owns."""
-
-    pool: PoolId
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +29,27 @@ class NodePools:
     and device."""
     inventory: Inventory = NO_DEVICES
     """The devices that Kerf owns."""
-    faults: tuple[PoolFault, ...] = ()
+    faults: tuple[str, ...] = ()
+    """Why Kerf gives no device of a pool that it owns, in sentences that name the pool."""
+    others: bool = False
+    """Whether there are pools that Kerf does not own, nor is about to."""
 
 
 def read_pools(
-    node: str,
-    slices: Iterable[ResourceSlice],
+    slices: Sequence[ResourceSlice],
     rules: Iterable[DeviceTaintRule],
     reading: NodeReading,
     *,
+    node: str = "",
     owned_only: bool = True,
 ) -> NodePools:
     """What one node has.
 
     `slices` are all slices of every pool of which one is the node's, and those of devices that are reached over the
-    network. Without `owned_only` all pools are Kerf's, and their taints count as they are.
+    network; without `node` it is the node of the first that names one. Without `owned_only` all pools are Kerf's, and
+    their taints count as they are.
     """
+    node = node or next((item.spec.node_name for item in slices if item.spec.node_name), "")
     pools, rules = gather_pools(node, slices), tuple(rules)
     sound = [pool for pool in pools if not pool.incomplete and not pool.invalid]
     of_gpus = [item for pool in sound if pool.id.driver == gpus.DRIVER for item in pool.slices if item.spec.node_name]
@@ -60,7 +57,9 @@ def read_pools(
     reader = _Reader(rules, found, owned_only)
     for pool in pools:
         reader.read(pool)
-    return NodePools(found.offer if of_gpus else NO_GPUS, found.index_of, reader.inventory, tuple(reader.faults))
+    return NodePools(
+        found.offer if of_gpus else NO_GPUS, found.index_of, reader.inventory, tuple(reader.faults), reader.others
+    )
 
 
 class _Reader:
@@ -74,7 +73,8 @@ class _Reader:
         self._counters: list[Amount] = []
         self._unavailable: list[Device] = []
         self._complete = True
-        self.faults: list[PoolFault] = []
+        self.faults: list[str] = []
+        self.others = False
 
     @property
     def inventory(self) -> Inventory:
@@ -87,11 +87,12 @@ class _Reader:
         """One more pool."""
         taints = self._taints(pool)
         marked = not self._owned_only or any(taint.key == owning.KEY for of in taints.values() for taint in of)
+        self.others |= bool(taints) and not marked
         fault = pool.incomplete or pool.invalid or unhandled(pool)
         if not fault and len(self._devices) + len(self._unavailable) + len(taints) > _MAX_DEVICES:
             fault = f"more than {_MAX_DEVICES} devices on one node"
         owned = not self._owned_only or (bool(taints) and all(map(owning.owns, taints.values())))
-        if not fault and marked and not owned and not _leaving(taints):
+        if not fault and marked and not owned and not _held(taints):
             fault = f"only some of its devices have the taint {owning.KEY}"
         try:
             if pool.incomplete or pool.invalid:
@@ -101,7 +102,7 @@ class _Reader:
             fault = fault or str(error)
             self._complete = False
         if fault and marked:
-            self.faults.append(PoolFault(pool.id, fault))
+            self.faults.append(f"{pool.id}: {fault}")
 
     def _taints(self, pool: NodePool) -> dict[str, tuple[Taint, ...]]:
         """Of each device, those on other nodes too."""
@@ -123,9 +124,9 @@ class _Reader:
             self._unavailable += [replace(device, consumes=()) for device in devices]
 
 
-def _leaving(taints: Mapping[str, Sequence[Taint]]) -> bool:
-    """Whether a pool is being given back: that is no fault."""
-    return owning.LEAVING in [taint for of in taints.values() for taint in of]
+def _held(taints: Mapping[str, Sequence[Taint]]) -> bool:
+    """Whether a pool is on its way to Kerf or back: that is no fault."""
+    return owning.HELD in [taint for of in taints.values() for taint in of]
 
 
 def _counters(pool: NodePool, first: int) -> tuple[dict[tuple[str, str], int], list[Amount]]:

@@ -147,15 +147,14 @@ def _for_all(config: dict[str, Any], chosen: Mapping[str, str]) -> dict[str, Any
 # What is allocated already
 
 
-def takings_of(claim: ResourceClaim, inventory: Inventory) -> tuple[Taking, ...] | None:
-    """What a claim takes of an inventory, None while it has no allocation. Access for administrators takes nothing.
+def takings_of(claim: ResourceClaim, inventory: Inventory) -> tuple[Taking, ...]:
+    """What a claim takes of an inventory; nothing while it has no allocation, and by access for administrators.
 
     What is not understood is taken as a whole.
     """
-    if claim.status.allocation is None:
-        return None
+    allocation = claim.status.allocation
     takings = []
-    for result in claim.status.allocation.devices.results or ():
+    for result in (allocation.devices.results or ()) if allocation else ():
         index = inventory.index_of.get(DeviceId(result.driver, result.pool, result.device))
         if index is not None and not result.admin_access:
             takings.append(Taking(index, _consumed(inventory.devices[index], result)))
