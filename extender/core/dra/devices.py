@@ -121,7 +121,7 @@ class NodeDevices:
                     left[counter] -= amount
             if device.shareable:
                 before = used.get(index, {})
-                used[index] = before | {name: before.get(name, 0) + amount for name, amount in capacity}
+                used[index] = {**before, **{name: before.get(name, 0) + amount for name, amount in capacity}}
         return replace(self, taken=taken, left=tuple(left), used=used)
 
 
