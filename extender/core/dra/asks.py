@@ -7,7 +7,11 @@ from typing import NamedTuple
 from extender.core.dra.devices import Amount, Device
 
 
-class SelectorFault(Exception):  # noqa: N818
+class Fault(Exception):  # noqa: N818
+    """Why it can't be told what is possible: the pod's claims are refused on such a node."""
+
+
+class SelectorFault(Fault):
     """A selector has failed on a device, as in CEL an attribute that is not there does."""
 
 

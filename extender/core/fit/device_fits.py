@@ -10,10 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows, num_true
-from extender.core.dra.allocator import Allocation, Allocations, Fault
-from extender.core.dra.asks import DevicesAsked
-from extender.core.dra.devices import NodeDevices
+from extender.core.dra.allocator import Allocation, allocate
+from extender.core.dra.asks import DevicesAsked, Fault
+from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.fit.reasons import Reason
+
+class Allocations:
+    def best(self, devices, asked):
+        try:
+            return allocate(devices, asked)
+        except Fault as fault:
+            return fault
+
 
 _FOUND: Final = Allocations()
 """What was found on nodes, remembered by what they have: of use to all who ask, and bounded."""
@@ -46,6 +54,11 @@ class DeviceFits(NamedTuple):
 def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fault | None:
     """What claims get on a node; None where they can't be met there now."""
     return None if devices is None else _FOUND.best(devices, asked)
+
+
+def possible_on(inventory: Inventory, asked: DevicesAsked) -> bool:
+    """Whether claims can be met by a node of which nothing is taken."""
+    return isinstance(best_on(NodeDevices.of(inventory), asked), Allocation)
 
 
 def devices_at(cluster: Cluster, row: int) -> NodeDevices | None:
