@@ -183,7 +183,7 @@ class _Search:
 
     def _has_room(self, ask: DeviceAsk, index: int) -> bool:
         amounts = self._amounts(ask, index)
-        used = Counter(dict(self.devices.used.get(index, {})))
+        used = Counter(self.devices.used(index))
         for share in self.shares.get(index, ()):
             used.update(dict(share))
         return has_room(self.devices.inventory.devices[index], used, amounts)

@@ -30,6 +30,8 @@ class Hold:
     """By their names, for an inventory may be read anew meanwhile; of shareable ones how much of each capacity."""
     claim: ResourceClaim
     """As it was when that was decided."""
+    pod: objects.Pod
+    """Whom it is for."""
     allocation: Mapping[str, Any]
     """What is to be written on it."""
 
@@ -65,6 +67,9 @@ class OwnedDevices:
         self._devices: dict[str, NodeDevices] = {}  # by node, as they are now
         self.claims: dict[str, ResourceClaim] = {}
         """By uid."""
+        self.orphans: dict[str, ResourceClaim] = {}
+        """Claims that are gone, by uid, whose pods may have their devices yet: whoever may change a claim may take off
+        what keeps it from being deleted."""
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: Index[str] = Index()  # claims by pool
         self.holds: dict[str, Hold] = {}
@@ -72,7 +77,7 @@ class OwnedDevices:
         self._held_on: Index[Hold] = Index()  # by node and a claim's uid
         self._classes: dict[str, DeviceClass] = {}  # by uid
         self._rules: dict[str, DeviceTaintRule] = {}  # by uid
-        self._unreserved: set[str] = set()  # claims with devices and no pod that uses them
+        self._allotted: set[str] = set()  # claims with devices, for one pod at most
         self._ours: dict[DevicesAsked, bool] = {}  # whether owned pools can meet it at all
 
     # Reading
@@ -117,13 +122,13 @@ class OwnedDevices:
         """The claims of a pod that exist, in its order."""
         return self._named(pod)[0]
 
-    def unreserved(self) -> Iterator[tuple[str, str]]:
-        """Claims that have devices of pools that Kerf owns, and no pod that uses them: their UIDs and nodes."""
-        for uid in self._unreserved:
+    def allotted(self) -> Iterator[tuple[ResourceClaim, str]]:
+        """Claims that have devices of pools that Kerf owns, for one pod at most; with the node of these."""
+        for uid in self._allotted:
             nodes = {node for pool in _pools_of(self.claims[uid]) for node in self._nodes_of.of(pool).values()}
             owned = [node for node in nodes if self.inventory_on(node).devices]
             if len(nodes) == len(owned) == 1:
-                yield uid, owned[0]
+                yield self.claims[uid], owned[0]
 
     def _named(self, pod: objects.Pod) -> tuple[list[ResourceClaim], str]:
         generated = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses or ()}
@@ -165,7 +170,8 @@ class OwnedDevices:
             for uid in self._allocated.of(pool):
                 if uid not in seen:
                     seen.add(uid)
-                    yield from takings_of(self.claims[uid], inventory)
+                    claim = self.claims.get(uid) or self.orphans[uid]
+                    yield from takings_of(claim, inventory)
         for uid, hold in self._held_on.of(node).items():
             if uid not in seen:
                 for device, capacity in hold.devices:
@@ -210,7 +216,7 @@ class OwnedDevices:
         if kind is ResourceSlice:
             return self._remove_slice(uid)
         if kind is ResourceClaim:
-            return self._remove_claim(uid)
+            return self._claim_gone(uid)
         if kind is DeviceClass:
             self._classes.pop(uid, None)
             self._ours.clear()
@@ -252,21 +258,39 @@ class OwnedDevices:
         self._claim_at[claim.key] = uid
         for pool in _pools_of(claim):
             self._allocated.put(pool, uid, uid)
-            if not claim.status.reserved_for:
-                self._unreserved.add(uid)
+            if len(claim.status.reserved_for or ()) <= 1:
+                self._allotted.add(uid)
             changed |= set(self._nodes_of.of(pool).values())
         return self._forget(changed)
+
+    def forget_orphan(self, uid: str) -> set[str]:
+        """The pods of a claim that is gone are gone, too."""
+        claim = self.orphans.pop(uid, None)
+        return set() if claim is None else self._unallocate(claim)
+
+    def _claim_gone(self, uid: str) -> set[str]:
+        claim = self.claims.get(uid)
+        if claim is None or not (_pools_of(claim) and claim.status.reserved_for):
+            return self._remove_claim(uid)
+        self.orphans[uid] = self.claims.pop(uid)
+        self._allotted.discard(uid)
+        if self._claim_at.get(claim.key) == uid:
+            del self._claim_at[claim.key]
+        return set()
 
     def _remove_claim(self, uid: str) -> set[str]:
         claim = self.claims.pop(uid, None)
         if claim is None:
             return set()
-        self._unreserved.discard(uid)
+        self._allotted.discard(uid)
         if self._claim_at.get(claim.key) == uid:
             del self._claim_at[claim.key]
+        return self._unallocate(claim)
+
+    def _unallocate(self, claim: ResourceClaim) -> set[str]:
         changed: set[str] = set()
         for pool in _pools_of(claim):
-            self._allocated.pop(pool, uid)
+            self._allocated.pop(pool, claim.metadata.uid)
             changed |= set(self._nodes_of.of(pool).values())
         return self._forget(changed)
 
