@@ -50,7 +50,7 @@ class DeviceAsk:
     """Whether it only looks: devices that others have are given as well, and stay free for them."""
     tolerations: tuple[Toleration, ...] = ()
     capacity: tuple[tuple[str, Amount], ...] = ()
-    """At least so much of each capacity (`domain/name`), sorted."""
+    """At least so much of each capacity, by the name as asked, sorted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,8 @@ class Device:
     attributes: Mapping[str, Value] = field(default_factory=dict)
     """By `domain/name`: a name without a domain has its driver's."""
     capacity: Mapping[str, Capacity] = field(default_factory=dict)
-    """Likewise."""
+    """By the name as published, with a domain or without: kube-scheduler gives capacity to those who spell it alike.
+    Selectors read it by its full name, with the driver's domain where none is published."""
     consumes: tuple[tuple[int, Amount], ...] = ()
     """What it takes of counters while it is taken: (index in `Inventory.counters`, how much)."""
     taints: tuple[Taint, ...] = ()
@@ -82,6 +83,12 @@ class Inventory:
     counters: tuple[Amount, ...] = ()
     """What there is of each counter while no device is taken."""
     index_of: Mapping[DeviceId, int] = field(default_factory=dict)
+    unavailable: tuple[Device, ...] = ()
+    """Devices of the node that are not Kerf's to give: who asks for all devices and would have to get one of these,
+    gets none."""
+    complete: bool = True
+    """Whether `devices` and `unavailable` are all that the node has; where not, who asks for all devices gets none, as
+    kube-scheduler has it while a pool is being updated."""
 
 
 class Taking(NamedTuple):

@@ -11,10 +11,11 @@ from extender.core.fit.device_fits import possible_on
 from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.indexes import Index
-from extender.plugins.dra.asks import UnhandledError, read_asks
+from extender.plugins.dra.asks import read_asks
 from extender.plugins.dra.inventory import NodePools, read_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.results import takings_of
+from extender.plugins.dra.unhandled import UnhandledError
 from extender.plugins.protocol import NodeReading
 
 _NO_POOLS = NodePools()
