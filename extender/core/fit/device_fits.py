@@ -15,8 +15,9 @@ from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.fit.reasons import Reason
 
+
 class Allocations:
-    def best(self, devices, asked):
+    def best(self, devices: NodeDevices, asked: DevicesAsked) -> Allocation | Fault | None:
         try:
             return allocate(devices, asked)
         except Fault as fault:
