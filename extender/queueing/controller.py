@@ -250,8 +250,8 @@ class QueueController(QueueRules):
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
 
     def _with_claims(self, waiting: list[Entry]) -> list[Entry]:
-        """Those that can be planned: devices of a ResourceClaim are chosen for one pod, the others that name it go where
-        it has them."""
+        """Those that can be planned: a ResourceClaim's devices are chosen for one pod, the others that name it go where
+        these are."""
         if self.claims is None:
             return waiting
         fault, first = self.claims.fault(), dict[str, str]()

@@ -102,7 +102,7 @@ class ClaimKeeper:
     # Allocating
 
     def hold(self, pod: Pod, node: str, allocation: Allocation | None) -> bool:
-        """Hold devices of a node for the claims of a pod, as they were decided on; whether the claims still ask that."""
+        """Hold devices of a node for a pod's claims, as they were decided on; whether the claims still ask that."""
         try:
             found = self.read(pod)
         except RequestError:
