@@ -92,7 +92,11 @@ class QueueController(QueueRules):
             claims_of=lambda pod: NO_CLAIMS if self.claims is None else self.claims.read(pod),
         )
         self.claims = (
-            None if keeper is None else keeper(entries_of=self.backlog.naming, changed=self.backlog.claim_changed)
+            None
+            if keeper is None
+            else keeper(
+                entries_of=self.backlog.naming, entries=self.backlog.entries.values, changed=self.backlog.claim_changed
+            )
         )
         """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
         self.counts = Counts()
