@@ -59,6 +59,8 @@ def search(
     devices: NodeDevices, asked: DevicesAsked, shape: Shape, matches: Matches, memory: Memory, steps: Steps
 ) -> Allocation | None:
     """The best allocation that is possible, None when none is. Raises Fault."""
+    if not devices.inventory.complete and any(not ask.count for ask in matches):
+        return None  # kube-scheduler does not even look, as long as it can't know how many all are
     blocked = overdrawn(shape, devices.left)
     requests = requests_of(devices, asked, matches, blocked)
     allocation = _Choice(devices, asked, shape, memory, steps, blocked, requests).best()

@@ -101,6 +101,8 @@ class _Search:
                 counts = []
                 for ask in request.alternatives:
                     if not ask.count:
+                        if not self.devices.inventory.complete:
+                            raise Aborted("a pool is being updated")
                         indices = range(len(self.devices.inventory.devices))
                         self.wanted_of[id(ask)] = [index for index in indices if self.match(ask, index)]
                     counts.append(ask.count or len(self.wanted_of[id(ask)]))
