@@ -69,10 +69,11 @@ def contents(device: Device, reads: frozenset[str] | None) -> object:
     if reads is None:
         attributes = tuple(sorted((name, type(value), value) for name, value in device.attributes.items()))
         return device.id.driver, device.shareable, attributes, tuple(sorted(device.capacity.items()))
-    return device.id.driver, device.shareable, tuple(_read(device, name) for name in sorted(reads - {DRIVER}))
+    return device.id.driver, device.shareable, tuple(read(device, name) for name in sorted(reads - {DRIVER}))
 
 
-def _read(device: Device, name: str) -> object:
+def read(device: Device, name: str) -> object:
+    """What a selector finds under a name: an attribute, a capacity, or both."""
     domain, _, short = name.partition("/")
     value = device.attributes.get(name)
     capacity = device.capacity.get(name)

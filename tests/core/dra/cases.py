@@ -13,7 +13,7 @@ from extender.core.dra.asks import (
     SelectorFault,
     Toleration,
 )
-from extender.core.dra.devices import Amount, Capacity, Device, DeviceId, Inventory, NodeDevices, Taint, Taking
+from extender.core.dra.devices import Amount, Capacity, Device, DeviceId, Inventory, NodeDevices, Taint
 from extender.core.dra.first_fit import first_fit
 
 NUMBER = "d/number"
@@ -47,7 +47,7 @@ def random_case(rng: Random) -> tuple[NodeDevices, DevicesAsked]:
         picked = None
         try:
             picked = first_fit(state, _asked(rng, faults=False, admin=False), 2_000)
-        except Exception:  # noqa: BLE001, S112
+        except Exception:  # noqa: S112
             continue
         if picked:
             state = state.taking(taking for _, ask, taking in picked if not ask.admin)
