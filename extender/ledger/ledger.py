@@ -209,6 +209,15 @@ class Ledger(Bookings):
         if self.rows.owned is not None:
             self._restock(self.rows.owned.let_go(claim))
 
+    def forget_orphan(self, claim: str) -> None:
+        """The pods of a claim that is gone are gone, too."""
+        if self.rows.owned is not None:
+            self._restock(self.rows.owned.forget_orphan(claim))
+
+    def is_bound(self, uid: str) -> bool:
+        """Whether a pod has a node, and has not ended."""
+        return uid in self._seen_pods
+
     # Inside
 
     def _stock_of(self, kind: type) -> Stock:

@@ -27,7 +27,9 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 0.5
 _FREE_AFTER_S: Final = 2.0
-"""A claim may tell later than its pod who uses it; what is freed too early costs its pod another plan."""
+"""What is freed too early costs its pod another plan."""
+_FREE_ENDED_AFTER_S: Final = 15.0
+"""kube-controller-manager frees the claims of pods that have ended; where it does not, this is done for it."""
 _ON_ITS_WAY: Final = (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING, Stage.OPENED, Stage.UNSETTLED)
 
 
@@ -100,7 +102,7 @@ class ClaimKeeper:
     # Allocating
 
     def hold(self, pod: Pod, node: str, allocation: Allocation | None) -> bool:
-        """Hold devices of a node for the claims of a pod, as they were decided on; whether the claims still ask that."""
+        """Hold devices of a node for a pod's claims, as they were decided on; whether the claims still ask that."""
         try:
             found = self.read(pod)
         except RequestError:
@@ -114,7 +116,7 @@ class ClaimKeeper:
                 (inventory.devices[one.taking.device].id, one.taking.capacity) for one in devices if not one.admin
             )
             body = allocation_of(claim, devices, inventory, self.owned.classes, node, time.time())
-            self.ledger.hold_devices(claim.metadata.uid, Hold(node, held, claim, body))
+            self.ledger.hold_devices(claim.metadata.uid, Hold(node, held, claim, pod, body))
         return True
 
     def let_go(self, pod: Pod) -> None:
@@ -140,7 +142,7 @@ class ClaimKeeper:
         known = True
         self._writing.add(uid)
         try:
-            written = await self._writer.allocate(hold.claim, dict(hold.allocation))
+            written = await self._writer.allocate(hold.claim, hold.pod, hold.allocation)
         except ApiError:
             raise
         except (ClusterError, msgspec.DecodeError):
@@ -199,19 +201,24 @@ class ClaimKeeper:
 
     async def _free_unused(self) -> None:
         now = self.clock()
+        for uid, claim in list(self.owned.orphans.items()):
+            if not any(self.ledger.is_bound(pod) or self._waits(claim, pod) for pod in _pods_of(claim)):
+                self.ledger.forget_orphan(uid)
         unused = {
-            uid: self._unused_since.get(uid, now)
-            for uid, node in self._unreserved()
-            if not self._is_awaited(self.owned.claims[uid].key, node)
+            claim.metadata.uid: self._unused_since.get(claim.metadata.uid, now)
+            for claim, node in self.owned.allotted()
+            if not self._is_awaited(claim.key, node) and not any(map(self.ledger.is_bound, _pods_of(claim)))
         }
         self._unused_since = unused
         for uid, since in unused.items():
-            if now - since >= _FREE_AFTER_S:
+            found = self.owned.claims.get(uid)
+            waits = found is not None and all(self._waits(found, pod) for pod in _pods_of(found))
+            if now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S):
                 await self._free(uid)
 
-    def _unreserved(self) -> Iterable[tuple[str, str]]:
-        """Claims that have devices of Kerf's, and no pod that uses them; with the node."""
-        return list(self.owned.unreserved())
+    def _waits(self, claim: ResourceClaim, pod: str) -> bool:
+        """Whether a pod that names a claim is in the queue, by its UID."""
+        return any(entry.uid == pod for entry in self.entries_of(claim.key))
 
     async def _free(self, uid: str) -> None:
         claim = self.owned.claims.get(uid)
@@ -235,3 +242,8 @@ class ClaimKeeper:
     def _is_awaited(self, claim: str, node: str) -> bool:
         """Whether a pod is on its way to a node that names this claim."""
         return any(entry.stage in _ON_ITS_WAY and entry.node == node for entry in self.entries_of(claim))
+
+
+def _pods_of(claim: ResourceClaim) -> list[str]:
+    """UIDs of the pods that a claim is reserved for."""
+    return [consumer.uid for consumer in claim.status.reserved_for or ()]
