@@ -252,6 +252,13 @@ class QueueController(QueueRules):
                 self.counts.failed_open += 1
                 await self.dispatcher.open_without_node(entry, f"fail-open after {limit_s:g} s", by_kerf=True)
 
+    async def _rest(self, most_s: float) -> None:
+        """Leave others their time, as long as the pods on their way give them something to do."""
+        rested_s = 0.0
+        while rested_s < most_s and not self._planner.runs_dry():
+            await asyncio.sleep(self._options.interval_s)
+            rested_s += self._options.interval_s
+
     async def _learn(self) -> None:
         """What pods took that ended before the start."""
         try:
@@ -278,7 +285,7 @@ class QueueController(QueueRules):
             except Exception:
                 self.counts.errors += 1
                 logger.exception("a round of the queue failed")
-            await asyncio.sleep(min(2 * self.counts.round_s, 1.0))  # others' time
+            await self._rest(min(2 * self.counts.round_s, 1.0))
 
 
 async def _give_way() -> None:

@@ -139,8 +139,8 @@ class DirectDispatcher(Dispatcher):
         """Write on all members of a unit what they get, then open all their gates."""
         known = [entry.pod for entry in entries]
         try:
+            await self.fence.confirm_now()  # that nobody else led when these versions were known
             async with self._units:
-                await self.fence.confirm_now()  # that nobody else led when these versions were known
                 pairs = zip(entries, known, strict=True)
                 written = await all_of(self._assign(entry, pod) for entry, pod in pairs)
                 if all(written):
