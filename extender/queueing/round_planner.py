@@ -47,7 +47,14 @@ class RoundPlanner:
     _full: bool = field(default=False, init=False)
     """Whether the last plan let go as many as it might."""
 
-    def runs_dry(self) -> bool:
+    async def rest(self, most_s: float) -> None:
+        """Leave others their time after a plan, as long as the pods on their way give them something to do."""
+        rested_s = 0.0
+        while rested_s < most_s and not self._runs_dry():
+            await asyncio.sleep(self.options.interval_s)
+            rested_s += self.options.interval_s
+
+    def _runs_dry(self) -> bool:
         """Whether few are on their way, though more might have been let go by the last plan."""
         return self._full and 2 * len(self.backlog.on_their_way(self.clock())) < self.options.max_open
 
