@@ -7,7 +7,7 @@ import msgspec
 
 from extender.cli.install.findings import ANY, KERF, Finding, Verdict, listed, names
 from extender.cli.install.kerf import Installed
-from extender.cli.install.rights import SERVING, Right, electing
+from extender.cli.install.rights import Right, electing, serving
 from extender.kube.client import ClusterError, Transport
 
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -27,11 +27,12 @@ async def rights(transport: Transport, installed: Installed | None, account: str
     else:
         return
     election = (installed.settings if installed else {}).get("leader_election") or {}
+    wanted = serving(extender=installed is None or installed.mode != "planner")
     own = electing(str(election.get("mode", "off")), namespace, str(election.get("lease") or "kerf"))
     user = f"system:serviceaccount:{namespace}:{name}"
     fix = f"{installed.upgrade} --set rbac.create=true" if installed else "kubectl apply -f manifests/rbac.yaml"
     lacking = 0
-    for right in (*SERVING, *own):
+    for right in (*wanted, *own):
         for verb in right.verbs:
             try:
                 allowed = await _allowed(transport, user, right, verb)

@@ -28,7 +28,14 @@ SERVING: Final = (
     Right("resource.k8s.io", "resourceslices", ("list", "watch"), "GPUs of DRA drivers are not known"),
     Right("resource.k8s.io", "resourceclaims", ("list", "watch"), "GPUs that ResourceClaims hold count as free"),
 )
-"""Whatever the mode."""
+"""Whatever the mode, apart from what `serving` leaves out."""
+
+_OF_EXTENDERS: Final = ("pods/binding", "nodes/status")
+
+
+def serving(*, extender: bool) -> tuple[Right, ...]:
+    """What Kerf takes; without an extender it binds no pod, and locks no node of HAMi for one."""
+    return tuple(right for right in SERVING if extender or right.resource not in _OF_EXTENDERS)
 
 
 def electing(mode: str, namespace: str, lease: str) -> tuple[Right, ...]:
