@@ -311,7 +311,7 @@ class QueueController(QueueRules):
             except Exception:
                 self.counts.errors += 1
                 logger.exception("a round of the queue failed")
-            await asyncio.sleep(min(2 * self.counts.round_s, 1.0))  # others' time
+            await self._planner.rest(min(2 * self.counts.round_s, 1.0))
 
 
 async def _give_way() -> None:

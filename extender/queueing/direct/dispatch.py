@@ -139,8 +139,8 @@ class DirectDispatcher(Dispatcher):
         """Write on all members of a unit what they get, then open all their gates."""
         known = [entry.pod for entry in entries]
         try:
+            await self.fence.confirm_now()  # that nobody else led when these versions were known
             async with self._units:
-                await self.fence.confirm_now()  # that nobody else led when these versions were known
                 if not await self.allocate(entries):
                     return
                 pairs = zip(entries, known, strict=True)
