@@ -2,7 +2,7 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import Final
 
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from extender.core.bookings import booked_each
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among, crossed_groups
+from extender.core.dra.allocator import Allocation
+from extender.core.dra.asks import DevicesAsked
+from extender.core.fit.device_fits import best_on, device_scores, devices_at, parts_of
 from extender.core.fit.fits import Fit, fit
 from extender.core.fit.reasons import Reason, resolvable
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
@@ -78,6 +81,8 @@ class Decision:
     no better choice was possible."""
     terms: Terms | None = None
     """What the score of a row is made of, where the policy can say."""
+    allocation: Allocation | None = None
+    """Which devices of the winner the pod's ResourceClaims get, where Kerf chooses them."""
 
     @property
     def mib(self) -> int:
@@ -115,8 +120,24 @@ def _evaluation(
     cluster: Cluster, seen: Cluster, request: GpuRequest, policy: Policy, rows: Rows, checked: Fit
 ) -> Evaluation:
     """What `checked`, the fit on the cluster as the policy counts it, comes to."""
-    score = np.where(checked.fits, policy.score(seen, request, rows, checked), -np.inf)
+    if request.devices is not None:
+        found = _device_scores(seen, request, policy, rows, checked)
+    else:
+        found = policy.score(seen, request, rows, checked)
+    score = np.where(checked.fits, found, -np.inf)
     return Evaluation(_reason(cluster, seen, request, rows, checked), checked.available, score)
+
+
+def _device_scores(seen: Cluster, request: GpuRequest, policy: Policy, rows: Rows, checked: Fit) -> Floats:
+    """(R,) scores for what claims ask: by what the devices left are worth, and among whole GPUs by the policy."""
+    assert request.devices is not None
+    score, whole = device_scores(seen, request.devices, rows, spreads=policy.spreads)
+    where = np.flatnonzero(whole & checked.fits)
+    if len(where):
+        plain = replace(request, devices=None)
+        fits = Fit(*(getattr(checked, item.name).take(where, axis=0) for item in fields(Fit)))
+        score[where] += policy.score(seen, plain, rows[where], fits)
+    return score
 
 
 def _reason(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -> npt.NDArray[np.uint8]:
@@ -259,12 +280,26 @@ def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
 def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, room: Mask, shares: bool) -> Decision:
     """A decision for one of its rows, with the GPUs of that node."""
     request = plain.request
+    if request.devices is not None:
+        return _with_devices(cluster, plain, best, request.devices)
     gpus = choice(cluster, best, request, policy, room, shares=shares)
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     milli, mib_each = booked_each(cluster, best, request, gpus)
     crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
     return replace(plain, best=best, gpus=gpus, milli=milli, mib_each=mib_each, crosses=crosses)
+
+
+def _with_devices(cluster: Cluster, plain: Decision, best: int, asked: DevicesAsked) -> Decision:
+    """A decision for one of its rows, with the devices of that node."""
+    devices = devices_at(cluster, best)
+    found = best_on(devices, asked)
+    if devices is None or not isinstance(found, Allocation):
+        raise AssertionError(f"fit and devices disagree at node {cluster.node_names[best]}")
+    parts = parts_of(devices, found)
+    gpus, milli = tuple(part.gpu for part in parts), min((part.milli for part in parts), default=WHOLE_MILLI)
+    mib_each = tuple(part.mib for part in parts) if milli < WHOLE_MILLI else ()
+    return replace(plain, best=best, gpus=gpus, milli=milli, mib_each=mib_each, allocation=found)
 
 
 def choice(
