@@ -91,8 +91,8 @@ class QueueController(QueueRules):
             check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
             claims_of=lambda pod: NO_CLAIMS if self.claims is None else self.claims.read(pod),
         )
-        self.claims = None if keeper is None else keeper(
-            entries_of=self.backlog.naming, changed=self.backlog.claim_changed
+        self.claims = (
+            None if keeper is None else keeper(entries_of=self.backlog.naming, changed=self.backlog.claim_changed)
         )
         """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
         self.counts = Counts()
@@ -250,8 +250,8 @@ class QueueController(QueueRules):
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
 
     def _with_claims(self, waiting: list[Entry]) -> list[Entry]:
-        """Those that can be planned: devices of a ResourceClaim are chosen for one pod, the others that name it go where
-        it has them."""
+        """Those that can be planned: a ResourceClaim's devices are chosen for one pod, the others that name it go where
+        these are."""
         if self.claims is None:
             return waiting
         fault, first = self.claims.fault(), dict[str, str]()

@@ -102,7 +102,7 @@ class ClaimKeeper:
     # Allocating
 
     def hold(self, pod: Pod, node: str, allocation: Allocation | None) -> bool:
-        """Hold devices of a node for the claims of a pod, as they were decided on; whether the claims still ask that."""
+        """Hold devices of a node for a pod's claims, as they were decided on; whether the claims still ask that."""
         try:
             found = self.read(pod)
         except RequestError:
@@ -211,10 +211,8 @@ class ClaimKeeper:
         }
         self._unused_since = unused
         for uid, since in unused.items():
-            claim = self.owned.claims.get(uid)
-            if claim is None:
-                continue
-            waits = all(self._waits(claim, pod) for pod in _pods_of(claim))
+            found = self.owned.claims.get(uid)
+            waits = found is not None and all(self._waits(found, pod) for pod in _pods_of(found))
             if now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S):
                 await self._free(uid)
 
