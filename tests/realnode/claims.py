@@ -64,11 +64,17 @@ def template(name: str, *requests: Object) -> Object:
 
 
 def claiming(name: str, claims: Iterable[str] = (), templates: Iterable[str] = (), **spec: Any) -> Object:
-    """A gated pod whose container has all devices of claims, of its own by templates or named ones."""
+    """A gated pod whose container has all devices of claims, of its own by templates or named ones.
+
+    `args` are the container's; all else is of the pod's spec.
+    """
+    args = spec.pop("args", [])
     named = [{"name": f"claim-{name}", "resourceClaimName": name} for name in claims]
     named += [{"name": f"template-{name}", "resourceClaimTemplateName": name} for name in templates]
-    made = pod(name, **{"schedulingGates": [{"name": GATE}], "resourceClaims": named, **spec})
-    made["spec"]["containers"][0]["resources"]["claims"] = [{"name": of["name"]} for of in named]
+    made = pod(name, **{"cpu": "10m", "memory": "16Mi", "schedulingGates": [{"name": GATE}], "resourceClaims": named, **spec})
+    (container,) = made["spec"]["containers"]
+    container["resources"]["claims"] = [{"name": of["name"]} for of in named]
+    container["args"] = list(args)
     return made
 
 
@@ -155,9 +161,14 @@ class Claims:
         self._plane.request("PATCH", f"{path}/status", {"status": {"nominatedNodeName": node}}, MERGE)
         self._plane.request("PATCH", path, {"spec": {"schedulingGates": None}}, MERGE)
 
+    def delete_pod(self, name: str) -> None:
+        """Delete a pod, if it is there; return at once."""
+        if self._plane.exists(f"{_PODS}/{name}"):
+            self._plane.request("DELETE", f"{_PODS}/{name}?gracePeriodSeconds=1")
+
     def end(self, name: str) -> None:
         """Delete a pod; return when its kubelet has ended it."""
-        self._plane.request("DELETE", f"{_PODS}/{name}?gracePeriodSeconds=1")
+        self.delete_pod(name)
         wait_until(lambda: not self._plane.exists(f"{_PODS}/{name}"), WITHIN_S, f"{name} has ended")
 
     def events(self, name: str, reason: str) -> list[str]:
