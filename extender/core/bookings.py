@@ -6,6 +6,10 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
+from extender.core.dra.allocator import Allocation
+from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.devices import NodeDevices, Taking
+from extender.core.fit.device_fits import Part, best_on, devices_at, parts_of
 from extender.core.fit.fits import share_mib
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -22,6 +26,10 @@ class Booking:
     """Memory of each GPU in their order; all of it where all compute is booked."""
     slices: tuple[int, ...] = ()
     """The GPUs of which it has a time slice each; the slices are counted in `unknown`."""
+    takings: tuple[Taking, ...] = ()
+    """Devices that its ResourceClaims get."""
+    parts: tuple[Part, ...] = ()
+    """What these are of the node's GPUs."""
     unknown: int = 0
     """Units whose index nobody knows: the device plugin alone picks them."""
     mig: tuple[tuple[str, int], ...] = ()
@@ -32,11 +40,18 @@ class Booking:
     cpu_milli: int = 0
     memory_mib: int = 0
 
+    @property
+    def all_gpus(self) -> tuple[int, ...]:
+        """The GPUs of which it has something, as far as they are known."""
+        return self.gpus or tuple(part.gpu for part in self.parts)
+
 
 def booking(
     cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...], cpu_milli: int = 0, memory_mib: int = 0
 ) -> Booking:
     """What a request takes that gets some GPUs of a node, () where the device plugin picks them."""
+    if request.devices is not None:
+        return _of_devices(cluster, row, request.devices, cpu_milli, memory_mib)
     if request.mig:
         return Booking(mig=request.mig, cpu_milli=cpu_milli, memory_mib=memory_mib)
     slices: tuple[int, ...] = ()
@@ -54,6 +69,14 @@ def booking(
     )
 
 
+def _of_devices(cluster: Cluster, row: int, asked: DevicesAsked, cpu_milli: int, memory_mib: int) -> Booking:
+    devices = devices_at(cluster, row)
+    found = best_on(devices, asked)
+    if devices is None or not isinstance(found, Allocation):
+        raise AssertionError(f"nothing fits at node {cluster.node_names[row]}")
+    return Booking(takings=found.takings, parts=parts_of(devices, found), cpu_milli=cpu_milli, memory_mib=memory_mib)
+
+
 def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
     """Milli of compute that a request books on each of its GPUs, and MiB of memory on each; WHOLE_MILLI and (): all."""
     if request.milli or (request.shares_by_memory and cluster.unit[row] == GpuUnit.PART):
@@ -63,13 +86,13 @@ def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int
 
 _BOOKED: Final = (
     *("gpu_free_milli", "gpu_free_mib", "gpu_slices", "untracked_units", "num_served", "num_unserved", "mig_free"),
-    *("cpu_free_milli", "memory_free_mib"),
+    *("cpu_free_milli", "memory_free_mib", "devices"),
 )
 
 
 def bookable(cluster: Cluster) -> Cluster:
     """The cluster with arrays of its own where `book` writes."""
-    return replace(cluster, **{name: getattr(cluster, name).copy() for name in _BOOKED})
+    return replace(cluster, **{name: array.copy() for name in _BOOKED if (array := getattr(cluster, name)) is not None})
 
 
 def book(cluster: Cluster, row: int, booked: Booking, sign: int = -1) -> None:
@@ -82,6 +105,12 @@ def book(cluster: Cluster, row: int, booked: Booking, sign: int = -1) -> None:
     cluster.gpu_free_mib[row, gpus] += sign * (
         cluster.gpu_memory_mib[row, gpus] if whole else np.array(booked.mib_each, np.int32)
     )
+    for gpu, milli, mib in booked.parts:
+        cluster.gpu_free_milli[row, gpu] += sign * milli
+        cluster.gpu_free_mib[row, gpu] += sign * mib
+    if booked.takings and cluster.devices is not None:
+        devices: NodeDevices = cluster.devices[row]
+        cluster.devices[row] = devices.taking(booked.takings) if sign < 0 else devices.giving_back(booked.takings)
     if booked.slices:
         cluster.gpu_slices[row, list(booked.slices)] -= sign
     cluster.untracked_units[row] -= sign * booked.unknown

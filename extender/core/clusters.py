@@ -91,6 +91,9 @@ class Cluster:
     """(N,) the same of main memory."""
     observed: Observations | None = None
     """What the GPUs are really doing, None where nobody tells."""
+    devices: npt.NDArray[np.object_] | None = None
+    """(N,) `dra.devices.NodeDevices` that Kerf allocates to ResourceClaims, None where a node has none; None: nobody
+    has any."""
 
     @property
     def num_nodes(self) -> int:

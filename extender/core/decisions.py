@@ -12,9 +12,13 @@ import numpy.typing as npt
 from extender.core.bookings import booked_each
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among, crossed_groups
+from extender.core.dra.allocator import Allocation
+from extender.core.dra.asks import DevicesAsked
+from extender.core.fit.device_fits import best_on, devices_at, parts_of
 from extender.core.fit.fits import Fit, fit
 from extender.core.fit.reasons import Reason, resolvable
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
+from extender.core.policies.devices import device_score
 from extender.core.policies.policy import Policy, Terms
 from extender.core.resources.requests import GpuRequest
 
@@ -78,6 +82,8 @@ class Decision:
     no better choice was possible."""
     terms: Terms | None = None
     """What the score of a row is made of, where the policy can say."""
+    allocation: Allocation | None = None
+    """Which devices of the winner the pod's ResourceClaims get, where Kerf chooses them."""
 
     @property
     def mib(self) -> int:
@@ -115,7 +121,8 @@ def _evaluation(
     cluster: Cluster, seen: Cluster, request: GpuRequest, policy: Policy, rows: Rows, checked: Fit
 ) -> Evaluation:
     """What `checked`, the fit on the cluster as the policy counts it, comes to."""
-    score = np.where(checked.fits, policy.score(seen, request, rows, checked), -np.inf)
+    found = policy.score if request.devices is None else device_score(policy, request.devices)
+    score = np.where(checked.fits, found(seen, request, rows, checked), -np.inf)
     return Evaluation(_reason(cluster, seen, request, rows, checked), checked.available, score)
 
 
@@ -259,12 +266,26 @@ def near_best(cluster: Cluster, decision: Decision, count: int) -> Rows:
 def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, room: Mask, shares: bool) -> Decision:
     """A decision for one of its rows, with the GPUs of that node."""
     request = plain.request
+    if request.devices is not None:
+        return _with_devices(cluster, plain, best, request.devices)
     gpus = choice(cluster, best, request, policy, room, shares=shares)
     if gpus is None:
         raise AssertionError(f"fit and device choice disagree on {request} at node {cluster.node_names[best]}")
     milli, mib_each = booked_each(cluster, best, request, gpus)
     crosses = crossed_groups(cluster, best, gpus) if len(gpus) > 1 else ""
     return replace(plain, best=best, gpus=gpus, milli=milli, mib_each=mib_each, crosses=crosses)
+
+
+def _with_devices(cluster: Cluster, plain: Decision, best: int, asked: DevicesAsked) -> Decision:
+    """A decision for one of its rows, with the devices of that node."""
+    devices = devices_at(cluster, best)
+    found = best_on(devices, asked)
+    if devices is None or not isinstance(found, Allocation):
+        raise AssertionError(f"fit and devices disagree at node {cluster.node_names[best]}")
+    parts = parts_of(devices, found)
+    gpus, milli = tuple(part.gpu for part in parts), min((part.milli for part in parts), default=WHOLE_MILLI)
+    mib_each = tuple(part.mib for part in parts) if milli < WHOLE_MILLI else ()
+    return replace(plain, best=best, gpus=gpus, milli=milli, mib_each=mib_each, allocation=found)
 
 
 def choice(

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.dra.devices import NodeDevices
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.resources.nodes import NO_GPUS, NodeOffer
 from extender.ledger.fields import FIELDS, Array, Moves, frozen, grown, size
@@ -89,6 +90,12 @@ class ClusterArrays:
             if freer and (observed := self.observed) is not None:
                 observed.given_back(row, tuple(freer))
         self._write(row, free, Moves.GPUS)
+
+    def set_devices(self, row: int, devices: NodeDevices | None) -> None:
+        """Write which devices a node has that Kerf allocates, and what is taken of them."""
+        if self._arrays["devices"][row] is not devices:
+            self._arrays["devices"][row] = devices
+            self._touch(row, Moves.GPUS)
 
     def alone(self, row: int, held: Held) -> Cluster:
         """The cluster of one of the nodes alone, with other holders than it has."""

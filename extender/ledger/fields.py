@@ -23,7 +23,7 @@ class Moves(Enum):
 
 class Field(NamedTuple):
     dtype: type[np.generic]
-    fill: int
+    fill: Any
     columns: str
     """"" one value a node, "gpu" one a GPU slot, "mig" one a MIG profile."""
     moves: Moves
@@ -50,6 +50,7 @@ FIELDS: Final = {
     "num_served": Field(np.int32, 0, "", Moves.GPUS),
     "num_unserved": Field(np.int32, 0, "", Moves.GPUS),
     "mig_free": Field(np.int32, 0, "mig", Moves.GPUS),
+    "devices": Field(np.object_, None, "", Moves.GPUS),
     "cpu_free_milli": Field(np.int64, 0, "", Moves.COMPUTE),
     "memory_free_mib": Field(np.int64, 0, "", Moves.COMPUTE),
 }

@@ -18,6 +18,7 @@ from extender.ledger.bookings import Bookings
 from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.rows import NodeRows, NodeState
 from extender.ledger.static_pods import MIRROR, Orphans
+from extender.plugins.dra.owned import Hold
 from extender.plugins.node_reports import told_given
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import Reading, completed, read_holdings, read_pod_request, read_policy
@@ -35,8 +36,10 @@ class Ledger(Bookings):
         reservation_ttl_s: float,
         memory_tolerance_frac: float = 0.02,
         model_aliases: Mapping[str, Iterable[str]] | None = None,
+        allocates: bool = False,
     ) -> None:
-        super().__init__(NodeReading(memory_tolerance_frac, model_aliases or {}), reservation_ttl_s)
+        """`allocates`: whether Kerf allocates devices to ResourceClaims."""
+        super().__init__(NodeReading(memory_tolerance_frac, model_aliases or {}, allocates), reservation_ttl_s)
         self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
         self._orphans = Orphans()
         self.num_unreadable = 0
@@ -193,6 +196,27 @@ class Ledger(Bookings):
             # Bound by Kerf before the list began and never seen: it came and went between two watches.
             if claim.state is ClaimState.BOUND and claim.uid not in listed and claim.since < list_began:
                 self.remove_pod(claim.uid)
+
+    # Devices of ResourceClaims
+
+    def hold_devices(self, claim: str, hold: Hold) -> None:
+        """Hold devices for a claim, by its UID, from before they are written on it."""
+        if self.rows.owned is not None:
+            self._restock(self.rows.owned.hold(claim, hold))
+
+    def let_go_devices(self, claim: str) -> None:
+        """The claim says itself what it has, or will never have what was held for it."""
+        if self.rows.owned is not None:
+            self._restock(self.rows.owned.let_go(claim))
+
+    def forget_orphan(self, claim: str) -> None:
+        """The pods of a claim that is gone are gone, too."""
+        if self.rows.owned is not None:
+            self._restock(self.rows.owned.forget_orphan(claim))
+
+    def is_bound(self, uid: str) -> bool:
+        """Whether a pod has a node, and has not ended."""
+        return uid in self._seen_pods
 
     # Inside
 

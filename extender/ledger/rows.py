@@ -13,6 +13,7 @@ from extender.ledger.arrays import ClusterArrays
 from extender.ledger.claims import Claim, Claims, ClaimState
 from extender.ledger.given_gpus import GivenGpus
 from extender.ledger.occupancy import Occupancy
+from extender.plugins.dra.pools import DevicePools
 from extender.plugins.nodes import read_capacity, read_offer
 from extender.plugins.protocol import DevicePlugin, NodeReading
 from extender.plugins.registry import NATIVE, plugin_of, plugins
@@ -46,6 +47,8 @@ class NodeRows:
         self.given = GivenGpus()
         self.stocks = tuple(stock for plugin in plugins() if (stock := plugin.stock(reading)) is not None)
         """What device plugins tell by objects of their own."""
+        self.owned = next((stock.owned for stock in self.stocks if isinstance(stock, DevicePools)), None)
+        """The devices that Kerf allocates to ResourceClaims, None where it allocates none."""
         self._nodes: dict[str, _Node] = {}
         self.mistaken: dict[str, list[Claim]] = {}
         """By node: whose pods say that they have other GPUs than they were given."""
@@ -171,6 +174,8 @@ class NodeRows:
         occupancy = self._occupancy(row, node)
         (self._crowded.add if occupancy.crowded else self._crowded.discard)(node)
         self.arrays.set_held(row, occupancy.left)
+        if self.owned is not None:
+            self.arrays.set_devices(row, self.owned.devices_on(node))
         if mistaken := [claim for claim in self.claims.on(node) if claim.mistaken]:
             self.mistaken[node] = mistaken
         else:

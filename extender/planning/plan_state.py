@@ -89,18 +89,18 @@ class PlanState:
         pod = self.pods[position]
         booked = Booking(cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
         if (request := pod.gpus) is not None:
-            gpus = self._choice(pod, row)
+            gpus = () if request.devices is not None else self._choice(pod, row)
             if gpus is None:
                 raise AssertionError(f"fit and device choice disagree on {request} at row {row}")
             booked = booking(self._cluster, row, request, gpus, pod.cpu_milli, pod.memory_mib)
         step = _Step(position, row, booked)
         self._change(step, -1)
         self._steps.append(step)
-        return booked.gpus
+        return booked.all_gpus
 
     def num_gpus(self, num_steps: int) -> int:
         """How many GPUs the pods have that were put on it since there were so many steps; shares count as one."""
-        return sum(len(step.booked.gpus) + step.booked.unknown for step in self._steps[num_steps:])
+        return sum(len(step.booked.all_gpus) + step.booked.unknown for step in self._steps[num_steps:])
 
     def undo(self, num_steps: int) -> None:
         """Take pods off again, back to so many steps."""
@@ -112,7 +112,7 @@ class PlanState:
         rows = [-1] * len(self.pods)
         gpus: list[tuple[int, ...]] = [()] * len(self.pods)
         for step in self._steps:
-            rows[step.position], gpus[step.position] = step.row, step.booked.gpus
+            rows[step.position], gpus[step.position] = step.row, step.booked.all_gpus
         unassigned = {
             position: reason if (reason := (known or {}).get(position)) is not None else self.why_not(position)
             for position, row in enumerate(rows)

@@ -46,6 +46,8 @@ class PlanPod:
     """Row of `View.allowed`."""
     image: str = ""
     """Image that its node has to have or to fetch."""
+    claims: tuple[str, ...] = ()
+    """UIDs of its ResourceClaims that have no devices yet."""
 
     @property
     def num_gpus(self) -> int:

@@ -14,6 +14,7 @@ class Cause(StrEnum):
     RESERVATION = "reservation"
     ROOM = "room"
     REQUEST = "request"
+    CLAIM = "claim"
 
 
 class Code(Enum):
@@ -37,6 +38,9 @@ class Code(Enum):
     GANG_WITHOUT_GROUP = (Cause.GANG, "gang {gang}: its PodGroup does not exist, or has no minMember or minCount")
     GANG_INCOMPLETE = (Cause.GANG, "gang {gang} waits for its pods: {here} of {size} exist")
     OTHER_GATE = (Cause.GATE, "held by another scheduling gate: {gates}")
+    CLAIM_MISSING = (Cause.CLAIM, "waits for its ResourceClaim {claim}: it does not exist yet, or is being changed")
+    CLAIM_SHARED = (Cause.CLAIM, "waits for its ResourceClaim {claim}: another pod gets its devices first")
+    CLAIMS_UNKNOWN = (Cause.CLAIM, "devices can't be chosen now: {why}")
     UNREADABLE = (Cause.REQUEST, "{text}")
     """In the words of whoever read the request."""
 

@@ -31,6 +31,8 @@ class NodeReading:
 
     memory_tolerance_frac: float = 0.02
     aliases: Mapping[str, Iterable[str]] = field(default_factory=dict)
+    allocates: bool = False
+    """Whether Kerf allocates devices to ResourceClaims where it owns the pool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from functools import partial
 
 from extender.core.resources.requests import GpuRequest
 from extender.kube.watches.feeds import PENDING_PODS
+from extender.plugins.dra.owned import OwnedDevices
+from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
 from extender.queueing.direct.dispatch import DirectDispatcher
 from extender.queueing.dispatch import Dispatcher
@@ -41,11 +43,21 @@ def build_queue(
         takes_more=takes_more,
         why_refused=why_refused,
         dispatcher=Dispatcher if settings.queue.extender else _direct(base),
+        keeper=None if base.ledger.rows.owned is None else _keeper(base, base.ledger.rows.owned, settings),
     )
     if not settings.queue.extender:
         base.leadership.catch_ups.append(controller.list_again)
     base.mirror.hub.subscribe(PENDING_PODS, unbound)  # one watch serves both
     return controller
+
+
+def _keeper(base: Foundation, owned: OwnedDevices, settings: Settings) -> Callable[..., ClaimKeeper]:
+    """What allocates devices to the ResourceClaims of waiting pods."""
+    return partial(
+        ClaimKeeper,
+        *(base.transport, base.mirror.hub, base.ledger, owned, base.fence, base.clock),
+        max_age_s=settings.cluster.max_age_s,
+    )
 
 
 def _direct(base: Foundation) -> Callable[..., Dispatcher]:

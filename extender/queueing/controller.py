@@ -26,6 +26,8 @@ from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, W
 from extender.kube.watches.reflector import Reflector
 from extender.ledger.ledger import Ledger
 from extender.planning.wait_reasons import Code, WaitReason
+from extender.plugins.dra.owned import NO_CLAIMS
+from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.gang_eviction import GangEviction
 from extender.queueing.gangs import Gangs, units_of
@@ -68,10 +70,11 @@ class QueueController(QueueRules):
         takes_more: Callable[[GpuRequest], bool] = lambda request: False,
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
         dispatcher: Callable[..., Dispatcher] = Dispatcher,
+        keeper: Callable[..., ClaimKeeper] | None = None,
     ) -> None:
         """`takes_more`: whether a pod takes more of a GPU's worth than its part of it; it gives way for
         `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
-        did not. `dispatcher` makes what lets pods go.
+        did not. `dispatcher` makes what lets pods go, `keeper` what allocates devices to their ResourceClaims.
         """
         self._transport, self._ledger, self._options = transport, ledger, options
         self._clock, self._wall_clock = clock, wall_clock
@@ -86,7 +89,12 @@ class QueueController(QueueRules):
             left=lambda entry: self.dispatcher.left(entry),  # noqa: PLW0108 - it is made below
             found_open=lambda entry: self.dispatcher.found_open(entry),  # noqa: PLW0108
             check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
+            claims_of=lambda pod: NO_CLAIMS if self.claims is None else self.claims.read(pod),
         )
+        self.claims = (
+            None if keeper is None else keeper(entries_of=self.backlog.naming, changed=self.backlog.claim_changed)
+        )
+        """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
         self.counts = Counts()
         self.durations = Durations()
         self.tasks = Tasks()
@@ -100,7 +108,8 @@ class QueueController(QueueRules):
         )
         writer = PodWriter(transport)
         self.dispatcher = dispatcher(
-            writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set
+            *(writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set),
+            claims=self.claims,
         )
         self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self._use.by_namespace, clock)
         self._notes = Notes(writer, clock)
@@ -120,6 +129,8 @@ class QueueController(QueueRules):
         self.tasks.begin("queue", self._run, needed=False)
         for name, work in self.dispatcher.works().items():
             self.tasks.begin(name, work, needed=False)
+        if self.claims is not None:
+            self.tasks.begin("queue's ResourceClaims", self.claims.run, needed=False)
         if self._options.order is Order.KERF:
             self.tasks.begin("queue's list of finished pods", self._learn, needed=False)
         if self._options.gang_timeout_s:
@@ -202,6 +213,7 @@ class QueueController(QueueRules):
             for entry in self.backlog.entries.values()
             if entry.stage.waits and entry.planned is not None and not self.dispatcher.found_a_node(entry)
         ]
+        waiting = self._with_claims(waiting)
         window, limits = self._planner.windows(waiting)
         if window < self._options.max_open / 4:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
@@ -236,6 +248,23 @@ class QueueController(QueueRules):
         await _give_way()
         self.dispatcher.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
+
+    def _with_claims(self, waiting: list[Entry]) -> list[Entry]:
+        """Those that can be planned: a ResourceClaim's devices are chosen for one pod, the others that name it go where
+        these are."""
+        if self.claims is None:
+            return waiting
+        fault, first = self.claims.fault(), dict[str, str]()
+        planned: list[Entry] = []
+        for entry in waiting:
+            claims = entry.planned.claims if entry.planned is not None else ()
+            if claims and fault:
+                _skip(entry, Code.CLAIMS_UNKNOWN.reason(why=fault))
+            elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), ""):
+                _skip(entry, Code.CLAIM_SHARED.reason(claim=self.claims.name_of(shared)))
+            else:
+                planned.append(entry)
+        return planned
 
     async def _release(self, now: float) -> None:
         """Open the gates of pods that no longer opt in, and of those that have waited too long."""

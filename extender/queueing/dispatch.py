@@ -16,12 +16,14 @@ from extender.kube.background import Work
 from extender.kube.client import ClusterError
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
+from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import PodWriter
-from extender.scheduling.placer import Placer, PodIdentity
+from extender.scheduling.fence import FencedError
+from extender.scheduling.placer import Placement, Placer, PodIdentity
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,6 +44,8 @@ class Dispatcher:
     clock: Callable[[], float]
     changed: Callable[[], None]
     """Hears of pods that have to be planned again."""
+    claims: ClaimKeeper | None = field(default=None, kw_only=True)
+    """What allocates devices to their ResourceClaims."""
     _writes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _units: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
     _pods: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
@@ -126,13 +130,36 @@ class Dispatcher:
             policy = self.placer.policy_of(PodRequest(pod.gpus, pod.policy))
             asked = policy.asked(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or pod.gpus
             placement = self.placer.place_on(PodIdentity.of(entry.pod), asked, policy, node)
-            if placement.node is None:
+            if placement.node is None or not self._hold(entry, placement):
                 for other, _ in members:
-                    self.placer.release(other.uid)
+                    self.release(other)
                 return False
             self.placer.decided.add(placement)  # the decision on it: kube-scheduler asks for this node alone
             self.placer.reserve(placement)
         return True
+
+    def release(self, entry: Entry) -> None:
+        """Give back what is reserved for a pod of which nothing was written."""
+        self.placer.release(entry.uid)
+        if self.claims is not None:
+            self.claims.let_go(entry.pod)
+
+    def _hold(self, entry: Entry, placement: Placement) -> bool:
+        """Hold the devices of a decision for a pod's claims; whether they still ask what was decided on."""
+        if self.claims is None or placement.decision.request.devices is None:
+            return True
+        return self.claims.hold(entry.pod, placement.node or "", placement.decision.allocation)
+
+    async def allocate(self, entries: Iterable[Entry]) -> bool:
+        """Write what is held for the claims of a unit's pods; whether all is written. Raises as `ClaimKeeper`."""
+        if self.claims is None:
+            return True
+        waiting = [entry for entry in entries if entry.planned is not None and entry.planned.claims]
+        return all(await all_of(self._allocate(entry) for entry in waiting))
+
+    async def _allocate(self, entry: Entry) -> bool:
+        async with self._pods:
+            return self.claims is None or await self.claims.allocate(entry.pod)
 
     async def open_without_node(self, entry: Entry, why: str, *, by_kerf: bool) -> None:
         """Leave a pod behind the gate to kube-scheduler, and write why."""
@@ -158,17 +185,18 @@ class Dispatcher:
         """Nominate all members of a unit, then open all their gates."""
         try:
             async with self._units:  # who is nominated is opened next, whoever else is still to be nominated
-                nominated = await all_of(self._nominate(entry, entry.node) for entry in entries)
-                if all(nominated):  # else one is deleted, or too much is written to it at once
+                written = await self.allocate(entries)
+                nominated = written and await all_of(self._nominate(entry, entry.node) for entry in entries)
+                if nominated and all(nominated):  # else one is deleted, or too much is written to it at once
                     await all_of(self._open(entry, planner) for entry in entries)
-        except ClusterError as error:
+        except (ClusterError, FencedError, msgspec.DecodeError) as error:
             self._failed("the queue could not release pod %s: %s", entries[0], error)
         finally:
             for entry in entries:
                 if entry.stage is not Stage.OPENED:
                     entry.put_back(self.clock())
                     if not entry.node:
-                        self.placer.release(entry.uid)  # else it would be in its own way
+                        self.release(entry)  # else it would be in its own way
                     self.changed()
 
     async def _nominate(self, entry: Entry, node: str) -> bool:
@@ -197,17 +225,19 @@ class Dispatcher:
         """Nominate pods that were let go and have lost their nodes."""
         for entry in entries:
             try:
+                if not await self.allocate([entry]):
+                    continue
                 async with self._pods:
                     note = f"{entry.num_lost}. {entry.lost}"
                     if await self.writer.nominate_anew(entry.pod, entry.node, note):
                         entry.renominated(self.clock())
                         self.counts.nominated_anew += 1
-            except ClusterError as error:
+            except (ClusterError, FencedError, msgspec.DecodeError) as error:
                 self._failed("the queue could not nominate pod %s again: %s", entry, error)
             finally:
                 if entry.stage is Stage.RENOMINATING:
                     entry.stay_lost()
-                    self.placer.release(entry.uid)
+                    self.release(entry)
 
     def _failed(self, message: str, entry: Entry, error: Exception) -> None:
         self.counts.errors += 1

@@ -9,11 +9,12 @@ import numpy as np
 from extender import __version__
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.decisions import Decision
+from extender.core.fit.device_fits import devices_at
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube import objects
 from extender.plugins import kerf
-from extender.plugins.holdings import Holding, Part
+from extender.plugins.holdings import NOTHING, Holding, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Assignment:
     """Nodes with room for it, this one among them."""
     num_nodes: int
     """Nodes that were looked at."""
+    devices: tuple[str, ...] = ()
+    """Names of the devices that its ResourceClaims get: these hold them, and not the pod."""
 
     @property
     def shared(self) -> bool:
@@ -97,6 +100,8 @@ class Assignment:
     @property
     def holding(self) -> Holding:
         """What the pod holds with it."""
+        if self.devices:
+            return NOTHING
         if self.mig:
             return Holding(0, (), self.mig)
         uuids = self.uuids or ("",) * len(self.gpus)
@@ -113,13 +118,15 @@ class Assignment:
     def annotations(self) -> dict[str, str]:
         """What was decided, as it is written on the pod."""
         written = {
-            kerf.ASSIGNED_GPUS: kerf.format_gpus(self.gpus),
+            **({} if self.devices else {kerf.ASSIGNED_GPUS: kerf.format_gpus(self.gpus)}),
             kerf.ASSIGNED_BY: f"kerf/{__version__} {self.policy}",
             kerf.EXPLANATION: (
                 f"placed: {self.request}; {self.num_fit} of {self.num_nodes} nodes had room,"
                 f" this one ranks best by policy {self.policy}"
             ),
         }
+        if self.devices:
+            return written
         if self.uuids:
             written[kerf.ASSIGNED_UUIDS] = ",".join(self.uuids)
         if self.models:
@@ -132,6 +139,8 @@ class Assignment:
     def __str__(self) -> str:
         """The assignment in words, for the event."""
         gpus = self.gpus
+        if self.devices:
+            return f"Allocated {', '.join(self.devices)} on node {self.node} by policy {self.policy}"
         what = f"GPU{'s' if len(gpus) > 1 else ''} {kerf.format_gpus(gpus)}" if gpus else self.request
         if self.shared:
             what = f"{self.request}: {what}"
@@ -189,7 +198,16 @@ class Placement:
             unserved=decision.request.unit is AskedUnit.WHOLE,
             num_fit=int(np.count_nonzero(decision.evaluation.fits)),
             num_nodes=len(decision.rows),
+            devices=_device_names(self.cluster, row, decision),
         )
+
+
+def _device_names(cluster: Cluster, row: int, decision: Decision) -> tuple[str, ...]:
+    devices = devices_at(cluster, row)
+    if decision.allocation is None or devices is None:
+        return ()
+    given = [one for claim in decision.allocation.claims for one in claim]
+    return tuple(devices.inventory.devices[one.taking.device].id.device for one in given)
 
 
 def is_counted(request: GpuRequest) -> bool:

@@ -45,6 +45,7 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
         memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         model_aliases=settings.models.aliases,
+        allocates=settings.dra.allocate,
     )
     page_size, alone = settings.cluster.page_size, settings.webhook.alone
     mirror = Mirror(

@@ -1,4 +1,4 @@
-"""The pending queue."""
+"""The pending queue, and devices that it allocates."""
 
 from typing import Self
 
@@ -68,3 +68,11 @@ class QueueSettings(Section):
         if not self.extender and not self.enabled:
             raise ValueError("extender: false needs enabled: without the queue nothing would be decided")
         return self
+
+
+class DraSettings(Section):
+    """Devices of DRA drivers, for pods with ResourceClaims: see docs/guides/dra.md."""
+
+    allocate: bool = False
+    """Whether Kerf allocates devices to the claims of pods in the queue, in pools that `kerf install dra` has given it.
+    Needs queue.enabled. `false`: kube-scheduler allocates, and pools that were given to Kerf are allocated by nobody."""

@@ -10,7 +10,7 @@ from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import HistorySettings, LogSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
-from extender.settings.queue import QueueSettings
+from extender.settings.queue import DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
 from extender.settings.server import CertificateSettings, ServerSettings
 from extender.settings.telemetry import TelemetrySettings
@@ -38,6 +38,7 @@ class Settings(BaseSettings):
     model: RankSettings = RankSettings()
     history: HistorySettings = HistorySettings()
     queue: QueueSettings = QueueSettings()
+    dra: DraSettings = DraSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()
     genius: GeniusSettings = GeniusSettings()

@@ -5,6 +5,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from extender.cli.install import dra
 from extender.settings.schema import settings_schema
 from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm
@@ -13,6 +14,9 @@ MANIFESTS = CHART.parents[1]
 SCHEMA = CHART / "values.schema.json"
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 """What the chart looks for in the cluster: served by default since 1.36."""
+TAINT_RULES = "resource.k8s.io/v1/DeviceTaintRule"
+"""Likewise: since 1.37."""
+DRA_POLICY = Path(dra.__file__).with_name("policies.yaml")
 
 _INSTALL = """\
 # A second kube-scheduler with Kerf as its sidecar, all in one file: kubectl apply -f manifests/install.yaml
@@ -76,6 +80,16 @@ _PIPELINES = """\
 # `make manifests`.
 """
 
+_DRA_RBAC = """\
+# What Kerf may do besides when it allocates devices of DRA drivers (setting dra.allocate): docs/guides/dra.md.
+# For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
+# `make manifests`.
+"""
+_DRA_POLICY = """\
+# Keeps others from allocating devices that Kerf owns. `kerf install dra` writes it, with the service account of the Kerf
+# that it finds, where the chart has not. Written from the chart in manifests/helm/kerf by `make manifests`.
+"""
+
 _IMAGE = {"image__repository": "kerf"}
 
 
@@ -104,6 +118,7 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
     }
     inject = {"inject__enabled": "true", **certificate}
     queued = {"queue__enabled": "true"}
+    allocated = {**queued, "mode": "planner", "dra__enabled": "true"}
     return {
         MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler"),
         MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service"),
@@ -115,6 +130,8 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         + render("kerf", "marker-policy", api_versions=MUTATING, mode="service"),
         queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac", **queued),
         queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **queued, **certificate),
+        MANIFESTS / "dra" / "rbac.yaml": _DRA_RBAC + render("kerf", "dra", **allocated),
+        DRA_POLICY: _DRA_POLICY + render("kerf", "dra-policy", api_versions=TAINT_RULES, **allocated),
         queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", **queued, queue__pipelines="true"),
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices, Taking
+from extender.core.dra.first_fit import Aborted, first_fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +39,21 @@ class Allocation:
 
 
 def allocate(devices: NodeDevices, asked: DevicesAsked) -> Allocation | None:
-    """The best allocation that is possible, None when none is. Raises SelectorFault, SearchLimit."""
-    raise NotImplementedError
+    """The best allocation that is possible, None when none is. Raises SelectorFault, CapacityFault, SearchLimit."""
+    try:
+        picked = first_fit(devices, asked)
+    except Aborted:
+        return None
+    if picked is None:
+        return None
+    claims = [[item for item in picked if item[0] == index] for index in range(len(asked.claims))]
+    names = {(claim_idx, ask.name) for claim_idx, ask, _ in picked}
+    return Allocation(
+        tuple(tuple(Given(ask.name, taking, ask.admin) for _, ask, taking in claim) for claim in claims),
+        rank=tuple(
+            next(index for index, ask in enumerate(request.alternatives) if (claim_idx, ask.name) in names)
+            for claim_idx, claim in enumerate(asked.claims)
+            for request in claim.requests
+            if len(request.alternatives) > 1
+        ),
+    )

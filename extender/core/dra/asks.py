@@ -7,7 +7,11 @@ from typing import NamedTuple
 from extender.core.dra.devices import Amount, Device
 
 
-class SelectorFault(Exception):
+class Fault(Exception):  # noqa: N818
+    """Why it can't be told what is possible: the pod's claims are refused on such a node."""
+
+
+class SelectorFault(Fault):
     """A selector has failed on a device, as in CEL an attribute that is not there does."""
 
 
@@ -46,7 +50,7 @@ class DeviceAsk:
     """Whether it only looks: devices that others have are given as well, and stay free for them."""
     tolerations: tuple[Toleration, ...] = ()
     capacity: tuple[tuple[str, Amount], ...] = ()
-    """At least so much of each capacity (`domain/name`), sorted."""
+    """At least so much of each capacity, by the name as asked, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +89,9 @@ class DevicesAsked:
     """
 
     claims: tuple[ClaimAsk, ...]
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices it asks for at least: those of the first alternatives, of "all" one."""
+        asks = (request.alternatives[0] for claim in self.claims for request in claim.requests)
+        return sum(max(ask.count, 1) for ask in asks)

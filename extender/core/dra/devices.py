@@ -59,7 +59,8 @@ class Device:
     attributes: Mapping[str, Value] = field(default_factory=dict)
     """By `domain/name`: a name without a domain has its driver's."""
     capacity: Mapping[str, Capacity] = field(default_factory=dict)
-    """Likewise."""
+    """By the name as published, with a domain or without: kube-scheduler gives capacity to those who spell it alike.
+    Selectors read it by its full name, with the driver's domain where none is published."""
     consumes: tuple[tuple[int, Amount], ...] = ()
     """What it takes of counters while it is taken: (index in `Inventory.counters`, how much)."""
     taints: tuple[Taint, ...] = ()
@@ -82,6 +83,12 @@ class Inventory:
     counters: tuple[Amount, ...] = ()
     """What there is of each counter while no device is taken."""
     index_of: Mapping[DeviceId, int] = field(default_factory=dict)
+    unavailable: tuple[Device, ...] = ()
+    """Devices of the node that are not Kerf's to give: who asks for all devices and would have to get one of these,
+    gets none."""
+    complete: bool = True
+    """Whether `devices` and `unavailable` are all that the node has; where not, who asks for all devices gets none, as
+    kube-scheduler has it while a pool is being updated."""
 
 
 class Taking(NamedTuple):
@@ -100,8 +107,8 @@ class NodeDevices:
     inventory: Inventory
     taken: int = 0
     """Bit i is set where device i is taken, wholly or in part."""
-    used: Mapping[int, Mapping[str, Amount]] = field(default_factory=dict)
-    """What is taken of the capacities of shareable devices, by device."""
+    parts: Mapping[int, tuple[tuple[tuple[str, Amount], ...], ...]] = field(default_factory=dict)
+    """What is taken of the capacities of shareable devices, by device: that of each claim."""
     left: tuple[Amount, ...] = ()
     """(C,) what is left of each counter; less than nothing where more is taken than there is."""
 
@@ -110,9 +117,17 @@ class NodeDevices:
         """The devices of an inventory, of which so much is taken."""
         return cls(inventory, left=inventory.counters).taking(takings)
 
+    def used(self, device: int) -> dict[str, Amount]:
+        """What is taken of each capacity of a shareable device."""
+        used: dict[str, Amount] = {}
+        for part in self.parts.get(device, ()):
+            for name, amount in part:
+                used[name] = used.get(name, 0) + amount
+        return used
+
     def taking(self, takings: Iterable[Taking]) -> "NodeDevices":
         """The same with more taken."""
-        taken, left, used = self.taken, list(self.left), dict(self.used)
+        taken, left, parts = self.taken, list(self.left), dict(self.parts)
         for index, capacity in takings:
             device = self.inventory.devices[index]
             if not taken >> index & 1:  # the parts of a shareable device take its counters once
@@ -120,9 +135,25 @@ class NodeDevices:
                 for counter, amount in device.consumes:
                     left[counter] -= amount
             if device.shareable:
-                before = used.get(index, {})
-                used[index] = before | {name: before.get(name, 0) + amount for name, amount in capacity}
-        return replace(self, taken=taken, left=tuple(left), used=used)
+                parts[index] = (*parts.get(index, ()), capacity)
+        return replace(self, taken=taken, left=tuple(left), parts=parts)
+
+    def giving_back(self, takings: Iterable[Taking]) -> "NodeDevices":
+        """The same with some of what is taken given back."""
+        taken, left, parts = self.taken, list(self.left), dict(self.parts)
+        for index, capacity in takings:
+            device = self.inventory.devices[index]
+            if device.shareable:
+                others = list(parts[index])
+                others.remove(capacity)
+                parts[index] = tuple(others)
+                if others:
+                    continue
+                del parts[index]
+            taken &= ~(1 << index)
+            for counter, amount in device.consumes:
+                left[counter] += amount
+        return replace(self, taken=taken, left=tuple(left), parts=parts)
 
 
 NO_DEVICES: Final = Inventory()

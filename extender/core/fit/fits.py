@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Ints, Longs, Mask, Rows, num_true
+from extender.core.fit.device_fits import fit_devices
 from extender.core.fit.reasons import Reason
 from extender.core.fit.sizes import most_memory_mib, nth_largest
 from extender.core.resources.gpu_models import models_allowed
@@ -74,6 +75,8 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     """Check a request on R rows of a cluster."""
     if request.unit is AskedUnit.NONE:
         return _fit_without_gpus(cluster, rows)
+    if request.devices is not None:
+        return Fit(*fit_devices(cluster, request.devices, rows))
     if request.mig:
         return _fit_mig(cluster, request, rows)
     unit = cluster.taken(cluster.unit, rows)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from extender.core.dra.asks import DevicesAsked
 from extender.core.resources.gpu_models import ModelPattern
 from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
@@ -60,6 +61,9 @@ class GpuRequest:
     """Main memory of the pod, likewise."""
     memory_each_percent: int = 0
     """Memory of each GPU in percent of what it has, for a share whose memory is asked so."""
+    devices: DevicesAsked | None = None
+    """What is asked by ResourceClaims whose devices Kerf chooses: that alone says what fits, `count` how many there
+    are."""
 
     @property
     def shares_by_memory(self) -> bool:
@@ -69,6 +73,8 @@ class GpuRequest:
 
     def __str__(self) -> str:
         """The request in words: "2 GPUs of model a100 with 40 GiB"."""
+        if self.devices is not None:
+            return f"{self.count} device{'' if self.count == 1 else 's'} by ResourceClaim"
         if self.mig:
             return " and ".join(f"{count} x mig-{profile}" for profile, count in self.mig)
         noun = "GPU replica" if self.unit is AskedUnit.SHARED else "GPU"

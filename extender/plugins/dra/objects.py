@@ -1,28 +1,85 @@
-"""Dynamic resource allocation, `resource.k8s.io/v1`: the few fields that Kerf reads."""
+"""Dynamic resource allocation, `resource.k8s.io/v1`: slices of devices, taint rules, claims and classes.
+
+Fields as in kubernetes 1.37 `api/resource/v1/types.go`. Of what Kerf does not handle it is read that it is there.
+"""
+
+from typing import Any
 
 import msgspec
 
-from extender.kube.objects import Named, Object
+from extender.kube.objects import Metadata, Named, NodeSelector, Object
+
+Quantity = str | int | float
 
 
-class Attribute(Object):
+# What drivers publish
+
+
+class Attribute(Object, rename={"integer": "int", "boolean": "bool", "integers": "ints", "booleans": "bools"}):
+    """A value of one of these types."""
+
     string: str | None = None
+    integer: int | None = None
+    boolean: bool | None = None
+    version: str | None = None
+    integers: list[int] | None = None
+    booleans: list[bool] | None = None
+    strings: list[str] | None = None
+    versions: list[str] | None = None
 
 
-class Capacity(Object):
-    value: str | int | float = 0
+class CapacityRange(Object):
+    min: Quantity | None = None
+    max: Quantity | None = None
+    step: Quantity | None = None
+
+
+class RequestPolicy(Object, rename="camel"):
+    default: Quantity | None = None
+    valid_values: list[Quantity] | None = None
+    valid_range: CapacityRange | None = None
+
+
+class Capacity(Object, rename="camel"):
+    value: Quantity = 0
+    request_policy: RequestPolicy | None = None
 
 
 class DeviceTaint(Object):
     key: str = ""
+    value: str = ""
     effect: str = ""
 
 
-class Device(Object):
+class Counter(Object):
+    value: Quantity = 0
+
+
+class CounterSet(Object):
+    name: str = ""
+    counters: dict[str, Counter] | None = None
+
+
+class CounterConsumption(Object, rename="camel"):
+    counter_set: str = ""
+    counters: dict[str, Counter] | None = None
+    compatibility_groups: list[str] | None = None
+
+
+class Device(Object, rename="camel"):
     name: str = ""
     attributes: dict[str, Attribute] | None = None
     capacity: dict[str, Capacity] | None = None
+    consumes_counters: list[CounterConsumption] | None = None
     taints: list[DeviceTaint] | None = None
+    allow_multiple_allocations: bool | None = None
+    binds_to_node: bool | None = None
+    binding_conditions: list[str] | None = None
+    binding_failure_conditions: list[str] | None = None
+    node_allocatable_resources: dict[str, Any] | None = None
+    node_name: str | None = None
+    node_selector: dict[str, Any] | None = None
+    all_nodes: bool | None = None
 
 
 class Pool(Object, rename="camel"):
@@ -35,11 +92,42 @@ class ResourceSliceSpec(Object, rename="camel"):
     driver: str = ""
     pool: Pool = msgspec.field(default_factory=Pool)
     node_name: str | None = None
+    node_selector: dict[str, Any] | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
     devices: list[Device] | None = None
+    shared_counters: list[CounterSet] | None = None
+    skip_node_operations: list[str] | None = None
+
+    @property
+    def of_network(self) -> bool:
+        """Whether its devices are not those of one node by name."""
+        return not self.node_name and bool(self.all_nodes or self.node_selector or self.per_device_node_selection)
 
 
 class ResourceSlice(Named):
     spec: ResourceSliceSpec = msgspec.field(default_factory=ResourceSliceSpec)
+
+
+class DeviceTaintSelector(Object):
+    """Which devices: those that are called so, whatever the name where none is given."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Object, rename="camel"):
+    device_selector: DeviceTaintSelector | None = None
+    """None selects no device."""
+    taint: DeviceTaint = msgspec.field(default_factory=DeviceTaint)
+
+
+class DeviceTaintRule(Named):
+    spec: DeviceTaintRuleSpec = msgspec.field(default_factory=DeviceTaintRuleSpec)
+
+
+# What claims ask and have
 
 
 class CelSelector(Object):
@@ -48,13 +136,37 @@ class CelSelector(Object):
 
 class DeviceSelector(Object):
     cel: CelSelector | None = None
+    """None in a selector of a type that Kerf does not know."""
+
+
+class DeviceToleration(Object, rename="camel", omit_defaults=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class CapacityRequirements(Object):
+    requests: dict[str, Quantity] | None = None
+
+
+class DerivedAttribute(Object):
+    name: str = ""
 
 
 class ExactRequest(Object, rename="camel"):
+    """A request, or one of the alternatives of a request: then it has a name."""
+
+    name: str = ""
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
+    allocation_mode: str = ""
     count: int = 0
     admin_access: bool | None = None
+    tolerations: list[DeviceToleration] | None = None
+    capacity: CapacityRequirements | None = None
+    derived_attributes: list[DerivedAttribute] | None = None
 
 
 class DeviceRequest(Object, rename="camel"):
@@ -63,31 +175,72 @@ class DeviceRequest(Object, rename="camel"):
     first_available: list[ExactRequest] | None = None
 
 
+class DeviceConstraint(Object, rename="camel"):
+    requests: list[str] | None = None
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class Opaque(Object):
+    """What a driver is told with its device; passed on byte by byte."""
+
+    driver: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"null")
+
+    def __post_init__(self) -> None:
+        self.parameters = self.parameters.copy()  # else it holds the whole list that it was read from
+
+
+class ClaimConfig(Object):
+    requests: list[str] | None = None
+    opaque: Opaque | None = None
+
+
 class DeviceClaim(Object):
     requests: list[DeviceRequest] | None = None
+    constraints: list[DeviceConstraint] | None = None
+    config: list[ClaimConfig] | None = None
 
 
 class ResourceClaimSpec(Object):
     devices: DeviceClaim = msgspec.field(default_factory=DeviceClaim)
 
 
-class AllocatedDevice(Object, rename="camel"):
+class AllocatedDevice(
+    Object,
+    rename={"share_id": "shareID", "admin_access": "adminAccess", "consumed_capacity": "consumedCapacity"},
+):
+    request: str = ""
     driver: str = ""
     pool: str = ""
     device: str = ""
     admin_access: bool | None = None
+    tolerations: list[DeviceToleration] | None = None
+    share_id: str | None = None
+    consumed_capacity: dict[str, Quantity] | None = None
 
 
 class AllocatedDevices(Object):
     results: list[AllocatedDevice] | None = None
 
 
-class Allocation(Object):
+class Allocation(Object, rename="camel"):
     devices: AllocatedDevices = msgspec.field(default_factory=AllocatedDevices)
+    node_selector: NodeSelector | None = None
+    allocation_timestamp: str | None = None
+
+    @property
+    def node(self) -> str:
+        """The node that the devices are on, "" where it does not say one node by name."""
+        terms = (self.node_selector.node_selector_terms or ()) if self.node_selector else ()
+        fields = [field for term in terms for field in term.match_fields or ()]
+        values = [field.values or [] for field in fields if (field.key, field.operator) == ("metadata.name", "In")]
+        return values[0][0] if len(terms) == 1 and len(values) == 1 and len(values[0]) == 1 else ""
 
 
 class Consumer(Object):
     resource: str = ""
+    name: str = ""
     uid: str = ""
 
 
@@ -96,6 +249,25 @@ class ResourceClaimStatus(Object, rename="camel"):
     reserved_for: list[Consumer] | None = None
 
 
+class ClaimMetadata(Metadata, rename="camel"):
+    finalizers: list[str] | None = None
+
+
 class ResourceClaim(Named):
+    metadata: ClaimMetadata = msgspec.field(default_factory=ClaimMetadata)
     spec: ResourceClaimSpec = msgspec.field(default_factory=ResourceClaimSpec)
     status: ResourceClaimStatus = msgspec.field(default_factory=ResourceClaimStatus)
+
+
+class ClassConfig(Object):
+    opaque: Opaque | None = None
+
+
+class DeviceClassSpec(Object, rename="camel"):
+    selectors: list[DeviceSelector] | None = None
+    config: list[ClassConfig] | None = None
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(Named):
+    spec: DeviceClassSpec = msgspec.field(default_factory=DeviceClassSpec)

@@ -1,21 +1,30 @@
 """Which nodes have GPUs that are allocated to ResourceClaims, which of them are allocated, and who asks for them."""
 
 from collections import Counter
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 from extender.core.resources.nodes import NodeOffer
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.kube.watches.feeds import Feed
-from extender.plugins.dra.objects import ResourceClaim, ResourceSlice
+from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from extender.plugins.dra.owned import OwnedDevices
 from extender.plugins.dra.reading import DRIVER, Inventory, allocated_devices, newest_complete, read_inventory
 from extender.plugins.dra.reading import read_request as read_claims
 from extender.plugins.holdings import Holding, whole_gpus
 from extender.plugins.protocol import DevicePlugin, NodeReading, Stock
 
 _API: Final = "/apis/resource.k8s.io/v1"
+_RULES: Final = f"{_API}/devicetaintrules"
+CLAIMS: Final = Feed("claims", f"{_API}/resourceclaims", ResourceClaim, served_at=_API)
+SLICES: Final = Feed("slices", f"{_API}/resourceslices", ResourceSlice, served_at=_API)
+CLASSES: Final = Feed("device classes", f"{_API}/deviceclasses", DeviceClass, served_at=_API)
+RULES: Final = Feed("device taint rules", _RULES, DeviceTaintRule, served_at=f"{_RULES}?limit=1")
+"""From 1.37 on."""
+TO_ALLOCATE: Final = (SLICES, CLAIMS, CLASSES)
+"""Without all of these nothing is allocated."""
 
 
 class Dra(DevicePlugin):
@@ -30,13 +39,14 @@ class Dra(DevicePlugin):
 class DevicePools:
     """ResourceSlices and ResourceClaims of NVIDIA's driver. Not thread-safe; every method returns at once."""
 
-    feeds = (
-        Feed("slices", f"{_API}/resourceslices", ResourceSlice, served_at=_API),
-        Feed("claims", f"{_API}/resourceclaims", ResourceClaim, served_at=_API),
-    )
+    feeds: Sequence[Feed[Any]] = (SLICES, CLAIMS)
 
     def __init__(self, reading: NodeReading) -> None:
         self._reading = reading
+        self.owned = OwnedDevices(reading) if reading.allocates else None
+        """Those that Kerf allocates itself."""
+        if self.owned is not None:
+            self.feeds = (*self.feeds, CLASSES, RULES)
         self._slices: dict[str, ResourceSlice] = {}  # by uid
         self._slices_on: Index[ResourceSlice] = Index()  # by node and uid
         self._nodes_of: Index[str] = Index()  # by pool and a slice's uid
@@ -78,16 +88,26 @@ class DevicePools:
         claims = [self._claims[uid] for uid in sorted(uids - {""})]
         return read_claims(claim for claim in claims if claim.status.allocation is None)
 
-    def upsert(self, item: ResourceSlice | ResourceClaim) -> set[str]:
-        nodes = self.remove(type(item), item.metadata.uid)
-        return nodes | (self._add_slice(item) if isinstance(item, ResourceSlice) else self._add_claim(item))
+    def upsert(self, item: ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule) -> set[str]:
+        nodes = set() if self.owned is None else self.owned.upsert(item)
+        if isinstance(item, ResourceSlice | ResourceClaim):
+            nodes |= self._remove(type(item), item.metadata.uid)
+            nodes |= self._add_slice(item) if isinstance(item, ResourceSlice) else self._add_claim(item)
+        return nodes
 
     def remove(self, kind: type, uid: str) -> set[str]:
-        return self._remove_slice(uid) if kind is ResourceSlice else self._remove_claim(uid)
+        nodes = set() if self.owned is None else self.owned.remove(kind, uid)
+        return nodes | self._remove(kind, uid)
 
     def keep(self, kind: type, uids: Collection[str]) -> set[str]:
-        known = self._slices if kind is ResourceSlice else self._claims
-        return set().union(*(self.remove(kind, uid) for uid in known.keys() - uids))
+        known = self._slices if kind is ResourceSlice else self._claims if kind is ResourceClaim else {}
+        nodes = set() if self.owned is None else self.owned.keep(kind, uids)
+        return nodes.union(*(self._remove(kind, uid) for uid in known.keys() - uids))
+
+    def _remove(self, kind: type, uid: str) -> set[str]:
+        if kind is ResourceSlice:
+            return self._remove_slice(uid)
+        return self._remove_claim(uid) if kind is ResourceClaim else set()
 
     # Slices
 

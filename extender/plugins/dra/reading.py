@@ -13,18 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from extender.core.dra import owning
+from extender.core.dra.devices import Taint
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, ModelPattern, describe_model
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, GpuUnit, NodeOffer, nominal_mib
 from extender.core.resources.quantities import MIB, mib_of_bytes, parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube.patterns import compile_pattern
 from extender.plugins.dra import objects
+from extender.plugins.dra.gathering import PoolId, taints_of
 from extender.plugins.protocol import NodeReading
 
 DRIVER: Final = "gpu.nvidia.com"
 """Its name, and that of its device class for whole GPUs."""
 
-_GPU: Final = "gpu"
+GPU: Final = "gpu"
 _MAX_EXPRESSION_CHARS: Final = 4096
 _MAX_COUNT: Final = 1024
 _ATTRIBUTE: Final = rf"""device\.attributes\[\s*['"]{re.escape(DRIVER)}['"]\s*\]\s*\.\s*(?P<name>\w+)"""
@@ -62,18 +65,25 @@ def newest_complete(slices: Sequence[objects.ResourceSlice]) -> tuple[objects.Re
     return found if found and len(found) == found[0].spec.pool.resource_slice_count else ()
 
 
-def read_inventory(slices: Sequence[objects.ResourceSlice], reading: NodeReading) -> Inventory:
-    """The GPUs in the slices of one node, in the order of their minor numbers; tainted ones are not healthy."""
+def read_inventory(
+    slices: Sequence[objects.ResourceSlice],
+    reading: NodeReading,
+    rules: Sequence[objects.DeviceTaintRule] = (),
+) -> Inventory:
+    """The GPUs in the slices of one node, in the order of their minor numbers.
+
+    Tainted ones are not healthy, but for the taint by which Kerf owns them.
+    """
     devices = [(item.spec.pool.name, device) for item in slices for device in item.spec.devices or ()]
     whole = sorted(
-        ((pool, device) for pool, device in devices if _text(device, "type") == _GPU),
+        ((pool, device) for pool, device in devices if text_of(device, "type") == GPU),
         key=lambda named: (_minor(named[1].name), named),
     )[:MAX_GPUS_PER_NODE]
-    gpus = tuple(_gpu(device, reading) for _, device in whole)
+    gpus = tuple(_gpu(device, taints_of(PoolId(DRIVER, pool), device, rules), reading) for pool, device in whole)
     index_of = {(pool, device.name): index for index, (pool, device) in enumerate(whole)}
     by_uuid = {gpu.uuid: index for index, gpu in enumerate(gpus) if gpu.uuid}
     for pool, device in devices:
-        parent = by_uuid.get(_text(device, "parentUUID"))
+        parent = by_uuid.get(text_of(device, "parentUUID"))
         if parent is not None:
             index_of[pool, device.name] = parent
     return Inventory(NodeOffer(gpus, GpuUnit.CLAIM, 1, sum(gpu.healthy for gpu in gpus)), index_of)
@@ -84,8 +94,8 @@ def _minor(name: str) -> int:
     return int(match[1]) if match else 2**31
 
 
-def _gpu(device: objects.Device, reading: NodeReading) -> Gpu:
-    product = _text(device, "productName")
+def _gpu(device: objects.Device, taints: Iterable[Taint], reading: NodeReading) -> Gpu:
+    product = text_of(device, "productName")
     memory = (device.capacity or {}).get("memory") or (device.capacity or {}).get(f"{DRIVER}/memory")
     try:
         memory_mib = int(parse_quantity(str(memory.value)) // MIB) if memory else 0
@@ -94,12 +104,12 @@ def _gpu(device: objects.Device, reading: NodeReading) -> Gpu:
     return Gpu(
         describe_model(product, reading.aliases) if product else UNKNOWN_MODEL,
         nominal_mib(memory_mib, reading.memory_tolerance_frac) if 0 < memory_mib <= MAX_MEMORY_MIB else 0,
-        _text(device, "uuid"),
-        healthy=not any(taint.effect in ("NoSchedule", "NoExecute") for taint in device.taints or ()),
+        text_of(device, "uuid"),
+        healthy=not any(taint.effect in ("NoSchedule", "NoExecute") and taint.key != owning.KEY for taint in taints),
     )
 
 
-def _text(device: objects.Device, name: str) -> str:
+def text_of(device: objects.Device, name: str) -> str:
     """A device's attribute, under its name or the driver's domain; "" where it has none."""
     attributes = device.attributes or {}
     found = attributes.get(name) or attributes.get(f"{DRIVER}/{name}")

@@ -109,7 +109,7 @@ class DirectDispatcher(Dispatcher):
             except HandoverError as error:
                 entry.planned, entry.fault = None, Code.UNREADABLE.reason(text=str(error))
                 for other, _ in members:
-                    self.placer.release(other.uid)
+                    self.release(other)
                 return False
         for entry, _ in members:
             self.ledger.make_firm(entry.uid)
@@ -141,6 +141,8 @@ class DirectDispatcher(Dispatcher):
         try:
             async with self._units:
                 await self.fence.confirm_now()  # that nobody else led when these versions were known
+                if not await self.allocate(entries):
+                    return
                 pairs = zip(entries, known, strict=True)
                 written = await all_of(self._assign(entry, pod) for entry, pod in pairs)
                 if all(written):
@@ -171,6 +173,8 @@ class DirectDispatcher(Dispatcher):
         known = [entry.pod for entry in entries]
         try:
             await self.fence.confirm_now()
+            if not await self.allocate(entries):
+                return
             for entry, pod in zip(entries, known, strict=True):
                 note = {NOMINATION_LOST: f"{entry.num_lost}. {entry.lost}"[:500]}
                 if await self._assign(entry, pod, **note) is not None:

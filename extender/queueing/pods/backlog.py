@@ -1,13 +1,14 @@
 """The pods that wait behind Kerf's gate, as the watch tells of them, and those let go that have no node yet."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from extender.core.resources.requests import RequestError
+from extender.kube.indexes import Index
 from extender.kube.objects import Metadata, Pod, unix_time
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code
+from extender.plugins.dra.owned import NO_CLAIMS, PodClaims, claim_keys
 from extender.plugins.pods import assigned_node
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Entry, Stage
@@ -20,6 +21,7 @@ _SEEN_OPEN_WITHIN_S: Final = 15.0
 _MAX_FAULT: Final = 500
 _SPARE_KINDS: Final = 64
 _MAX_TEXT: Final = 2**16
+_MAX_NAME: Final = 253
 
 
 class Backlog:
@@ -32,10 +34,14 @@ class Backlog:
         left: Callable[[Entry], None],
         found_open: Callable[[Entry], None] = lambda entry: None,
         check: Callable[[PlanPod], None] = lambda pod: None,
+        claims_of: Callable[[Pod], PodClaims] = lambda pod: NO_CLAIMS,
     ) -> None:
         """`left` hears of entries that have their node, or are gone; `found_open` of those whose gate was opened by
-        somebody else, a Kerf before this one perhaps. `check` raises RequestError for a pod that can't be let go."""
+        somebody else, a Kerf before this one perhaps. `check` raises RequestError for a pod that can't be let go,
+        `claims_of` for one whose ResourceClaims can't be read."""
         self._check = check
+        self._claims_of = claims_of
+        self._naming: Index[Entry] = Index()  # by a claim's namespace/name and uid
         self._clock = clock
         self._changed = changed
         self._left = left
@@ -100,6 +106,7 @@ class Backlog:
     def clear(self) -> None:
         """Forget all entries, of which `left` does not hear: a complete list follows."""
         self.entries.clear()
+        self._naming = Index()
 
     def forget_kinds(self) -> None:
         """Forget restrictions that no entry has any more. Their numbers change: not while a plan is being made."""
@@ -108,7 +115,17 @@ class Backlog:
         self.kinds = Kinds()
         for entry in self.entries.values():
             if entry.planned is not None:
-                entry.planned = replace(entry.planned, kind=self.kinds.kind_of(entry.pod.spec))
+                self.read_again(entry)
+
+    def naming(self, claim: str) -> list[Entry]:
+        """Entries whose pods name a ResourceClaim, by `namespace/name`."""
+        return list(self._naming.of(claim).values())
+
+    def claim_changed(self, claim: str) -> None:
+        """What a ResourceClaim is, or has, is another than before."""
+        for entry in self.naming(claim):
+            self.read_again(entry)
+            self._changed()
 
     def upsert(self, item: Pod) -> None:
         """A pending pod was added or changed."""
@@ -153,12 +170,15 @@ class Backlog:
     def _drop(self, uid: str) -> None:
         entry = self.entries.pop(uid, None)
         if entry is not None:
+            for claim in claim_keys(entry.pod):
+                self._naming.pop(claim, uid)
             self._left(entry)
             self._changed()
 
     def _update(self, known: Entry, item: Pod) -> None:
         old, new = known.pod.metadata, item.metadata
-        same = (old.labels, item.spec) == (new.labels, known.pod.spec)
+        named = item.status.resource_claim_statuses == known.pod.status.resource_claim_statuses
+        same = named and (old.labels, item.spec) == (new.labels, known.pod.spec)
         known.pod = item
         if not same or written_by_author(old.annotations) != written_by_author(new.annotations):
             self.read_again(known)
@@ -167,11 +187,17 @@ class Backlog:
     def read_again(self, entry: Entry) -> None:
         """What its pod asks for now: the domain of its gang, too, which is written into it as it is let go."""
         entry.planned = entry.fault = None
+        for claim in claim_keys(entry.pod):
+            self._naming.put(claim, entry.uid, entry)
         if others := other_gates(entry.pod):  # let go, it would hold a node for as long as they stay shut
             entry.fault = Code.OTHER_GATE.reason(gates=", ".join(others)[:_MAX_FAULT])
             return
         try:
-            planned = plan_pod(entry.pod, self.kinds)
+            claims = self._claims_of(entry.pod)
+            if claims.missing:
+                entry.fault = Code.CLAIM_MISSING.reason(claim=claims.missing[:_MAX_NAME])
+                return
+            planned = plan_pod(entry.pod, self.kinds, claims)
             self._check(planned)
             entry.planned = planned
         except RequestError as error:

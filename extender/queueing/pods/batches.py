@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor
 from typing import Final, NamedTuple
@@ -10,12 +11,13 @@ from typing import Final, NamedTuple
 from extender.core.annotations import POLICY, read_priority
 from extender.core.policies.registry import POLICIES, names
 from extender.core.resources.quantities import MIB, parse_quantity
-from extender.core.resources.requests import RequestError
+from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.kube.objects import Node, Pod
 from extender.planning.plans import PlanPod
+from extender.plugins.dra.owned import NO_CLAIMS, PodClaims
 from extender.plugins.nodes import read_capacity
 from extender.plugins.pod_resources import requested
-from extender.plugins.pods import read_pod_request
+from extender.plugins.pods import read_pod_request, read_policy
 from extender.queueing.pods.restrictions import Kinds
 
 GANG: Final = "kerf.dev/gang"
@@ -62,9 +64,15 @@ def asked_of(pod: Pod) -> Room:
     return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
 
 
-def plan_pod(pod: Pod, kinds: Kinds) -> PlanPod:
-    """A pod as planners take it. Raises RequestError with a sentence for the pod's author."""
+def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
+    """A pod as planners take it, with its ResourceClaims as they are. Raises RequestError with a sentence for the pod's
+    author."""
     request = read_pod_request(pod)
+    if claims.asked is not None:
+        if request.gpus is not None:
+            raise RequestError("asks GPUs by resource and devices by ResourceClaim: ask by one of the two")
+        gpus = GpuRequest(claims.asked.num_devices, AskedUnit.CLAIM, devices=claims.asked)
+        request = replace(request, gpus=gpus, policy=read_policy(pod))
     if request.policy and request.policy not in POLICIES:
         raise RequestError(f'{POLICY}: "{request.policy[:80]}" is not a policy; use one of {names(POLICIES)}')
     asked = asked_of(pod)
@@ -80,8 +88,9 @@ def plan_pod(pod: Pod, kinds: Kinds) -> PlanPod:
         priority=read_priority(pod.metadata.labels or {}, pod.spec.priority),
         gang=name,
         topology=annotations.get(GANG_TOPOLOGY, "").strip() if name else "",
-        kind=kinds.kind_of(pod.spec),
+        kind=kinds.kind_of(pod.spec, claims.places),
         image=containers[0].image if containers else "",
+        claims=tuple(claim.metadata.uid for claim in claims.unallocated),
     )
 
 

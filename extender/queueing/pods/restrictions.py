@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from extender.core.clusters import Cluster, Ints, Mask
-from extender.kube.objects import Expression, Node, PodSpec, Taint, Term, Toleration
+from extender.kube.objects import Expression, Node, NodeSelector, PodSpec, Taint, Term, Toleration
 
 _REPELS: Final = ("NoSchedule", "NoExecute")
 _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
@@ -44,17 +44,19 @@ class Terrain:
             key = tuple((taint.key, taint.value, taint.effect) for taint in taints)
             self._tainted.setdefault(key, []).append(row)
 
-    def allowed(self, spec: PodSpec) -> Mask:
-        """(N,) where a pod may run, as kube-scheduler's plugins for cordons, taints and node affinity see it."""
+    def allowed(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> Mask:
+        """(N,) where a pod may run, as kube-scheduler's plugins for cordons, taints and node affinity see it, and where
+        each of these selectors wants it besides."""
         mask = np.zeros(self._num_rows, np.bool_)
         for taints, rows in self._tainted.items():
             mask[rows] = all(_tolerated(Taint(*taint), spec.tolerations or ()) for taint in taints)
         for key, value in (spec.node_selector or {}).items():
             mask &= self._mask(self._values_of(key).get(value, ()))
         affinity = spec.affinity.node_affinity if spec.affinity else None
-        if affinity is not None and affinity.required is not None:
+        required = affinity.required if affinity is not None else None
+        for selector in (*selectors, *([] if required is None else [required])):
             matched = np.zeros(self._num_rows, np.bool_)
-            for term in affinity.required.node_selector_terms or ():
+            for term in selector.node_selector_terms or ():
                 matched |= self._matched(term)
             mask &= matched
         return mask
@@ -117,7 +119,7 @@ class Kinds:
 
     def __init__(self) -> None:
         self._number_of: dict[bytes, int] = {}
-        self._specs: list[PodSpec] = []
+        self._specs: list[tuple[PodSpec, Sequence[NodeSelector]]] = []
         self._terrain: Terrain | None = None
         self._masks: list[Mask] = []
         self.kind_of(PodSpec())
@@ -127,21 +129,21 @@ class Kinds:
         """K."""
         return len(self._specs)
 
-    def kind_of(self, spec: PodSpec) -> int:
-        """Number of a pod's kind."""
+    def kind_of(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> int:
+        """Number of a pod's kind; `selectors` are those of the devices that its ResourceClaims have."""
         affinity = spec.affinity.node_affinity if spec.affinity else None
         required = affinity.required if affinity else None
-        key = _encode((spec.node_selector or None, spec.tolerations or None, required))
+        key = _encode((spec.node_selector or None, spec.tolerations or None, required, selectors))
         number = self._number_of.setdefault(key, len(self._specs))
         if number == len(self._specs):
-            self._specs.append(spec)
+            self._specs.append((spec, selectors))
         return number
 
     def masks(self, terrain: Terrain) -> Mask:
         """(K, N) the nodes that each kind allows; worked out once for each kind, as long as the terrain is the same."""
         if terrain is not self._terrain:
             self._terrain, self._masks = terrain, []
-        self._masks += [terrain.allowed(spec) for spec in self._specs[len(self._masks) :]]
+        self._masks += [terrain.allowed(*kind) for kind in self._specs[len(self._masks) :]]
         return np.stack(self._masks)
 
 

@@ -52,6 +52,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.learning.enabled }}
 {{- $config = mergeOverwrite (dict "model" (dict "learned" (printf "%s/%s" .Release.Namespace (include "kerf.learned" .)))) $config }}
 {{- end }}
+{{- if .Values.dra.enabled }}
+{{- $config = mergeOverwrite (dict "dra" (dict "allocate" true)) $config }}
+{{- end }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
 {{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines "extender" (ne .Values.mode "planner") }}
@@ -247,6 +250,11 @@ timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
 {{- $quoted := list }}
 {{- range . }}{{ $quoted = append $quoted (printf "'%s'" .) }}{{ end -}}
 [{{ join ", " $quoted }}]
+{{- end }}
+
+{{/* Whether a toleration, `each`, tolerates Kerf's taint: an empty key stands for all keys, whatever the operator. */}}
+{{- define "kerf.dra.tolerates" -}}
+each.?key.orValue('') == 'kerf.dev/owned' || (each.?key.orValue('') == '' && !(each.?effect.orValue('') in ['NoExecute', 'None']))
 {{- end }}
 
 {{/* Annotations that Kerf reads back, and nobody else may write: of an assignment, of the fence, of the queue. */}}

@@ -1,0 +1,1 @@
+"""`kerf install dra`: a pool of devices is given to Kerf, and taken back."""

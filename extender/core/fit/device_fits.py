@@ -1,0 +1,107 @@
+"""Which nodes can give a pod the devices that it asks by ResourceClaims, and how good they are for that.
+
+The search on one node is `dra.allocator`'s; here its outcomes become the arrays that decisions work on.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Mask, Rows, num_true
+from extender.core.dra.allocator import Allocation, allocate
+from extender.core.dra.asks import DevicesAsked, Fault
+from extender.core.dra.devices import Inventory, NodeDevices
+from extender.core.fit.reasons import Reason
+
+
+class Allocations:
+    def best(self, devices: NodeDevices, asked: DevicesAsked) -> Allocation | Fault | None:
+        try:
+            return allocate(devices, asked)
+        except Fault as fault:
+            return fault
+
+
+_FOUND: Final = Allocations()
+"""What was found on nodes, remembered by what they have: of use to all who ask, and bounded."""
+
+
+class Part(NamedTuple):
+    """What devices are of a GPU of their node."""
+
+    gpu: int
+    milli: int
+    mib: int
+
+
+class DeviceFits(NamedTuple):
+    """The fit on R rows, field by field as `fits.Fit` has it."""
+
+    reason: npt.NDArray[np.uint8]
+    available: Longs
+    room: Mask
+    idle: Mask
+    free_units: Longs
+    taken_units: Longs
+    shares: Mask
+
+
+def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fault | None:
+    """What claims get on a node; None where they can't be met there now."""
+    return None if devices is None else _FOUND.best(devices, asked)
+
+
+def possible_on(inventory: Inventory, asked: DevicesAsked) -> bool:
+    """Whether claims can be met by a node of which nothing is taken."""
+    return isinstance(best_on(NodeDevices.of(inventory), asked), Allocation)
+
+
+def devices_at(cluster: Cluster, row: int) -> NodeDevices | None:
+    """The devices of a node that Kerf allocates."""
+    found: NodeDevices | None = None if cluster.devices is None else cluster.devices[row]
+    return found
+
+
+def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> DeviceFits:
+    """Check what claims ask on R rows of a cluster."""
+    milli, mib = cluster.taken(cluster.gpu_free_milli, rows), cluster.taken(cluster.gpu_free_mib, rows)
+    idle = (milli == WHOLE_MILLI) & (mib == cluster.taken(cluster.gpu_memory_mib, rows))
+    reason = np.full(len(rows), Reason.FITS, np.uint8)
+    available = np.zeros(len(rows), np.int64)
+    taken = np.zeros(len(rows), np.int64)
+    room = np.zeros_like(idle)
+    for position, row in enumerate(rows.tolist()):
+        devices = devices_at(cluster, row)
+        found = best_on(devices, asked)
+        if devices is None:
+            reason[position] = Reason.NO_GPUS
+        elif found is None:
+            ever = best_on(NodeDevices.of(devices.inventory), asked)
+            reason[position] = Reason.TOO_FEW_INSTALLED if ever is None else Reason.BUSY
+        elif isinstance(found, Fault):
+            reason[position] = Reason.NOT_THIS_KIND
+        else:
+            gpus = [part.gpu for part in parts_of(devices, found)]
+            room[position, gpus] = True
+            available[position], taken[position] = len(found.takings), len(gpus)
+    free_units = np.maximum(num_true(idle) - cluster.taken(cluster.untracked_units, rows), 0)
+    return DeviceFits(reason, available, room, idle, free_units, taken, np.zeros(len(rows), np.bool_))
+
+
+def parts_of(devices: NodeDevices, allocation: Allocation) -> tuple[Part, ...]:
+    """What an allocation takes of the GPUs of its node, in their order; nothing for devices that are no GPUs'."""
+    parts: dict[int, Part] = {}
+    for taking in allocation.takings:
+        device = devices.inventory.devices[taking.device]
+        if device.gpu < 0 or (device.shareable and devices.taken >> taking.device & 1):
+            continue  # of a GPU that is shared already nothing more is gone
+        before = parts.get(device.gpu, Part(device.gpu, 0, 0))
+        parts[device.gpu] = Part(device.gpu, before.milli + device.milli, before.mib + device.mib)
+    return tuple(parts[gpu] for gpu in sorted(parts))
+
+
+def whole(parts: Sequence[Part]) -> bool:
+    """Whether there are GPUs, and no parts of any."""
+    return bool(parts) and all(part.milli >= WHOLE_MILLI for part in parts)

@@ -1,0 +1,355 @@
+"""Devices of pools that Kerf owns: which a node has, which claims have them, and which are held for claims that are
+being written."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.devices import Amount, DeviceId, Inventory, NodeDevices, Taking
+from extender.core.fit.device_fits import possible_on
+from extender.core.resources.requests import RequestError
+from extender.kube import objects
+from extender.kube.indexes import Index
+from extender.plugins.dra.asks import read_asks
+from extender.plugins.dra.inventory import NodePools, read_pools
+from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from extender.plugins.dra.results import takings_of
+from extender.plugins.dra.unhandled import UnhandledError
+from extender.plugins.protocol import NodeReading
+
+_NO_POOLS = NodePools()
+Amounts = tuple[tuple[str, Amount], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Devices of a node that a claim is to have, until the claim itself says so or it is certain that it never will."""
+
+    node: str
+    devices: tuple[tuple[DeviceId, Amounts], ...]
+    """By their names, for an inventory may be read anew meanwhile; of shareable ones how much of each capacity."""
+    claim: ResourceClaim
+    """As it was when that was decided."""
+    pod: objects.Pod
+    """Whom it is for."""
+    allocation: Mapping[str, Any]
+    """What is to be written on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """The claims of one pod."""
+
+    allocated: tuple[ResourceClaim, ...] = ()
+    """Those that have their devices."""
+    unallocated: tuple[ResourceClaim, ...] = ()
+    """Those that Kerf has to find devices for."""
+    asked: DevicesAsked | None = None
+    """What these ask, in their order; None when there are none."""
+    missing: str = ""
+    """The first that does not exist yet."""
+    left: tuple[ResourceClaim, ...] = ()
+    """Those without devices that are kube-scheduler's to allocate."""
+
+    @property
+    def places(self) -> list[objects.NodeSelector]:
+        """Where the devices are that it has: it may go nowhere else."""
+        allocations = (claim.status.allocation for claim in self.allocated)
+        return [found.node_selector for found in allocations if found and found.node_selector]
+
+
+NO_CLAIMS = PodClaims()
+
+
+class OwnedDevices:
+    """Not thread-safe; every method returns at once. What takes objects in returns the nodes that have changed."""
+
+    def __init__(self, reading: NodeReading) -> None:
+        self._reading = reading
+        self._slices: dict[str, ResourceSlice] = {}  # by uid
+        self._in_pool: Index[ResourceSlice] = Index()  # by pool and uid
+        self._pools_on: Index[str] = Index()  # pools by node and a slice's uid
+        self._pools: dict[str, NodePools] = {}  # by node
+        self._devices: dict[str, NodeDevices] = {}  # by node, as they are now
+        self.claims: dict[str, ResourceClaim] = {}
+        """By uid."""
+        self.orphans: dict[str, ResourceClaim] = {}
+        """Claims that are gone, by uid, whose pods may have their devices yet: whoever may change a claim may take off
+        what keeps it from being deleted."""
+        self._claim_at: dict[str, str] = {}  # uid by namespace/name
+        self._allocated: Index[str] = Index()  # claims by pool
+        self.holds: dict[str, Hold] = {}
+        """By a claim's uid."""
+        self._held_on: Index[Hold] = Index()  # by node and a claim's uid
+        self._classes: dict[str, DeviceClass] = {}
+        self._class_names: dict[str, str] = {}  # by uid
+        self._rules: dict[str, DeviceTaintRule] = {}  # by uid
+        self._allotted: set[str] = set()  # claims with devices, for one pod at most
+        self._ours: dict[DevicesAsked, bool] = {}  # whether owned pools can meet it at all
+
+    # Reading
+
+    def devices_on(self, node: str) -> NodeDevices | None:
+        """A node's devices and what is taken of them; None where Kerf owns none."""
+        pools = self._pools.get(node)
+        if pools is None or not pools.inventory.devices:
+            return None
+        known = self._devices.get(node)
+        if known is None:
+            known = self._devices[node] = NodeDevices.of(pools.inventory, self._taken(node, pools.inventory))
+        return known
+
+    def faults_on(self, node: str) -> tuple[str, ...]:
+        """Why devices of a node's pools can't be used."""
+        return self._pools.get(node, _NO_POOLS).faults
+
+    @property
+    def classes(self) -> Mapping[str, DeviceClass]:
+        """Device classes by name."""
+        return self._classes
+
+    def inventory_on(self, node: str) -> Inventory:
+        """The devices of a node that Kerf allocates."""
+        return self._pools.get(node, _NO_POOLS).inventory
+
+    def claims_of(self, pod: objects.Pod) -> PodClaims:
+        """The claims of a pod as they are now. Raises RequestError where what they ask can't be evaluated exactly and
+        Kerf owns devices alone that could meet it."""
+        claims, missing = self._named(pod)
+        allocated = tuple(claim for claim in claims if claim.status.allocation is not None)
+        open_ = [claim for claim in claims if claim.status.allocation is None]
+        ours: list[ResourceClaim] = []
+        left: list[ResourceClaim] = []
+        for claim in open_:
+            (ours if self._is_ours(claim) else left).append(claim)
+        asked = read_asks(ours, self.classes) if ours else None
+        return PodClaims(allocated, tuple(ours), asked, missing, tuple(left))
+
+    def named(self, pod: objects.Pod) -> list[ResourceClaim]:
+        """The claims of a pod that exist, in its order."""
+        return self._named(pod)[0]
+
+    def allotted(self) -> Iterator[tuple[ResourceClaim, str]]:
+        """Claims that have devices of pools that Kerf owns, for one pod at most; with the node of these."""
+        for uid in self._allotted:
+            nodes = {node for pool in _pools_of(self.claims[uid]) for node in self._nodes_of(pool)}
+            owned = [node for node in nodes if self.inventory_on(node).devices]
+            if len(nodes) == len(owned) == 1:
+                yield self.claims[uid], owned[0]
+
+    def _named(self, pod: objects.Pod) -> tuple[list[ResourceClaim], str]:
+        generated = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses or ()}
+        claims: dict[str, ResourceClaim] = {}
+        missing = ""
+        for item in pod.spec.resource_claims or ():
+            if item.name in generated and not generated[item.name]:
+                continue  # its template makes no claim for this pod
+            name = item.resource_claim_name or generated.get(item.name) or ""
+            claim = self.claims.get(self._claim_at.get(f"{pod.metadata.namespace}/{name}", ""))
+            if claim is None:
+                missing = missing or name or item.name
+            else:
+                claims[claim.metadata.uid] = claim
+        return list(claims.values()), missing
+
+    def _is_ours(self, claim: ResourceClaim) -> bool:
+        """Whether pools that Kerf owns could meet a claim, or nobody else could."""
+        try:
+            asked = read_asks([claim], self.classes)
+        except UnhandledError as error:
+            if self._all_owned():
+                raise RequestError(f"claim {claim.metadata.name}: {error}") from None
+            return False
+        known = self._ours.get(asked)
+        if known is None:
+            inventories = [pools.inventory for pools in self._pools.values() if pools.inventory.devices]
+            known = self._ours[asked] = any(possible_on(inventory, asked) for inventory in inventories)
+        return known or self._all_owned()
+
+    def _all_owned(self) -> bool:
+        """Whether all devices that there are are Kerf's."""
+        pools = self._pools.values()
+        return any(item.inventory.devices for item in pools) and not any(item.others for item in pools)
+
+    def _taken(self, node: str, inventory: Inventory) -> Iterable[Taking]:
+        seen: set[str] = set()
+        for pool in sorted(set(self._pools_on.of(node).values())):
+            for uid in self._allocated.of(pool):
+                if uid not in seen:
+                    seen.add(uid)
+                    claim = self.claims.get(uid) or self.orphans[uid]
+                    yield from takings_of(claim, inventory)
+        for uid, hold in self._held_on.of(node).items():
+            if uid not in seen:
+                for device, capacity in hold.devices:
+                    if (index := inventory.index_of.get(device)) is not None:
+                        yield Taking(index, capacity)
+
+    # Holding
+
+    def hold(self, uid: str, hold: Hold) -> set[str]:
+        """Hold devices for a claim, from before it is written."""
+        changed = self.let_go(uid)
+        self.holds[uid] = hold
+        self._held_on.put(hold.node, uid, hold)
+        return changed | self._forget({hold.node})
+
+    def let_go(self, uid: str) -> set[str]:
+        """A claim says itself what it has, or will never have what was held for it."""
+        hold = self.holds.pop(uid, None)
+        if hold is None:
+            return set()
+        self._held_on.pop(hold.node, uid)
+        return self._forget({hold.node})
+
+    # What the watches tell
+
+    def upsert(self, item: objects.Named) -> set[str]:
+        """An object was added or changed."""
+        if isinstance(item, ResourceSlice):
+            return self._upsert_slice(item)
+        if isinstance(item, ResourceClaim):
+            return self._upsert_claim(item)
+        if isinstance(item, DeviceClass):
+            self._classes[item.metadata.name] = item
+            self._class_names[item.metadata.uid] = item.metadata.name
+            self._ours.clear()
+        if isinstance(item, DeviceTaintRule):
+            self._rules[item.metadata.uid] = item
+            return self._read_again(set(self._pools))
+        return set()
+
+    def remove(self, kind: type, uid: str) -> set[str]:
+        """An object is gone."""
+        if kind is ResourceSlice:
+            return self._remove_slice(uid)
+        if kind is ResourceClaim:
+            return self._claim_gone(uid)
+        if kind is DeviceClass:
+            name = self._class_names.pop(uid, "")
+            if name and self._classes[name].metadata.uid == uid:
+                del self._classes[name]
+            self._ours.clear()
+            return set()
+        return self._read_again(set(self._pools)) if self._rules.pop(uid, None) is not None else set()
+
+    def keep(self, kind: type, uids: Collection[str]) -> set[str]:
+        """A complete list names these objects of a kind; others are gone."""
+        known: dict[type, Collection[str]] = {
+            ResourceSlice: self._slices,
+            ResourceClaim: self.claims,
+            DeviceClass: self._class_names,
+        }
+        return set().union(*(self.remove(kind, uid) for uid in set(known.get(kind, self._rules)) - set(uids)))
+
+    def _upsert_slice(self, item: ResourceSlice) -> set[str]:
+        uid = item.metadata.uid
+        changed = self._drop_slice(uid)
+        self._slices[uid] = item
+        self._in_pool.put(_pool_of(item), uid, item)
+        if item.spec.node_name:
+            self._pools_on.put(item.spec.node_name, uid, _pool_of(item))
+        return self._read_again(changed | self._nodes_of(_pool_of(item)))
+
+    def _remove_slice(self, uid: str) -> set[str]:
+        return self._read_again(self._drop_slice(uid))
+
+    def _drop_slice(self, uid: str) -> set[str]:
+        item = self._slices.pop(uid, None)
+        if item is None:
+            return set()
+        nodes = self._nodes_of(_pool_of(item))
+        self._in_pool.pop(_pool_of(item), uid)
+        if item.spec.node_name:
+            self._pools_on.pop(item.spec.node_name, uid)
+        return nodes
+
+    def _nodes_of(self, pool: str) -> set[str]:
+        """Nodes that have slices of a pool."""
+        return {item.spec.node_name for item in self._in_pool.of(pool).values() if item.spec.node_name}
+
+    def _upsert_claim(self, claim: ResourceClaim) -> set[str]:
+        """A claim as the API server has it; what is older than what is known changes nothing."""
+        uid = claim.metadata.uid
+        known = self.claims.get(uid)
+        if known is not None and _version(known) > _version(claim):
+            return set()  # from before what this process has written
+        changed = self._remove_claim(uid)
+        self.claims[uid] = claim
+        self._claim_at[claim.key] = uid
+        for pool in _pools_of(claim):
+            self._allocated.put(pool, uid, uid)
+            if len(claim.status.reserved_for or ()) <= 1:
+                self._allotted.add(uid)
+            changed |= self._nodes_of(pool)
+        return self._forget(changed)
+
+    def forget_orphan(self, uid: str) -> set[str]:
+        """The pods of a claim that is gone are gone, too."""
+        claim = self.orphans.pop(uid, None)
+        return set() if claim is None else self._unallocate(claim)
+
+    def _claim_gone(self, uid: str) -> set[str]:
+        claim = self.claims.get(uid)
+        if claim is None or not (_pools_of(claim) and claim.status.reserved_for):
+            return self._remove_claim(uid)
+        self.orphans[uid] = self.claims.pop(uid)
+        self._allotted.discard(uid)
+        if self._claim_at.get(claim.key) == uid:
+            del self._claim_at[claim.key]
+        return set()
+
+    def _remove_claim(self, uid: str) -> set[str]:
+        claim = self.claims.pop(uid, None)
+        if claim is None:
+            return set()
+        self._allotted.discard(uid)
+        if self._claim_at.get(claim.key) == uid:
+            del self._claim_at[claim.key]
+        return self._unallocate(claim)
+
+    def _unallocate(self, claim: ResourceClaim) -> set[str]:
+        changed: set[str] = set()
+        for pool in _pools_of(claim):
+            self._allocated.pop(pool, claim.metadata.uid)
+            changed |= self._nodes_of(pool)
+        return self._forget(changed)
+
+    def _read_again(self, nodes: set[str]) -> set[str]:
+        rules = list(self._rules.values())
+        for node in nodes:
+            pools = sorted(set(self._pools_on.of(node).values()))
+            if pools:
+                slices = [item for pool in pools for item in self._in_pool.of(pool).values()]
+                self._pools[node] = read_pools(slices, rules, self._reading, node=node)
+            else:
+                self._pools.pop(node, None)
+        self._ours.clear()
+        return self._forget(nodes)
+
+    def _forget(self, nodes: set[str]) -> set[str]:
+        for node in nodes:
+            self._devices.pop(node, None)
+        return nodes
+
+
+def claim_keys(pod: objects.Pod) -> list[str]:
+    """`namespace/name` of the ResourceClaims that a pod names, or that were made for it."""
+    named = (*(pod.spec.resource_claims or ()), *(pod.status.resource_claim_statuses or ()))
+    return [f"{pod.metadata.namespace}/{item.resource_claim_name}" for item in named if item.resource_claim_name]
+
+
+def _pools_of(claim: ResourceClaim) -> Sequence[str]:
+    allocation = claim.status.allocation
+    results = (allocation.devices.results or ()) if allocation is not None else ()
+    return sorted({f"{result.driver}/{result.pool}" for result in results})
+
+
+def _pool_of(item: ResourceSlice) -> str:
+    return f"{item.spec.driver}/{item.spec.pool.name}"
+
+
+def _version(claim: ResourceClaim) -> int:
+    text = claim.metadata.resource_version
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,249 @@
+"""Devices for the claims of pods that are let go: held, written, settled where nobody knows, and taken back."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from extender.core.dra.allocator import Allocation
+from extender.core.resources.requests import RequestError
+from extender.kube.background import repeat
+from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.objects import Pod
+from extender.kube.watches.feeds import WatchHub
+from extender.ledger.ledger import Ledger
+from extender.plugins.dra.objects import ResourceClaim
+from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims
+from extender.plugins.dra.pools import TO_ALLOCATE
+from extender.plugins.dra.results import allocation_of
+from extender.queueing.claims.writer import ClaimWriter
+from extender.queueing.pods.entries import Entry, Stage
+from extender.scheduling.fence import Fence, FencedError
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 0.5
+_FREE_AFTER_S: Final = 2.0
+"""What is freed too early costs its pod another plan."""
+_FREE_ENDED_AFTER_S: Final = 15.0
+"""kube-controller-manager frees the claims of pods that have ended; where it does not, this is done for it."""
+_ON_ITS_WAY: Final = (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING, Stage.OPENED, Stage.UNSETTLED)
+
+
+@dataclass(slots=True)
+class ClaimCounts:
+    """What has happened since the start."""
+
+    allocated: int = 0
+    freed: int = 0
+    """Allocations taken back because no pod on its way needed them."""
+    errors: int = 0
+
+
+@dataclass(eq=False)
+class ClaimKeeper:
+    """Allocates for the pods that a plan lets go; `entries_of` are those of the queue that name a claim."""
+
+    transport: Transport
+    hub: WatchHub
+    ledger: Ledger
+    owned: OwnedDevices
+    fence: Fence
+    clock: Callable[[], float]
+    entries_of: Callable[[str], Iterable[Entry]]
+    """By a claim's `namespace/name`."""
+    changed: Callable[[str], None]
+    """Hears of claims, by `namespace/name`, that are other than before."""
+    max_age_s: float
+    counts: ClaimCounts = field(default_factory=ClaimCounts, init=False)
+    _writing: set[str] = field(default_factory=set, init=False)  # claims by uid
+    _freeing: set[str] = field(default_factory=set, init=False)
+    _unused_since: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._writer = ClaimWriter(self.transport)
+        self._reflectors = {item.name: self.hub.subscribe(item, self) for item in TO_ALLOCATE}
+
+    # What the watches tell: the ledger has heard it first
+
+    def upsert(self, item: object) -> None:
+        """A claim, or what claims are read by, was added or changed."""
+        if isinstance(item, ResourceClaim):
+            self.changed(item.key)
+
+    remove = upsert
+
+    def keep(self, items: set[str], list_began: float) -> None:
+        """A complete list has come."""
+
+    def fault(self) -> str:
+        """Why no devices can be chosen now, "" when they can."""
+        for name, reflector in self._reflectors.items():
+            if not reflector.synced:
+                return f"{name} are not synced yet" + (f": {reflector.last_error}" if reflector.last_error else "")
+            if reflector.age_s() > self.max_age_s:
+                return f"{name} were last current {reflector.age_s():.0f} s ago: {reflector.last_error}"
+        return ""
+
+    def read(self, pod: Pod) -> PodClaims:
+        """The claims of a pod as they are now. Raises RequestError."""
+        found = self.owned.claims_of(pod)
+        freeing = next((claim for claim in found.allocated if claim.metadata.uid in self._freeing), None)
+        return found if freeing is None else PodClaims(missing=freeing.metadata.name)
+
+    def name_of(self, uid: str) -> str:
+        """What a claim is called, "" when it is gone."""
+        claim = self.owned.claims.get(uid)
+        return "" if claim is None else claim.metadata.name
+
+    # Allocating
+
+    def hold(self, pod: Pod, node: str, allocation: Allocation | None) -> bool:
+        """Hold devices of a node for a pod's claims, as they were decided on; whether the claims still ask that."""
+        try:
+            found = self.read(pod)
+        except RequestError:
+            return False
+        given = () if allocation is None else allocation.claims
+        if len(given) != len(found.unallocated) or found.missing:
+            return False
+        inventory = self.owned.inventory_on(node)
+        for claim, devices in zip(found.unallocated, given, strict=True):
+            held = tuple(
+                (inventory.devices[one.taking.device].id, one.taking.capacity) for one in devices if not one.admin
+            )
+            body = allocation_of(claim, devices, inventory, self.owned.classes, node, time.time())
+            self.ledger.hold_devices(claim.metadata.uid, Hold(node, held, claim, pod, body))
+        return True
+
+    def let_go(self, pod: Pod) -> None:
+        """Hold nothing for the claims of a pod of which nothing was written."""
+        for claim in self._held_for(pod):
+            if claim.metadata.uid not in self._writing:
+                self.ledger.let_go_devices(claim.metadata.uid)
+
+    async def allocate(self, pod: Pod) -> bool:
+        """Write what is held for the claims of a pod; whether all of it is written.
+
+        Raises ClusterError where the API server refuses, or nobody knows what it did, DecodeError, FencedError.
+        """
+        for claim in self._held_for(pod):
+            if not await self._allocate(claim.metadata.uid):
+                return False
+        return True
+
+    async def _allocate(self, uid: str) -> bool:
+        hold = self.owned.holds.get(uid)
+        if hold is None:
+            return False
+        known = True
+        self._writing.add(uid)
+        try:
+            written = await self._writer.allocate(hold.claim, hold.pod, hold.allocation)
+        except ApiError:
+            raise
+        except (ClusterError, msgspec.DecodeError):
+            known = False
+            raise
+        finally:
+            self._writing.discard(uid)
+            if known:
+                self.ledger.let_go_devices(uid)
+        if written is None:
+            return False
+        self.ledger.upsert_device(written)
+        self.counts.allocated += 1
+        return True
+
+    def _held_for(self, pod: Pod) -> Sequence[ResourceClaim]:
+        named = self.owned.named(pod)
+        return [claim for claim in named if claim.metadata.uid in self.owned.holds]
+
+    # Settling and taking back
+
+    async def run(self) -> None:
+        """Settle and take back, until cancelled."""
+        await repeat(self.look, _INTERVAL_S, "settling ResourceClaims")
+
+    async def look(self) -> None:
+        """Look once at what is held and at what nobody uses. Who stands by leaves that to the leader."""
+        if self.fence.standby():
+            for uid in list(self.owned.holds):
+                self.ledger.let_go_devices(uid)
+            self._unused_since.clear()
+            return
+        if self.fence.fault() or self.fault():
+            return
+        for uid, hold in self.owned.holds.items():
+            if uid not in self._writing and not self._is_awaited(hold.claim.key, hold.node):
+                await self._settle(uid, hold)
+        await self._free_unused()
+
+    async def _settle(self, uid: str, hold: Hold) -> None:
+        """Find out whether a claim got what is held for it; else make sure that it never will."""
+        try:
+            found = await self._writer.read(hold.claim)
+            if found is not None and found.status.allocation is None:
+                await self.fence.confirm_now()
+                found = await self._writer.touch(found, hold.node)
+                if found is None:
+                    return  # it has changed meanwhile: once more
+        except (ClusterError, FencedError, msgspec.DecodeError) as error:
+            logger.warning("claim %s is still in doubt: %s", hold.claim.key, error)
+            return
+        self.ledger.let_go_devices(uid)
+        if found is not None:
+            self.ledger.upsert_device(found)
+        self.changed(hold.claim.key)
+
+    async def _free_unused(self) -> None:
+        now = self.clock()
+        for uid, claim in list(self.owned.orphans.items()):
+            if not any(self.ledger.is_bound(pod) or self._waits(claim, pod) for pod in _pods_of(claim)):
+                self.ledger.forget_orphan(uid)
+        unused = {
+            claim.metadata.uid: self._unused_since.get(claim.metadata.uid, now)
+            for claim, node in self.owned.allotted()
+            if not self._is_awaited(claim.key, node) and not any(map(self.ledger.is_bound, _pods_of(claim)))
+        }
+        self._unused_since = unused
+        for uid, since in unused.items():
+            found = self.owned.claims.get(uid)
+            waits = found is not None and all(self._waits(found, pod) for pod in _pods_of(found))
+            if now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S):
+                await self._free(uid)
+
+    def _waits(self, claim: ResourceClaim, pod: str) -> bool:
+        """Whether a pod that names a claim is in the queue, by its UID."""
+        return any(entry.uid == pod for entry in self.entries_of(claim.key))
+
+    async def _free(self, uid: str) -> None:
+        claim = self.owned.claims.get(uid)
+        if claim is None:
+            return
+        self._freeing.add(uid)
+        try:
+            await self.fence.confirm_now()
+            freed = await self._writer.free(claim)
+        except (ClusterError, FencedError, msgspec.DecodeError) as error:
+            self.counts.errors += 1
+            logger.warning("the devices of claim %s, which no pod uses, were not taken back: %s", claim.key, error)
+            return
+        finally:
+            self._freeing.discard(uid)
+        if freed is not None:
+            self.counts.freed += 1
+            self.ledger.upsert_device(freed)
+            self.changed(claim.key)
+
+    def _is_awaited(self, claim: str, node: str) -> bool:
+        """Whether a pod is on its way to a node that names this claim."""
+        return any(entry.stage in _ON_ITS_WAY and entry.node == node for entry in self.entries_of(claim))
+
+
+def _pods_of(claim: ResourceClaim) -> list[str]:
+    """UIDs of the pods that a claim is reserved for."""
+    return [consumer.uid for consumer in claim.status.reserved_for or ()]

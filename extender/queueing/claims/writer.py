@@ -1,0 +1,82 @@
+"""What is written on ResourceClaims, each time on the version that was decided on."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from extender.kube.client import ApiError, Transport
+from extender.kube.decoding import Decoder
+from extender.kube.objects import Pod
+from extender.plugins.dra.objects import ResourceClaim
+
+FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+"""Keeps a claim that has devices from being deleted; kube-controller-manager takes it off again."""
+TOUCHED: Final = "kerf.dev/touched"
+"""Written only to change a claim, so that a write to the version before it fails."""
+
+_NOT_WRITTEN: Final = (404, 409, 422)
+"""The claim is gone, has changed, or is another one of its name."""
+_decoder: Final = Decoder(ResourceClaim)
+
+
+class ClaimWriter:
+    """Writes to claims. Each method returns the claim as it is then, None where it has changed before or is gone.
+
+    They raise ClusterError where the API server refuses, or where nobody knows what it did; DecodeError.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def read(self, claim: ResourceClaim) -> ResourceClaim | None:
+        """A claim as it is now, None once it is gone."""
+        try:
+            found = _decoder.decode(await self._transport.get(_path(claim)))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found if found.metadata.uid == claim.metadata.uid else None
+
+    async def allocate(self, claim: ResourceClaim, pod: Pod, allocation: Mapping[str, Any]) -> ResourceClaim | None:
+        """Give a claim its devices for a pod, after the finalizer that keeps it from being deleted with them.
+
+        It is reserved for the pod in the same write: kube-controller-manager frees it when the pod is gone, and
+        kube-scheduler has nothing to write.
+        """
+        finalizers = claim.metadata.finalizers or []
+        protected: ResourceClaim | None = claim
+        if FINALIZER not in finalizers:
+            protected = await self._patch(claim, "", {"finalizers": [*finalizers, FINALIZER]})
+        return protected and await self._patch(
+            protected, "/status", status={"allocation": allocation, "reservedFor": [_consumer(pod)]}
+        )
+
+    async def free(self, claim: ResourceClaim) -> ResourceClaim | None:
+        """Take a claim's devices away that no pod uses."""
+        return await self._patch(claim, "/status", status={"allocation": None, "reservedFor": None})
+
+    async def touch(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
+        """Change a claim, so that no write to this version of it succeeds any more."""
+        return await self._patch(claim, "", {"annotations": {TOUCHED: word}})
+
+    async def _patch(
+        self, claim: ResourceClaim, part: str, metadata: dict[str, Any] | None = None, **parts: Any
+    ) -> ResourceClaim | None:
+        known = {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
+        body = msgspec.json.encode({"metadata": known | (metadata or {}), **parts})
+        try:
+            return _decoder.decode(await self._transport.patch(_path(claim) + part, body))
+        except ApiError as error:
+            if error.status in (404, 409) or (error.status == 422 and await self.read(claim) is None):
+                return None
+            raise
+
+
+def _consumer(pod: Pod) -> dict[str, str]:
+    return {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
+
+
+def _path(claim: ResourceClaim) -> str:
+    return f"/apis/resource.k8s.io/v1/namespaces/{claim.metadata.namespace}/resourceclaims/{claim.metadata.name}"
