@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.dra.allocator import Allocation
+from extender.core.dra.given import Allocation
 from extender.core.resources.requests import RequestError
 from extender.kube.background import all_of, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
