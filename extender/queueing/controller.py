@@ -95,7 +95,10 @@ class QueueController(QueueRules):
             None
             if keeper is None
             else keeper(
-                entries_of=self.backlog.naming, entries=self.backlog.entries.values, changed=self.backlog.claim_changed
+                entries_of=self.backlog.naming,
+                entries=self.backlog.entries.values,
+                dirty=self._dirty.set,
+                changed=self.backlog.claim_changed,
             )
         )
         """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
@@ -207,6 +210,9 @@ class QueueController(QueueRules):
             return
         self.dispatcher.take_stock(now)
         await _give_way()
+        if self.claims is not None and self.claims.anything_new():
+            self.backlog.read_claims_again()
+            await _give_way()
         await self._release(now)
         await _give_way()
         if self.fault():
@@ -279,7 +285,7 @@ class QueueController(QueueRules):
         for entry in self.backlog.waiting():
             if entry.stage is not Stage.GATED:
                 continue  # somebody else has opened it while the ones before were written to
-            if why := opted_out(entry.pod, self._namespaces):
+            if why := opted_out(entry.pod, self._namespaces) or entry.left:
                 await self.dispatcher.open_without_node(entry, why, by_kerf=False)
             elif limit_s > 0 and now - entry.seen >= limit_s:
                 self.counts.failed_open += 1

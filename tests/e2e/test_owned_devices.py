@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
 OWNED = {"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}
 GPU_CLASS = "gpu.example.com"
+IS_NIC = "device.driver == 'nic.example.com'"
 
 
 @pytest.fixture
@@ -51,19 +52,24 @@ def open_owner(clusters: Clusters, **options: Any) -> KerfCluster:
 def publish(cluster: KerfCluster, node: str, devices: Sequence[Manifest], **spec: Any) -> None:
     """A node without a device plugin, and what its driver publishes of it: all of it owned by Kerf."""
     cluster.add_nodes(cpu_node(node))
-    body = {
+    owned = [{**device, "taints": [OWNED]} for device in devices]
+    cluster.plane.request("POST", f"{API}/resourceslices", slice_of(node, DRIVER, owned, **spec))
+
+
+def slice_of(node: str, driver: str, devices: Sequence[Manifest], **spec: Any) -> Manifest:
+    """The only slice of a node's pool."""
+    return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-devices"},
+        "metadata": {"name": f"{node}-{driver}"},
         "spec": {
-            "driver": DRIVER,
+            "driver": driver,
             "nodeName": node,
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{**device, "taints": [OWNED]} for device in devices],
+            "devices": list(devices),
             **spec,
         },
     }
-    cluster.plane.request("POST", f"{API}/resourceslices", body)
 
 
 def gpus(count: int) -> list[Manifest]:
@@ -84,6 +90,12 @@ def gpus(count: int) -> list[Manifest]:
 
 def submit(cluster: KerfCluster, name: str, count: int = 1, **options: Any) -> None:
     """A gated pod with a claim of its own."""
+    make_claim(cluster, name, count)
+    submit_naming(cluster, name, name, **options)
+
+
+def make_claim(cluster: KerfCluster, name: str, count: int) -> None:
+    """A claim of so many devices of any kind."""
     exactly = {"deviceClassName": GPU_CLASS, "allocationMode": "ExactCount", "count": count}
     claim = {
         "apiVersion": "resource.k8s.io/v1",
@@ -92,7 +104,6 @@ def submit(cluster: KerfCluster, name: str, count: int = 1, **options: Any) -> N
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
     }
     cluster.plane.request("POST", CLAIMS, claim)
-    submit_naming(cluster, name, name, **options)
 
 
 def submit_naming(cluster: KerfCluster, name: str, claim: str, **options: Any) -> None:
@@ -114,6 +125,11 @@ def given(cluster: KerfCluster) -> list[tuple[str, str]]:
     )
 
 
+def bound(cluster: KerfCluster) -> list[Manifest]:
+    """Pods that have a node."""
+    return [found for found in cluster.pods() if found["spec"].get("nodeName")]
+
+
 def test_kube_scheduler_binds_a_pod_with_the_devices_that_kerf_chose(owner: KerfCluster) -> None:
     publish(owner, "eight", gpus(8))
     publish(owner, "two", gpus(2))
@@ -124,7 +140,6 @@ def test_kube_scheduler_binds_a_pod_with_the_devices_that_kerf_chose(owner: Kerf
     assert owner.node_of("four") == "eight"
     submit(owner, "waits", 5)
     skipped(owner, "waits", "needs 5 devices by ResourceClaim")
-    assert not owner.events("one", "FailedScheduling")
 
 
 def test_many_pods_at_once_all_get_a_device_of_their_own(owner: KerfCluster) -> None:
@@ -134,9 +149,7 @@ def test_many_pods_at_once_all_get_a_device_of_their_own(owner: KerfCluster) -> 
         submit(owner, f"p{number:02}")
     wait_until(lambda: len(given(owner)) == 32, 4 * WITHIN_S, "32 claims are allocated")
     assert len(set(given(owner))) == 32
-    wait_until(lambda: len(owner.bound_pods()) == 32, 4 * WITHIN_S, "their pods are bound") if hasattr(
-        owner, "bound_pods"
-    ) else None
+    wait_until(lambda: len(bound(owner)) == 32, 4 * WITHIN_S, "their pods are bound")
     assert owner.kerf.metric("kerf_queue_waiting") == 4
 
 
@@ -184,3 +197,28 @@ def test_a_node_that_is_cordoned_while_the_pod_is_on_its_way_costs_another_plan(
         )
     assert owner.node_of("p") == "b"
     assert [pool for pool, _ in given(owner)] == ["b"]
+
+
+def test_pools_of_others_are_left_to_kube_scheduler(owner: KerfCluster) -> None:
+    publish(owner, "kerfs", gpus(1))
+    owner.add_nodes(cpu_node("others"))
+    owner.plane.request("POST", f"{API}/resourceslices", slice_of("others", "nic.example.com", [{"name": "nic-0"}]))
+    nics = {"exactly": {"deviceClassName": GPU_CLASS, "selectors": [{"cel": {"expression": IS_NIC}}]}}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "nic", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "nic", **nics}]}},
+    }
+    owner.plane.request("POST", CLAIMS, claim)
+    submit_naming(owner, "p", "nic")
+    assert owner.node_of("p") == "others"
+    assert owner.pod("p")["metadata"]["annotations"]["kerf.dev/planned-by"].startswith("kube-scheduler allocates")
+
+
+def test_a_claim_that_comes_later_than_its_pod(owner: KerfCluster) -> None:
+    publish(owner, "a", gpus(1))
+    submit_naming(owner, "p", "p-gpu")
+    skipped(owner, "p", "waits for its ResourceClaim p-gpu")
+    make_claim(owner, "p-gpu", 1)
+    assert owner.node_of("p") == "a"

@@ -20,7 +20,7 @@ from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims, claim_keys
-from extender.plugins.dra.pools import CLAIMS, TO_ALLOCATE
+from extender.plugins.dra.pools import CLAIMS, RULES, TO_ALLOCATE
 from extender.plugins.dra.results import allocation_of
 from extender.queueing.claims.writer import ClaimWriter
 from extender.queueing.pods.entries import Entry, Stage
@@ -66,8 +66,12 @@ class ClaimKeeper:
     """All that wait."""
     changed: Callable[[str], None]
     """Hears of claims, by `namespace/name`, that are other than before."""
+    dirty: Callable[[], None]
+    """Hears that there is something to plan."""
     max_age_s: float
     counts: ClaimCounts = field(default_factory=ClaimCounts, init=False)
+    _news: bool = field(default=True, init=False)
+    _last_fault: str = field(default="", init=False)
     _writing: set[str] = field(default_factory=set, init=False)  # claims by uid
     _told: dict[str, asyncio.Event] = field(default_factory=dict, init=False)
     """By claim that was written: set once a watch has told of a change."""
@@ -78,6 +82,7 @@ class ClaimKeeper:
     def __post_init__(self) -> None:
         self._writer = ClaimWriter(self.transport)
         self._reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
+        self.mirror.hub.subscribe(RULES, self)
 
     # What the watches tell: the ledger has heard it first
 
@@ -87,11 +92,22 @@ class ClaimKeeper:
             self.changed(item.key)
             if (told := self._told.pop(item.metadata.uid, None)) is not None:
                 told.set()
+        else:
+            self._news = True
+            self.dirty()
 
     remove = upsert
 
     def keep(self, items: set[str], list_began: float) -> None:
         """A complete list has come."""
+        self._news = True
+        self.dirty()
+
+    def anything_new(self) -> bool:
+        """Whether what claims may be given, or mean, has changed since this was asked last."""
+        fault = self.fault()
+        news, self._news, self._last_fault = self._news or fault != self._last_fault, False, fault
+        return news
 
     def fault(self) -> str:
         """Why no devices can be chosen now, "" when they can."""
@@ -104,6 +120,8 @@ class ClaimKeeper:
 
     def read(self, pod: Pod) -> PodClaims:
         """The claims of a pod as they are now. Raises RequestError."""
+        if self.fault() and pod.spec.resource_claims:
+            return PodClaims(missing=pod.spec.resource_claims[0].name)
         found = self.owned.claims_of(pod)
         freeing = next((claim for claim in found.allocated if claim.metadata.uid in self._freeing), None)
         return found if freeing is None else PodClaims(missing=freeing.metadata.name)
