@@ -158,7 +158,8 @@ def _cuts(kind: str) -> Floats:
         more = [
             index
             for index, device in enumerate(of_gpu.devices)
-            if not state.taken >> index & 1 and all(state.left[counter] >= amount for counter, amount in device.consumes)
+            if not state.taken >> index & 1
+            and all(state.left[counter] >= amount for counter, amount in device.consumes)
         ]
         stack += [state.taking([Taking(index)]) for index in more]
         if not more:

@@ -6,9 +6,8 @@ a node is the best of its GPUs. All policies get the same requests in the same o
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
