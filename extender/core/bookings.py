@@ -74,9 +74,7 @@ def _of_devices(cluster: Cluster, row: int, asked: DevicesAsked, cpu_milli: int,
     found = best_on(devices, asked)
     if devices is None or not isinstance(found, Allocation):
         raise AssertionError(f"nothing fits at node {cluster.node_names[row]}")
-    return Booking(
-        takings=found.takings, parts=parts_of(devices, found), cpu_milli=cpu_milli, memory_mib=memory_mib
-    )
+    return Booking(takings=found.takings, parts=parts_of(devices, found), cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
 def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:

@@ -91,8 +91,8 @@ class QueueController(QueueRules):
             check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
             claims_of=lambda pod: NO_CLAIMS if self.claims is None else self.claims.read(pod),
         )
-        self.claims = None if keeper is None else keeper(
-            entries_of=self.backlog.naming, changed=self.backlog.claim_changed
+        self.claims = (
+            None if keeper is None else keeper(entries_of=self.backlog.naming, changed=self.backlog.claim_changed)
         )
         """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
         self.counts = Counts()

@@ -45,7 +45,7 @@ QUEUEING: Final = (
 ALLOCATING: Final = (
     Right("resource.k8s.io", "deviceclasses", ("list", "watch"), "no device is allocated"),
     Right("resource.k8s.io", "devicetaintrules", ("list", "watch"), "pools that Kerf owns are not known as its own"),
-    Right("resource.k8s.io", "resourceclaims", ("patch",), "no device is allocated"),
+    Right("resource.k8s.io", "resourceclaims", ("get", "patch"), "no device is allocated"),
     Right("resource.k8s.io", "resourceclaims/status", ("patch",), "no device is allocated"),
     Right("resource.k8s.io", "resourceclaims/binding", ("patch",), "no device is allocated"),
 )

@@ -15,6 +15,7 @@ from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.fit.reasons import Reason
 
+
 class Allocations:
     def best(self, devices, asked):
         try:
