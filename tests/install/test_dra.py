@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.controlplane.kerf import ROOT, SERVICE_ACCOUNT
 from tests.controlplane.objects import cpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
+from tests.e2e.webhooks import gates_of, gating
 from tests.install.test_dra_policy import (
     BINDINGS,
     CLAIMS,
@@ -349,11 +351,26 @@ def test_a_dry_run_writes_nothing_and_shows_what_would_be(cluster: ControlPlane)
     ],
 )
 def test_where_the_api_server_has_no_such_rules_it_says_what_can_be_done(
-    tmp_path: Any, disabled: str, told: str
+    tmp_path: Path, disabled: str, told: str
 ) -> None:
     with ControlPlane(tmp_path, flags=(f"--runtime-config={disabled}",)) as older:
         status, said = install(older)
         assert (status, told in said) == (1, True), said
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_pods_with_claims_get_the_gate_where_their_namespace_opts_in(cluster: ControlPlane, tmp_path: Path) -> None:
+    with gating(cluster, tmp_path):
+        claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+        path = f"{DEFAULT}/pods?dryRun=All"
+        assert gates_of(cluster.request("POST", path, pod("p", resourceClaims=claims))) == []
+        label(cluster, "enabled")
+
+        def gates() -> list[Manifest]:
+            return gates_of(cluster.request("POST", path, pod("p", resourceClaims=claims)))
+
+        assert wait_until(gates, 20.0, "the namespace opts in") == [{"name": "kerf.dev/queue"}]
 
 
 # Without a cluster
