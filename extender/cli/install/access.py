@@ -7,7 +7,7 @@ import msgspec
 
 from extender.cli.install.findings import ANY, KERF, Finding, Verdict, listed, names
 from extender.cli.install.kerf import Installed
-from extender.cli.install.rights import ALLOCATING, BINDING, QUEUEING, SERVING, Right, electing
+from extender.cli.install.rights import ALLOCATING, QUEUEING, Right, electing, serving
 from extender.kube.client import ClusterError, Transport
 
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -44,8 +44,7 @@ async def rights(transport: Transport, installed: Installed | None, account: str
 def _needed(installed: Installed | None) -> Iterator[Right]:
     """What its way of running and its settings take; where it can't be seen, what every Kerf takes."""
     settings = installed.settings if installed else {}
-    planner = installed is not None and installed.mode == "planner"
-    yield from (right for right in SERVING if not (planner and right.resource in BINDING))
+    yield from serving(extender=installed is None or installed.mode != "planner")
     if (settings.get("queue") or {}).get("enabled"):
         yield from QUEUEING
     if (settings.get("dra") or {}).get("allocate"):

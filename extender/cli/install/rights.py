@@ -28,10 +28,15 @@ SERVING: Final = (
     Right("resource.k8s.io", "resourceslices", ("list", "watch"), "GPUs of DRA drivers are not known"),
     Right("resource.k8s.io", "resourceclaims", ("list", "watch"), "GPUs that ResourceClaims hold count as free"),
 )
-"""Whatever the mode."""
+"""Whatever the mode, apart from what `serving` leaves out."""
 
-BINDING: Final = ("pods/binding", "nodes/status")
-"""Resources of `SERVING` that only whoever binds pods writes: not Kerf in mode `planner`."""
+_OF_EXTENDERS: Final = ("pods/binding", "nodes/status")
+
+
+def serving(*, extender: bool) -> tuple[Right, ...]:
+    """What Kerf takes; without an extender it binds no pod, and locks no node of HAMi for one."""
+    return tuple(right for right in SERVING if extender or right.resource not in _OF_EXTENDERS)
+
 
 QUEUEING: Final = (
     Right("", "pods", ("patch",), "pods never leave the queue"),
