@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from extender.cli.install.control_planes import control_plane
 from extender.cli.install.findings import Finding
 from extender.cli.install.kerf import Installed
-from extender.cli.install.rights import ALLOCATING, BINDING, QUEUEING, SERVING, Right, electing
+from extender.cli.install.rights import ALLOCATING, QUEUEING, SERVING, Right, electing, serving
 from extender.cli.main import app
 from extender.kube.client import Transport
 from tests.controlplane.kerf import ROOT
@@ -48,10 +48,6 @@ def test_the_rights_of_the_queue_and_of_dra_are_those_that_are_given(rights: tup
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-
-
-def test_what_only_a_binder_writes_is_among_the_rights_of_all() -> None:
-    assert {right.resource for right in SERVING if right.resource in BINDING} == set(BINDING)
 
 
 @pytest.fixture(scope="module")
@@ -215,20 +211,15 @@ def test_the_planner_needs_the_rights_of_the_queue_and_none_to_bind(plane: Contr
     helm("upgrade", "--install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace", *planner)
     roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
     try:
-        for role in ("kerf-queue", "kerf-dra"):
+        for role in ("kerf", "kerf-queue", "kerf-dra"):
             plane.request("PATCH", f"{roles}/{role}", {"rules": []}, MERGE_PATCH)
-        rules = [
-            {**rule, "resources": [name for name in rule["resources"] if name not in BINDING]}
-            for rule in plane.request("GET", f"{roles}/kerf")["rules"]
-        ]
-        plane.request("PATCH", f"{roles}/kerf", {"rules": [rule for rule in rules if rule["resources"]]}, MERGE_PATCH)
         command = ["install", "check", "--kubeconfig", str(plane.kubeconfig("admin"))]
         wait_until(lambda: "may not patch pods:" in CliRunner().invoke(app, command).stdout, 20.0, "rights are gone")
         said = CliRunner().invoke(app, command).stdout
-        for right in (*QUEUEING, *ALLOCATING):
+        for right in (*serving(extender=False), *QUEUEING, *ALLOCATING):
             for verb in right.verbs:
                 assert f"kerf may not {verb} {right.resource}: {right.without}" in said
-        assert not [resource for resource in BINDING if f" {resource}: " in said]
+        assert "pods/binding" not in said
     finally:
         helm("uninstall", "kerf", "--namespace", NAMESPACE)
 

@@ -1,7 +1,9 @@
 """`kerf install dra` on a real API server, beside a real kube-scheduler: devices are given to Kerf, and taken back."""
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,15 @@ def devices_of(plane: ControlPlane, name: str) -> list[str]:
     ]
 
 
+def taken(plane: ControlPlane) -> list[str]:
+    """All devices that claims have: `pool/device`."""
+    statuses = [item.get("status", {}) for item in plane.request("GET", CLAIMS)["items"]]
+    results = [
+        each for status in statuses for each in status.get("allocation", {}).get("devices", {}).get("results", [])
+    ]
+    return sorted(f"{item['pool']}/{item['device']}" for item in results)
+
+
 def allocate(plane: ControlPlane, user: str, name: str, pool: str, device: str) -> None:
     """As Kerf does it: the finalizer, then the device, on a node."""
     api = plane.api(user)
@@ -217,6 +228,39 @@ def test_the_fence_stands_before_kerf_has_them(cluster: ControlPlane) -> None:
         assert "is allocated by Kerf alone" in denied(allocator, "late", [result("gpu-0", pool="one")])
     finally:
         allocator.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_nothing_is_allocated_twice_while_it_changes_hands(cluster: ControlPlane) -> None:
+    """Pods come all the time; Kerf takes all that is free at once when it may, kube-scheduler when it may again."""
+    label(cluster, "enabled")
+    for name in ("one", "two"):
+        cluster.apply(slice_of(name, 16, pool={"name": name, "generation": 2, "resourceSliceCount": 1}))
+    names = iter(range(1000))
+    done = threading.Event()
+
+    def submit_all() -> None:
+        while not done.wait(0.1):
+            submit(cluster, f"pod-{next(names)}")
+
+    with ThreadPoolExecutor() as pool:
+        pods = pool.submit(submit_all)
+        try:
+            wait_until(lambda: taken(cluster), 20.0, "kube-scheduler allocates")
+            status, said = install(cluster, settle=1.0)
+            assert status == 0, said
+            free = {f"{node}/gpu-{index}" for node in ("one", "two") for index in range(16)} - set(taken(cluster))
+            assert free
+            for device in sorted(free)[::2]:
+                cluster.request("POST", CLAIMS, named(claim(), device.replace("/", "-")))
+                allocate(cluster, "kerf", device.replace("/", "-"), *device.split("/"))
+            assert install(cluster, "--remove", settle=1.0)[0] == 0
+            wait_until(lambda: len(taken(cluster)) == 32, 20.0, "kube-scheduler allocates again")
+        finally:
+            done.set()
+        pods.result()
+    assert len(set(taken(cluster))) == len(taken(cluster)) == 32
 
 
 @pytest.mark.e2e

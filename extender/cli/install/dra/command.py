@@ -119,6 +119,7 @@ async def _take(api: "ApiServer", asked: _Asked, installed: "Installed | None", 
             written += policies.fence(rule["metadata"]["name"], asked.driver, selector.get("pool"), user)
         if not any(name.endswith(policies.TOLERATIONS) for name in await policies.in_force(api)):
             written += policies.tolerations()
+        _say(f"would be held for {asked.settle_s:g} s, then")
         typer.echo(yaml.safe_dump_all(written, sort_keys=False).rstrip())
         return
     await giving.take(api, asked.driver, asked.pools, account.partition("/")[0], user, asked.settle_s, _say)
@@ -142,11 +143,8 @@ async def _give_back(api: "ApiServer", asked: _Asked, account: str) -> None:
         for rule in rules:
             _say(f"{rule.name}: would be held for {asked.settle_s:g} s, then deleted")
         return
-    if not account:
-        # The pools were left behind by a Kerf that is gone: nobody allocates there, so nothing is under way.
-        await giving.give_up(api, rules, _say)
-        return
-    await giving.give_back(api, rules, account.partition("/")[0], asked.settle_s, _say)
+    # Where no Kerf was found one may run all the same, outside the cluster or from other manifests.
+    await giving.give_back(api, rules, account.partition("/")[0] or "default", asked.settle_s, _say)
 
 
 def _say(sentence: str) -> None:

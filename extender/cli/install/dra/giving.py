@@ -79,11 +79,6 @@ async def give_back(api: ApiServer, rules: Sequence[facts.Rule], namespace: str,
         if rule.value != owning.HELD.value:
             await _change(api, rule, owning.HELD)
     await _hold(api, rules, namespace, settle_s, say)
-    await give_up(api, rules, say)
-
-
-async def give_up(api: ApiServer, rules: Sequence[facts.Rule], say: Say) -> None:
-    """Delete rules under which nothing can be under way, the fence of each first. Raises ClusterError."""
     for rule in rules:
         await policies.delete(api, rule.name)
         await api.delete(rule.path)
