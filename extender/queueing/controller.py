@@ -92,7 +92,11 @@ class QueueController(QueueRules):
             claims_of=lambda pod: NO_CLAIMS if self.claims is None else self.claims.read(pod),
         )
         self.claims = (
-            None if keeper is None else keeper(entries_of=self.backlog.naming, changed=self.backlog.claim_changed)
+            None
+            if keeper is None
+            else keeper(
+                entries_of=self.backlog.naming, entries=self.backlog.entries.values, changed=self.backlog.claim_changed
+            )
         )
         """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
         self.counts = Counts()
@@ -307,7 +311,7 @@ class QueueController(QueueRules):
             except Exception:
                 self.counts.errors += 1
                 logger.exception("a round of the queue failed")
-            await asyncio.sleep(min(2 * self.counts.round_s, 1.0))  # others' time
+            await self._planner.rest(min(2 * self.counts.round_s, 1.0))
 
 
 async def _give_way() -> None:

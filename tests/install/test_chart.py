@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.cli.install.rights import serving
 from extender.settings.load import load_settings
 from tests.install.helm import CHART, MATRIX, Helm, HelmError, only
 from tests.install.manifests import SCHEMA, render_manifests, render_schema
@@ -239,6 +240,20 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     monitored = "serviceMonitor.enabled=true" in values
     assert services == names_of({"kerf": called, "kerf-webhook": queue, "kerf-metrics": monitored})
     assert ("ClusterRole" in kinds) == ("rbac.create=false" not in values)
+
+
+@pytest.mark.parametrize("values", [(), ("mode=planner", "queue.enabled=true")], ids=["", "planner"])
+def test_the_rights_are_those_that_a_check_looks_for(helm: Helm, values: tuple[str, ...]) -> None:
+    given = {
+        (group, resource, verb)
+        for rule in only(helm.render(*values), "ClusterRole", "kerf")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    wanted = serving(extender=not values)
+    assert given == {(right.group, right.resource, verb) for right in wanted for verb in right.verbs}
+    assert (("", "pods/binding", "create") in given) == (not values)  # without an extender Kerf binds no pod
 
 
 def hooks(objects: list[dict[str, Any]]) -> dict[str, str]:

@@ -174,6 +174,7 @@ def test_which_modes_a_cluster_can_have(plane: ControlPlane, helm: Helm) -> None
     helm(*upgrade, "--set", "mode=planner", "--set", "queue.enabled=true")
     _, found = check(plane)
     assert found["scheduler configuration"]["told"].startswith("mode planner: pods of the queue are nominated")
+    assert found["rights"]["verdict"] == "ok"
     assert found["kube-scheduler"]["told"].startswith("it does not run in kube-system, so nobody here configures it")
     static = pod(
         "kube-scheduler-control", namespace="kube-system", labels={"component": "kube-scheduler"}, nodeName="control"

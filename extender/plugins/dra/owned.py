@@ -79,6 +79,7 @@ class OwnedDevices:
         what keeps it from being deleted."""
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: Index[str] = Index()  # claims by pool
+        self._written: dict[str, int] = {}  # claims by uid, and the version of which no watch has told yet
         self.holds: dict[str, Hold] = {}
         """By a claim's uid."""
         self._held_on: Index[Hold] = Index()  # by node and a claim's uid
@@ -203,6 +204,18 @@ class OwnedDevices:
         self._held_on.pop(hold.node, uid)
         return self._forget({hold.node})
 
+    def wrote(self, claim: ResourceClaim) -> None:
+        """This process has written a claim: what a watch tells of it from before is none of its news."""
+        self._written[claim.metadata.uid] = _version(claim)
+
+    def is_outdated(self, item: objects.Named) -> bool:
+        """Whether a claim is told as it was before this process has written it."""
+        written = self._written.get(item.metadata.uid)
+        if written is None or not isinstance(item, ResourceClaim) or _version(item) < written:
+            return written is not None
+        del self._written[item.metadata.uid]
+        return False
+
     # What the watches tell
 
     def upsert(self, item: objects.Named) -> set[str]:
@@ -270,11 +283,7 @@ class OwnedDevices:
         return {item.spec.node_name for item in self._in_pool.of(pool).values() if item.spec.node_name}
 
     def _upsert_claim(self, claim: ResourceClaim) -> set[str]:
-        """A claim as the API server has it; what is older than what is known changes nothing."""
         uid = claim.metadata.uid
-        known = self.claims.get(uid)
-        if known is not None and _version(known) > _version(claim):
-            return set()  # from before what this process has written
         changed = self._remove_claim(uid)
         self.claims[uid] = claim
         self._claim_at[claim.key] = uid

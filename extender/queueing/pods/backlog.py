@@ -18,6 +18,8 @@ from extender.queueing.pods.restrictions import Kinds
 
 ON_ITS_WAY_S: Final = 30.0
 _SEEN_OPEN_WITHIN_S: Final = 15.0
+_TRIED_WITHIN_S: Final = 5.0
+"""A pod whose ResourceClaims have their devices may be refused by a kube-scheduler that does not know of these yet."""
 _MAX_FAULT: Final = 500
 _SPARE_KINDS: Final = 64
 _MAX_TEXT: Final = 2**16
@@ -81,6 +83,7 @@ class Backlog:
             return not entry.num_lost or now - entry.opened >= ON_ITS_WAY_S or is_news(entry)
 
         opened = [entry for entry in self._in(Stage.OPENED) if entry.node and not is_gated(entry.pod)]
+        opened = [entry for entry in opened if not _has_its_devices(entry) or now - entry.opened >= _TRIED_WITHIN_S]
         return [entry for entry in opened if entry.pod.refusal and tried(entry)]
 
     def unseen(self, now: float) -> list[Entry]:
@@ -202,6 +205,12 @@ class Backlog:
             entry.planned = planned
         except RequestError as error:
             entry.fault = Code.UNREADABLE.reason(text=str(error))
+
+
+def _has_its_devices(entry: Entry) -> bool:
+    """Whether a pod names ResourceClaims, and all of them have devices: kube-scheduler takes these away from one that
+    can't be had where they are."""
+    return bool(claim_keys(entry.pod)) and entry.planned is not None and not entry.planned.claims
 
 
 def _shorten(metadata: Metadata) -> None:
