@@ -5,7 +5,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from extender.cli.install import dra
+from extender.cli.install.dra import command
 from extender.settings.schema import settings_schema
 from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm
@@ -16,7 +16,7 @@ MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 """What the chart looks for in the cluster: served by default since 1.36."""
 TAINT_RULES = "resource.k8s.io/v1/DeviceTaintRule"
 """Likewise: since 1.37."""
-DRA_POLICY = Path(dra.__file__).with_name("policies.yaml")
+DRA_POLICY = Path(command.__file__).with_name("policies.yaml")
 
 _INSTALL = """\
 # A second kube-scheduler with Kerf as its sidecar, all in one file: kubectl apply -f manifests/install.yaml
@@ -86,8 +86,8 @@ _DRA_RBAC = """\
 # `make manifests`.
 """
 _DRA_POLICY = """\
-# Keeps others from allocating devices that Kerf owns. `kerf install dra` writes it, with the service account of the Kerf
-# that it finds, where the chart has not. Written from the chart in manifests/helm/kerf by `make manifests`.
+# Keeps others from allocating devices that Kerf owns. `kerf install dra` writes it, with the service account of the
+# Kerf that it finds, where the chart has not. Written from the chart in manifests/helm/kerf by `make manifests`.
 """
 
 _IMAGE = {"image__repository": "kerf"}

@@ -31,7 +31,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         for user in ("author", "allocator"):
             running.grant(user, {"apiGroups": ["resource.k8s.io"], "resources": everything, "verbs": ["*"]})
         running.request("PATCH", "/api/v1/namespaces/default", admin_access("true"), MERGE)
-        wait_until(lambda: TOLERATED in refused(running, claim({"key": "kerf.dev/owned"})), 20.0, "the policy is in force")
+        wait_until(
+            lambda: TOLERATED in refused(running, claim({"key": "kerf.dev/owned"})), 20.0, "the policy is in force"
+        )
         rule(running, "probe", "held", driver="probe.example.com")
         allocated = [result("gpu-0", driver="probe.example.com")]
         running.request("POST", CLAIMS, named(claim(), "probe"))

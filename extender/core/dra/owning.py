@@ -9,6 +9,8 @@ from typing import Final
 
 from extender.core.dra.devices import Taint
 
+__all__ = ["HELD", "KEY", "OWNED", "Taint", "owns"]
+
 KEY: Final = "kerf.dev/owned"
 """Of the taint, whatever its value."""
 OWNED: Final = Taint(KEY, "kerf", "NoSchedule")

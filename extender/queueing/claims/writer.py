@@ -49,7 +49,9 @@ class ClaimWriter:
         protected: ResourceClaim | None = claim
         if FINALIZER not in finalizers:
             protected = await self._patch(claim, "", {"finalizers": [*finalizers, FINALIZER]})
-        return protected and await self._patch(protected, "/status", status={"allocation": allocation, "reservedFor": [_consumer(pod)]})
+        return protected and await self._patch(
+            protected, "/status", status={"allocation": allocation, "reservedFor": [_consumer(pod)]}
+        )
 
     async def free(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Take a claim's devices away that no pod uses."""
