@@ -2,7 +2,7 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -12,12 +12,13 @@ import numpy.typing as npt
 from extender.core.bookings import booked_each
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among, crossed_groups
-from extender.core.dra.allocator import Allocation
 from extender.core.dra.asks import DevicesAsked
-from extender.core.fit.device_fits import best_on, device_scores, devices_at, parts_of
+from extender.core.dra.given import Allocation
+from extender.core.fit.device_fits import best_on, devices_at, parts_of
 from extender.core.fit.fits import Fit, fit
 from extender.core.fit.reasons import Reason, resolvable
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
+from extender.core.policies.devices import device_score
 from extender.core.policies.policy import Policy, Terms
 from extender.core.resources.requests import GpuRequest
 
@@ -120,24 +121,9 @@ def _evaluation(
     cluster: Cluster, seen: Cluster, request: GpuRequest, policy: Policy, rows: Rows, checked: Fit
 ) -> Evaluation:
     """What `checked`, the fit on the cluster as the policy counts it, comes to."""
-    if request.devices is not None:
-        found = _device_scores(seen, request, policy, rows, checked)
-    else:
-        found = policy.score(seen, request, rows, checked)
-    score = np.where(checked.fits, found, -np.inf)
+    found = policy.score if request.devices is None else device_score(policy, request.devices)
+    score = np.where(checked.fits, found(seen, request, rows, checked), -np.inf)
     return Evaluation(_reason(cluster, seen, request, rows, checked), checked.available, score)
-
-
-def _device_scores(seen: Cluster, request: GpuRequest, policy: Policy, rows: Rows, checked: Fit) -> Floats:
-    """(R,) scores for what claims ask: by what the devices left are worth, and among whole GPUs by the policy."""
-    assert request.devices is not None
-    score, whole = device_scores(seen, request.devices, rows, spreads=policy.spreads)
-    where = np.flatnonzero(whole & checked.fits)
-    if len(where):
-        plain = replace(request, devices=None)
-        fits = Fit(*(getattr(checked, item.name).take(where, axis=0) for item in fields(Fit)))
-        score[where] += policy.score(seen, plain, rows[where], fits)
-    return score
 
 
 def _reason(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -> npt.NDArray[np.uint8]:

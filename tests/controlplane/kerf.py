@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 """The checkout."""
 RBAC = ROOT / "manifests" / "rbac.yaml"
 QUEUE_RBAC = ROOT / "manifests" / "queue" / "rbac.yaml"
+DRA_RBAC = ROOT / "manifests" / "dra" / "rbac.yaml"
 SCHEDULER_CONFIG = ROOT / "scheduler-config"
 SERVICE_ACCOUNT = "system:serviceaccount:kube-system:kerf"
 """The user whom manifests/rbac.yaml gives its rights: all of Kerf's tests run with those and no others."""

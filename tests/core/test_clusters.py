@@ -59,7 +59,7 @@ def test_one_node_alone_is_a_cluster_of_one_row() -> None:
     arrays = [field.name for field in fields(Cluster) if isinstance(getattr(cluster, field.name), np.ndarray)]
     assert arrays
     for name in arrays:
-        assert getattr(alone, name).tolist() == [getattr(cluster, name)[1].tolist()]
+        assert getattr(alone, name).tolist() == getattr(cluster, name)[1:2].tolist()
 
 
 def test_idle_is_what_nobody_holds_anything_of() -> None:

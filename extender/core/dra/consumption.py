@@ -91,7 +91,7 @@ def _refused(amount: Amount, capacity: Capacity) -> bool:
 def _scale(capacity: Capacity) -> int:
     """1000 where kube-scheduler counts in thousandths: all numbers of the range are whole thousandths, in 64 bits."""
     for number in capacity.valid_range or ():
-        if number is not None and ((1000 * number) % 1 or abs(1000 * number) > _MAX):
+        if number is not None and ((1000 * number) % 1 or not -_MAX <= 1000 * number <= _MAX):
             return 1
     step = capacity.valid_range[2] if capacity.valid_range else None
     return 1000 if step is None or 1000 * step >= 1 else 1

@@ -74,7 +74,7 @@ class Device:
     """Memory of that GPU which it has."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Inventory:
     """The devices of one node's pools that claims may be given, and the counters that they share."""
 

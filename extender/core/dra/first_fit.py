@@ -5,19 +5,13 @@ Read in `k8s.io/dynamic-resource-allocation/structured/internal/incubating` 1.37
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
 
 from extender.core.dra.asks import Constraint, DeviceAsk, DevicesAsked, Fault
 from extender.core.dra.consumption import has_room
 from extender.core.dra.devices import Amount, NodeDevices, Taking, Value
 from extender.core.dra.matching import Match, match_of, tolerates
-
-MAX_DEVICES: Final = 32
-"""How many devices a claim may have (`AllocationResultsMaxSize`)."""
-
-
-class SearchLimit(Fault):
-    """The search has taken too many steps."""
+from extender.core.dra.slots import MAX_DEVICES
+from extender.core.dra.steps import SearchLimit
 
 
 class Aborted(Fault):
@@ -107,6 +101,8 @@ class _Search:
                 counts = []
                 for ask in request.alternatives:
                     if not ask.count:
+                        if not self.devices.inventory.complete:
+                            raise Aborted("a pool is being updated")
                         indices = range(len(self.devices.inventory.devices))
                         self.wanted_of[id(ask)] = [index for index in indices if self.match(ask, index)]
                     counts.append(ask.count or len(self.wanted_of[id(ask)]))
@@ -183,7 +179,7 @@ class _Search:
 
     def _has_room(self, ask: DeviceAsk, index: int) -> bool:
         amounts = self._amounts(ask, index)
-        used = Counter(dict(self.devices.used.get(index, {})))
+        used = Counter(self.devices.used(index))
         for share in self.shares.get(index, ()):
             used.update(dict(share))
         return has_room(self.devices.inventory.devices[index], used, amounts)

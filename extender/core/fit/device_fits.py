@@ -4,31 +4,23 @@ The search on one node is `dra.allocator`'s; here its outcomes become the arrays
 """
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows, num_true
-from extender.core.dra.allocator import Allocation, allocate
+from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Mask, Rows, num_true
+from extender.core.dra.allocations import Allocations
 from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
+from extender.core.dra.given import Allocation
 from extender.core.fit.reasons import Reason
-
-class Allocations:
-    def best(self, devices, asked):
-        try:
-            return allocate(devices, asked)
-        except Fault as fault:
-            return fault
-
 
 _FOUND: Final = Allocations()
 """What was found on nodes, remembered by what they have: of use to all who ask, and bounded."""
-_RANKED: Final = 1e6
-"""A later alternative of a request costs more than any worth of a node."""
-_LEFT: Final = 1e-3
-"""Between nodes that lose as much, in GPUs: the fuller one, by the part of its GPUs that is free."""
+_LOCK: Final = Lock()
+"""Plans are made in threads."""
 
 
 class Part(NamedTuple):
@@ -53,7 +45,10 @@ class DeviceFits(NamedTuple):
 
 def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fault | None:
     """What claims get on a node; None where they can't be met there now."""
-    return None if devices is None else _FOUND.best(devices, asked)
+    if devices is None:
+        return None
+    with _LOCK:
+        return _FOUND.best(devices, asked)
 
 
 def possible_on(inventory: Inventory, asked: DevicesAsked) -> bool:
@@ -108,22 +103,3 @@ def parts_of(devices: NodeDevices, allocation: Allocation) -> tuple[Part, ...]:
 def whole(parts: Sequence[Part]) -> bool:
     """Whether there are GPUs, and no parts of any."""
     return bool(parts) and all(part.milli >= WHOLE_MILLI for part in parts)
-
-
-def device_scores(cluster: Cluster, asked: DevicesAsked, rows: Rows, *, spreads: bool) -> tuple[Floats, Mask]:
-    """(R,) how good rows are that fit, by what devices they lose beyond those given; and (R,) where whole GPUs are
-    given and nothing else, so that a policy can rank these by its own measure on top.
-
-    With `spreads` the emptier of equal nodes is the better one.
-    """
-    score, whole_ones = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
-    for position, row in enumerate(rows.tolist()):
-        devices = devices_at(cluster, row)
-        found = best_on(devices, asked)
-        if devices is None or not isinstance(found, Allocation):
-            continue
-        whole_ones[position] = whole(parts_of(devices, found))
-        score[position] = -found.loss - _RANKED * sum(found.rank)
-    free = cluster.taken(cluster.gpu_free_milli, rows).sum(axis=1) / WHOLE_MILLI
-    fraction = free / np.maximum(num_true(cluster.taken(cluster.gpu_healthy, rows)), 1)
-    return score + (_LEFT if spreads else -_LEFT) * fraction, whole_ones

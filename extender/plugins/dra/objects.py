@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from extender.kube.objects import Named, Object
+from extender.kube.objects import Metadata, Named, NodeSelector, Object
 
 Quantity = str | int | float
 
@@ -224,23 +224,9 @@ class AllocatedDevices(Object):
     results: list[AllocatedDevice] | None = None
 
 
-class NodeFieldRequirement(Object):
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
-class NodeFieldTerm(Object, rename="camel"):
-    match_fields: list[NodeFieldRequirement] | None = None
-
-
-class AllocationNodes(Object, rename="camel"):
-    node_selector_terms: list[NodeFieldTerm] | None = None
-
-
 class Allocation(Object, rename="camel"):
     devices: AllocatedDevices = msgspec.field(default_factory=AllocatedDevices)
-    node_selector: AllocationNodes | None = None
+    node_selector: NodeSelector | None = None
     allocation_timestamp: str | None = None
 
     @property
@@ -263,7 +249,12 @@ class ResourceClaimStatus(Object, rename="camel"):
     reserved_for: list[Consumer] | None = None
 
 
+class ClaimMetadata(Metadata, rename="camel"):
+    finalizers: list[str] | None = None
+
+
 class ResourceClaim(Named):
+    metadata: ClaimMetadata = msgspec.field(default_factory=ClaimMetadata)
     spec: ResourceClaimSpec = msgspec.field(default_factory=ResourceClaimSpec)
     status: ResourceClaimStatus = msgspec.field(default_factory=ResourceClaimStatus)
 

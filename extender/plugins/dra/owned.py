@@ -15,7 +15,7 @@ from extender.plugins.dra.asks import read_asks
 from extender.plugins.dra.inventory import NodePools, read_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.results import takings_of
-from extender.plugins.dra.unhandled import UnhandledError
+from extender.plugins.dra.unhandled import MISSING_CLASS, UnhandledError
 from extender.plugins.protocol import NodeReading
 
 _NO_POOLS = NodePools()
@@ -31,6 +31,8 @@ class Hold:
     """By their names, for an inventory may be read anew meanwhile; of shareable ones how much of each capacity."""
     claim: ResourceClaim
     """As it was when that was decided."""
+    pod: objects.Pod
+    """Whom it is for."""
     allocation: Mapping[str, Any]
     """What is to be written on it."""
 
@@ -50,6 +52,12 @@ class PodClaims:
     left: tuple[ResourceClaim, ...] = ()
     """Those without devices that are kube-scheduler's to allocate."""
 
+    @property
+    def places(self) -> list[objects.NodeSelector]:
+        """Where the devices are that it has: it may go nowhere else."""
+        allocations = (claim.status.allocation for claim in self.allocated)
+        return [found.node_selector for found in allocations if found and found.node_selector]
+
 
 NO_CLAIMS = PodClaims()
 
@@ -59,21 +67,26 @@ class OwnedDevices:
 
     def __init__(self, reading: NodeReading) -> None:
         self._reading = reading
-        self._slices: Index[ResourceSlice] = Index()  # by node and uid
-        self._node_of: dict[str, str] = {}  # by a slice's uid
-        self._nodes_of: Index[str] = Index()  # by pool and a slice's uid
+        self._slices: dict[str, ResourceSlice] = {}  # by uid
+        self._in_pool: Index[ResourceSlice] = Index()  # by pool and uid
+        self._pools_on: Index[str] = Index()  # pools by node and a slice's uid
         self._pools: dict[str, NodePools] = {}  # by node
         self._devices: dict[str, NodeDevices] = {}  # by node, as they are now
         self.claims: dict[str, ResourceClaim] = {}
         """By uid."""
+        self.orphans: dict[str, ResourceClaim] = {}
+        """Claims that are gone, by uid, whose pods may have their devices yet: whoever may change a claim may take off
+        what keeps it from being deleted."""
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: Index[str] = Index()  # claims by pool
+        self._written: dict[str, int] = {}  # claims by uid, and the version of which no watch has told yet
         self.holds: dict[str, Hold] = {}
         """By a claim's uid."""
         self._held_on: Index[Hold] = Index()  # by node and a claim's uid
-        self._classes: dict[str, DeviceClass] = {}  # by uid
+        self._classes: dict[str, DeviceClass] = {}
+        self._class_names: dict[str, str] = {}  # by uid
         self._rules: dict[str, DeviceTaintRule] = {}  # by uid
-        self._unreserved: set[str] = set()  # claims with devices and no pod that uses them
+        self._allotted: set[str] = set()  # claims with devices, for one pod at most
         self._ours: dict[DevicesAsked, bool] = {}  # whether owned pools can meet it at all
 
     # Reading
@@ -95,7 +108,7 @@ class OwnedDevices:
     @property
     def classes(self) -> Mapping[str, DeviceClass]:
         """Device classes by name."""
-        return {item.metadata.name: item for item in self._classes.values()}
+        return self._classes
 
     def inventory_on(self, node: str) -> Inventory:
         """The devices of a node that Kerf allocates."""
@@ -118,13 +131,13 @@ class OwnedDevices:
         """The claims of a pod that exist, in its order."""
         return self._named(pod)[0]
 
-    def unreserved(self) -> Iterator[tuple[str, str]]:
-        """Claims that have devices of pools that Kerf owns, and no pod that uses them: their UIDs and nodes."""
-        for uid in self._unreserved:
-            nodes = {node for pool in _pools_of(self.claims[uid]) for node in self._nodes_of.of(pool).values()}
+    def allotted(self) -> Iterator[tuple[ResourceClaim, str]]:
+        """Claims that have devices of pools that Kerf owns, for one pod at most; with the node of these."""
+        for uid in self._allotted:
+            nodes = {node for pool in _pools_of(self.claims[uid]) for node in self._nodes_of(pool)}
             owned = [node for node in nodes if self.inventory_on(node).devices]
             if len(nodes) == len(owned) == 1:
-                yield uid, owned[0]
+                yield self.claims[uid], owned[0]
 
     def _named(self, pod: objects.Pod) -> tuple[list[ResourceClaim], str]:
         generated = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses or ()}
@@ -146,7 +159,7 @@ class OwnedDevices:
         try:
             asked = read_asks([claim], self.classes)
         except UnhandledError as error:
-            if self._all_owned():
+            if self._all_owned() or error.kind == MISSING_CLASS:
                 raise RequestError(f"claim {claim.metadata.name}: {error}") from None
             return False
         known = self._ours.get(asked)
@@ -162,11 +175,12 @@ class OwnedDevices:
 
     def _taken(self, node: str, inventory: Inventory) -> Iterable[Taking]:
         seen: set[str] = set()
-        for pool in sorted({item.spec.pool.name for item in self._slices.of(node).values()}):
+        for pool in sorted(set(self._pools_on.of(node).values())):
             for uid in self._allocated.of(pool):
                 if uid not in seen:
                     seen.add(uid)
-                    yield from takings_of(self.claims[uid], inventory)
+                    claim = self.claims.get(uid) or self.orphans[uid]
+                    yield from takings_of(claim, inventory)
         for uid, hold in self._held_on.of(node).items():
             if uid not in seen:
                 for device, capacity in hold.devices:
@@ -190,6 +204,18 @@ class OwnedDevices:
         self._held_on.pop(hold.node, uid)
         return self._forget({hold.node})
 
+    def wrote(self, claim: ResourceClaim) -> None:
+        """This process has written a claim: what a watch tells of it from before is none of its news."""
+        self._written[claim.metadata.uid] = _version(claim)
+
+    def is_outdated(self, item: objects.Named) -> bool:
+        """Whether a claim is told as it was before this process has written it."""
+        written = self._written.get(item.metadata.uid)
+        if written is None or not isinstance(item, ResourceClaim) or _version(item) < written:
+            return written is not None
+        del self._written[item.metadata.uid]
+        return False
+
     # What the watches tell
 
     def upsert(self, item: objects.Named) -> set[str]:
@@ -197,86 +223,115 @@ class OwnedDevices:
         if isinstance(item, ResourceSlice):
             return self._upsert_slice(item)
         if isinstance(item, ResourceClaim):
-            return self.upsert_claim(item)
-        uid = item.metadata.uid
+            return self._upsert_claim(item)
         if isinstance(item, DeviceClass):
-            self._classes[uid] = item
+            self._classes[item.metadata.name] = item
+            self._class_names[item.metadata.uid] = item.metadata.name
             self._ours.clear()
-            return set()
-        self._rules[uid] = item
-        return self._read_again(set(self._pools))
+        if isinstance(item, DeviceTaintRule):
+            self._rules[item.metadata.uid] = item
+            return self._read_again(set(self._pools))
+        return set()
 
     def remove(self, kind: type, uid: str) -> set[str]:
         """An object is gone."""
         if kind is ResourceSlice:
             return self._remove_slice(uid)
         if kind is ResourceClaim:
-            return self._remove_claim(uid)
+            return self._claim_gone(uid)
         if kind is DeviceClass:
-            self._classes.pop(uid, None)
+            name = self._class_names.pop(uid, "")
+            if name and self._classes[name].metadata.uid == uid:
+                del self._classes[name]
             self._ours.clear()
             return set()
         return self._read_again(set(self._pools)) if self._rules.pop(uid, None) is not None else set()
 
     def keep(self, kind: type, uids: Collection[str]) -> set[str]:
         """A complete list names these objects of a kind; others are gone."""
-        known = {ResourceSlice: self._node_of, ResourceClaim: self.claims, DeviceClass: self._classes}
-        return set().union(*(self.remove(kind, uid) for uid in known.get(kind, self._rules).keys() - uids))
+        known: dict[type, Collection[str]] = {
+            ResourceSlice: self._slices,
+            ResourceClaim: self.claims,
+            DeviceClass: self._class_names,
+        }
+        return set().union(*(self.remove(kind, uid) for uid in set(known.get(kind, self._rules)) - set(uids)))
 
     def _upsert_slice(self, item: ResourceSlice) -> set[str]:
-        changed = self._remove_slice(item.metadata.uid)
-        node = item.spec.node_name or ""
-        if not node:
-            return changed
-        self._slices.put(node, item.metadata.uid, item)
-        self._node_of[item.metadata.uid] = node
-        self._nodes_of.put(item.spec.pool.name, item.metadata.uid, node)
-        return changed | self._read_again({node})
+        uid = item.metadata.uid
+        changed = self._drop_slice(uid)
+        self._slices[uid] = item
+        self._in_pool.put(_pool_of(item), uid, item)
+        if item.spec.node_name:
+            self._pools_on.put(item.spec.node_name, uid, _pool_of(item))
+        return self._read_again(changed | self._nodes_of(_pool_of(item)))
 
     def _remove_slice(self, uid: str) -> set[str]:
-        node = self._node_of.pop(uid, "")
-        if not node:
-            return set()
-        pool = self._slices.of(node)[uid].spec.pool.name
-        self._slices.pop(node, uid)
-        self._nodes_of.pop(pool, uid)
-        return self._read_again({node})
+        return self._read_again(self._drop_slice(uid))
 
-    def upsert_claim(self, claim: ResourceClaim) -> set[str]:
-        """A claim as the API server has it; what is older than what is known changes nothing."""
+    def _drop_slice(self, uid: str) -> set[str]:
+        item = self._slices.pop(uid, None)
+        if item is None:
+            return set()
+        nodes = self._nodes_of(_pool_of(item))
+        self._in_pool.pop(_pool_of(item), uid)
+        if item.spec.node_name:
+            self._pools_on.pop(item.spec.node_name, uid)
+        return nodes
+
+    def _nodes_of(self, pool: str) -> set[str]:
+        """Nodes that have slices of a pool."""
+        return {item.spec.node_name for item in self._in_pool.of(pool).values() if item.spec.node_name}
+
+    def _upsert_claim(self, claim: ResourceClaim) -> set[str]:
         uid = claim.metadata.uid
-        known = self.claims.get(uid)
-        if known is not None and _version(known) > _version(claim):
-            return set()  # from before what this process has written
         changed = self._remove_claim(uid)
         self.claims[uid] = claim
         self._claim_at[claim.key] = uid
         for pool in _pools_of(claim):
             self._allocated.put(pool, uid, uid)
-            if not claim.status.reserved_for:
-                self._unreserved.add(uid)
-            changed |= set(self._nodes_of.of(pool).values())
+            if len(claim.status.reserved_for or ()) <= 1:
+                self._allotted.add(uid)
+            changed |= self._nodes_of(pool)
         return self._forget(changed)
+
+    def forget_orphan(self, uid: str) -> set[str]:
+        """The pods of a claim that is gone are gone, too."""
+        claim = self.orphans.pop(uid, None)
+        return set() if claim is None else self._unallocate(claim)
+
+    def _claim_gone(self, uid: str) -> set[str]:
+        claim = self.claims.get(uid)
+        if claim is None or not (_pools_of(claim) and claim.status.reserved_for):
+            return self._remove_claim(uid)
+        self.orphans[uid] = self.claims.pop(uid)
+        self._allotted.discard(uid)
+        if self._claim_at.get(claim.key) == uid:
+            del self._claim_at[claim.key]
+        return set()
 
     def _remove_claim(self, uid: str) -> set[str]:
         claim = self.claims.pop(uid, None)
         if claim is None:
             return set()
-        self._unreserved.discard(uid)
+        self._allotted.discard(uid)
         if self._claim_at.get(claim.key) == uid:
             del self._claim_at[claim.key]
+        return self._unallocate(claim)
+
+    def _unallocate(self, claim: ResourceClaim) -> set[str]:
         changed: set[str] = set()
         for pool in _pools_of(claim):
-            self._allocated.pop(pool, uid)
-            changed |= set(self._nodes_of.of(pool).values())
+            self._allocated.pop(pool, claim.metadata.uid)
+            changed |= self._nodes_of(pool)
         return self._forget(changed)
 
     def _read_again(self, nodes: set[str]) -> set[str]:
         rules = list(self._rules.values())
         for node in nodes:
-            slices = list(self._slices.of(node).values())
-            if slices:
-                self._pools[node] = read_pools(slices, rules, self._reading)
+            pools = sorted(set(self._pools_on.of(node).values()))
+            if pools:
+                slices = [item for pool in pools for item in self._in_pool.of(pool).values()]
+                self._pools[node] = read_pools(slices, rules, self._reading, node=node)
             else:
                 self._pools.pop(node, None)
         self._ours.clear()
@@ -297,7 +352,11 @@ def claim_keys(pod: objects.Pod) -> list[str]:
 def _pools_of(claim: ResourceClaim) -> Sequence[str]:
     allocation = claim.status.allocation
     results = (allocation.devices.results or ()) if allocation is not None else ()
-    return sorted({result.pool for result in results})
+    return sorted({f"{result.driver}/{result.pool}" for result in results})
+
+
+def _pool_of(item: ResourceSlice) -> str:
+    return f"{item.spec.driver}/{item.spec.pool.name}"
 
 
 def _version(claim: ResourceClaim) -> int:

@@ -1,11 +1,13 @@
 """What is written on ResourceClaims, each time on the version that was decided on."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
+from extender.kube.objects import Pod
 from extender.plugins.dra.objects import ResourceClaim
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
@@ -37,17 +39,23 @@ class ClaimWriter:
             raise
         return found if found.metadata.uid == claim.metadata.uid else None
 
-    async def allocate(self, claim: ResourceClaim, allocation: dict[str, Any]) -> ResourceClaim | None:
-        """Give a claim its devices, after the finalizer that keeps it from being deleted with them."""
+    async def allocate(self, claim: ResourceClaim, pod: Pod, allocation: Mapping[str, Any]) -> ResourceClaim | None:
+        """Give a claim its devices for a pod, after the finalizer that keeps it from being deleted with them.
+
+        It is reserved for the pod in the same write: kube-controller-manager frees it when the pod is gone, and
+        kube-scheduler has nothing to write.
+        """
         finalizers = claim.metadata.finalizers or []
         protected: ResourceClaim | None = claim
         if FINALIZER not in finalizers:
             protected = await self._patch(claim, "", {"finalizers": [*finalizers, FINALIZER]})
-        return protected and await self._patch(protected, "/status", status={"allocation": allocation})
+        return protected and await self._patch(
+            protected, "/status", status={"allocation": allocation, "reservedFor": [_consumer(pod)]}
+        )
 
     async def free(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Take a claim's devices away that no pod uses."""
-        return await self._patch(claim, "/status", status={"allocation": None})
+        return await self._patch(claim, "/status", status={"allocation": None, "reservedFor": None})
 
     async def touch(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
         """Change a claim, so that no write to this version of it succeeds any more."""
@@ -64,6 +72,10 @@ class ClaimWriter:
             if error.status in (404, 409) or (error.status == 422 and await self.read(claim) is None):
                 return None
             raise
+
+
+def _consumer(pod: Pod) -> dict[str, str]:
+    return {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
 
 
 def _path(claim: ResourceClaim) -> str:

@@ -88,7 +88,7 @@ def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
         priority=read_priority(pod.metadata.labels or {}, pod.spec.priority),
         gang=name,
         topology=annotations.get(GANG_TOPOLOGY, "").strip() if name else "",
-        kind=kinds.kind_of(pod.spec, [where for claim in claims.allocated if (where := claim.where) is not None]),
+        kind=kinds.kind_of(pod.spec, claims.places),
         image=containers[0].image if containers else "",
         claims=tuple(claim.metadata.uid for claim in claims.unallocated),
     )

@@ -1,5 +1,6 @@
 """Pods and nodes as planners see them: restrictions, gangs, priorities."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from extender.core.clusters import Mask
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import RequestError
-from extender.kube.objects import Node, Pod, PodSpec
+from extender.kube.objects import Node, NodeSelector, Pod, PodSpec
 from extender.ledger.ledger import Ledger
 from extender.plugins.pod_resources import read_compute, requested
 from extender.plugins.pods import read_pod_request
@@ -240,9 +241,9 @@ def test_a_kind_is_worked_out_once_for_a_terrain() -> None:
     kinds, asked = Kinds(), []
 
     class Counting(Terrain):
-        def allowed(self, spec: PodSpec) -> Mask:
+        def allowed(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> Mask:
             asked.append(spec.node_selector)
-            return super().allowed(spec)
+            return super().allowed(spec, selectors)
 
     terrain = Counting(terrain_of(node()).cluster, [node(labels={"a": "1"})])
     for value in "112":
