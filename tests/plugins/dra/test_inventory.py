@@ -7,7 +7,7 @@ from extender.core.dra.devices import Capacity, DeviceId, Taint, Version
 from extender.plugins.dra.objects import ResourceSlice
 from tests.plugins.dra.builders import DRIVER, consuming, counters, device, pools_of, resource_slice, rule
 
-GPU = {
+GPU: dict[str, Any] = {
     "attributes": {"type": {"string": "gpu"}, "uuid": {"string": "GPU-0"}},
     "capacity": {"memory": {"value": "40Gi"}},
 }
@@ -197,7 +197,7 @@ def test_counters_are_one_row() -> None:
 
 
 def test_what_is_taken_of_one_counter_twice_is_added_up() -> None:
-    both = {
+    both: dict[str, Any] = {
         "consumesCounters": [*consuming("g", m="1")["consumesCounters"], *consuming("g", m="2")["consumesCounters"]]
     }
     found = pools_of(counters(("g", {"m": "5"}), count=2), resource_slice(device("a", **both), count=2))

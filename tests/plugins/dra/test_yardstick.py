@@ -12,8 +12,9 @@ from extender.core.dra.asks import SelectorFault
 from extender.plugins.dra.selectors import compile_selector
 from extender.plugins.dra.unhandled import UnhandledError
 from tests.controlplane.binaries import find_program
+from tests.plugins.dra.authors import made_up
 from tests.plugins.dra.builders import core_device
-from tests.plugins.dra.expressions import BY_HAND, DEVICES, DRIVER, made_up
+from tests.plugins.dra.expressions import BY_HAND, DEVICES, DRIVER
 from tests.plugins.dra.test_selectors import ANSWERS
 
 pytestmark = pytest.mark.controlplane
