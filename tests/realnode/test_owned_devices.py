@@ -13,7 +13,6 @@ from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC
 from tests.e2e.clusters import KerfCluster
 from tests.e2e.test_direct import PLAIN
 from tests.e2e.test_queueing import skipped
-from tests.realnode import Node
 from tests.realnode.claims import CLASSES, claim, claiming, request, template
 from tests.realnode.dra import DeviceKey, Slices, partitioned, whole
 from tests.realnode.fixtures import kerf_places
