@@ -265,6 +265,7 @@ class QueueController(QueueRules):
         if self.claims is None:
             return waiting
         fault, first = self.claims.fault(), dict[str, str]()
+        self.claims.begin_round()
         planned: list[Entry] = []
         for entry in waiting:
             claims = entry.planned.claims if entry.planned is not None else ()
@@ -272,7 +273,7 @@ class QueueController(QueueRules):
                 _skip(entry, Code.CLAIMS_UNKNOWN.reason(why=fault))
             elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), ""):
                 _skip(entry, Code.CLAIM_SHARED.reason(claim=self.claims.name_of(shared)))
-            else:
+            elif not claims or self.claims.takes_on(entry):
                 planned.append(entry)
         return planned
 

@@ -86,9 +86,7 @@ class Waves:
         return Counter(device for devices in self.driven.driver.prepared().values() for device in devices)
 
 
-def test_containers_have_what_kerf_wrote_100_of_100(
-    cluster: KerfCluster, drive: Callable[[Slices], Driven]
-) -> None:
+def test_containers_have_what_kerf_wrote_100_of_100(cluster: KerfCluster, drive: Callable[[Slices], Driven]) -> None:
     """Waves of ten pods of mixed sizes on 16 GPUs; some wait until those before them have gone."""
     waves, rng = Waves(cluster, drive([{"devices": whole(16)}])), random.Random(1)
     for wave in range(10):

@@ -5,12 +5,14 @@ import contextlib
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
+from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.given import Allocation
 from extender.core.resources.requests import RequestError
 from extender.kube.background import all_of, repeat
@@ -33,6 +35,9 @@ _MAX_CONCURRENT: Final = 16
 _TOLD_WITHIN_S: Final = 0.5
 """What a watch has told Kerf, kube-scheduler's has told it, too, or is about to: a pod that it looks at before it knows
 of the allocation is refused first."""
+_NEW_ASKS: Final = 4
+_NEW_ASKS_IN_ALL: Final = 32
+_MAX_ASKS: Final = 1000
 _FREE_AFTER_S: Final = 2.0
 """What is freed too early costs its pod another plan."""
 _FREE_ENDED_AFTER_S: Final = 15.0
@@ -72,6 +77,8 @@ class ClaimKeeper:
     counts: ClaimCounts = field(default_factory=ClaimCounts, init=False)
     _news: bool = field(default=True, init=False)
     _last_fault: str = field(default="", init=False)
+    _known_asks: set[DevicesAsked] = field(default_factory=set, init=False)
+    _new_asks: Counter[str] = field(default_factory=Counter, init=False)  # of this round, by namespace
     _writing: set[str] = field(default_factory=set, init=False)  # claims by uid
     _told: dict[str, asyncio.Event] = field(default_factory=dict, init=False)
     """By claim that was written: set once a watch has told of a change."""
@@ -125,6 +132,25 @@ class ClaimKeeper:
         found = self.owned.claims_of(pod)
         freeing = next((claim for claim in found.allocated if claim.metadata.uid in self._freeing), None)
         return found if freeing is None else PodClaims(missing=freeing.metadata.name)
+
+    def begin_round(self) -> None:
+        """A round of the queue begins."""
+        self._new_asks.clear()
+
+    def takes_on(self, entry: Entry) -> bool:
+        """Whether what a pod asks is known, or may be searched for the first time in this round: of what is new a round
+        takes some of each namespace, so that whoever asks a thousand things that are hard to find holds up nobody."""
+        asked = entry.planned.gpus.devices if entry.planned and entry.planned.gpus else None
+        if asked is None or asked in self._known_asks:
+            return True
+        if self._new_asks[entry.namespace] >= _NEW_ASKS or self._new_asks.total() >= _NEW_ASKS_IN_ALL:
+            self.dirty()
+            return False
+        self._new_asks[entry.namespace] += 1
+        if len(self._known_asks) >= _MAX_ASKS:
+            self._known_asks.clear()
+        self._known_asks.add(asked)
+        return True
 
     def name_of(self, uid: str) -> str:
         """What a claim is called, "" when it is gone."""

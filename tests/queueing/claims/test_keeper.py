@@ -6,7 +6,9 @@ import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.queueing.claims.writer import FINALIZER
+from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Stage
+from extender.queueing.pods.restrictions import Kinds
 from tests.queueing.claims.rigs import ClaimRig
 
 
@@ -240,3 +242,19 @@ def test_a_pod_on_its_way_counts_by_its_node() -> None:
     rig.now += 3
     asyncio.run(rig.keeper.look())
     assert rig.free() == 1
+
+
+def test_a_round_takes_only_some_new_asks_of_each_namespace() -> None:
+    rig = ClaimRig(gpus=2)
+    asked = []
+    for number in range(6):
+        request = {"name": f"gpu-{number}", "exactly": {"deviceClassName": "gpu"}}
+        rig.api.add(f"c{number}", request)
+        rig.tell(f"c{number}")
+        entry = rig.pod(f"c{number}")
+        entry.planned = plan_pod(entry.pod, Kinds(), rig.keeper.read(entry.pod))
+        asked.append(entry)
+    rig.keeper.begin_round()
+    assert [rig.keeper.takes_on(entry) for entry in asked] == [True] * 4 + [False] * 2
+    rig.keeper.begin_round()
+    assert all(rig.keeper.takes_on(entry) for entry in asked)
