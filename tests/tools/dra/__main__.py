@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.tools.dra.cases import case_of
@@ -33,7 +34,9 @@ class Figures:
 
     def lines(self) -> list[str]:
         """The figures, to be read."""
-        counts = [f"  Kerf {ours}, kube-scheduler {theirs}: {num}" for (ours, theirs), num in sorted(self.outcomes.items())]
+        counts = [
+            f"  Kerf {ours}, kube-scheduler {theirs}: {num}" for (ours, theirs), num in sorted(self.outcomes.items())
+        ]
         kinds = [f"  refused for {kind}: {num}" for kind, num in self.refused.most_common()]
         share = 100 * self.refused.total() / max(self.num_nodes, 1)
         return [
@@ -71,9 +74,8 @@ def main() -> int:
     figures = Figures()
     with Oracle() as oracle:
         if arguments.table:
-            with open(arguments.table) as lines:
-                for number, line in enumerate(lines):
-                    check(oracle, f"line {number}", json.loads(line), figures)
+            for number, line in enumerate(Path(arguments.table).read_text().splitlines()):
+                check(oracle, f"line {number}", json.loads(line), figures)
         else:
             for seed in range(arguments.seed, arguments.seed + arguments.cases):
                 check(oracle, f"seed {seed}", case_of(seed), figures)

@@ -1,7 +1,7 @@
 """Cases made by chance: nodes with devices, claims that have some of them, and the claims of a pod."""
 
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tests.tools.dra.inventories import DRIVERS, ROOT, Json, slices_of
 
@@ -27,7 +27,15 @@ _FAILING: Final = (
     'device.attributes["{driver}"].fast',
     'device.attributes["{driver}"].missing == "x"',
 )
+_COUNTS: Final = (1,) * 10 + (2,) * 5 + (3, 3, 4, 5, 7, 16)
 _CAPACITIES: Final = ("1", "1500m", "700Mi", "1Gi", "1.5Gi", "2Gi", "3Gi", "8Gi", "9Gi", "100m", "100u")
+
+
+class _Wishes(NamedTuple):
+    """What requests may name: most of it is there."""
+
+    classes: list[str]
+    sound: list[str]
 
 
 def case_of(seed: int) -> Json:
@@ -35,11 +43,15 @@ def case_of(seed: int) -> Json:
     rng = Random(seed)
     nodes = [f"node-{number}" for number in range(rng.choice((1, 1, 2)))]
     slices = [item for node in nodes for item in slices_of(rng, node)]
+    classes = ["gpu", "gpu", "gpu", "whole", "any"]
+    classes += ["nic"] * (rng.random() < 0.05 or any(item["spec"]["driver"] == DRIVERS[1] for item in slices))
+    classes += ["shared"] * (rng.random() < 0.05 or "allowMultipleAllocations" in str(slices))
+    sound = [text for text in _SOUND if "kind" not in text or text.split('"')[-2] in str(slices) or rng.random() < 0.1]
     return {
         "nodes": [{"metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}}} for node in nodes],
         "slices": slices,
         "classes": [_class(name, expression) for name, expression in _CLASSES.items()],
-        "claims": [_claim(rng, f"claim-{number}") for number in range(rng.choice((1, 1, 1, 2, 3)))],
+        "claims": [_claim(rng, f"claim-{number}", _Wishes(classes, sound)) for number in range(rng.choice((1, 1, 1, 1, 2, 3)))],
         "allocated": _allocated(rng, slices),
     }
 
@@ -49,33 +61,33 @@ def _class(name: str, expression: str) -> Json:
     return {"metadata": {"name": name, "uid": name}, "spec": {"selectors": selectors}}
 
 
-def _claim(rng: Random, name: str) -> Json:
-    requests = [_request(rng, f"r{number}") for number in range(rng.choice((1, 1, 2, 3)))]
+def _claim(rng: Random, name: str, wishes: _Wishes) -> Json:
+    requests = [_request(rng, f"r{number}", wishes) for number in range(rng.choice((1, 1, 1, 2, 3)))]
     constraints = [_constraint(rng, requests) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
     devices = {"requests": requests, "constraints": constraints}
     return {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"devices": devices}, "status": {}}
 
 
-def _request(rng: Random, name: str) -> Json:
+def _request(rng: Random, name: str, wishes: _Wishes) -> Json:
     if rng.random() < 0.25:
-        alternatives = [_exactly(rng, False) | {"name": f"a{number}"} for number in range(rng.randint(1, 3))]
+        alternatives = [_exactly(rng, wishes, False) | {"name": f"a{number}"} for number in range(rng.randint(1, 3))]
         return {"name": name, "firstAvailable": alternatives}
-    return {"name": name, "exactly": _exactly(rng, True)}
+    return {"name": name, "exactly": _exactly(rng, wishes, True)}
 
 
-def _exactly(rng: Random, may_look: bool) -> Json:
-    device_class = rng.choice(("gpu", "gpu", "gpu", "whole", "nic", "shared", "any"))
+def _exactly(rng: Random, wishes: _Wishes, may_look: bool) -> Json:
+    device_class = rng.choice(wishes.classes)
     driver = DRIVERS[device_class == "nic"]
     exactly: Json = {"deviceClassName": device_class}
     chance = rng.random()
-    selectors = [] if chance < 0.4 else [rng.choice(_SOUND)] if chance < 0.94 else [rng.choice(_FAILING)]
+    selectors = [] if chance < 0.5 else [rng.choice(wishes.sound)] if chance < 0.94 else [rng.choice(_FAILING)]
     if selectors and rng.random() < 0.1:
-        selectors.append(rng.choice(_SOUND))
+        selectors.append(rng.choice(wishes.sound))
     exactly["selectors"] = [{"cel": {"expression": text.format(driver=driver)}} for text in selectors]
     if rng.random() < 0.12:
         exactly["allocationMode"] = "All"
     else:
-        exactly |= {"allocationMode": "ExactCount", "count": rng.choice((1, 1, 1, 1, 2, 2, 3, 5, 16))}
+        exactly |= {"allocationMode": "ExactCount", "count": rng.choice(_COUNTS)}
     if may_look and rng.random() < 0.08:
         exactly["adminAccess"] = True
     if rng.random() < 0.25:
@@ -113,7 +125,7 @@ def _constraint(rng: Random, requests: list[Json]) -> Json:
 
 def _allocated(rng: Random, slices: list[Json]) -> list[Json]:
     """Claims that have devices: now and then more than their counters are good for."""
-    share = rng.choice((0, 0, 0.1, 0.2, 0.3, 0.6))
+    share = rng.choice((0, 0, 0.05, 0.1, 0.2, 0.5))
     claims = []
     left: dict[tuple[str, str, str], float] = {}
     for item in slices:
@@ -157,7 +169,9 @@ def _result(rng: Random, spec: Json, device: Json) -> Json:
     if device.get("allowMultipleAllocations") and rng.random() < 0.97:
         result["shareID"] = f"{rng.getrandbits(32):08x}-0000-0000-0000-000000000000"
         if rng.random() < 0.95:
-            result["consumedCapacity"] = {name: rng.choice(("1Gi", "2Gi", "500m")) for name in device["capacity"]}
+            result["consumedCapacity"] = {
+                name: rng.choice(("1Gi", "2Gi", "500m", "100Mi")) for name in device["capacity"]
+            }
     return result
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from extender.plugins.protocol import NodeReading
 from tests.tools.dra.expressions import compile_expression
 
 Json = dict[str, Any]
+
+_Object = TypeVar("_Object")
 
 PINNED: Final = "pinned.example.com"
 """Domain of an attribute that tells devices apart, where a request may have only those that Kerf gave it."""
@@ -40,14 +42,14 @@ class Found:
 
 def find(case: Json, node: str) -> Found:
     """What Kerf finds possible on a node."""
-    slices = msgspec.convert(case["slices"], list[ResourceSlice])
-    classes = {item.metadata.name: item for item in msgspec.convert(case["classes"], list[DeviceClass])}
+    slices = _read(case["slices"], ResourceSlice)
+    classes = {item.metadata.name: item for item in _read(case["classes"], DeviceClass)}
     pools = read_pools(slices, (), NodeReading(), node=node, owned_only=False)
     try:
-        asked = read_asks(msgspec.convert(case["claims"], list[ResourceClaim]), classes, compile_expression)
+        asked = read_asks(_read(case["claims"], ResourceClaim), classes, compile_expression)
     except UnhandledError as error:
         return Found("refused", error.kind)
-    holders = msgspec.convert(case["allocated"] or [], list[ResourceClaim])
+    holders = _read(case["allocated"], ResourceClaim)
     takings = [taking for holder in holders for taking in takings_of(holder, pools.inventory)]
     state = NodeDevices.of(pools.inventory, takings)
     try:
@@ -58,6 +60,10 @@ def find(case: Json, node: str) -> Found:
         return Found("possible", "", allocation, state)
     unhandled = [fault for fault in pools.faults if "not handled" in fault]
     return Found("refused", _kind(unhandled[0])) if unhandled else Found("impossible")
+
+
+def _read(objects: list[Json] | None, kind: type[_Object]) -> list[_Object]:
+    return msgspec.json.decode(json.dumps(objects or []), type=list[kind])  # type: ignore[valid-type]
 
 
 def _kind(fault: str) -> str:
@@ -92,11 +98,12 @@ def pinned(case: Json, node: Json, found: Found) -> Json:
         tuple(device.id) for index, device in enumerate(devices) if found.state.taken >> index & 1 and index not in kept
     }
     restricted = deepcopy(case) | {"nodes": [node]}
+    restricted["slices"] = restricted["slices"] or []
     held = _held(restricted["slices"], gone)
     for item in restricted["slices"]:
         _restrict(item["spec"], names, held)
     for claim, of_claim in zip(restricted["claims"], given, strict=True):
-        requests = claim["spec"]["devices"]["requests"]
+        requests = claim["spec"]["devices"].get("requests") or []
         claim["spec"]["devices"]["requests"] = [_pinned_request(request, of_claim) for request in requests]
     return restricted
 
@@ -108,7 +115,7 @@ def _held(slices: Sequence[Json], gone: Collection[tuple[str, ...]]) -> dict[tup
         pool = item["spec"]["driver"], item["spec"]["pool"]["name"]
         for device in item["spec"].get("devices") or ():
             for consumed in device.get("consumesCounters", ()) if (*pool, device["name"]) in gone else ():
-                for name, counter in consumed["counters"].items():
+                for name, counter in (consumed["counters"] or {}).items():
                     key = (*pool, consumed["counterSet"], name)
                     held[key] = held.get(key, 0) + amount_of(counter["value"])
     return held
@@ -118,10 +125,11 @@ def _restrict(spec: Json, names: Mapping[tuple[str, ...], int], held: Mapping[tu
     pool = spec["driver"], spec["pool"]["name"]
     kept = [device for device in spec.get("devices") or () if (*pool, device["name"]) in names]
     for device in kept:
-        device.setdefault("attributes", {})[f"{PINNED}/index"] = {"int": names[*pool, device["name"]]}
+        device["attributes"] = device.get("attributes") or {}
+        device["attributes"][f"{PINNED}/index"] = {"int": names[*pool, device["name"]]}
     spec["devices"] = kept
     for counters in spec.get("sharedCounters", ()):
-        for name, counter in counters["counters"].items():
+        for name, counter in (counters["counters"] or {}).items():
             left = amount_of(counter["value"]) - held.get((*pool, counters["name"], name), 0)
             counter["value"] = format_quantity(left)
 
@@ -151,13 +159,13 @@ def confirm(theirs: Json, pinned_theirs: Json, found: Found, case: Json) -> str:
     if pinned_theirs["outcome"] != "possible":
         return f"what Kerf allocates is {pinned_theirs['outcome']}: {pinned_theirs.get('error', '')}"
     ours = [sorted(_given(item, found.state) for item in claim) for claim in found.allocation.claims]
-    wanted = [_results(result) for result in pinned_theirs["results"]]
+    wanted = [_results(result) for result in (pinned_theirs.get("results") or [])]
     if ours != wanted:
         return f"Kerf gives {ours}, kube-scheduler {wanted}"
-    rank, first = _rank(case, pinned_theirs["results"]), _rank(case, theirs["results"])
+    rank, first = _rank(case, (pinned_theirs.get("results") or [])), _rank(case, (theirs.get("results") or []))
     if rank > first:
         return f"Kerf takes alternatives {rank}, kube-scheduler {first}"
-    if rank == first and _of_all(case, pinned_theirs["results"]) != _of_all(case, theirs["results"]):
+    if rank == first and _of_all(case, (pinned_theirs.get("results") or [])) != _of_all(case, (theirs.get("results") or [])):
         return "all devices are not the same"
     return ""
 
@@ -189,22 +197,20 @@ def _rank(case: Json, allocations: Sequence[Json]) -> list[int]:
     rank = []
     for claim, allocation in zip(case["claims"], allocations, strict=True):
         names = {result["request"] for result in allocation["devices"]["results"] or ()}
-        for request in claim["spec"]["devices"]["requests"]:
+        for request in claim["spec"]["devices"].get("requests") or ():
             subs = [f"{request['name']}/{sub['name']}" for sub in request.get("firstAvailable") or ()]
             rank += [number for number, name in enumerate(subs) if name in names]
     return rank
 
 
 def _of_all(case: Json, allocations: Sequence[Json]) -> list[list[_Result]]:
-    """What requests for all devices get."""
-    names = {
-        name
-        for claim in case["claims"]
-        for request in claim["spec"]["devices"]["requests"]
-        for name, ask in _asks(request)
-        if ask.get("allocationMode") == "All"
-    }
-    return [[result for result in _results(allocation) if result[0] in names] for allocation in allocations]
+    """What requests for all devices get, by claim."""
+    of_all = []
+    for claim, allocation in zip(case["claims"], allocations, strict=True):
+        asks = [named for request in claim["spec"]["devices"].get("requests") or () for named in _asks(request)]
+        names = {name for name, ask in asks if ask.get("allocationMode") == "All"}
+        of_all.append([result for result in _results(allocation) if result[0] in names])
+    return of_all
 
 
 def _asks(request: Json) -> list[tuple[str, Json]]:

@@ -38,7 +38,7 @@ def _pool(rng: Random, node: str, driver: str, pool: str) -> list[Json]:
             devices += _a100(rng, len(devices), sets)
         else:
             devices.append(_device(rng, f"dev-{len(devices)}"))
-    if rng.random() < 0.02:
+    if rng.random() < 0.01:
         devices[-1] = devices[-1] | rng.choice(_REFUSED)
     if rng.random() < 0.02:
         devices[-1]["name"] = devices[0]["name"]
@@ -50,7 +50,7 @@ def _pool(rng: Random, node: str, driver: str, pool: str) -> list[Json]:
     made = [_slice(node, driver, pool, f"s{number}", generation, count, body) for number, body in enumerate(bodies)]
     if rng.random() < 0.03:
         made.append(_slice(node, driver, pool, "old", generation - 1, 1, {"devices": [{"name": "old"}]}))
-    if rng.random() < 0.01:
+    if rng.random() < 0.005:
         del made[0]["spec"]["nodeName"]
         made[0]["spec"]["allNodes"] = True
     return made
