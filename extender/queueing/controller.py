@@ -92,7 +92,14 @@ class QueueController(QueueRules):
             claims_of=lambda pod: NO_CLAIMS if self.claims is None else self.claims.read(pod),
         )
         self.claims = (
-            None if keeper is None else keeper(entries_of=self.backlog.naming, changed=self.backlog.claim_changed)
+            None
+            if keeper is None
+            else keeper(
+                entries_of=self.backlog.naming,
+                entries=self.backlog.entries.values,
+                dirty=self._dirty.set,
+                changed=self.backlog.claim_changed,
+            )
         )
         """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
         self.counts = Counts()
@@ -203,6 +210,9 @@ class QueueController(QueueRules):
             return
         self.dispatcher.take_stock(now)
         await _give_way()
+        if self.claims is not None and self.claims.anything_new():
+            self.backlog.read_claims_again()
+            await _give_way()
         await self._release(now)
         await _give_way()
         if self.fault():
@@ -275,7 +285,7 @@ class QueueController(QueueRules):
         for entry in self.backlog.waiting():
             if entry.stage is not Stage.GATED:
                 continue  # somebody else has opened it while the ones before were written to
-            if why := opted_out(entry.pod, self._namespaces):
+            if why := opted_out(entry.pod, self._namespaces) or entry.left:
                 await self.dispatcher.open_without_node(entry, why, by_kerf=False)
             elif limit_s > 0 and now - entry.seen >= limit_s:
                 self.counts.failed_open += 1
@@ -307,7 +317,7 @@ class QueueController(QueueRules):
             except Exception:
                 self.counts.errors += 1
                 logger.exception("a round of the queue failed")
-            await asyncio.sleep(min(2 * self.counts.round_s, 1.0))  # others' time
+            await self._planner.rest(min(2 * self.counts.round_s, 1.0))
 
 
 async def _give_way() -> None:

@@ -7,12 +7,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from extender.core.resources.requests import PodRequest
-from extender.kube.background import Work
+from extender.kube.background import Work, all_of
 from extender.kube.client import ClusterError
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
@@ -26,7 +26,6 @@ from extender.scheduling.fence import FencedError
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _MAX_CONCURRENT: Final = 16
 
@@ -249,12 +248,3 @@ class Dispatcher:
         if error is not None:
             self.counts.errors += 1
             logger.error("a write of the queue failed", exc_info=error)
-
-
-async def all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all writes give, once the last one has ended. Raises the first error."""
-    results = await asyncio.gather(*writes, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]

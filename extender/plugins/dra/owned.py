@@ -15,7 +15,7 @@ from extender.plugins.dra.asks import read_asks
 from extender.plugins.dra.inventory import NodePools, read_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.results import takings_of
-from extender.plugins.dra.unhandled import UnhandledError
+from extender.plugins.dra.unhandled import MISSING_CLASS, UnhandledError
 from extender.plugins.protocol import NodeReading
 
 _NO_POOLS = NodePools()
@@ -79,6 +79,7 @@ class OwnedDevices:
         what keeps it from being deleted."""
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: Index[str] = Index()  # claims by pool
+        self._written: dict[str, int] = {}  # claims by uid, and the version of which no watch has told yet
         self.holds: dict[str, Hold] = {}
         """By a claim's uid."""
         self._held_on: Index[Hold] = Index()  # by node and a claim's uid
@@ -158,7 +159,7 @@ class OwnedDevices:
         try:
             asked = read_asks([claim], self.classes)
         except UnhandledError as error:
-            if self._all_owned():
+            if self._all_owned() or error.kind == MISSING_CLASS:
                 raise RequestError(f"claim {claim.metadata.name}: {error}") from None
             return False
         known = self._ours.get(asked)
@@ -202,6 +203,18 @@ class OwnedDevices:
             return set()
         self._held_on.pop(hold.node, uid)
         return self._forget({hold.node})
+
+    def wrote(self, claim: ResourceClaim) -> None:
+        """This process has written a claim: what a watch tells of it from before is none of its news."""
+        self._written[claim.metadata.uid] = _version(claim)
+
+    def is_outdated(self, item: objects.Named) -> bool:
+        """Whether a claim is told as it was before this process has written it."""
+        written = self._written.get(item.metadata.uid)
+        if written is None or not isinstance(item, ResourceClaim) or _version(item) < written:
+            return written is not None
+        del self._written[item.metadata.uid]
+        return False
 
     # What the watches tell
 
@@ -270,11 +283,7 @@ class OwnedDevices:
         return {item.spec.node_name for item in self._in_pool.of(pool).values() if item.spec.node_name}
 
     def _upsert_claim(self, claim: ResourceClaim) -> set[str]:
-        """A claim as the API server has it; what is older than what is known changes nothing."""
         uid = claim.metadata.uid
-        known = self.claims.get(uid)
-        if known is not None and _version(known) > _version(claim):
-            return set()  # from before what this process has written
         changed = self._remove_claim(uid)
         self.claims[uid] = claim
         self._claim_at[claim.key] = uid

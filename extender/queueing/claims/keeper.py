@@ -1,6 +1,9 @@
 """Devices for the claims of pods that are let go: held, written, settled where nobody knows, and taken back."""
 
+import asyncio
+import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,16 +11,16 @@ from typing import Final
 
 import msgspec
 
-from extender.core.dra.allocator import Allocation
+from extender.core.dra.given import Allocation
 from extender.core.resources.requests import RequestError
-from extender.kube.background import repeat
+from extender.kube.background import all_of, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.objects import Pod
-from extender.kube.watches.feeds import WatchHub
 from extender.ledger.ledger import Ledger
+from extender.ledger.mirror import Mirror
 from extender.plugins.dra.objects import ResourceClaim
-from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims
-from extender.plugins.dra.pools import TO_ALLOCATE
+from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims, claim_keys
+from extender.plugins.dra.pools import CLAIMS, RULES, TO_ALLOCATE
 from extender.plugins.dra.results import allocation_of
 from extender.queueing.claims.writer import ClaimWriter
 from extender.queueing.pods.entries import Entry, Stage
@@ -26,6 +29,10 @@ from extender.scheduling.fence import Fence, FencedError
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 0.5
+_MAX_CONCURRENT: Final = 16
+_TOLD_WITHIN_S: Final = 0.5
+"""What a watch has told Kerf, kube-scheduler's has told it, too, or is about to: a pod that it looks at before it knows
+of the allocation is refused first."""
 _FREE_AFTER_S: Final = 2.0
 """What is freed too early costs its pod another plan."""
 _FREE_ENDED_AFTER_S: Final = 15.0
@@ -48,24 +55,34 @@ class ClaimKeeper:
     """Allocates for the pods that a plan lets go; `entries_of` are those of the queue that name a claim."""
 
     transport: Transport
-    hub: WatchHub
+    mirror: Mirror
     ledger: Ledger
     owned: OwnedDevices
     fence: Fence
     clock: Callable[[], float]
     entries_of: Callable[[str], Iterable[Entry]]
     """By a claim's `namespace/name`."""
+    entries: Callable[[], Iterable[Entry]]
+    """All that wait."""
     changed: Callable[[str], None]
     """Hears of claims, by `namespace/name`, that are other than before."""
+    dirty: Callable[[], None]
+    """Hears that there is something to plan."""
     max_age_s: float
     counts: ClaimCounts = field(default_factory=ClaimCounts, init=False)
+    _news: bool = field(default=True, init=False)
+    _last_fault: str = field(default="", init=False)
     _writing: set[str] = field(default_factory=set, init=False)  # claims by uid
+    _told: dict[str, asyncio.Event] = field(default_factory=dict, init=False)
+    """By claim that was written: set once a watch has told of a change."""
     _freeing: set[str] = field(default_factory=set, init=False)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
     _unused_since: dict[str, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._writer = ClaimWriter(self.transport)
-        self._reflectors = {item.name: self.hub.subscribe(item, self) for item in TO_ALLOCATE}
+        self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
+        self.mirror.hub.subscribe(RULES, self)
 
     # What the watches tell: the ledger has heard it first
 
@@ -73,15 +90,28 @@ class ClaimKeeper:
         """A claim, or what claims are read by, was added or changed."""
         if isinstance(item, ResourceClaim):
             self.changed(item.key)
+            if (told := self._told.pop(item.metadata.uid, None)) is not None:
+                told.set()
+        else:
+            self._news = True
+            self.dirty()
 
     remove = upsert
 
     def keep(self, items: set[str], list_began: float) -> None:
         """A complete list has come."""
+        self._news = True
+        self.dirty()
+
+    def anything_new(self) -> bool:
+        """Whether what claims may be given, or mean, has changed since this was asked last."""
+        fault = self.fault()
+        news, self._news, self._last_fault = self._news or fault != self._last_fault, False, fault
+        return news
 
     def fault(self) -> str:
         """Why no devices can be chosen now, "" when they can."""
-        for name, reflector in self._reflectors.items():
+        for name, reflector in self.reflectors.items():
             if not reflector.synced:
                 return f"{name} are not synced yet" + (f": {reflector.last_error}" if reflector.last_error else "")
             if reflector.age_s() > self.max_age_s:
@@ -90,6 +120,8 @@ class ClaimKeeper:
 
     def read(self, pod: Pod) -> PodClaims:
         """The claims of a pod as they are now. Raises RequestError."""
+        if self.fault() and pod.spec.resource_claims:
+            return PodClaims(missing=pod.spec.resource_claims[0].name)
         found = self.owned.claims_of(pod)
         freeing = next((claim for claim in found.allocated if claim.metadata.uid in self._freeing), None)
         return found if freeing is None else PodClaims(missing=freeing.metadata.name)
@@ -130,9 +162,17 @@ class ClaimKeeper:
 
         Raises ClusterError where the API server refuses, or nobody knows what it did, DecodeError, FencedError.
         """
-        for claim in self._held_for(pod):
+        held = self._held_for(pod)
+        if held:
+            await self.fence.confirm_now()  # that nobody else led when these claims were known
+        for claim in held:
             if not await self._allocate(claim.metadata.uid):
                 return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TOLD_WITHIN_S):
+                for claim in held:
+                    if told := self._told.get(claim.metadata.uid):
+                        await told.wait()
         return True
 
     async def _allocate(self, uid: str) -> bool:
@@ -141,6 +181,7 @@ class ClaimKeeper:
             return False
         known = True
         self._writing.add(uid)
+        self._told[uid] = asyncio.Event()
         try:
             written = await self._writer.allocate(hold.claim, hold.pod, hold.allocation)
         except ApiError:
@@ -154,13 +195,30 @@ class ClaimKeeper:
                 self.ledger.let_go_devices(uid)
         if written is None:
             return False
-        self.ledger.upsert_device(written)
+        self.ledger.claim_written(written)
         self.counts.allocated += 1
         return True
 
     def _held_for(self, pod: Pod) -> Sequence[ResourceClaim]:
         named = self.owned.named(pod)
         return [claim for claim in named if claim.metadata.uid in self.owned.holds]
+
+    async def catch_up(self) -> None:
+        """Before the first decision of a term: change every claim that a leader before may be about to allocate, so
+        that its write fails, and take in what it did allocate. Raises ClusterError, DecodeError."""
+        await self.mirror.list_devices_again(CLAIMS)
+        waiting = {key for entry in self.entries() for key in claim_keys(entry.pod)}
+        touched = [claim for claim in self.owned.claims.values() if claim.key in waiting]
+        await all_of(self._take_over(claim) for claim in touched if claim.status.allocation is None)
+
+    async def _take_over(self, claim: ResourceClaim) -> None:
+        async with self._slots:
+            found: ResourceClaim | None = claim
+            while found is not None and found.status.allocation is None:
+                touched = await self._writer.touch(found, secrets.token_hex(4))
+                found = await self._writer.read(claim) if touched is None else None
+                if (known := touched or found) is not None:
+                    self.ledger.claim_written(known)
 
     # Settling and taking back
 
@@ -177,7 +235,7 @@ class ClaimKeeper:
             return
         if self.fence.fault() or self.fault():
             return
-        for uid, hold in self.owned.holds.items():
+        for uid, hold in list(self.owned.holds.items()):
             if uid not in self._writing and not self._is_awaited(hold.claim.key, hold.node):
                 await self._settle(uid, hold)
         await self._free_unused()
@@ -188,7 +246,7 @@ class ClaimKeeper:
             found = await self._writer.read(hold.claim)
             if found is not None and found.status.allocation is None:
                 await self.fence.confirm_now()
-                found = await self._writer.touch(found, hold.node)
+                found = await self._writer.touch(found, secrets.token_hex(4))
                 if found is None:
                     return  # it has changed meanwhile: once more
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
@@ -196,7 +254,7 @@ class ClaimKeeper:
             return
         self.ledger.let_go_devices(uid)
         if found is not None:
-            self.ledger.upsert_device(found)
+            self.ledger.claim_written(found)
         self.changed(hold.claim.key)
 
     async def _free_unused(self) -> None:
@@ -236,7 +294,7 @@ class ClaimKeeper:
             self._freeing.discard(uid)
         if freed is not None:
             self.counts.freed += 1
-            self.ledger.upsert_device(freed)
+            self.ledger.claim_written(freed)
             self.changed(claim.key)
 
     def _is_awaited(self, claim: str, node: str) -> bool:

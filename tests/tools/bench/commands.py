@@ -39,17 +39,23 @@ def scheduler(
     pods: Annotated[int, typer.Option(min=2, help="Pods of one run.")] = 1500,
     view: Annotated[schedulers.View, typer.Option(help="All nodes, or the default sample.")] = schedulers.View.FULL,
     modes: Annotated[
-        str, typer.Option(help="Which of none, echo, decisive, scores, planned, planner, bare.")
-    ] = ",".join(schedulers.Mode),
+        str,
+        typer.Option(
+            help="Which of none, echo, decisive, scores, planned, planner, bare; dra, dra-planned, dra-written."
+        ),
+    ] = ",".join(schedulers.PLAIN),
     pod_gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each pod.")] = 1,
     repetitions: RepetitionsOption = 5,
     *,
     backlog: Annotated[bool, typer.Option("--backlog", help="All pods exist before the first is placed.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until an unbound pod fails a run.")] = 600.0,
+    templates: Annotated[
+        bool, typer.Option("--templates", help="Claims are made from a template, by Kubernetes' controller.")
+    ] = False,
     json: JsonOption = None,
 ) -> None:
     """Pods per second of a real kube-scheduler: no extender, the bare Go echo, Kerf."""
-    plan = schedulers.Plan(nodes, pods, view, _modes(modes), pod_gpus, repetitions, backlog, timeout)
+    plan = schedulers.Plan(nodes, pods, view, _modes(modes), pod_gpus, repetitions, backlog, timeout, templates)
     show(schedulers.measure, plan, reports.scheduler_table, json)
 
 
@@ -164,11 +170,18 @@ def wire(
     pods_per_s: Annotated[
         float | None, typer.Option(min=0.1, help="How fast pods come; default: as fast as they are taken.")
     ] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Who asks for a part of a GPU asks for all of it.")] = False,
+    planner: Annotated[bool, typer.Option("--planner", help="All pods wait in the queue; no extender.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that kube-scheduler may take for all pods.")] = 3600.0,
     json: JsonOption = None,
 ) -> None:
     """A trace through kube-scheduler and Kerf as shipped beside the simulator; exit status 1 beyond 0.2 points."""
-    plan = wires.Plan(traces, trace, seed, nodes, cpu_pods, oracle, model or files.RELEASED, pods_per_s, timeout)
+    plan = wires.Plan(
+        *(traces, trace, seed, nodes, cpu_pods, oracle, model or files.RELEASED, pods_per_s),
+        whole=whole,
+        planner=planner,
+        timeout_s=timeout,
+    )
     if not wires.met(show(wires.measure, plan, reports.wire_table, json)):
         raise typer.Exit(1)
 

@@ -44,15 +44,16 @@ def write_json(report: Report, target: str) -> None:
 
 def scheduler_table(report: Report) -> Table:
     """Pods a second of each mode."""
+    beside = ("none", "echo") if any(not mode.startswith("dra") for mode in report["modes"]) else ("dra", "dra-written")
     table = _table(
         f"Pods per second: {report['pods']} pods of {_plural(report['pod_gpus'], 'GPU')} on {report['nodes']} nodes, "
         f"{report['view']} view{', all there before' if report['backlog'] else ''}; CPU ms per pod",
         "mode",
-        *("median", "min - max", "to none", "to echo", "CPU: extender", "scheduler", "API server"),
+        *("median", "min - max", *(f"to {than}" for than in beside), "CPU: extender", "scheduler", "API server"),
     )
     for mode, values in report["modes"].items():
         rates = values["pods_per_s"]
-        ratios = [report["ratios"].get(f"{mode}/{than}") for than in ("none", "echo")]
+        ratios = [report["ratios"].get(f"{mode}/{than}") for than in beside]
         table.add_row(
             mode,
             f"{statistics.median(rates):.1f}",

@@ -1,5 +1,5 @@
 """Pods a second of a real kube-scheduler: with no extender, the Go echo, Kerf in both its modes, planned with and
-without an extender, and bare.
+without an extender, and bare; of pods whose GPUs are devices of ResourceClaims too.
 
 Repetitions go over the modes in turn, each time from another one on, so that what the machine does besides falls on
 all alike. Every single run has a control plane of its own: no mode inherits another one's pods or warm caches. All
@@ -14,13 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from tests.controlplane import ControlPlane, Process, free_port
 from tests.controlplane.kerf import QUEUE_RBAC, SCHEDULER_CONFIG
-from tests.tools.bench import reports, servers
+from tests.tools.bench import claims, reports, servers
 from tests.tools.bench.servers import GPUS_PER_NODE, BenchError
 from tests.tools.chaos import checker
 
@@ -38,6 +38,12 @@ class Mode(StrEnum):
     """The same without an extender: their GPUs are written with the nomination, and kube-scheduler binds by itself."""
     BARE = "bare"
     """The same writes by a Go client that knows each pod's node, and no extender: the most that planned can reach."""
+    DRA = "dra"
+    """Pods ask by claims, for devices that kube-scheduler allocates."""
+    DRA_PLANNED = "dra-planned"
+    """Kerf owns the pools, and allocates, nominates and opens, without an extender. These writes count."""
+    DRA_WRITTEN = "dra-written"
+    """The same writes by a Go client that knows each pod's devices: the most that dra-planned can reach."""
 
 
 class View(StrEnum):
@@ -52,21 +58,27 @@ _PERCENTAGE = {View.FULL: 100, View.DEFAULT: 0}
 _GATE = "kerf.dev/queue"
 _RUN = "load.kerf.dev/run=measured"
 _CLIENT_LIMITS = {"qps": 5000, "burst": 5000}
-_PLAIN = {
+PLAIN = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
     "kind": "KubeSchedulerConfiguration",
     "profiles": [{"schedulerName": "default-scheduler"}],
 }
+"""kube-scheduler as it comes."""
 _ECHO = {
     **{"urlPrefix": "http://replaced.invalid", "nodeCacheCapable": True, "weight": 1},
     **{"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"},
 }
 _OF_KERF = (Mode.DECISIVE, Mode.SCORES, Mode.PLANNED)
 """By an extender."""
-_GATED = (Mode.PLANNED, Mode.PLANNER, Mode.BARE)
+CLAIMING: Final = (Mode.DRA, Mode.DRA_PLANNED, Mode.DRA_WRITTEN)
+"""Their pods ask by claims. Their rates count from the first creation, the others' from the first binding on."""
+PLAIN: Final = tuple(mode for mode in Mode if mode not in CLAIMING)
+_GATED = (Mode.PLANNED, Mode.PLANNER, Mode.BARE, Mode.DRA_PLANNED, Mode.DRA_WRITTEN)
+_WRITTEN = (Mode.BARE, Mode.DRA_WRITTEN)
 _RATIOS = (
     *((Mode.ECHO, Mode.NONE), (Mode.BARE, Mode.NONE)),
-    *((mode, than) for mode in (*_OF_KERF, Mode.PLANNER) for than in Mode),
+    *((mode, than) for mode in (*_OF_KERF, Mode.PLANNER) for than in PLAIN),
+    *((mode, than) for mode in CLAIMING for than in CLAIMING),
 )
 
 
@@ -77,13 +89,15 @@ class Plan:
     nodes: int
     pods: int
     view: View
-    modes: tuple[Mode, ...] = tuple(Mode)
+    modes: tuple[Mode, ...] = PLAIN
     pod_gpus: int = 1
     repetitions: int = 5
     backlog: bool = False
     """Whether all pods exist before the first is placed; else they are created meanwhile."""
     timeout_s: float = 600.0
     """How long the pods of one run may take before those still unbound fail it."""
+    templates: bool = False
+    """Whether claims are made from a template, by Kubernetes' controller, which takes its part of the machine."""
 
     @property
     def num_steps(self) -> int:
@@ -103,11 +117,11 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
                 tell(what)
                 outcome, cpu = _run(mode, plan, directory / f"{repetition + 1}-{mode}")
                 _check(outcome, what)
-                rates[mode].append(round(outcome["pods_per_s"], 1))
+                rates[mode].append(round(_rate(mode, outcome), 1))
                 cpu_ms[mode].append(cpu)
     return {
         **{"nodes": plan.nodes, "view": plan.view.value, "pods": plan.pods, "pod_gpus": plan.pod_gpus},
-        "backlog": plan.backlog,
+        **{"backlog": plan.backlog, "templates": plan.templates},
         "modes": {mode.value: {"pods_per_s": rates[mode], "cpu_ms_per_pod": cpu_ms[mode]} for mode in plan.modes},
         "ratios": _ratios(rates),
         "machine": reports.machine(),
@@ -116,7 +130,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
 
 def scheduler_config(mode: Mode, view: View) -> str:
     """The KubeSchedulerConfiguration of a mode: Kerf's own as shipped, apart from what all modes have in common."""
-    settings: dict[str, Any] = dict(_PLAIN)
+    settings: dict[str, Any] = dict(PLAIN)
     if mode is Mode.ECHO:
         settings["extenders"] = [_ECHO]
     elif mode in _OF_KERF:
@@ -128,17 +142,14 @@ def scheduler_config(mode: Mode, view: View) -> str:
 
 def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[str, float]]:
     """One run on a control plane of its own: what the load generator saw, and each process's CPU ms per pod."""
-    pods = (
-        *(f"-count={plan.pods}", f"-pod-gpus={plan.pod_gpus}", f"-label={_RUN}"),
-        *([f"-gate={_GATE}"] if mode in _GATED else []),
-    )
+    pods = _pod_flags(mode, plan)
     flags = (
         *(*pods, f"-timeout={plan.timeout_s:g}s"),
         *(["-exist"] if plan.backlog else []),
-        *(["-nominate"] if mode is Mode.BARE else []),
+        *(["-nominate"] if mode in _WRITTEN else []),
     )
     with (
-        servers.plane_with_nodes(directory, plan.nodes) as plane,
+        _plane(mode, plan, directory) as plane,
         ThreadPoolExecutor(1) as pool,
         contextlib.ExitStack() as stack,
     ):
@@ -148,8 +159,8 @@ def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[
 
         if plan.backlog:
             servers.load(plane, "pods", *pods)
-        # A backlog is looked at before anything can place it. What lets it go in mode bare is `measure` itself.
-        early = measure() if plan.backlog and mode is not Mode.BARE else None
+        # A backlog is looked at before anything can place it. What lets it go as it is written is `measure` itself.
+        early = measure() if plan.backlog and mode not in _WRITTEN else None
         extender = stack.enter_context(_deciding(mode, plan, plane))
         processes = plane.running + ([extender] if extender else [])
         before = list(map(servers.cpu_seconds, processes))
@@ -157,8 +168,33 @@ def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[
         after = list(map(servers.cpu_seconds, processes))
         if mode in (Mode.DECISIVE, Mode.PLANNED, Mode.PLANNER):
             _judge(plane)
+        elif mode in CLAIMING and not outcome["unbound"]:
+            claims.judge(plane, plan.pod_gpus)
     used = zip(processes, before, after, strict=True)
     return outcome, {process.name: round((end - begin) * 1000 / plan.pods, 2) for process, begin, end in used}
+
+
+def _pod_flags(mode: Mode, plan: Plan) -> tuple[str, ...]:
+    asked = (
+        claims.pod_flags(plan.pod_gpus, templates=plan.templates)
+        if mode in CLAIMING
+        else (f"-pod-gpus={plan.pod_gpus}",)
+    )
+    return (f"-count={plan.pods}", f"-label={_RUN}", *asked, *([f"-gate={_GATE}"] if mode in _GATED else []))
+
+
+@contextlib.contextmanager
+def _plane(mode: Mode, plan: Plan, directory: Path) -> Iterator[ControlPlane]:
+    """A control plane with nodes whose GPUs are resources, or devices."""
+    if mode not in CLAIMING:
+        with servers.plane_with_nodes(directory, plan.nodes) as plane:
+            yield plane
+        return
+    with servers.plane(directory) as plane:
+        claims.publish(plane, plan.nodes, owned=mode is not Mode.DRA)
+        if plan.templates:
+            plane.start_controller_manager(claims.CONTROLLER)
+        yield plane
 
 
 @contextlib.contextmanager
@@ -171,13 +207,14 @@ def _deciding(mode: Mode, plan: Plan, plane: ControlPlane) -> Iterator[Process |
         plane.start_scheduler(config, extender_url=servers.url_of(port))
         with servers.kerf(plane, Mode.DECISIVE, "--set=queue.enabled=true", port=port) as extender:
             yield extender
-    elif mode is Mode.PLANNER:
-        plane.apply(QUEUE_RBAC)
+    elif mode in (Mode.PLANNER, Mode.DRA_PLANNED):
+        plane.apply(QUEUE_RBAC, *(claims.rights() if mode in CLAIMING else ()))
         plane.start_scheduler(config)
-        settings = ("--set=queue.enabled=true", "--set=queue.extender=false")
+        settings = ["--set=queue.enabled=true", "--set=queue.extender=false"]
+        settings += ["--set=dra.allocate=true"] if mode in CLAIMING else []
         with servers.kerf(plane, Mode.DECISIVE, *settings) as planner:
             yield planner
-    elif mode in (Mode.NONE, Mode.BARE):
+    elif mode in (Mode.NONE, Mode.BARE, Mode.DRA, Mode.DRA_WRITTEN):
         plane.start_scheduler(config)
         yield None
     else:
@@ -205,6 +242,11 @@ def _check(outcome: dict[str, Any], what: str) -> None:
         )
     if not outcome["pods_per_s"] > 0:
         raise BenchError(f"no rate in {outcome['pods']} pods: it takes two bindings at different times ({what})")
+
+
+def _rate(mode: Mode, outcome: dict[str, Any]) -> float:
+    """Pods a second: where claims are asked for, all that is done before the first binding counts too."""
+    return float(outcome["bound"] / outcome["seconds"] if mode in CLAIMING else outcome["pods_per_s"])
 
 
 def _ratios(rates: dict[Mode, list[float]]) -> dict[str, float]:

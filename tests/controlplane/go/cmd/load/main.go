@@ -21,6 +21,7 @@ import (
 const usage = `usage: load COMMAND -kubeconfig F [flags]
 
   nodes    create nodes
+  slices   publish devices of nodes in ResourceSlices, and their class
   pods     create pods, pending and already bound
   measure  create pods, wait until all are bound, print one JSON object`
 
@@ -61,6 +62,12 @@ func commands(name string, flags *flag.FlagSet) func(context.Context, []kubernet
 		count := flags.Int("count", 1, "nodes to create")
 		return func(ctx context.Context, clients []kubernetes.Interface) error {
 			return createNodes(ctx, clients, nodes, *count)
+		}
+	case "slices":
+		devices := deviceFlags(flags)
+		count := flags.Int("count", 1, "nodes whose devices to publish")
+		return func(ctx context.Context, clients []kubernetes.Interface) error {
+			return createSlices(ctx, clients, devices, *count)
 		}
 	case "pods":
 		pods := podFlags(flags)

@@ -60,10 +60,10 @@ func (s *nodeSpec) build(idx int) (*v1.Node, error) {
 }
 
 type podSpec struct {
-	namespace, prefix, scheduler, cpu, memory, gate string
-	gpus                                            int
-	nominate                                        bool
-	limits, labels, annotations                     keyValues
+	namespace, prefix, scheduler, cpu, memory, gate, class string
+	gpus, devices                                          int
+	nominate, template                                     bool
+	limits, labels, annotations                            keyValues
 }
 
 func podFlags(flags *flag.FlagSet) *podSpec {
@@ -75,7 +75,11 @@ func podFlags(flags *flag.FlagSet) *podSpec {
 	flags.StringVar(&spec.cpu, "cpu", "100m", "cpu request")
 	flags.StringVar(&spec.memory, "memory", "64Mi", "memory request")
 	flags.StringVar(&spec.gate, "gate", "", "scheduling gate of each pod")
-	flags.BoolVar(&spec.nominate, "nominate", false, "nominate a node for each gated pod, round-robin, and open its gate")
+	flags.BoolVar(&spec.nominate, "nominate", false,
+		"nominate a node for each gated pod, round-robin, and open its gate; claims are allocated there before")
+	flags.StringVar(&spec.class, "claim", "", "device class that a claim of each pod's own asks for")
+	flags.IntVar(&spec.devices, "claim-count", 1, "devices of each claim")
+	flags.BoolVar(&spec.template, "claim-template", false, "have the claims made from a template, by a controller")
 	flags.Var(spec.limits, "limit", "RESOURCE=QUANTITY to add to the limits; may be repeated")
 	flags.Var(spec.labels, "label", "KEY=VALUE to add; may be repeated")
 	flags.Var(spec.annotations, "annotation", "KEY=VALUE to add; may be repeated")
@@ -96,29 +100,38 @@ func (s *podSpec) build(name, node string) (*v1.Pod, error) {
 		gates = []v1.PodSchedulingGate{{Name: s.gate}}
 	}
 	requests, err := resourceList(map[string]string{"cpu": s.cpu, "memory": s.memory})
+	claims := s.podClaims(name)
+	var used []v1.ResourceClaim
+	for _, claim := range claims {
+		used = append(used, v1.ResourceClaim{Name: claim.Name})
+	}
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.namespace, Labels: s.labels, Annotations: s.annotations},
 		Spec: v1.PodSpec{
 			SchedulerName:   s.scheduler,
 			SchedulingGates: gates,
 			NodeName:        node,
+			ResourceClaims:  claims,
 			Containers: []v1.Container{{
 				Name:      "main",
 				Image:     "registry.k8s.io/pause:3.10",
-				Resources: v1.ResourceRequirements{Requests: requests, Limits: limits},
+				Resources: v1.ResourceRequirements{Requests: requests, Limits: limits, Claims: used},
 			}},
 		},
 	}, err
 }
 
-// prepare creates the pods' namespace where it is missing.
+// prepare creates the pods' namespace, and the template of their claims, where they are missing.
 func (s *podSpec) prepare(ctx context.Context, client kubernetes.Interface) error {
+	if s.class != "" && s.template && s.nominate {
+		return fmt.Errorf("claims of a template are not known before a controller has made them: none can be allocated here")
+	}
 	namespace := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}
 	_, err := client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
 	}
-	return err
+	return s.createTemplate(ctx, client)
 }
 
 func createNodes(ctx context.Context, clients []kubernetes.Interface, spec *nodeSpec, count int) error {
@@ -151,6 +164,9 @@ func createPending(
 		if !exist {
 			pod, err := spec.build(name, "")
 			if err == nil {
+				err = spec.createClaim(ctx, client, name)
+			}
+			if err == nil {
 				_, err = pods.Create(ctx, pod, metav1.CreateOptions{})
 			}
 			if err != nil {
@@ -160,7 +176,13 @@ func createPending(
 		if !spec.nominate {
 			return nil
 		}
-		return letGo(ctx, pods, name, nodes[idx%len(nodes)].Name)
+		node := nodes[idx%len(nodes)].Name
+		if spec.class != "" {
+			if err := spec.allocate(ctx, client, name, node, idx/len(nodes)*spec.devices); err != nil {
+				return err
+			}
+		}
+		return letGo(ctx, pods, name, node)
 	})
 }
 
