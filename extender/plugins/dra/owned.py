@@ -15,8 +15,7 @@ from extender.plugins.dra.asks import read_asks
 from extender.plugins.dra.inventory import NodePools, read_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.results import takings_of
-from extender.plugins.dra.unhandled import UnhandledError
-from extender.plugins.dra.unhandled import MISSING_CLASS
+from extender.plugins.dra.unhandled import MISSING_CLASS, UnhandledError
 from extender.plugins.protocol import NodeReading
 
 _NO_POOLS = NodePools()

@@ -81,7 +81,7 @@ class ClaimKeeper:
 
     def __post_init__(self) -> None:
         self._writer = ClaimWriter(self.transport)
-        self._reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
+        self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
         self.mirror.hub.subscribe(RULES, self)
 
     # What the watches tell: the ledger has heard it first
@@ -111,7 +111,7 @@ class ClaimKeeper:
 
     def fault(self) -> str:
         """Why no devices can be chosen now, "" when they can."""
-        for name, reflector in self._reflectors.items():
+        for name, reflector in self.reflectors.items():
             if not reflector.synced:
                 return f"{name} are not synced yet" + (f": {reflector.last_error}" if reflector.last_error else "")
             if reflector.age_s() > self.max_age_s:
@@ -235,7 +235,7 @@ class ClaimKeeper:
             return
         if self.fence.fault() or self.fault():
             return
-        for uid, hold in self.owned.holds.items():
+        for uid, hold in list(self.owned.holds.items()):
             if uid not in self._writing and not self._is_awaited(hold.claim.key, hold.node):
                 await self._settle(uid, hold)
         await self._free_unused()
