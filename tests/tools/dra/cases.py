@@ -51,7 +51,9 @@ def case_of(seed: int) -> Json:
         "nodes": [{"metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}}} for node in nodes],
         "slices": slices,
         "classes": [_class(name, expression) for name, expression in _CLASSES.items()],
-        "claims": [_claim(rng, f"claim-{number}", _Wishes(classes, sound)) for number in range(rng.choice((1, 1, 1, 1, 2, 3)))],
+        "claims": [
+            _claim(rng, f"claim-{number}", _Wishes(classes, sound)) for number in range(rng.choice((1, 1, 1, 1, 2, 3)))
+        ],
         "allocated": _allocated(rng, slices),
     }
 

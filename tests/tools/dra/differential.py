@@ -165,7 +165,9 @@ def confirm(theirs: Json, pinned_theirs: Json, found: Found, case: Json) -> str:
     rank, first = _rank(case, (pinned_theirs.get("results") or [])), _rank(case, (theirs.get("results") or []))
     if rank > first:
         return f"Kerf takes alternatives {rank}, kube-scheduler {first}"
-    if rank == first and _of_all(case, (pinned_theirs.get("results") or [])) != _of_all(case, (theirs.get("results") or [])):
+    if rank == first and _of_all(case, (pinned_theirs.get("results") or [])) != _of_all(
+        case, (theirs.get("results") or [])
+    ):
         return "all devices are not the same"
     return ""
 
