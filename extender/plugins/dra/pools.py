@@ -9,10 +9,11 @@ from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.kube.watches.feeds import Feed
+from extender.plugins.dra.conditions import read_request
+from extender.plugins.dra.gathering import gather_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.owned import OwnedDevices
-from extender.plugins.dra.reading import DRIVER, Inventory, allocated_devices, newest_complete, read_inventory
-from extender.plugins.dra.reading import read_request as read_claims
+from extender.plugins.dra.reading import DRIVER, Inventory, allocated_devices, read_inventory
 from extender.plugins.holdings import Holding, whole_gpus
 from extender.plugins.protocol import DevicePlugin, NodeReading, Stock
 
@@ -86,7 +87,7 @@ class DevicePools:
         names = {claim.resource_claim_name for claim in named}
         uids = {self._claim_at.get(f"{pod.metadata.namespace}/{name}", "") for name in names if name}
         claims = [self._claims[uid] for uid in sorted(uids - {""})]
-        return read_claims(claim for claim in claims if claim.status.allocation is None)
+        return read_request(claim for claim in claims if claim.status.allocation is None)
 
     def upsert(self, item: ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule) -> set[str]:
         if self.owned is not None and self.owned.is_outdated(item):
@@ -134,10 +135,8 @@ class DevicePools:
 
     def _take_stock(self, node: str) -> None:
         """Read a node's complete pools."""
-        pools: dict[str, list[ResourceSlice]] = {}
-        for item in self._slices_on.of(node).values():
-            pools.setdefault(item.spec.pool.name, []).append(item)
-        slices = [item for pool in sorted(pools) for item in newest_complete(pools[pool])]
+        pools = gather_pools(node, self._slices_on.of(node).values())
+        slices = [item for pool in pools if pool.sound for item in pool.slices]
         if slices:
             self._inventories[node] = read_inventory(slices, self._reading)
         else:
