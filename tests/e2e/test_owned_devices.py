@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC
+from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, pod
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest
@@ -25,7 +26,17 @@ IS_NIC = "device.driver == 'nic.example.com'"
 @pytest.fixture
 def owner(clusters: Clusters) -> Iterator[KerfCluster]:
     """An empty cluster whose kube-scheduler knows nothing of Kerf, and Kerf with the queue, which may allocate."""
-    cluster = open_owner(clusters)
+    yield from with_class(open_owner(clusters))
+
+
+@pytest.fixture
+def extended(clusters: Clusters) -> Iterator[KerfCluster]:
+    """The same with a kube-scheduler that asks Kerf."""
+    yield from with_class(open_owner(clusters, SCHEDULER_CONFIG / "decisive.yaml", **{"queue.extender": True}))
+
+
+def with_class(cluster: KerfCluster) -> Iterator[KerfCluster]:
+    """A cluster with a device class that takes any device."""
     cluster.plane.request(
         "POST",
         f"{API}/deviceclasses",
@@ -40,13 +51,14 @@ def owner(clusters: Clusters) -> Iterator[KerfCluster]:
         cluster.plane.request("DELETE", f"{API}/{kind}")
 
 
-def open_owner(clusters: Clusters, **options: Any) -> KerfCluster:
+def open_owner(clusters: Clusters, config: Path | None = None, **options: Any) -> KerfCluster:
+    """Kerf with the queue, which may allocate; `config` is kube-scheduler's, its default where there is none."""
     settings = {"queue.enabled": True, "queue.extender": False, "dra.allocate": True, **options}
     clusters.plane.apply(QUEUE_RBAC)
     clusters.plane.apply(DRA_RBAC)
-    config = clusters.plane.directory / "plain-scheduler.yaml"
-    config.write_text(PLAIN)
-    return clusters.open(config, *(f"--set={name}={json.dumps(value)}" for name, value in settings.items()))
+    plain = clusters.plane.directory / "plain-scheduler.yaml"
+    plain.write_text(PLAIN)
+    return clusters.open(config or plain, *(f"--set={name}={json.dumps(value)}" for name, value in settings.items()))
 
 
 def publish(cluster: KerfCluster, node: str, devices: Sequence[Manifest], **spec: Any) -> None:
@@ -222,3 +234,35 @@ def test_a_claim_that_comes_later_than_its_pod(owner: KerfCluster) -> None:
     skipped(owner, "p", "waits for its ResourceClaim p-gpu")
     make_claim(owner, "p-gpu", 1)
     assert owner.node_of("p") == "a"
+
+
+def test_a_kube_scheduler_that_asks_kerf_binds_pods_likewise(extended: KerfCluster) -> None:
+    publish(extended, "a", gpus(2))
+    publish(extended, "b", gpus(2))
+    for number in range(4):
+        submit(extended, f"p{number}")
+    wait_until(lambda: len(bound(extended)) == 4, 4 * WITHIN_S, "all are bound")
+    assert len(set(given(extended))) == 4
+    for found in bound(extended):
+        allocation = extended.plane.request("GET", f"{CLAIMS}/{found['metadata']['name']}")["status"]["allocation"]
+        assert allocation["devices"]["results"][0]["pool"] == found["spec"]["nodeName"]
+
+
+def test_two_halves_of_one_gpu_are_a_gang(owner: KerfCluster) -> None:
+    """k/k #138765: kube-scheduler's own allocation fails though both fit."""
+    half = {"consumesCounters": [{"counterSet": "gpu-0", "counters": {"memory": {"value": "20Gi"}}}]}
+    whole = {"consumesCounters": [{"counterSet": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}]}
+    counters = [{"name": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}]
+    owner.add_nodes(cpu_node("a"))
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 2}
+    shared = slice_of("a", DRIVER, [], pool=pool, sharedCounters=counters)
+    shared["metadata"]["name"] = "a-counters"
+    del shared["spec"]["devices"]
+    owner.plane.request("POST", f"{API}/resourceslices", shared)
+    devices = [{"name": "gpu-0", **whole}, {"name": "half-0", **half}, {"name": "half-1", **half}]
+    owned = [{**device, "taints": [OWNED]} for device in devices]
+    owner.plane.request("POST", f"{API}/resourceslices", slice_of("a", DRIVER, owned, pool=pool))
+    for number in range(2):
+        submit(owner, f"g{number}", annotations=gang("train", 2))
+    wait_until(lambda: len(bound(owner)) == 2, 4 * WITHIN_S, "both are bound")
+    assert given(owner) == [("a", "half-0"), ("a", "half-1")]
