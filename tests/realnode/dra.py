@@ -4,7 +4,8 @@ import contextlib
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tests.controlplane.api import ApiError, Object
@@ -84,6 +85,22 @@ def _consumed(gpu: int, counters: Mapping[str, int]) -> Object:
 
 def _values(counters: Mapping[str, int]) -> Object:
     return {name: {"value": str(value)} for name, value in counters.items()}
+
+
+def taken(devices: Iterable[Object]) -> Counter[tuple[str, str]]:
+    """What devices take of the counters that they share."""
+    taken: Counter[tuple[str, str]] = Counter()
+    for device in devices:
+        for consumed in device["consumesCounters"]:
+            for counter, amount in consumed["counters"].items():
+                taken[consumed["counterSet"], counter] += int(amount["value"])
+    return taken
+
+
+def room(slices: Slices) -> Mapping[tuple[str, str], int]:
+    """What there is of counters."""
+    sets = [counters for item in slices for counters in item.get("sharedCounters", ())]
+    return {(of["name"], name): int(value["value"]) for of in sets for name, value in of["counters"].items()}
 
 
 class DraDriver:

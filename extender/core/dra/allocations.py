@@ -5,7 +5,7 @@ the selectors read, whose constraints' attributes are equal in the same places, 
 and UUIDs do not count unless a selector reads them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -16,7 +16,7 @@ from extender.core.dra.demands import typed_value
 from extender.core.dra.devices import Device, Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.dra.groups import Shape, shape_of
-from extender.core.dra.matching import DRIVER, contents, read
+from extender.core.dra.matching import DRIVER, Matcher, contents, read
 from extender.core.dra.search import LINK, NUMA
 from extender.core.dra.slots import Matches
 from extender.core.dra.steps import MAX_STEPS, Steps
@@ -74,17 +74,30 @@ class Allocations:
 
         As `allocate` has it, by the worth of rooms that this was made with.
         """
-        seen = self._seen.get(devices.inventory) or self._see(devices.inventory)
-        known = self._asked.get(asked) or self._know(asked)
-        alike = seen.asked.get(known.number)
-        if alike is None:
-            alike = self._alike(devices.inventory, seen, known)
-        key = alike, devices.taken, devices.left, tuple(sorted(devices.parts.items())) if devices.parts else ()
+        seen, alike, key = self._keys(devices, asked)
         try:
             return self._outcomes[key]
         except KeyError:
             outcome = self._search(devices, asked, seen, alike)
         return _put(self._outcomes, key, outcome)
+
+    def key(self, devices: NodeDevices, asked: DevicesAsked) -> Hashable:
+        """Equal for nodes that are alike, with the same taken, for those who ask this."""
+        return self._keys(devices, asked)[2]
+
+    @property
+    def matcher(self) -> Matcher:
+        """What selectors have said."""
+        return self._memory.matcher
+
+    def _keys(self, devices: NodeDevices, asked: DevicesAsked) -> tuple[_Seen, int, Hashable]:
+        seen = self._seen.get(devices.inventory) or self._see(devices.inventory)
+        known = self._asked.get(asked) or self._know(asked)
+        alike = seen.asked.get(known.number)
+        if alike is None:
+            alike = self._alike(devices.inventory, seen, known)
+        parts = tuple(sorted(devices.parts.items())) if devices.parts else ()
+        return seen, alike, (alike, devices.taken, devices.left, parts)
 
     def _search(self, devices: NodeDevices, asked: DevicesAsked, seen: _Seen, alike: int) -> Outcome:
         memory = self._memory

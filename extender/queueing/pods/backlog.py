@@ -127,7 +127,8 @@ class Backlog:
     def claim_changed(self, claim: str) -> None:
         """What a ResourceClaim is, or has, is another than before."""
         for entry in self.naming(claim):
-            self.read_again(entry)
+            if not entry.stage.is_written:
+                self.read_again(entry)
             self._changed()
 
     def read_claims_again(self) -> None:
