@@ -1,17 +1,16 @@
 """`python -m tests.tools.dra --cases 10000 --seed 1`: Kerf beside kube-scheduler's allocator, with figures."""
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tests.tools.dra.cases import case_of
 from tests.tools.dra.differential import compare, confirm, find, pinned
 from tests.tools.dra.oracle import Oracle
+from tests.tools.dra.table import table_cases
 
 Json = dict[str, Any]
 
@@ -69,13 +68,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--table", help="a file of cases, one a line")
+    parser.add_argument("--table", action="store_true", help="the table tests of kube-scheduler's allocator instead")
     arguments = parser.parse_args()
     figures = Figures()
     with Oracle() as oracle:
         if arguments.table:
-            for number, line in enumerate(Path(arguments.table).read_text().splitlines()):
-                check(oracle, f"line {number}", json.loads(line), figures)
+            for number, case in enumerate(table_cases()):
+                check(oracle, f"case {number}", case, figures)
         else:
             for seed in range(arguments.seed, arguments.seed + arguments.cases):
                 check(oracle, f"seed {seed}", case_of(seed), figures)

@@ -21,11 +21,16 @@ _SOUND: Final = (
     'device.attributes["{driver}"].kind == "3g"',
     'device.capacity["{driver}"].memory.compareTo(quantity("8Gi")) >= 0',
     "device.allowMultipleAllocations == false",
+    'device.attributes["{driver}"].kind in ["whole", "pair", "3g", "4g"]',
+    'device.attributes["{driver}"].?number.orValue(0) != 1',
+    'has(device.attributes["{driver}"].fast) && device.attributes["{driver}"].fast',
+    'device.capacity["{driver}"].memory.isGreaterThan(quantity("4Gi")) || device.attributes["{driver}"].kind == "part"',
 )
 _FAILING: Final = (
     'device.attributes["{driver}"].number == 1',
     'device.attributes["{driver}"].fast',
     'device.attributes["{driver}"].missing == "x"',
+    'device.attributes["{driver}"].firmware.isGreaterThan(semver("1.0.0"))',
 )
 _COUNTS: Final = (1,) * 10 + (2,) * 5 + (3, 3, 4, 5, 7, 16)
 _CAPACITIES: Final = ("1", "1500m", "700Mi", "1Gi", "1.5Gi", "2Gi", "3Gi", "8Gi", "9Gi", "100m", "100u")
@@ -128,7 +133,7 @@ def _constraint(rng: Random, requests: list[Json]) -> Json:
 def _allocated(rng: Random, slices: list[Json]) -> list[Json]:
     """Claims that have devices: now and then more than their counters are good for."""
     share = rng.choice((0, 0, 0.05, 0.1, 0.2, 0.5))
-    claims = []
+    claims: list[Json] = []
     left: dict[tuple[str, str, str], float] = {}
     for item in slices:
         spec = item["spec"]

@@ -1,6 +1,7 @@
 """Kerf and kube-scheduler's allocator on the same case: whether they call the same possible."""
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,11 +15,10 @@ from extender.core.dra.devices import Amount, NodeDevices
 from extender.plugins.dra.asks import read_asks
 from extender.plugins.dra.inventory import read_pools
 from extender.plugins.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
-from extender.plugins.dra.published import amount_of
+from extender.plugins.dra.quantities import amount_of
 from extender.plugins.dra.results import format_quantity, takings_of
 from extender.plugins.dra.unhandled import UnhandledError
 from extender.plugins.protocol import NodeReading
-from tests.tools.dra.expressions import compile_expression
 
 Json = dict[str, Any]
 
@@ -46,7 +46,7 @@ def find(case: Json, node: str) -> Found:
     classes = {item.metadata.name: item for item in _read(case["classes"], DeviceClass)}
     pools = read_pools(slices, (), NodeReading(), node=node, owned_only=False)
     try:
-        asked = read_asks(_read(case["claims"], ResourceClaim), classes, compile_expression)
+        asked = read_asks(_read(case["claims"], ResourceClaim), classes)
     except UnhandledError as error:
         return Found("refused", error.kind)
     holders = _read(case["allocated"], ResourceClaim)
@@ -67,7 +67,8 @@ def _read(objects: list[Json] | None, kind: type[_Object]) -> list[_Object]:
 
 
 def _kind(fault: str) -> str:
-    return "pool: " + fault.rpartition(": ")[0].rpartition(" has ")[2].rpartition(": ")[2][:60]
+    """What a fault of a pool is about, without the names in it."""
+    return re.sub(r"(device|attribute) \S+ ", r"\1 ", fault.partition(": ")[2])[:60]
 
 
 def compare(theirs: Json, ours: Found) -> str:

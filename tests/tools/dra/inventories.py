@@ -63,7 +63,7 @@ _REFUSED: Final[tuple[Json, ...]] = (
 
 
 def _slice(node: str, driver: str, pool: str, name: str, generation: int, count: int, body: Json) -> Json:
-    spec = {"driver": driver, "nodeName": node} | body
+    spec: Json = {"driver": driver, "nodeName": node} | body
     spec["pool"] = {"name": pool, "generation": generation, "resourceSliceCount": count}
     return {"metadata": {"name": f"{pool}-{name}", "uid": f"{pool}-{name}"}, "spec": spec}
 

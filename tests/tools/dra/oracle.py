@@ -12,12 +12,13 @@ class Oracle:
     """The program `allocator` of tests/controlplane/go, while the context lasts."""
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(["/tmp/alloc/bin/allocator"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen([find_program("allocator")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        self._process.stdin.close()
-        self._process.wait()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.communicate()
 
     def ask(self, case: Json) -> list[Json]:
         """What is possible on each node: `outcome` (possible, impossible, error, timeout), `error` and `results`."""
