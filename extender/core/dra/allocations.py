@@ -79,7 +79,7 @@ class Allocations:
 
         As `allocate` has it, by the worth of rooms that this was made with.
         """
-        seen, alike, key = self._keys(devices, asked)
+        known, seen, alike, key = self._keys(devices, asked)
         try:
             return self._outcomes[key]
         except KeyError:
@@ -88,21 +88,21 @@ class Allocations:
 
     def key(self, devices: NodeDevices, asked: DevicesAsked) -> Hashable:
         """Equal for nodes that are alike, with the same taken, for those who ask this."""
-        return self._keys(devices, asked)[2]
+        return self._keys(devices, asked)[3]
 
     @property
     def matcher(self) -> Matcher:
         """What selectors have said."""
         return self._memory.matcher
 
-    def _keys(self, devices: NodeDevices, asked: DevicesAsked) -> tuple[_Seen, int, Hashable]:
+    def _keys(self, devices: NodeDevices, asked: DevicesAsked) -> tuple[_Asked, _Seen, int, Hashable]:
         seen = self._seen.get(devices.inventory) or self._see(devices.inventory)
         known = self._asked.get(asked) or self._know(asked)
         alike = seen.asked.get(known.number)
         if alike is None:
             alike = self._alike(devices.inventory, seen, known)
         parts = tuple(sorted(devices.parts.items())) if devices.parts else ()
-        return seen, alike, (alike, devices.taken, devices.left, parts)
+        return known, seen, alike, (alike, devices.taken, devices.left, parts)
 
     def _search(self, devices: NodeDevices, asked: DevicesAsked, known: _Asked, seen: _Seen, alike: int) -> Outcome:
         memory = self._memory
