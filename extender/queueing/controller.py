@@ -213,8 +213,8 @@ class QueueController(QueueRules):
             return
         self.dispatcher.take_stock(now)
         await _give_way()
-        if self.claims is not None and self.claims.anything_new():
-            self.backlog.read_claims_again()
+        if self.claims is not None:
+            self.backlog.read_claims_again(all_=self.claims.anything_new())
             await _give_way()
         await self._release(now)
         await _give_way()

@@ -99,7 +99,7 @@ def beside_gpus(*cpu_free_milli: int, others: int = 0) -> View:
     [
         pytest.param(beside_gpus(4000, 64_000, 32_000), "tightest", 2, id="fewest free GPUs, then least CPU left"),
         pytest.param(beside_gpus(4000, 64_000, 1000), "tightest", 1, id="of the nodes that have room"),
-        pytest.param(beside_gpus(4000, 64_000, 32_000, 64_000, others=1), "binpack", 3, id="a node without GPUs"),
+        pytest.param(beside_gpus(4000, 64_000, 32_000, 64_000, others=1), "freest", 3, id="a node without GPUs"),
         pytest.param(beside_gpus(4000, 64_000, 32_000, 1000, others=1), "tightest", 2, id="that one has no room"),
         pytest.param(beside_gpus(64_000, 4000, 32_000), "spread", 1, id="a policy that knows no such pods: least CPU"),
     ],
@@ -107,6 +107,8 @@ def beside_gpus(*cpu_free_milli: int, others: int = 0) -> View:
 def test_a_pod_without_gpus_goes_where_those_who_ask_for_them_lose_least(
     view: View, policy: str, expected: int
 ) -> None:
+    freest = Policy("freest", lambda cluster, request, rows, fit: fit.free_units.astype(float), "", without_gpus=True)
+    view = replace(view, policies={**view.policies, "freest": freest})
     assert PlanState(view, [PlanPod("p", 2000, policy=policy)]).best_row(0) == expected
 
 

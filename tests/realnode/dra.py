@@ -155,10 +155,9 @@ class DraDriver:
             self.process.signal(signal.SIGHUP)
         self.wait_published()
 
-    def wait_ready(self, num_registered: int = 0) -> None:
-        """Wait until the kubelet has registered it once more than so often, and the API server has its slices."""
-        wait_until(lambda: self.num_registered > num_registered, WITHIN_S, "the kubelet has registered the driver")
-        self.wait_published()
+    def wait_registered(self, before: int = 0) -> None:
+        """Wait until the kubelet has registered it more than so often."""
+        wait_until(lambda: self.num_registered > before, WITHIN_S, "the kubelet has registered the driver")
 
     @property
     def num_registered(self) -> int:
@@ -228,7 +227,8 @@ def dra_driver(plane: ControlPlane, node: Node, slices: Slices) -> Iterator[DraD
     driver = DraDriver(plane, node, slices)
     driver.start()
     try:
-        driver.wait_ready()
+        driver.wait_registered()
+        driver.wait_published()
         yield driver
         node.clean()
         wait_until(lambda: not driver.prepared(), WITHIN_S, "all claims are unprepared")

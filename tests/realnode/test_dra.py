@@ -141,7 +141,9 @@ def test_whoever_is_killed_running_pods_keep_theirs_and_new_ones_get_what_is_wri
             kill(driven)
     else:
         kill(driven)
-    driven.driver.wait_ready(num_registered)
+    driven.driver.wait_registered(num_registered)
+    if not call:
+        driven.driver.wait_published()  # a kubelet that starts removes the slices: they are back after half a minute
     if call != "NodePrepareResources":
         driven.claims.end("ends")
         driven.freed("ends")
@@ -200,5 +202,6 @@ def test_a_driver_that_stays_away_takes_its_slices_and_no_running_pods_devices(d
     driven.give("new", new)  # kube-scheduler does not look for the slice again
     assert driven.claims.pod("new")["status"]["phase"] == "Pending"
     driven.driver.start()
-    driven.driver.wait_ready(num_registered)
+    driven.driver.wait_registered(num_registered)
+    driven.driver.wait_published()
     assert (driven.seen("new"), driven.seen("old")) == ({new}, {kept})

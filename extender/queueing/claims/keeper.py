@@ -19,6 +19,7 @@ from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims, claim_keys
 from extender.plugins.dra.pools import CLAIMS, RULES, TO_ALLOCATE
 from extender.plugins.dra.results import allocation_of
+from extender.queueing.claims.whose import Whose
 from extender.queueing.claims.writer import ClaimWriter
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.fence import Fence
@@ -76,6 +77,7 @@ class ClaimKeeper:
         self.writer = ClaimWriter(self.transport)
         self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
         self.mirror.hub.subscribe(RULES, self)
+        self._whose = Whose(self.owned)
 
     # What the watches tell: the ledger has heard it first
 
@@ -98,6 +100,8 @@ class ClaimKeeper:
 
     def anything_new(self) -> bool:
         """Whether what claims may be given, or mean, has changed since this was asked last."""
+        if self._whose.look_further():
+            self.dirty()
         fault = self.fault()
         news, self._news, self._last_fault = self._news or fault != self._last_fault, False, fault
         return news
@@ -115,7 +119,7 @@ class ClaimKeeper:
         """The claims of a pod as they are now. Raises RequestError."""
         if self.fault() and pod.spec.resource_claims:
             return PodClaims(missing=pod.spec.resource_claims[0].name)
-        found = self.owned.claims_of(pod)
+        found = self.owned.claims_of(pod, self._whose.is_kerfs)
         # What is held for a claim that was not written as it should be may be written on it yet.
         moving = self.freeing | self.owned.holds.keys()
         claims = (*found.allocated, *found.unallocated)

@@ -5,8 +5,6 @@ import subprocess
 from types import TracebackType
 from typing import Any, Self
 
-from tests.controlplane.binaries import find_program
-
 Json = dict[str, Any]
 
 
