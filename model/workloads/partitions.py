@@ -4,7 +4,7 @@ A GPU has 8 memory slices; a partition takes some that follow each other, from c
 its GPU are counters that all partitions share. Read in kubernetes-sigs/dra-driver-nvidia-gpu 9593204
 (`cmd/gpu-kubelet-plugin/partitions.go`, `mig.go`, `driver.go`: with `DynamicMIG`, Kubernetes 1.35 and newer). Profiles
 and places: NVIDIA's MIG user guide ("Supported MIG profiles"; `nvidia-smi mig -lgip`, `-lgipp`); sizes of A100:
-go-nvml's mock (`pkg/nvml/mock/gpus/a100.go`), but for decoders of the small profiles of 80 GB, where the guide has none.
+go-nvml's mock (`pkg/nvml/mock/gpus/a100.go`), but for the decoder of 1g.10gb of 80 GB: the guide has none.
 """
 
 from collections.abc import Iterator
@@ -187,9 +187,7 @@ def resource_slices(kind: GpuKind, num_gpus: int, node: str) -> list[dict[str, A
     """The ResourceSlices of a node: first that of the counters, then one for each GPU."""
     sets = [{"name": _set_of(gpu), "counters": _values(_all_of(kind))} for gpu in range(num_gpus)]
     specs: list[dict[str, Any]] = [{"sharedCounters": sets}]
-    specs += [
-        {"devices": [_device(device, node) for device in _published(kind, gpu)]} for gpu in range(num_gpus)
-    ]
+    specs += [{"devices": [_device(device, node) for device in _published(kind, gpu)]} for gpu in range(num_gpus)]
     pool = {"name": node, "generation": 1, "resourceSliceCount": len(specs)}
     return [
         {
