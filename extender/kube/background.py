@@ -10,9 +10,10 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MAX_DEATHS: Final = 5
 """In a row, after which the process had better begin anew."""
@@ -146,3 +147,12 @@ async def repeat(work: Work, interval_s: float, what: str) -> None:
             await work()
         except Exception:
             logger.exception("%s failed", what)
+
+
+async def all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all writes give, once the last one has ended. Raises the first error."""
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]

@@ -6,7 +6,7 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from extender.kube.transport import Query, UnreachableError, api_error, describe
+from extender.kube.transport import ApiError, Query, UnreachableError, api_error, describe
 
 HEADERS: Final = {"Accept": "application/json", "User-Agent": "kerf", "Accept-Encoding": "identity"}
 _CONTENT_TYPES: Final = {
@@ -58,6 +58,14 @@ class HttpTransport:
     async def ensure(self, path: str, body: bytes) -> bytes:
         """Create what is not there, by server-side apply. Raises ApiError, UnreachableError."""
         return await self._request("APPLY", path, query={"fieldManager": "kerf", "force": "true"}, body=body)
+
+    async def delete(self, path: str) -> None:
+        """Delete what may be gone already. Raises ApiError, UnreachableError."""
+        try:
+            await self._request("DELETE", path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
         """Events as they come, in batches of JSON lines; ends when the server ends it. Raises as `get` does."""

@@ -18,6 +18,7 @@ from extender.ledger.bookings import Bookings
 from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.rows import NodeRows, NodeState
 from extender.ledger.static_pods import MIRROR, Orphans
+from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.dra.owned import Hold
 from extender.plugins.node_reports import told_given
 from extender.plugins.pod_resources import read_compute
@@ -208,6 +209,12 @@ class Ledger(Bookings):
         """The claim says itself what it has, or will never have what was held for it."""
         if self.rows.owned is not None:
             self._restock(self.rows.owned.let_go(claim))
+
+    def claim_written(self, claim: ResourceClaim) -> None:
+        """This process has written a claim, which is like this now."""
+        self.upsert_device(claim)
+        if self.rows.owned is not None:
+            self.rows.owned.wrote(claim)
 
     def forget_orphan(self, claim: str) -> None:
         """The pods of a claim that is gone are gone, too."""

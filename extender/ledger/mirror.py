@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from extender.kube import objects
-from extender.kube.client import ClusterError, Transport
+from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Outline
 from extender.kube.stand_ins import stand_in
-from extender.kube.watches.feeds import BOUND_PODS, NODES, WatchHub
+from extender.kube.watches.feeds import BOUND_PODS, NODES, Feed, WatchHub
 from extender.kube.watches.lists import PAGE_SIZE
 from extender.kube.watches.reflector import Reflector, ReflectorTimes
 from extender.ledger.ledger import Ledger
@@ -177,11 +177,12 @@ class Mirror:
 
     async def list_pods_again(self) -> None:
         """Take in all pods as they are now, however far the watch lags. Raises ClusterError, DecodeError."""
-        await self.tasks.end("mirror pods")
-        try:
-            await self._reflectors["pods"].relist()
-        finally:
-            self.hub.begin(BOUND_PODS, "mirror pods")
+        await self.hub.list_again(BOUND_PODS, "mirror pods")
+
+    async def list_devices_again(self, feed: Feed[Any]) -> None:
+        """The same of objects of device plugins, once they are mirrored at all. Raises ClusterError, DecodeError."""
+        if (name := _work_on(feed)) in self.tasks.names:
+            await self.hub.list_again(feed, name, needed=False)
 
     async def _mirror_devices(self) -> None:
         """Mirror the objects of device plugins, from when the API server serves them."""
@@ -189,13 +190,16 @@ class Mirror:
         while waiting:
             served = {api: await self._serves(api) for api in {feed.served_at for feed in waiting}}
             for feed in [feed for feed in waiting if served[feed.served_at]]:
-                self.hub.begin(feed, f"mirror {feed.name}", needed=False)
+                self.hub.begin(feed, _work_on(feed), needed=False)
                 waiting.remove(feed)
             await asyncio.sleep(_ASK_AGAIN_S if waiting else 0)
 
     async def _serves(self, api: str) -> bool:
+        """Whether an API is there; one that Kerf may not read is, and what mirrors it says so."""
         try:
             await self._transport.get(api)
+        except ApiError as error:
+            return error.status != 404
         except ClusterError:
             return False
         return True
@@ -226,3 +230,7 @@ class Mirror:
                 why = reflector.last_error or "the watch is silent"
                 return f"{name} were last current {reflector.age_s():.0f} s ago: {why}"
         return ""
+
+
+def _work_on(feed: Feed[Any]) -> str:
+    return f"mirror {feed.name}"

@@ -5,15 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.core.bookings import Booking, book, bookable, booking
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.decisions import Evaluation, Memo, choice
+from extender.core.dra.asks import DevicesAsked
+from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import enough_compute
 from extender.core.fit.reasons import Reason, sentence
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
-from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 from extender.planning.plans import Plan, PlanPod, Quality, View
 from extender.planning.wait_reasons import Code, WaitReason
 
@@ -28,6 +31,7 @@ class _Step:
 
 
 DEFAULT_POLICY: Final = "tightest"
+_NO_GPUS: Final = GpuRequest(0, AskedUnit.NONE)
 
 
 class PlanState:
@@ -52,6 +56,7 @@ class PlanState:
         self._rows = np.arange(cluster.num_nodes)
         self._memo = Memo(max_classes=256)
         self._steps: list[_Step] = []
+        self._obstacles: dict[object, str] = {}
 
     @property
     def num_steps(self) -> int:
@@ -76,7 +81,7 @@ class PlanState:
         """The node that ranks highest for a pod, of the allowed ones; None when none has room."""
         pod = self.pods[position]
         room = self.fits(position, allowed)
-        score = self._evaluation(pod).score if pod.gpus is not None else self._plain_score(pod)
+        score = self._evaluation(pod).score if pod.gpus is not None else self._plain_score(pod, room)
         score = np.where(room, score, -np.inf)
         best = score.max(initial=-np.inf)
         if best == -np.inf:
@@ -135,12 +140,24 @@ class PlanState:
             evaluation = self._evaluation(pod)
             codes, numbers = evaluation.reason[may], evaluation.available[may]
             if (codes != Reason.FITS).all():
+                if pod.gpus.devices is not None:
+                    return Code.NO_GPU_ROOM.reason(
+                        text=self._no_devices(pod, pod.gpus.devices, np.flatnonzero(may), codes)
+                    )
                 nearest = codes.max()  # the later a check fails, the closer it was
                 words = sentence(Reason(int(nearest)), pod.gpus, int(numbers[codes == nearest].max()))
                 return Code.NO_GPU_ROOM.reason(text=words.replace("best here", "best node"))
         if self.fits(position).any():
             return Code.GANG_TOO_LARGE.reason(gang=pod.gang) if pod.gang else Code.LEFT_OUT.reason()
         return Code.NODES_BUSY.reason(**sizes)
+
+    def _no_devices(self, pod: PlanPod, asked: DevicesAsked, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
+        """What keeps a pod's ResourceClaims from all nodes that it may use; worked out once for pods that are alike."""
+        key = asked, pod.kind, self._cluster.version
+        text = self._obstacles.get(key)
+        if text is None:
+            text = self._obstacles[key] = f"needs {pod.gpus}, {why_not(self._cluster, asked, rows, codes)}"
+        return text
 
     def quality(self, weights: Floats) -> Quality:
         """How good what was placed is; `weights` (P,) tell what each pod is worth."""
@@ -183,13 +200,22 @@ class PlanState:
         room, shares = known.of(row)
         return choice(self._memo.seen(self._cluster, policy), row, request, policy, room, shares=shares)
 
-    def _plain_score(self, pod: PlanPod) -> Floats:
-        """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory."""
+    def _plain_score(self, pod: PlanPod, room: Mask) -> Floats:
+        """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory.
+
+        Where nodes with GPUs alone have room, `room` (N,), it goes where by its policy those who ask for GPUs lose
+        least, as in a live decision.
+        """
         view = self.view
         left = (self._cpu - pod.cpu_milli) / np.maximum(view.cpu_allocatable_milli, 1)
         left = left + (self._memory - pod.memory_mib) / np.maximum(view.memory_allocatable_mib, 1)
         score: Floats = -left - 4.0 * self._has_gpus
-        return score
+        policy = self._policy(pod)
+        if not policy.without_gpus or not room.any() or (room & ~self._has_gpus).any():
+            return score
+        request = policy.asked(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
+        kept = self._memo.evaluate(self._cluster, request, policy).evaluation.score
+        return np.where(kept == kept[room].max(), score, -np.inf)
 
     def _change(self, step: _Step, sign: int) -> None:
         row, cluster = step.row, self._cluster

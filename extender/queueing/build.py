@@ -45,8 +45,10 @@ def build_queue(
         dispatcher=Dispatcher if settings.queue.extender else _direct(base),
         keeper=None if base.ledger.rows.owned is None else _keeper(base, base.ledger.rows.owned, settings),
     )
-    if not settings.queue.extender:
+    if not settings.queue.extender or controller.claims is not None:
         base.leadership.catch_ups.append(controller.list_again)
+    if controller.claims is not None:
+        base.leadership.catch_ups.append(controller.claims.catch_up)
     base.mirror.hub.subscribe(PENDING_PODS, unbound)  # one watch serves both
     return controller
 
@@ -55,7 +57,7 @@ def _keeper(base: Foundation, owned: OwnedDevices, settings: Settings) -> Callab
     """What allocates devices to the ResourceClaims of waiting pods."""
     return partial(
         ClaimKeeper,
-        *(base.transport, base.mirror.hub, base.ledger, owned, base.fence, base.clock),
+        *(base.transport, base.mirror, base.ledger, owned, base.fence, base.clock),
         max_age_s=settings.cluster.max_age_s,
     )
 

@@ -7,12 +7,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from extender.core.resources.requests import PodRequest
-from extender.kube.background import Work
+from extender.kube.background import Work, all_of
 from extender.kube.client import ClusterError
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
@@ -26,7 +26,6 @@ from extender.scheduling.fence import FencedError
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _MAX_CONCURRENT: Final = 16
 
@@ -154,8 +153,7 @@ class Dispatcher:
         """Write what is held for the claims of a unit's pods; whether all is written. Raises as `ClaimKeeper`."""
         if self.claims is None:
             return True
-        waiting = [entry for entry in entries if entry.planned is not None and entry.planned.claims]
-        return all(await all_of(self._allocate(entry) for entry in waiting))
+        return all(await all_of(self._allocate(entry) for entry in entries if entry.pod.spec.resource_claims))
 
     async def _allocate(self, entry: Entry) -> bool:
         async with self._pods:
@@ -197,6 +195,7 @@ class Dispatcher:
                     entry.put_back(self.clock())
                     if not entry.node:
                         self.release(entry)  # else it would be in its own way
+                    self._read_claims(entry)
                     self.changed()
 
     async def _nominate(self, entry: Entry, node: str) -> bool:
@@ -238,6 +237,12 @@ class Dispatcher:
                 if entry.stage is Stage.RENOMINATING:
                     entry.stay_lost()
                     self.release(entry)
+                    self._read_claims(entry)
+
+    def _read_claims(self, entry: Entry) -> None:
+        """What a pod's claims are now: while it was being written about that was not looked at."""
+        if entry.pod.spec.resource_claims:
+            self.backlog.read_again(entry)
 
     def _failed(self, message: str, entry: Entry, error: Exception) -> None:
         self.counts.errors += 1
@@ -249,12 +254,3 @@ class Dispatcher:
         if error is not None:
             self.counts.errors += 1
             logger.error("a write of the queue failed", exc_info=error)
-
-
-async def all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all writes give, once the last one has ended. Raises the first error."""
-    results = await asyncio.gather(*writes, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]

@@ -44,6 +44,19 @@ class RoundPlanner:
     """GPUs in use by namespace."""
     clock: Callable[[], float]
     head: Head | None = field(default=None, init=False)
+    _full: bool = field(default=False, init=False)
+    """Whether the last plan let go as many as it might."""
+
+    async def rest(self, most_s: float) -> None:
+        """Leave others their time after a plan, as long as the pods on their way give them something to do."""
+        rested_s = 0.0
+        while rested_s < most_s and not self._runs_dry():
+            await asyncio.sleep(self.options.interval_s)
+            rested_s += self.options.interval_s
+
+    def _runs_dry(self) -> bool:
+        """Whether few are on their way, though more might have been let go by the last plan."""
+        return self._full and 2 * len(self.backlog.on_their_way(self.clock())) < self.options.max_open
 
     def windows(self, waiting: Sequence[Entry]) -> tuple[int, dict[str, int]]:
         """How many pods may be let go now, and how many of each namespace that would take more than its part of that.
@@ -82,11 +95,13 @@ class RoundPlanner:
         )
         asks = {pod.alike for pod in pods[:_PLANNED_INLINE]}
         made: Round
-        if len(pods) <= _PLANNED_INLINE and len(asks) <= _ASKS_INLINE and options.planner == GREEDY:
+        short = not any(pod.claims for pod in pods)  # a search for devices takes as long as its author wants
+        if short and len(pods) <= _PLANNED_INLINE and len(asks) <= _ASKS_INLINE and options.planner == GREEDY:
             made = greedy_round(view, pods, rules)
         else:
             made = await asyncio.to_thread(searched_round, view, pods, rules, PLANNERS[options.planner])
         self.head = made.head
+        self._full = made.plan.num_placed >= window
         self._note_heads(units, made.plan, batch, now)
         return made.plan, batch, cluster.node_names
 

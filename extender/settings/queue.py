@@ -75,4 +75,4 @@ class DraSettings(Section):
 
     allocate: bool = False
     """Whether Kerf allocates devices to the claims of pods in the queue, in pools that `kerf install dra` has given it.
-    Needs queue.enabled. `false`: kube-scheduler allocates, and pools that were given to Kerf are allocated by nobody."""
+    Needs queue.enabled. `false`: kube-scheduler allocates, and nobody does in pools that were given to Kerf."""

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from extender.plugins.gpushare import COUNT_RESOURCE, INDEX, MEMORY_RESOURCE
 from tests.controlplane.kerf import QUEUE_RBAC
-from tests.controlplane.objects import gpu_node
+from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest, assigned_gpus
 from tests.e2e.fixtures import Clusters
@@ -171,3 +172,66 @@ def test_a_pod_deleted_before_it_has_a_node_leaks_nothing(clusters: Clusters, qu
         let_go(queue, "next")
     assert queue.node_of("next") == "a"
     wait_until(lambda: queue.kerf.metric("kerf_gpu_units_free") == 0, WITHIN_S, "it holds the GPU")
+
+
+def gpushare_node(name: str, gpus: int, gib: int = 16) -> Manifest:
+    """A node of gpushare's plugin, of which kube-scheduler counts the memory of all GPUs together."""
+    return cpu_node(name, allocatable={COUNT_RESOURCE: str(gpus), MEMORY_RESOURCE: str(gpus * gib)})
+
+
+def submit_gpushare(queue: KerfCluster, name: str, gib: int) -> None:
+    """A pod behind the gate that asks for so much of one GPU."""
+    manifest = pod(name, **GATED)
+    manifest["spec"]["containers"][0]["resources"]["limits"] = {MEMORY_RESOURCE: str(gib)}
+    queue.create(manifest)
+
+
+def indices(found: Manifest) -> tuple[str, str, str]:
+    """The index that gpushare's plugin goes by, and the node and index that Kerf has written."""
+    return (
+        found["metadata"]["annotations"].get(INDEX, ""),
+        annotation(found, "assigned-node"),
+        annotation(found, "assigned-gpus"),
+    )
+
+
+def test_a_part_of_a_gpu_is_written_anew_where_kube_scheduler_places_its_pod_elsewhere(
+    clusters: Clusters, queue: KerfCluster
+) -> None:
+    queue.add_nodes(gpushare_node("b", gpus=2))
+    submit_gpushare(queue, "first", 12)
+    assert indices(queue.bound("first")) == ("0", "b", "0")
+    queue.add_nodes(gpushare_node("a", gpus=1, gib=9))
+    before = queue.kerf.metric("kerf_queue_reassigned_total")
+    with clusters.without_scheduler():
+        submit_gpushare(queue, "p", 8)
+        assert indices(let_go(queue, "p")) == ("0", "a", "0")
+        queue.remove_node("a")
+    assert queue.node_of("p") == "b"
+    wait_until(lambda: indices(queue.pod("p")) == ("1", "b", "1"), WITHIN_S, "a GPU with room is written")
+    assert annotation(queue.pod("p"), "nomination-lost") == "a: bound to b, by kube-scheduler"
+    assert "node b" in queue.event("p", "GPUsReassigned")
+    assert queue.kerf.metric("kerf_queue_reassigned_total") == before + 1
+
+
+def test_a_part_that_fits_no_single_gpu_where_its_pod_went_is_written_nowhere_and_counted(
+    clusters: Clusters, queue: KerfCluster
+) -> None:
+    """kube-scheduler knows the memory of all GPUs of a node together: 2 GPUs have 4 GiB left each, which is 8."""
+    queue.add_nodes(gpushare_node("b", gpus=2))
+    for name in ("first", "second"):
+        submit_gpushare(queue, name, 12)
+    assert sorted(indices(queue.bound(name)) for name in ("first", "second")) == [("0", "b", "0"), ("1", "b", "1")]
+    queue.add_nodes(gpushare_node("a", gpus=1))
+    before = queue.kerf.metric("kerf_queue_unassigned_total")
+    with clusters.without_scheduler():
+        submit_gpushare(queue, "p", 8)
+        assert indices(let_go(queue, "p")) == ("0", "a", "0")
+        queue.remove_node("a")
+    assert queue.node_of("p") == "b"
+    wait_until(lambda: indices(queue.pod("p")) == ("", "", ""), WITHIN_S, "what was written for a is taken back")
+    assert "no GPUs are free for it" in queue.event("p", "GPUsReassigned")
+    assert queue.kerf.metric("kerf_queue_unassigned_total") == before + 1
+    queue.add_nodes(gpushare_node("c", gpus=1, gib=4))
+    submit_gpushare(queue, "next", 4)  # what p has of b is held, wherever it is
+    assert queue.node_of("next") == "c"

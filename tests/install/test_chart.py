@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.cli.install.rights import serving
 from extender.settings.load import load_settings
 from tests.install.helm import CHART, MATRIX, Helm, HelmError, only
 from tests.install.manifests import SCHEMA, render_manifests, render_schema
@@ -64,6 +65,10 @@ def test_lint(helm: Helm) -> None:
             "learning.image.repository names no image",
             id="learning without an image",
         ),
+        pytest.param("mode=planner,dra.enabled=true", "queue.enabled", id="devices for pods that do not wait"),
+        pytest.param(
+            "queue.enabled=true,dra.enabled=true", "dra.enabled needs", id="kube-scheduler with Kerf's account"
+        ),
         pytest.param("queue.optIn.everybody=true", "queue.optIn", id="nobody of that name opts in"),
         pytest.param("webhook.timeoutSeconds=31", "webhook.timeoutSeconds", id="more than the API server allows"),
         pytest.param("mode=service,tls.secretName=kerf,tls.selfSigned=true", "tls: set one of", id="TLS in two ways"),
@@ -76,6 +81,10 @@ def test_bad_values_are_refused_by_name(helm: Helm, value: str, fault: str) -> N
 
 def mounts_of(deployment: dict[str, Any]) -> set[str]:
     return {mount["mountPath"] for mount in containers(deployment)["kerf"]["volumeMounts"]}
+
+
+def names_of_kind(objects: list[dict[str, Any]], kind: str) -> set[str]:
+    return {item["metadata"]["name"] for item in objects if item["kind"] == kind}
 
 
 def names_of(wanted: dict[str, bool]) -> set[str]:
@@ -217,6 +226,9 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     loaded = load_settings(settings)
     assert loaded.server.host == ("0.0.0.0" if called else "127.0.0.1")  # noqa: S104 - what the Service needs
     assert loaded.queue.extender != planner
+    assert loaded.dra.allocate == ("dra.enabled=true" in values)
+    assert ("kerf-dra" in names_of_kind(objects, "ClusterRole")) == loaded.dra.allocate
+    assert ("kerf-dra-tolerations" in names_of_kind(objects, "ValidatingAdmissionPolicyBinding")) == loaded.dra.allocate
     assert loaded.leader_election.mode == ("scheduler" if sidecar else "own")
     tls = any(value.startswith("tls.") for value in values)
     assert (loaded.server.tls_client_ca_file is not None) == tls
@@ -239,6 +251,20 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     monitored = "serviceMonitor.enabled=true" in values
     assert services == names_of({"kerf": called, "kerf-webhook": queue, "kerf-metrics": monitored})
     assert ("ClusterRole" in kinds) == ("rbac.create=false" not in values)
+
+
+@pytest.mark.parametrize("values", [(), ("mode=planner", "queue.enabled=true")], ids=["", "planner"])
+def test_the_rights_are_those_that_a_check_looks_for(helm: Helm, values: tuple[str, ...]) -> None:
+    given = {
+        (group, resource, verb)
+        for rule in only(helm.render(*values), "ClusterRole", "kerf")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    wanted = serving(extender=not values)
+    assert given == {(right.group, right.resource, verb) for right in wanted for verb in right.verbs}
+    assert (("", "pods/binding", "create") in given) == (not values)  # without an extender Kerf binds no pod
 
 
 def hooks(objects: list[dict[str, Any]]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`kerf install check`: what a cluster lacks for Kerf, each with the command that mends it."""
+"""`kerf install check`: what a cluster lacks for Kerf, each with the command that mends it; and `kerf install dra`."""
 
 import asyncio
 from dataclasses import asdict
@@ -9,9 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from extender.cli.client.kerf import FAILED, Output, OutputOption, fail, show
+from extender.cli.install.dra.command import give
 from extender.cli.settings import ContextOption, KubeconfigOption, api_server, cluster_settings
 
-app = typer.Typer(help="Check what a cluster has, and lacks, for Kerf.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Check what a cluster has, and lacks, for Kerf; give it devices.", no_args_is_help=True, add_completion=False
+)
 
 _CLOSING_S = 0.2
 """Connections by TLS end a moment after they are closed, and the loop should still be there."""
@@ -20,7 +23,10 @@ _SIGNS = {"ok": "[green]ok[/green]    ", "note": "[yellow]note[/yellow]  ", "bro
 
 @app.callback()
 def _install() -> None:
-    """Check what a cluster has, and lacks, for Kerf."""
+    """Check what a cluster has, and lacks, for Kerf; give it devices."""
+
+
+app.command("dra")(give)
 
 
 @app.command()

@@ -1,13 +1,13 @@
 """What Kerf may do in a cluster, and what authors of pods may not."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from extender.cli.install.findings import ANY, KERF, Finding, Verdict, listed, names
 from extender.cli.install.kerf import Installed
-from extender.cli.install.rights import SERVING, Right, electing
+from extender.cli.install.rights import ALLOCATING, QUEUEING, Right, electing, serving
 from extender.kube.client import ClusterError, Transport
 
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -30,21 +30,35 @@ async def rights(transport: Transport, installed: Installed | None, account: str
     own = electing(str(election.get("mode", "off")), namespace, str(election.get("lease") or "kerf"))
     user = f"system:serviceaccount:{namespace}:{name}"
     fix = f"{installed.upgrade} --set rbac.create=true" if installed else "kubectl apply -f manifests/rbac.yaml"
-    lacking = 0
-    for right in (*SERVING, *own):
-        for verb in right.verbs:
-            try:
-                allowed = await _allowed(transport, user, right, verb)
-            except ClusterError as error:
-                yield Finding("rights", Verdict.NOTE, f"can't be read: {error}", "run this as an administrator")
-                return
-            if not allowed:
-                lacking += 1
-                of = f"{right.resource} {right.name}".rstrip()
-                told = f"{user} may not {verb} {of}: {right.without}"
-                yield Finding("rights", Verdict.BROKEN, told, fix)
+    try:
+        lacking = await missing(transport, user, (*_needed(installed), *own))
+    except ClusterError as error:
+        yield Finding("rights", Verdict.NOTE, f"can't be read: {error}", "run this as an administrator")
+        return
+    for told in lacking:
+        yield Finding("rights", Verdict.BROKEN, told, fix)
     if not lacking:
         yield Finding("rights", Verdict.OK, f"{user} has all the rights it needs")
+
+
+def _needed(installed: Installed | None) -> Iterator[Right]:
+    """What its way of running and its settings take; where it can't be seen, what every Kerf takes."""
+    settings = installed.settings if installed else {}
+    yield from serving(extender=installed is None or installed.mode != "planner")
+    if (settings.get("queue") or {}).get("enabled"):
+        yield from QUEUEING
+    if (settings.get("dra") or {}).get("allocate"):
+        yield from ALLOCATING
+
+
+async def missing(transport: Transport, user: str, needed: Iterable[Right]) -> list[str]:
+    """What a user may not of what is needed, a sentence for each. Raises ClusterError."""
+    return [
+        f"{user} may not {verb} {f'{right.resource} {right.name}'.rstrip()}: {right.without}"
+        for right in needed
+        for verb in right.verbs
+        if not await _allowed(transport, user, right, verb)
+    ]
 
 
 async def _allowed(transport: Transport, user: str, right: Right, verb: str) -> bool:

@@ -28,7 +28,33 @@ SERVING: Final = (
     Right("resource.k8s.io", "resourceslices", ("list", "watch"), "GPUs of DRA drivers are not known"),
     Right("resource.k8s.io", "resourceclaims", ("list", "watch"), "GPUs that ResourceClaims hold count as free"),
 )
-"""Whatever the mode."""
+"""Whatever the mode, apart from what `serving` leaves out."""
+
+_OF_EXTENDERS: Final = ("pods/binding", "nodes/status")
+
+
+def serving(*, extender: bool) -> tuple[Right, ...]:
+    """What Kerf takes; without an extender it binds no pod, and locks no node of HAMi for one."""
+    return tuple(right for right in SERVING if extender or right.resource not in _OF_EXTENDERS)
+
+
+QUEUEING: Final = (
+    Right("", "pods", ("patch",), "pods never leave the queue"),
+    Right("", "pods/eviction", ("create",), "gangs that have lost a member hold what they have (queue.gang_timeout_s)"),
+    Right("", "namespaces", ("list", "watch"), "the queue never starts"),
+    Right("scheduling.x-k8s.io", "podgroups", ("get",), "gangs of PodGroups wait for ever"),
+    Right("scheduling.k8s.io", "podgroups", ("get",), "gangs of Kubernetes' own PodGroups wait for ever"),
+)
+"""`queue.enabled`."""
+
+ALLOCATING: Final = (
+    Right("resource.k8s.io", "deviceclasses", ("list", "watch"), "no device is allocated"),
+    Right("resource.k8s.io", "devicetaintrules", ("list", "watch"), "pools that Kerf owns are not known as its own"),
+    Right("resource.k8s.io", "resourceclaims", ("get", "patch"), "no device is allocated"),
+    Right("resource.k8s.io", "resourceclaims/status", ("patch",), "no device is allocated"),
+    Right("resource.k8s.io", "resourceclaims/binding", ("patch",), "no device is allocated"),
+)
+"""`dra.allocate`."""
 
 
 def electing(mode: str, namespace: str, lease: str) -> tuple[Right, ...]:

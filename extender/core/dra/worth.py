@@ -110,7 +110,7 @@ def worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> in
 def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left) -> int:
     """The most of some devices that what is left of the counters is enough for, by a search that tries all sets.
 
-    After some thousand steps the most that it has found: this decides a preference, not what is possible.
+    After some thousand steps it is more than that, at most all of them.
     """
     room = list(left)
     fitting = [place for place in places if all(room[counter] >= amount for counter, amount in consumes[place])]
@@ -132,4 +132,4 @@ def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left
         search(index + 1, num_taken)
 
     search(0, 0)
-    return best
+    return best if steps <= _MAX_STEPS else len(fitting)

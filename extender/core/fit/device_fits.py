@@ -4,28 +4,23 @@ The search on one node is `dra.allocator`'s; here its outcomes become the arrays
 """
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Mask, Rows, num_true
-from extender.core.dra.allocator import Allocation, allocate
+from extender.core.dra.allocations import Allocations
 from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
+from extender.core.dra.given import Allocation
 from extender.core.fit.reasons import Reason
 
-
-class Allocations:
-    def best(self, devices: NodeDevices, asked: DevicesAsked) -> Allocation | Fault | None:
-        try:
-            return allocate(devices, asked)
-        except Fault as fault:
-            return fault
-
-
-_FOUND: Final = Allocations()
+FOUND: Final = Allocations()
 """What was found on nodes, remembered by what they have: of use to all who ask, and bounded."""
+LOCK: Final = Lock()
+"""Plans are made in threads."""
 
 
 class Part(NamedTuple):
@@ -50,7 +45,10 @@ class DeviceFits(NamedTuple):
 
 def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fault | None:
     """What claims get on a node; None where they can't be met there now."""
-    return None if devices is None else _FOUND.best(devices, asked)
+    if devices is None:
+        return None
+    with LOCK:
+        return FOUND.best(devices, asked)
 
 
 def possible_on(inventory: Inventory, asked: DevicesAsked) -> bool:

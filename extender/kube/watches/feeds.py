@@ -116,3 +116,12 @@ class WatchHub:
     def begin(self, feed: Feed[Any], name: str, *, needed: bool = True) -> None:
         """Watch a feed in the background, in the running event loop."""
         self.tasks.begin(name, self._watches[feed][0].run, needed=needed)
+
+    async def list_again(self, feed: Feed[Any], name: str, *, needed: bool = True) -> None:
+        """Take in all of a feed as it is now, however far its watch lags; `name` is that of its work. Raises
+        ClusterError, DecodeError."""
+        await self.tasks.end(name)
+        try:
+            await self._watches[feed][0].relist()
+        finally:
+            self.begin(feed, name, needed=needed)

@@ -89,6 +89,8 @@ class DevicePools:
         return read_claims(claim for claim in claims if claim.status.allocation is None)
 
     def upsert(self, item: ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule) -> set[str]:
+        if self.owned is not None and self.owned.is_outdated(item):
+            return set()
         nodes = set() if self.owned is None else self.owned.upsert(item)
         if isinstance(item, ResourceSlice | ResourceClaim):
             nodes |= self._remove(type(item), item.metadata.uid)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from extender.core.resources.requests import AskedUnit, RequestError
-from extender.kube.background import Work
+from extender.kube.background import Work, all_of
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
@@ -24,7 +24,7 @@ from extender.queueing.direct.follower import Follower
 from extender.queueing.direct.products import Products
 from extender.queueing.direct.settler import Settler
 from extender.queueing.direct.writer import DirectWriter, is_blank
-from extender.queueing.dispatch import Dispatcher, all_of
+from extender.queueing.dispatch import Dispatcher
 from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import NOMINATION_LOST
 from extender.scheduling.fence import Fence, FencedError
@@ -139,8 +139,8 @@ class DirectDispatcher(Dispatcher):
         """Write on all members of a unit what they get, then open all their gates."""
         known = [entry.pod for entry in entries]
         try:
+            await self.fence.confirm_now()  # that nobody else led when these versions were known
             async with self._units:
-                await self.fence.confirm_now()  # that nobody else led when these versions were known
                 if not await self.allocate(entries):
                     return
                 pairs = zip(entries, known, strict=True)

@@ -18,6 +18,8 @@ from extender.queueing.pods.restrictions import Kinds
 
 ON_ITS_WAY_S: Final = 30.0
 _SEEN_OPEN_WITHIN_S: Final = 15.0
+_TRIED_WITHIN_S: Final = 5.0
+"""A pod whose ResourceClaims have their devices may be refused by a kube-scheduler that does not know of these yet."""
 _MAX_FAULT: Final = 500
 _SPARE_KINDS: Final = 64
 _MAX_TEXT: Final = 2**16
@@ -81,6 +83,7 @@ class Backlog:
             return not entry.num_lost or now - entry.opened >= ON_ITS_WAY_S or is_news(entry)
 
         opened = [entry for entry in self._in(Stage.OPENED) if entry.node and not is_gated(entry.pod)]
+        opened = [entry for entry in opened if not _has_its_devices(entry) or now - entry.opened >= _TRIED_WITHIN_S]
         return [entry for entry in opened if entry.pod.refusal and tried(entry)]
 
     def unseen(self, now: float) -> list[Entry]:
@@ -124,8 +127,16 @@ class Backlog:
     def claim_changed(self, claim: str) -> None:
         """What a ResourceClaim is, or has, is another than before."""
         for entry in self.naming(claim):
-            self.read_again(entry)
+            if not entry.stage.is_written:
+                self.read_again(entry)
             self._changed()
+
+    def read_claims_again(self, *, all_: bool) -> None:
+        """What claims may be given is another than before; without `all_` only more is known of whose they are."""
+        for entry in self.entries.values():
+            undecided = entry.fault is not None and entry.fault.code is Code.CLAIM_UNDECIDED
+            if undecided or (all_ and entry.stage.waits and entry.pod.spec.resource_claims):
+                self.read_again(entry)
 
     def upsert(self, item: Pod) -> None:
         """A pending pod was added or changed."""
@@ -186,7 +197,7 @@ class Backlog:
 
     def read_again(self, entry: Entry) -> None:
         """What its pod asks for now: the domain of its gang, too, which is written into it as it is let go."""
-        entry.planned = entry.fault = None
+        entry.planned, entry.fault, entry.left = None, None, ""
         for claim in claim_keys(entry.pod):
             self._naming.put(claim, entry.uid, entry)
         if others := other_gates(entry.pod):  # let go, it would hold a node for as long as they stay shut
@@ -197,11 +208,23 @@ class Backlog:
             if claims.missing:
                 entry.fault = Code.CLAIM_MISSING.reason(claim=claims.missing[:_MAX_NAME])
                 return
+            if claims.undecided:
+                entry.fault = Code.CLAIM_UNDECIDED.reason(claim=claims.undecided)
+                return
+            if claims.left and claims.asked is None:
+                entry.left = "kube-scheduler allocates the devices of its ResourceClaims"
+                return
             planned = plan_pod(entry.pod, self.kinds, claims)
             self._check(planned)
             entry.planned = planned
         except RequestError as error:
             entry.fault = Code.UNREADABLE.reason(text=str(error))
+
+
+def _has_its_devices(entry: Entry) -> bool:
+    """Whether a pod names ResourceClaims, and all of them have devices: kube-scheduler takes these away from one that
+    can't be had where they are."""
+    return bool(claim_keys(entry.pod)) and entry.planned is not None and not entry.planned.claims
 
 
 def _shorten(metadata: Metadata) -> None:

@@ -46,6 +46,11 @@ class Stage(Enum):
         return self in (Stage.GATED, Stage.NOMINATING, Stage.WITHDRAWING)
 
     @property
+    def is_written(self) -> bool:
+        """Whether a decision about it is being written."""
+        return self in (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING)
+
+    @property
     def waits(self) -> bool:
         """Whether it waits for a plan."""
         return self in (Stage.GATED, Stage.LOST)
@@ -85,6 +90,8 @@ class Entry:
     """As planners take it; None when it can't be planned."""
     fault: WaitReason | None = None
     """Why it can't be planned."""
+    left: str = ""
+    """Why it is kube-scheduler's to place, "" where it is not."""
     stage: Stage = Stage.GATED
     opened: float = float("-inf")
     """Monotonic time at which its gate was found open or opened, or it was nominated anew."""

@@ -58,11 +58,12 @@ _PERCENTAGE = {View.FULL: 100, View.DEFAULT: 0}
 _GATE = "kerf.dev/queue"
 _RUN = "load.kerf.dev/run=measured"
 _CLIENT_LIMITS = {"qps": 5000, "burst": 5000}
-_PLAIN = {
+PLAIN = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
     "kind": "KubeSchedulerConfiguration",
     "profiles": [{"schedulerName": "default-scheduler"}],
 }
+"""kube-scheduler as it comes."""
 _ECHO = {
     **{"urlPrefix": "http://replaced.invalid", "nodeCacheCapable": True, "weight": 1},
     **{"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"},
@@ -71,12 +72,12 @@ _OF_KERF = (Mode.DECISIVE, Mode.SCORES, Mode.PLANNED)
 """By an extender."""
 CLAIMING: Final = (Mode.DRA, Mode.DRA_PLANNED, Mode.DRA_WRITTEN)
 """Their pods ask by claims. Their rates count from the first creation, the others' from the first binding on."""
-PLAIN: Final = tuple(mode for mode in Mode if mode not in CLAIMING)
+COUNTING: Final = tuple(mode for mode in Mode if mode not in CLAIMING)
 _GATED = (Mode.PLANNED, Mode.PLANNER, Mode.BARE, Mode.DRA_PLANNED, Mode.DRA_WRITTEN)
 _WRITTEN = (Mode.BARE, Mode.DRA_WRITTEN)
 _RATIOS = (
     *((Mode.ECHO, Mode.NONE), (Mode.BARE, Mode.NONE)),
-    *((mode, than) for mode in (*_OF_KERF, Mode.PLANNER) for than in PLAIN),
+    *((mode, than) for mode in (*_OF_KERF, Mode.PLANNER) for than in COUNTING),
     *((mode, than) for mode in CLAIMING for than in CLAIMING),
 )
 
@@ -88,7 +89,7 @@ class Plan:
     nodes: int
     pods: int
     view: View
-    modes: tuple[Mode, ...] = PLAIN
+    modes: tuple[Mode, ...] = COUNTING
     pod_gpus: int = 1
     repetitions: int = 5
     backlog: bool = False
@@ -129,7 +130,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
 
 def scheduler_config(mode: Mode, view: View) -> str:
     """The KubeSchedulerConfiguration of a mode: Kerf's own as shipped, apart from what all modes have in common."""
-    settings: dict[str, Any] = dict(_PLAIN)
+    settings: dict[str, Any] = dict(PLAIN)
     if mode is Mode.ECHO:
         settings["extenders"] = [_ECHO]
     elif mode in _OF_KERF:

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"kerf/controlplane/internal/records"
+
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
@@ -58,11 +60,9 @@ func main() {
 	flag.Parse()
 	is.strategies = strings.Split(*strategy, ",")
 	if *calls != "" {
-		file, err := os.OpenFile(*calls, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-		if err != nil {
+		if err := records.Open(*calls); err != nil {
 			log.Fatal(err)
 		}
-		told = json.NewEncoder(file)
 	}
 	run(is)
 }

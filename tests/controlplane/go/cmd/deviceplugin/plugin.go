@@ -13,6 +13,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"kerf/controlplane/internal/records"
+
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
@@ -34,7 +36,7 @@ func newPlugin(of resource, is settings) *plugin {
 		resource: of.Name,
 		socket:   filepath.Join(is.folder, "nvidia-"+name+".sock"),
 		is:       is,
-		server:   grpc.NewServer(grpc.UnaryInterceptor(tellCalls(of.Name, is.holds))),
+		server:   grpc.NewServer(grpc.UnaryInterceptor(records.TellCalls(of.Name, is.holds))),
 		changed:  make(chan struct{}),
 	}
 	p.set(of.Devices)
@@ -70,7 +72,7 @@ func (p *plugin) start(kubeletSocket string) error {
 	}
 	// The kubelet's socket is there some moments before the kubelet listens.
 	_, err = pluginapi.NewRegistrationClient(connection).Register(ctx, request, grpc.WaitForReady(true))
-	tell(p.resource, "Register", request, nil, err)
+	records.Tell(p.resource, "Register", request, nil, err)
 	return err
 }
 
@@ -114,12 +116,12 @@ func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 }
 
 func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
-	hold(p.is.holds, p.resource, "ListAndWatch")
+	records.Hold(p.is.holds, p.resource, "ListAndWatch")
 	for {
 		devices, changed := p.now()
 		list := &pluginapi.ListAndWatchResponse{Devices: devices}
 		err := stream.Send(list)
-		tell(p.resource, "ListAndWatch", nil, list, err)
+		records.Tell(p.resource, "ListAndWatch", nil, list, err)
 		if err != nil {
 			return err
 		}

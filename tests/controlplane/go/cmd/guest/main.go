@@ -1,6 +1,7 @@
 // Command guest is what runs in the containers of the tests' nodes, their
-// pause containers included: it prints its environment as one line of JSON, and
-// ends when it is told to by a signal, or by its flags.
+// pause containers included: it prints its environment as one line of JSON, with
+// DEVICES for the GPUs that it finds in /dev, and ends when it is told to by a
+// signal, or by its flags.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +25,9 @@ func main() {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
 		environment[name] = value
+	}
+	if gpus, _ := filepath.Glob("/dev/gpu-*"); len(gpus) > 0 {
+		environment["DEVICES"] = strings.Join(gpus, ",")
 	}
 	line, err := json.Marshal(environment)
 	if err != nil {

@@ -1,0 +1,290 @@
+"""What a cluster has of a driver's devices: pools, who owns them, who has them now, and who waits for them."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from extender.cli.install.findings import ANY, listed
+from extender.core.annotations import GENIUS_PRIORITY
+from extender.core.dra import owning
+from extender.kube.client import ApiError, Transport
+from extender.kube.paths import NAMESPACES_PATH, PODS_PATH
+from extender.queueing.opt_in import DISABLED, ENABLED, QUEUE_LABEL
+from extender.queueing.pods.objects import GATE
+
+API: Final = "/apis/resource.k8s.io/v1"
+RULES: Final = f"{API}/devicetaintrules"
+IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
+"""With a class's name behind it, an extended resource of that class."""
+_ENDED: Final = ("Succeeded", "Failed")
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A driver's devices that it publishes together."""
+
+    name: str
+    num_devices: int
+    nodes: frozenset[str]
+    local: bool
+    """Whether all of them are of one node."""
+    tainted: bool
+    """Whether every device has Kerf's taint in the slices themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A DeviceTaintRule with Kerf's taint."""
+
+    name: str
+    value: str
+    """Of the taint."""
+    driver: str | None
+    """None for all drivers; likewise the other two."""
+    pool: str | None = None
+    device: str | None = None
+    version: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where the API server has it."""
+        return f"{RULES}/{self.name}"
+
+    def covers(self, driver: str, pool: str) -> bool:
+        """Whether it taints all devices of a pool."""
+        return self.driver in (None, driver) and self.pool in (None, pool) and self.device is None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A claim that has devices of the driver, and the pods that it serves."""
+
+    claim: str
+    devices: tuple[str, ...]
+    """`pool/device`."""
+    pods: tuple[str, ...]
+    outside: tuple[str, ...]
+    """Those of them whose successors will not wait in Kerf's queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that is known of a driver's devices, at about one moment."""
+
+    driver: str
+    pools: tuple[Pool, ...]
+    """Those asked for; all where none is named."""
+    drivers: tuple[str, ...]
+    """All that publish devices."""
+    rules: tuple[Rule, ...]
+    """Of all drivers."""
+    holders: tuple[Holder, ...]
+    twice: tuple[str, ...]
+    """Devices that two claims have: `pool/device`."""
+    waiting: tuple[str, ...]
+    """Pods without devices that ask for such ones, and do not wait in Kerf's queue."""
+    templates: tuple[str, ...]
+    """Templates of such claims in namespaces that do not opt in."""
+    resources: tuple[str, ...]
+    """Extended resources that the driver's classes stand for."""
+
+
+async def serves_rules(transport: Transport) -> bool | None:
+    """Whether the API server has DeviceTaintRule in `resource.k8s.io/v1`, None where it has no such version at all.
+
+    Raises ClusterError, msgspec.DecodeError.
+    """
+    try:
+        served = ANY.decode(await transport.get(API))
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    return any(item.get("name") == "devicetaintrules" for item in served.get("resources") or ())
+
+
+async def rules_in(transport: Transport) -> tuple[Rule, ...]:
+    """All with Kerf's taint. Raises ClusterError, msgspec.DecodeError."""
+    return tuple(sorted(_rules(await listed(transport, RULES)), key=lambda rule: rule.name))
+
+
+async def facts_of(transport: Transport, driver: str, names: Collection[str]) -> Facts:
+    """Everything about a driver's pools, all where none is named. Raises ClusterError, msgspec.DecodeError."""
+    slices = await listed(transport, f"{API}/resourceslices")
+    claims = await listed(transport, f"{API}/resourceclaims")
+    classes = {item["metadata"]["name"]: item for item in await listed(transport, f"{API}/deviceclasses")}
+    templates = await listed(transport, f"{API}/resourceclaimtemplates")
+    pods = await listed(transport, PODS_PATH)
+    namespaces = await listed(transport, NAMESPACES_PATH)
+    opted_in = {item["metadata"]["name"] for item in namespaces if _labels(item).get(QUEUE_LABEL) == ENABLED}
+    pools = tuple(pool for pool in pools_of(slices, driver) if not names or pool.name in names)
+    of_pools = {pool.name for pool in pools}
+    mine = {name for name, item in classes.items() if _names_driver(item, driver)}
+    resources = sorted(_resources(classes[name], name) for name in mine)
+    running = [pod for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
+    return Facts(
+        driver=driver,
+        pools=pools,
+        drivers=tuple(sorted({item["spec"]["driver"] for item in slices})),
+        rules=await rules_in(transport),
+        holders=tuple(holders_of(claims, running, opted_in, driver, of_pools)),
+        twice=tuple(twice_allocated(claims, driver)),
+        waiting=tuple(sorted(_waiting(claims, running, opted_in, mine, {r for pair in resources for r in pair if r}))),
+        templates=tuple(
+            sorted(
+                _key(item)
+                for item in templates
+                if item["metadata"]["namespace"] not in opted_in and _classes(item["spec"]["spec"]) & mine
+            )
+        ),
+        resources=tuple(name for name, _ in resources if name),
+    )
+
+
+def pools_of(slices: Sequence[Manifest], driver: str) -> Iterator[Pool]:
+    """The pools that a driver publishes, by name, of each the newest generation that is known."""
+    of_pool: defaultdict[str, list[Manifest]] = defaultdict(list)
+    for item in slices:
+        if item["spec"]["driver"] == driver:
+            of_pool[item["spec"]["pool"]["name"]].append(item["spec"])
+    for name in sorted(of_pool):
+        newest = max(spec["pool"].get("generation", 0) for spec in of_pool[name])
+        specs = [spec for spec in of_pool[name] if spec["pool"].get("generation", 0) == newest]
+        devices = [device for spec in specs for device in spec.get("devices") or ()]
+        nodes = frozenset(spec["nodeName"] for spec in specs if spec.get("nodeName"))
+        yield Pool(
+            name,
+            num_devices=len(devices),
+            nodes=nodes,
+            local=len(nodes) == 1 and all(spec.get("nodeName") or not spec.get("devices") for spec in specs),
+            tainted=bool(devices) and all(_is_owned(device) for device in devices),
+        )
+
+
+def holders_of(
+    claims: Iterable[Manifest],
+    pods: Iterable[Manifest],
+    opted_in: Collection[str],
+    driver: str,
+    pools: Collection[str],
+) -> Iterator[Holder]:
+    """The claims that have devices of some pools; who only looks (`adminAccess`) holds none."""
+    of_uid = {pod["metadata"]["uid"]: pod for pod in pods}
+    for claim in claims:
+        results = [item for item in _results(claim) if item["driver"] == driver and item["pool"] in pools]
+        if not results:
+            continue
+        reserved = (claim.get("status") or {}).get("reservedFor") or ()
+        served = [of_uid[item["uid"]] for item in reserved if item.get("uid") in of_uid]
+        yield Holder(
+            _key(claim),
+            tuple(f"{item['pool']}/{item['device']}" for item in results),
+            tuple(sorted(_key(pod) for pod in served)),
+            tuple(sorted(_key(pod) for pod in served if not waits_in_queue(pod, opted_in))),
+        )
+
+
+def twice_allocated(claims: Iterable[Manifest], driver: str) -> list[str]:
+    """Devices that several claims have whole: `pool/device`."""
+    seen: set[str] = set()
+    twice: set[str] = set()
+    for claim in claims:
+        for item in _results(claim):
+            device = f"{item['pool']}/{item['device']}"
+            if item["driver"] != driver or item.get("shareID"):
+                continue
+            (twice if device in seen else seen).add(device)
+    return sorted(twice)
+
+
+def waits_in_queue(pod: Manifest, opted_in: Collection[str]) -> bool:
+    """Whether a pod, or one like it, waits in Kerf's queue before it is scheduled."""
+    labels = _labels(pod)
+    if any(gate.get("name") == GATE for gate in pod["spec"].get("schedulingGates") or ()):
+        return True
+    if labels.get(QUEUE_LABEL) in (ENABLED, DISABLED):
+        return labels[QUEUE_LABEL] == ENABLED
+    return pod["metadata"]["namespace"] in opted_in or bool(labels.get(GENIUS_PRIORITY, "").strip())
+
+
+def _waiting(
+    claims: Iterable[Manifest],
+    pods: Iterable[Manifest],
+    opted_in: Collection[str],
+    classes: Collection[str],
+    resources: Collection[str],
+) -> Iterator[str]:
+    asked = {
+        _key(claim)
+        for claim in claims
+        if not (claim.get("status") or {}).get("allocation") and _classes(claim["spec"]) & set(classes)
+    }
+    for pod in pods:
+        if pod["spec"].get("nodeName") or waits_in_queue(pod, opted_in):
+            continue
+        named = [*(pod["spec"].get("resourceClaims") or ()), *(pod["status"].get("resourceClaimStatuses") or ())]
+        keys = {f"{pod['metadata']['namespace']}/{item.get('resourceClaimName')}" for item in named}
+        if keys & asked or _requested(pod) & set(resources):
+            yield _key(pod)
+
+
+def _requested(pod: Manifest) -> set[str]:
+    """The resources that a pod's containers ask for."""
+    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+    return {name for item in containers for name in (item.get("resources") or {}).get("limits") or ()}
+
+
+def _rules(items: Iterable[Manifest]) -> Iterator[Rule]:
+    for item in items:
+        spec = item["spec"]
+        selector = spec.get("deviceSelector")
+        if spec["taint"]["key"] == owning.KEY and selector is not None:  # without a selector it taints nothing
+            yield Rule(
+                name=item["metadata"]["name"],
+                value=spec["taint"].get("value", ""),
+                driver=selector.get("driver"),
+                pool=selector.get("pool"),
+                device=selector.get("device"),
+                version=item["metadata"].get("resourceVersion", ""),
+            )
+
+
+def _names_driver(device_class: Manifest, driver: str) -> bool:
+    """Whether a class is for a driver's devices, as far as the text of its selectors tells; without any it is."""
+    selectors = (device_class.get("spec") or {}).get("selectors") or ()
+    texts = [(item.get("cel") or {}).get("expression", "") for item in selectors]
+    return not texts or any(f"{quote}{driver}{quote}" in text for text in texts for quote in "'\"")
+
+
+def _resources(device_class: Manifest, name: str) -> tuple[str, str]:
+    """The extended resources that stand for a class: its own name for it, "" for none, and the implicit one."""
+    return str((device_class.get("spec") or {}).get("extendedResourceName") or ""), f"{IMPLICIT_RESOURCE}{name}"
+
+
+def _classes(spec: Manifest) -> set[str]:
+    """The device classes that a claim names."""
+    requests = (spec.get("devices") or {}).get("requests") or ()
+    asked = [each for item in requests for each in (item.get("exactly") or {}, *(item.get("firstAvailable") or ()))]
+    return {item["deviceClassName"] for item in asked if item.get("deviceClassName")}
+
+
+def _results(claim: Manifest) -> list[Manifest]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return [item for item in results if not item.get("adminAccess")]
+
+
+def _is_owned(device: Manifest) -> bool:
+    taints = device.get("taints") or ()
+    return owning.owns(owning.Taint(item["key"], item.get("value", ""), item["effect"]) for item in taints)
+
+
+def _labels(item: Manifest) -> Mapping[str, str]:
+    return item["metadata"].get("labels") or {}
+
+
+def _key(item: Manifest) -> str:
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
