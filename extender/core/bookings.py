@@ -6,9 +6,9 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
-from extender.core.dra.given import Allocation
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices, Taking
+from extender.core.dra.given import Allocation
 from extender.core.fit.device_fits import Part, best_on, devices_at, parts_of
 from extender.core.fit.fits import share_mib
 from extender.core.resources.nodes import SLICES, GpuUnit

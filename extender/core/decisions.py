@@ -12,8 +12,8 @@ import numpy.typing as npt
 from extender.core.bookings import booked_each
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among, crossed_groups
-from extender.core.dra.given import Allocation
 from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.given import Allocation
 from extender.core.fit.device_fits import best_on, devices_at, parts_of
 from extender.core.fit.fits import Fit, fit
 from extender.core.fit.reasons import Reason, resolvable

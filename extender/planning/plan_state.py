@@ -16,7 +16,7 @@ from extender.core.fit.fits import enough_compute
 from extender.core.fit.reasons import Reason, sentence
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
-from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 from extender.planning.plans import Plan, PlanPod, Quality, View
 from extender.planning.wait_reasons import Code, WaitReason
 
@@ -31,6 +31,7 @@ class _Step:
 
 
 DEFAULT_POLICY: Final = "tightest"
+_NO_GPUS: Final = GpuRequest(0, AskedUnit.NONE)
 
 
 class PlanState:
@@ -80,7 +81,7 @@ class PlanState:
         """The node that ranks highest for a pod, of the allowed ones; None when none has room."""
         pod = self.pods[position]
         room = self.fits(position, allowed)
-        score = self._evaluation(pod).score if pod.gpus is not None else self._plain_score(pod)
+        score = self._evaluation(pod).score if pod.gpus is not None else self._plain_score(pod, room)
         score = np.where(room, score, -np.inf)
         best = score.max(initial=-np.inf)
         if best == -np.inf:
@@ -199,13 +200,22 @@ class PlanState:
         room, shares = known.of(row)
         return choice(self._memo.seen(self._cluster, policy), row, request, policy, room, shares=shares)
 
-    def _plain_score(self, pod: PlanPod) -> Floats:
-        """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory."""
+    def _plain_score(self, pod: PlanPod, room: Mask) -> Floats:
+        """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory.
+
+        Where nodes with GPUs alone have room, `room` (N,), it goes where by its policy those who ask for GPUs lose
+        least, as in a live decision.
+        """
         view = self.view
         left = (self._cpu - pod.cpu_milli) / np.maximum(view.cpu_allocatable_milli, 1)
         left = left + (self._memory - pod.memory_mib) / np.maximum(view.memory_allocatable_mib, 1)
         score: Floats = -left - 4.0 * self._has_gpus
-        return score
+        policy = self._policy(pod)
+        if not policy.without_gpus or not room.any() or (room & ~self._has_gpus).any():
+            return score
+        request = policy.asked(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
+        kept = self._memo.evaluate(self._cluster, request, policy).evaluation.score
+        return np.where(kept == kept[room].max(), score, -np.inf)
 
     def _change(self, step: _Step, sign: int) -> None:
         row, cluster = step.row, self._cluster

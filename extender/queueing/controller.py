@@ -95,7 +95,10 @@ class QueueController(QueueRules):
             None
             if keeper is None
             else keeper(
-                entries_of=self.backlog.naming, entries=self.backlog.entries.values, changed=self.backlog.claim_changed
+                entries_of=self.backlog.naming,
+                entries=self.backlog.entries.values,
+                dirty=self._dirty.set,
+                changed=self.backlog.claim_changed,
             )
         )
         """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
@@ -207,6 +210,9 @@ class QueueController(QueueRules):
             return
         self.dispatcher.take_stock(now)
         await _give_way()
+        if self.claims is not None and self.claims.anything_new():
+            self.backlog.read_claims_again()
+            await _give_way()
         await self._release(now)
         await _give_way()
         if self.fault():
@@ -259,6 +265,7 @@ class QueueController(QueueRules):
         if self.claims is None:
             return waiting
         fault, first = self.claims.fault(), dict[str, str]()
+        self.claims.begin_round()
         planned: list[Entry] = []
         for entry in waiting:
             claims = entry.planned.claims if entry.planned is not None else ()
@@ -266,7 +273,7 @@ class QueueController(QueueRules):
                 _skip(entry, Code.CLAIMS_UNKNOWN.reason(why=fault))
             elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), ""):
                 _skip(entry, Code.CLAIM_SHARED.reason(claim=self.claims.name_of(shared)))
-            else:
+            elif not claims or self.claims.takes_on(entry):
                 planned.append(entry)
         return planned
 
@@ -279,7 +286,7 @@ class QueueController(QueueRules):
         for entry in self.backlog.waiting():
             if entry.stage is not Stage.GATED:
                 continue  # somebody else has opened it while the ones before were written to
-            if why := opted_out(entry.pod, self._namespaces):
+            if why := opted_out(entry.pod, self._namespaces) or entry.left:
                 await self.dispatcher.open_without_node(entry, why, by_kerf=False)
             elif limit_s > 0 and now - entry.seen >= limit_s:
                 self.counts.failed_open += 1

@@ -13,13 +13,12 @@ from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.worth import Weights
 from model.evaluation.reports import interval
 from model.simulations import partitions
-from model.simulations.partitions import Memory
+from model.simulations.partitions import KERF, Memory
 from model.simulations.side_by_side import side_by_side
 from model.workloads import partition_mixes
 from model.workloads.partition_mixes import Requests
 from model.workloads.partitions import DRIVER, GPUS, inventory
 
-KERF: Final = partitions.KERF
 POLICIES: Final = (partitions.FIRST_FIT, partitions.KUBE_SCHEDULER, partitions.BEST_FIT)
 """What Kerf is compared with."""
 LESS_IS_BETTER: Final = ("gpus_staying", "gpus_leaving")
@@ -76,7 +75,7 @@ def figures(kind: str, mix: str, seed: int, plan: Plan, weights: Weights | None)
     leaving = {load: partition_mixes.leaving(gpus, mix, num, load, seed, plan.num_leaving) for load in plan.loads}
     last = leaving[plan.loads[-1]]
     found = {"bound": {"gpus_staying": gpus_bound(kind, full), "gpus_leaving": gpus_bound(kind, last)}}
-    for policy in (*POLICIES, KERF if weights is None else partitions.kerf(weights)):
+    for policy in (*POLICIES, partitions.kerf(weights or Weights())):
         memory = Memory(gpus, policy)
         first = len(partitions.placed(memory, num, staying, until_refused=True))
         found[policy.name] = {
@@ -100,13 +99,13 @@ def better(cells: Sequence[Sequence[Mapping[str, Mapping[str, float]]]]) -> dict
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for other in cells[0][0]:
-        if other in {KERF.name, "bound"}:
+        if other in {KERF, "bound"}:
             continue
         found[other] = {}
         for measure in cells[0][0][other]:
             sign = -1 if measure in LESS_IS_BETTER else 1
             gains = [
-                float(np.mean([sign * 100 * (cell[KERF.name][measure] / cell[other][measure] - 1) for cell in of_seed]))
+                float(np.mean([sign * 100 * (cell[KERF][measure] / cell[other][measure] - 1) for cell in of_seed]))
                 for of_seed in zip(*cells, strict=True)
             ]
             mean = interval(gains)
@@ -158,7 +157,8 @@ def _cuts(kind: str) -> Floats:
         more = [
             index
             for index, device in enumerate(of_gpu.devices)
-            if not state.taken >> index & 1 and all(state.left[counter] >= amount for counter, amount in device.consumes)
+            if not state.taken >> index & 1
+            and all(state.left[counter] >= amount for counter, amount in device.consumes)
         ]
         stack += [state.taking([Taking(index)]) for index in more]
         if not more:

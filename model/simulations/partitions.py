@@ -6,22 +6,25 @@ a node is the best of its GPUs. All policies get the same requests in the same o
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.dra.allocator import allocate
+from extender.core.dra import allocator
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.first_fit import first_fit
+from extender.core.dra.groups import shape_of
+from extender.core.dra.steps import MAX_STEPS, Steps
+from extender.core.dra.worth import Weights
 from model.workloads.partition_mixes import Requests, ask_for
 from model.workloads.partitions import GpuKind, inventory
 
 GPUS_PER_NODE: Final = 8
+KERF: Final = "kerf"
 
 
 class Offer(NamedTuple):
@@ -35,9 +38,10 @@ class Offer(NamedTuple):
 class Node(NamedTuple):
     """What a policy knows of a node that would give something."""
 
-    offer: Offer
-    free: float
-    """The part of its GPUs' compute that is left."""
+    cost: float
+    """Of its best offer."""
+    free_milli: float
+    """Compute that is left of its GPUs, on average."""
     row: int
 
 
@@ -64,22 +68,27 @@ def fullest(devices: NodeDevices, asked: DevicesAsked) -> Offer | None:
     return None if found is None else Offer(float(free_milli(devices)), found.device)
 
 
-def least_lost(devices: NodeDevices, asked: DevicesAsked) -> Offer | None:
-    """What Kerf gives."""
-    found = allocate(devices, asked)
-    return None if found is None else Offer(found.loss, found.takings[0].device)
-
-
 FIRST_FIT: Final = Policy("first-fit", first_found, lambda node: (node.row,))
 """The first device in the slices' order, on the first node that has one."""
-KUBE_SCHEDULER: Final = Policy("kube-scheduler", first_found, lambda node: (-node.free, node.row))
+KUBE_SCHEDULER: Final = Policy("kube-scheduler", first_found, lambda node: (-node.free_milli, node.row))
 """The first device, on the node that has most left: its default scoring (`LeastAllocated`) looks at CPU and memory
 alone, which pods here ask for in proportion to their partition."""
-BEST_FIT: Final = Policy("best-fit", fullest, lambda node: (node.offer.cost, node.row))
+BEST_FIT: Final = Policy("best-fit", fullest, lambda node: (node.cost, node.row))
 """The GPU with least left, as for whole devices; there the first device."""
-KERF: Final = Policy("kerf", least_lost, lambda node: (node.offer.cost, node.free, node.row))
-"""The device that costs its GPU least besides itself; of equal nodes the fuller one, as in the service."""
-POLICIES: Final = {policy.name: policy for policy in (FIRST_FIT, KUBE_SCHEDULER, BEST_FIT, KERF)}
+
+
+def kerf(weights: Weights) -> Policy:
+    """The device that costs its GPU least besides itself; of equal nodes the fuller one, as in the service."""
+    known = allocator.Memory(weights)
+
+    def least_lost(devices: NodeDevices, asked: DevicesAsked) -> Offer | None:
+        steps = Steps(MAX_STEPS)
+        shape = shape_of(devices.inventory, known.weights, known.keys, known.rooms)
+        matches = allocator.matches_of(devices, asked, known.matcher, steps)
+        found = allocator.search(devices, asked, shape, matches, known, steps)
+        return None if found is None else Offer(found.loss, found.takings[0].device)
+
+    return Policy(KERF, least_lost, lambda node: (node.cost, node.free_milli, node.row))
 
 
 def free_milli(devices: NodeDevices) -> int:
@@ -95,23 +104,27 @@ class Memory:
         self.kind, self.policy = kind, policy
         self._inventory = inventory(kind, 1)
         self._asks = [ask_for(profile) for profile in kind.profiles]
-        self._states: dict[int, NodeDevices] = {0: NodeDevices.of(self._inventory)}
-        self._offers: dict[tuple[int, int], Offer | None] = {}
-        self.free = {0: WHOLE_MILLI}
-        """Compute that is left."""
+        self._states: dict[int, NodeDevices] = {}
+        self._free: dict[int, int] = {}
+        self._offers: list[dict[int, Offer | None]] = [{} for _ in kind.profiles]
 
-    def offer(self, taken: int, profile: int) -> Offer | None:
-        """What a GPU would give."""
-        key = taken, profile
-        if key not in self._offers:
-            self._offers[key] = self.policy.offer(self._state(taken), self._asks[profile])
-        return self._offers[key]
+    def offers(self, taken: Sequence[int], profile: int) -> list[tuple[float, int, int]]:
+        """Cost, position and device of what each of some GPUs would give, those alone that would."""
+        known = self._offers[profile]
+        for state in taken:
+            if state not in known:
+                known[state] = self.policy.offer(self._state(state), self._asks[profile])
+        return [
+            (offer.cost, position, offer.device)
+            for position, state in enumerate(taken)
+            if (offer := known[state]) is not None
+        ]
 
-    def free_of(self, taken: int) -> int:
+    def free_milli(self, taken: int) -> int:
         """Compute that is left of a GPU."""
-        if taken not in self.free:
-            self.free[taken] = free_milli(self._state(taken))
-        return self.free[taken]
+        if taken not in self._free:
+            self._free[taken] = free_milli(self._state(taken))
+        return self._free[taken]
 
     def _state(self, taken: int) -> NodeDevices:
         if taken not in self._states:
@@ -120,16 +133,20 @@ class Memory:
         return self._states[taken]
 
 
+_Found = tuple[tuple[float, ...], int, int]
+"""Rank of a node, GPU and device of what it would give."""
+
+
 class Placing:
     """GPUs of one kind on nodes, and what a policy has placed on them."""
 
     def __init__(self, memory: Memory, num_gpus: int) -> None:
-        self.taken = [0] * num_gpus
-        """Of each GPU, the devices as bits."""
         self._memory = memory
-        self._nodes: list[dict[int, tuple[tuple[float, ...], int, int] | None]] = [
-            {} for _ in range(-(-num_gpus // GPUS_PER_NODE))
-        ]
+        self._nodes = [
+            [0] * min(GPUS_PER_NODE, num_gpus - first) for first in range(0, num_gpus, GPUS_PER_NODE)
+        ]  # what is taken of each GPU, its devices as bits
+        self._free = [WHOLE_MILLI * len(node) for node in self._nodes]
+        self._found: list[dict[int, _Found | None]] = [{} for _ in self._nodes]
 
     def place(self, profile: int) -> tuple[int, int] | None:
         """Give a partition: GPU and device, None where no node has one left."""
@@ -138,33 +155,36 @@ class Placing:
         if best is None:
             return None
         _, gpu, device = best
-        self._change(gpu, self.taken[gpu] | 1 << device)
+        self._change(gpu, device)
         return gpu, device
 
     def give_back(self, gpu: int, device: int) -> None:
         """What somebody has left behind."""
-        self._change(gpu, self.taken[gpu] & ~(1 << device))
+        self._change(gpu, device)
 
-    def _offer(self, row: int, profile: int) -> tuple[tuple[float, ...], int, int] | None:
-        """Rank, GPU and device of what a node would give."""
-        known = self._nodes[row]
+    def _offer(self, row: int, profile: int) -> _Found | None:
+        known = self._found[row]
         if profile not in known:
             known[profile] = self._worked_out(row, profile)
         return known[profile]
 
-    def _worked_out(self, row: int, profile: int) -> tuple[tuple[float, ...], int, int] | None:
-        gpus = range(row * GPUS_PER_NODE, min((row + 1) * GPUS_PER_NODE, len(self.taken)))
-        offers = [(self._memory.offer(self.taken[gpu], profile), gpu) for gpu in gpus]
-        found = [(offer.cost, gpu, offer) for offer, gpu in offers if offer]
-        if not found:
+    def _worked_out(self, row: int, profile: int) -> _Found | None:
+        node = self._nodes[row]
+        best = min(self._memory.offers(node, profile), default=None)
+        if best is None:
             return None
-        _, gpu, offer = min(found)
-        free = sum(self._memory.free_of(self.taken[each]) for each in gpus) / len(gpus) / WHOLE_MILLI
-        return self._memory.policy.order(Node(offer, free, row)), gpu, offer.device
+        cost, position, device = best
+        rank = self._memory.policy.order(Node(cost, self._free[row] / len(node), row))
+        return rank, row * GPUS_PER_NODE + position, device
 
-    def _change(self, gpu: int, taken: int) -> None:
-        self.taken[gpu] = taken
-        self._nodes[gpu // GPUS_PER_NODE] = {}
+    def _change(self, gpu: int, device: int) -> None:
+        """Take a device, or give it back."""
+        row, position = divmod(gpu, GPUS_PER_NODE)
+        before = self._nodes[row][position]
+        after = before ^ 1 << device
+        self._nodes[row][position] = after
+        self._free[row] += self._memory.free_milli(after) - self._memory.free_milli(before)
+        self._found[row] = {}
 
 
 def placed(memory: Memory, num_gpus: int, requests: Requests, *, until_refused: bool = False) -> list[bool]:

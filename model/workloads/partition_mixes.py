@@ -72,7 +72,7 @@ def weights_of(mix: str, seed: int) -> Floats:
 
 def staying(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int) -> Requests:
     """Requests that stay, until they have asked for `load` times the GPUs."""
-    rng, weights = np.random.default_rng([seed, 0]), weights_of(mix, seed)
+    rng, weights = np.random.default_rng([seed, 0, *kind.name.encode()]), weights_of(mix, seed)
     share_of = np.array([profile.share for profile in kind.profiles])
     most = int(np.ceil(load * num_gpus / share_of.min())) + 1
     profiles = rng.choice(len(weights), most, p=weights)
@@ -84,7 +84,7 @@ def staying(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int) -> R
 
 def leaving(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int, num: int) -> Requests:
     """`num` requests that come independently of each other and leave, at so much work for each GPU."""
-    rng, weights = np.random.default_rng([seed, 1]), weights_of(mix, seed)
+    rng, weights = np.random.default_rng([seed, 1, *kind.name.encode()]), weights_of(mix, seed)
     share_of = np.array([profile.share for profile in kind.profiles])
     profiles = rng.choice(len(weights), num, p=weights)
     rate = load * num_gpus / float(weights @ share_of)

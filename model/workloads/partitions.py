@@ -187,9 +187,7 @@ def resource_slices(kind: GpuKind, num_gpus: int, node: str) -> list[dict[str, A
     """The ResourceSlices of a node: first that of the counters, then one for each GPU."""
     sets = [{"name": _set_of(gpu), "counters": _values(_all_of(kind))} for gpu in range(num_gpus)]
     specs: list[dict[str, Any]] = [{"sharedCounters": sets}]
-    specs += [
-        {"devices": [_device(device, node) for device in _published(kind, gpu)]} for gpu in range(num_gpus)
-    ]
+    specs += [{"devices": [_device(device, node) for device in _published(kind, gpu)]} for gpu in range(num_gpus)]
     pool = {"name": node, "generation": 1, "resourceSliceCount": len(specs)}
     return [
         {

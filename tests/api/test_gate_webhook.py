@@ -61,6 +61,12 @@ def test_what_is_there_already_stays() -> None:
     assert answer(waits({"nodeName": "n"})) == ([], [])  # a gate would be refused there
 
 
+def test_pods_that_ask_by_claims_wait_as_others_do() -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}, {"name": "nic", "resourceClaimName": "nic"}]
+    patch, warnings = answer(waits({"resourceClaims": claims}))
+    assert (patch[0]["value"], warnings) == ([GATE], [])
+
+
 def test_other_objects_and_broken_ones_pass() -> None:
     assert answer(waits(), operation="UPDATE") == ([], [])
     assert answer(waits(), kind={"group": "apps", "version": "v1", "kind": "Deployment"}) == ([], [])

@@ -100,21 +100,33 @@ def _pod(name: str, row: tuple[int, int, int, int, int]) -> dict[str, Any]:
 
 
 def offer(
-    plane: ControlPlane, trace: Offered, within_s: float, pods_per_s: float | None = None
+    plane: ControlPlane,
+    trace: Offered,
+    within_s: float,
+    pods_per_s: float | None = None,
+    still_s: float | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Create the pods in order, no faster than that; returns them once kube-scheduler has said something of each."""
+    """Create the pods in order, no faster than that; returns them once kube-scheduler has said something of each.
+
+    With `still_s` once none was bound for so long: of pods behind a gate it says nothing.
+    """
     began = time.monotonic()
     for number, manifest in enumerate(trace.pod_manifests):
         if pods_per_s is not None:
             time.sleep(max(began + number / pods_per_s - time.monotonic(), 0.0))
         plane.request("POST", "/api/v1/namespaces/default/pods", manifest)
     found: dict[str, dict[str, Any]] = {}
+    num_bound, since = -1, time.monotonic()
 
     def all_decided() -> bool:
+        nonlocal num_bound, since
         found.clear()
         items = plane.request("GET", "/api/v1/namespaces/default/pods")["items"]
-        found.update((item["metadata"]["name"], item) for item in items if _is_decided(item))
-        return len(found) == len(trace.pod_manifests)
+        if (bound := sum(bool(item["spec"].get("nodeName")) for item in items)) != num_bound:
+            num_bound, since = bound, time.monotonic()
+        found.update((item["metadata"]["name"], item) for item in items if still_s is not None or _is_decided(item))
+        still = still_s is None or time.monotonic() - since >= still_s
+        return still and len(found) == len(trace.pod_manifests)
 
     between_s = len(trace.pod_manifests) / 1000  # a list of all costs the API server as much as many decisions do
     wait_until(all_decided, within_s, "all pods are bound or called unschedulable", max(between_s, 0.05))

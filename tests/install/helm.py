@@ -95,6 +95,7 @@ MATRIX = [
     ("queue.enabled=true",),
     ("queue.enabled=true", "replicas=2", "mode=service", "inject.enabled=true"),
     ("mode=planner", "queue.enabled=true", "replicas=2", "networkPolicy.enabled=true"),
+    ("mode=planner", "queue.enabled=true", "dra.enabled=true"),
     ("rbac.create=false", "serviceAccount.name=other", "priorityClassName=", "nodeSelector.gpu=no"),
     ("config.decisions.policy=spread", "config.server.port=8888", "env[0].name=KERF_LOG__FORMAT", "env[0].value=json"),
 ]

@@ -14,8 +14,6 @@ MANIFESTS = CHART.parents[1]
 SCHEMA = CHART / "values.schema.json"
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 """What the chart looks for in the cluster: served by default since 1.36."""
-TAINT_RULES = "resource.k8s.io/v1/DeviceTaintRule"
-"""Likewise: since 1.37."""
 DRA_POLICY = Path(command.__file__).with_name("policies.yaml")
 
 _INSTALL = """\
@@ -86,8 +84,8 @@ _DRA_RBAC = """\
 # `make manifests`.
 """
 _DRA_POLICY = """\
-# Keeps others from allocating devices that Kerf owns. `kerf install dra` writes it, with the service account of the
-# Kerf that it finds, where the chart has not. Written from the chart in manifests/helm/kerf by `make manifests`.
+# Claims don't ask for devices that Kerf owns past Kerf. `kerf install dra` writes it where the chart has not. Written
+# from the chart in manifests/helm/kerf by `make manifests`.
 """
 
 _IMAGE = {"image__repository": "kerf"}
@@ -131,7 +129,7 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac", **queued),
         queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **queued, **certificate),
         MANIFESTS / "dra" / "rbac.yaml": _DRA_RBAC + render("kerf", "dra", **allocated),
-        DRA_POLICY: _DRA_POLICY + render("kerf", "dra-policy", api_versions=TAINT_RULES, **allocated),
+        DRA_POLICY: _DRA_POLICY + render("kerf", "dra-policy", **allocated),
         queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", **queued, queue__pipelines="true"),
     }
 

@@ -65,6 +65,10 @@ def test_lint(helm: Helm) -> None:
             "learning.image.repository names no image",
             id="learning without an image",
         ),
+        pytest.param("mode=planner,dra.enabled=true", "queue.enabled", id="devices for pods that do not wait"),
+        pytest.param(
+            "queue.enabled=true,dra.enabled=true", "dra.enabled needs", id="kube-scheduler with Kerf's account"
+        ),
         pytest.param("queue.optIn.everybody=true", "queue.optIn", id="nobody of that name opts in"),
         pytest.param("webhook.timeoutSeconds=31", "webhook.timeoutSeconds", id="more than the API server allows"),
         pytest.param("mode=service,tls.secretName=kerf,tls.selfSigned=true", "tls: set one of", id="TLS in two ways"),
@@ -77,6 +81,10 @@ def test_bad_values_are_refused_by_name(helm: Helm, value: str, fault: str) -> N
 
 def mounts_of(deployment: dict[str, Any]) -> set[str]:
     return {mount["mountPath"] for mount in containers(deployment)["kerf"]["volumeMounts"]}
+
+
+def names_of_kind(objects: list[dict[str, Any]], kind: str) -> set[str]:
+    return {item["metadata"]["name"] for item in objects if item["kind"] == kind}
 
 
 def names_of(wanted: dict[str, bool]) -> set[str]:
@@ -218,6 +226,9 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     loaded = load_settings(settings)
     assert loaded.server.host == ("0.0.0.0" if called else "127.0.0.1")  # noqa: S104 - what the Service needs
     assert loaded.queue.extender != planner
+    assert loaded.dra.allocate == ("dra.enabled=true" in values)
+    assert ("kerf-dra" in names_of_kind(objects, "ClusterRole")) == loaded.dra.allocate
+    assert ("kerf-dra-tolerations" in names_of_kind(objects, "ValidatingAdmissionPolicyBinding")) == loaded.dra.allocate
     assert loaded.leader_election.mode == ("scheduler" if sidecar else "own")
     tls = any(value.startswith("tls.") for value in values)
     assert (loaded.server.tls_client_ca_file is not None) == tls

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from extender.cli.install.control_planes import control_plane
 from extender.cli.install.findings import Finding
 from extender.cli.install.kerf import Installed
-from extender.cli.install.rights import SERVING, electing
+from extender.cli.install.rights import ALLOCATING, QUEUEING, SERVING, Right, electing, serving
 from extender.cli.main import app
 from extender.kube.client import Transport
+from tests.controlplane.kerf import ROOT
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
@@ -33,6 +34,20 @@ def test_the_rights_that_are_looked_for_are_those_that_are_given() -> None:
     known = {(r.group, r.resource, verb, r.name) for r in (*SERVING, *electing("own", "n", "kerf")) for verb in r.verbs}
     known |= {(r.group, r.resource, "get", "kube-scheduler") for r in electing("scheduler", "n", "kube-scheduler")}
     assert known == set(FLOWS), "those that tests/install/test_rights.py compares with manifests/rbac.yaml"
+
+
+@pytest.mark.parametrize(("rights", "manifest"), [(QUEUEING, "queue"), (ALLOCATING, "dra")])
+def test_the_rights_of_the_queue_and_of_dra_are_those_that_are_given(rights: tuple[Right, ...], manifest: str) -> None:
+    known = {(right.group, right.resource, verb) for right in rights for verb in right.verbs}
+    roles = yaml.safe_load_all((ROOT / "manifests" / manifest / "rbac.yaml").read_text())
+    (role,) = (document for document in roles if document["kind"] == "ClusterRole")
+    assert known == {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +201,65 @@ def test_which_modes_a_cluster_can_have(plane: ControlPlane, helm: Helm) -> None
         assert found["kube-scheduler"]["told"].startswith("kube-scheduler-control in kube-system: it can call Kerf")
     finally:
         plane.request("DELETE", f"{path}/kube-scheduler-control?gracePeriodSeconds=0")
+        helm("uninstall", "kerf", "--namespace", NAMESPACE)
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_the_planner_needs_the_rights_of_the_queue_and_none_to_bind(plane: ControlPlane, helm: Helm) -> None:
+    planner = ("--set", "mode=planner", "--set", "queue.enabled=true", "--set", "dra.enabled=true")
+    helm("upgrade", "--install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace", *planner)
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    try:
+        for role in ("kerf", "kerf-queue", "kerf-dra"):
+            plane.request("PATCH", f"{roles}/{role}", {"rules": []}, MERGE_PATCH)
+        command = ["install", "check", "--kubeconfig", str(plane.kubeconfig("admin"))]
+        wait_until(lambda: "may not patch pods:" in CliRunner().invoke(app, command).stdout, 20.0, "rights are gone")
+        said = CliRunner().invoke(app, command).stdout
+        for right in (*serving(extender=False), *QUEUEING, *ALLOCATING):
+            for verb in right.verbs:
+                assert f"kerf may not {verb} {right.resource}: {right.without}" in said
+        assert "pods/binding" not in said
+    finally:
+        helm("uninstall", "kerf", "--namespace", NAMESPACE)
+
+
+@pytest.mark.e2e
+@pytest.mark.controlplane
+def test_devices_that_are_kerfs_are_told_with_who_allocates_them(plane: ControlPlane, helm: Helm) -> None:
+    """From no pool to one that is Kerf's, and each thing that can be wrong with it."""
+    planner = ("--set", "mode=planner", "--set", "queue.enabled=true")
+    upgrade = ("upgrade", "--install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace", *planner)
+
+    def told(verdict: str, text: str, fix: str = "") -> bool:
+        finding = check(plane)[1].get("DRA devices", {"verdict": "", "told": "", "fix": ""})
+        return finding["verdict"] == verdict and text in finding["told"] and fix in finding["fix"]
+
+    def dra(*arguments: str) -> int:
+        command = ["install", "dra", "--driver", "gpu.example.com", "--kubeconfig", str(plane.kubeconfig("admin"))]
+        return CliRunner().invoke(app, [*command, "--force", "--settle", "0", *arguments]).exit_code
+
+    try:
+        helm(*upgrade)
+        assert told("", "")
+        assert dra() == 1  # Kerf does not allocate
+        helm(*upgrade, "--set", "dra.enabled=true")
+        assert told("note", "owns no pool", "kerf install dra")
+        assert dra() == 0
+        assert told("ok", "allocated by Kerf: gpu.example.com")
+        for path in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
+            plane.request("DELETE", f"/apis/admissionregistration.k8s.io/v1/{path}/kerf-gpu.example.com")
+        assert told("broken", "no policy kerf-gpu.example.com is in force", "kerf install dra --driver gpu.example.com")
+        assert dra() == 0
+        assert told("ok", "allocated by Kerf")
+        held = {"spec": {"taint": {"value": "held"}}}
+        plane.request("PATCH", "/apis/resource.k8s.io/v1/devicetaintrules/kerf-gpu.example.com", held, MERGE_PATCH)
+        assert told("broken", "nobody allocates them: kerf-gpu.example.com", "again, with or without --remove")
+        helm(*upgrade, "--set", "dra.enabled=false")
+        assert told("broken", "which does not allocate", "--set dra.enabled=true")
+        assert dra("--remove") == 0
+        assert told("", "")
+    finally:
         helm("uninstall", "kerf", "--namespace", NAMESPACE)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from extender.cli.install.dra import policies
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kerf import ROOT, SERVICE_ACCOUNT
 from tests.controlplane.plane import ControlPlane
@@ -16,7 +17,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 Manifest = dict[str, Any]
 GROUP = "/apis/resource.k8s.io"
 CLAIMS = f"{GROUP}/v1/namespaces/default/resourceclaims"
-RULES = f"{GROUP}/v1/devicetaintrules"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+DRIVER = "gpu.example.com"
 MERGE = "application/merge-patch+json"
 FLAGS = ("--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",)
 USERS = {"kerf": SERVICE_ACCOUNT, "author": "alice", "allocator": "system:serviceaccount:other:allocator"}
@@ -34,10 +37,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         wait_until(
             lambda: TOLERATED in refused(running, claim({"key": "kerf.dev/owned"})), 20.0, "the policy is in force"
         )
-        rule(running, "probe", "held", driver="probe.example.com")
-        allocated = [result("gpu-0", driver="probe.example.com")]
-        running.request("POST", CLAIMS, named(claim(), "probe"))
-        wait_until(lambda: denied(running.api("kerf"), "probe", allocated), 20.0, "rules are looked at")
         yield running
 
 
@@ -172,10 +171,9 @@ def test_specs_never_change_so_updates_are_no_way_round(plane: ControlPlane, use
 # Allocations
 
 
-def rule(plane: ControlPlane, name: str, value: str, key: str = "kerf.dev/owned", **selector: str) -> None:
-    taint = {"key": key, "value": value, "effect": "NoSchedule"}
-    head = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": name}}
-    plane.apply({**head, "spec": {"deviceSelector": selector, "taint": taint}})
+def fenced(plane: ControlPlane, name: str, user: str, pool: str | None = None, driver: str = DRIVER) -> None:
+    """A user alone allocates the devices of a driver or a pool, "" for nobody."""
+    plane.apply(*policies.fence(name, driver, pool, user))
 
 
 def result(device: str, driver: str = "gpu.example.com", pool: str = "node", admin: bool = False) -> Manifest:
@@ -198,28 +196,36 @@ def denied(api: Api, name: str, results: list[Manifest], version: str = "v1") ->
 
 
 @pytest.fixture
-def asked(plane: ControlPlane) -> Iterator[str]:
-    """The name of a claim that has nothing yet; the rules are taken away afterwards."""
+def asked(plane: ControlPlane, users: dict[str, Api]) -> Iterator[str]:
+    """The name of a claim that has nothing yet; the fences are taken away afterwards."""
     plane.request("POST", CLAIMS, named(claim(), "asked"))
     yield "asked"
+    for path in (POLICIES, BINDINGS):
+        for found in plane.request("GET", path)["items"]:
+            if found["metadata"]["name"] != "kerf-dra-tolerations":
+                plane.request("DELETE", f"{path}/{found['metadata']['name']}")
+    for device in (result("gpu-0"), result("gpu-0", pool="other")):
+        seen(users, "asked", "allowed", [device])
     plane.request("DELETE", f"{CLAIMS}/asked")
-    for found in plane.request("GET", RULES)["items"]:
-        if found["metadata"]["name"] != "probe":
-            plane.request("DELETE", f"{RULES}/{found['metadata']['name']}")
 
 
 def seen(users: dict[str, Api], name: str, text: str, results: list[Manifest], user: str = "allocator") -> None:
-    """Wait until a rule is in force."""
+    """Wait until a fence is in force."""
     wait_until(lambda: text in (denied(users[user], name, results) or "allowed"), 10.0, f"{user}: {text}")
 
 
-def test_what_kerf_owns_it_alone_allocates(plane: ControlPlane, users: dict[str, Api], asked: str) -> None:
-    rule(plane, "owned", "kerf", driver="gpu.example.com")
-    seen(users, asked, "gpu-0 of pool node is allocated by Kerf alone (DeviceTaintRule owned)", [result("gpu-0")])
+@pytest.mark.parametrize("pool", [None, "node"])
+def test_what_kerf_owns_it_alone_allocates(
+    plane: ControlPlane, users: dict[str, Api], asked: str, pool: str | None
+) -> None:
+    fenced(plane, "owned", SERVICE_ACCOUNT, pool)
+    seen(users, asked, "gpu-0 of pool node is allocated by Kerf alone (owned)", [result("gpu-0")])
     assert denied(users["kerf"], asked, [result("gpu-0")]) == ""
     assert denied(users["allocator"], asked, [result("gpu-0", driver="nic.example.com")]) == ""
-    mixed = [result("nic-0", driver="nic.example.com"), result("gpu-1", pool="other")]
-    assert "gpu-1 of pool other is allocated by Kerf alone" in denied(users["allocator"], asked, mixed)
+    other = denied(users["allocator"], asked, [result("gpu-0", pool="other")])
+    assert ("gpu-0 of pool other is allocated by Kerf alone" in other) == (pool is None)
+    mixed = [result("nic-0", driver="nic.example.com"), result("gpu-1")]
+    assert "gpu-1 of pool node is allocated by Kerf alone" in denied(users["allocator"], asked, mixed)
     for version in ("v1beta1", "v1beta2"):
         assert "by Kerf alone" in denied(users["allocator"], asked, [result("gpu-0")], version)
     # Who looks takes nothing.
@@ -227,32 +233,31 @@ def test_what_kerf_owns_it_alone_allocates(plane: ControlPlane, users: dict[str,
 
 
 def test_on_its_way_nobody_allocates(plane: ControlPlane, users: dict[str, Api], asked: str) -> None:
-    rule(plane, "owned", "held", driver="gpu.example.com")
+    fenced(plane, "owned", "")
     for user in ("allocator", "kerf"):
-        seen(users, asked, "is on its way to or from Kerf: nobody allocates it now", [result("gpu-0")], user)
+        seen(users, asked, "is on its way to or from Kerf: nobody allocates it now (owned)", [result("gpu-0")], user)
 
 
-def test_one_pool_alone_can_be_owned(plane: ControlPlane, users: dict[str, Api], asked: str) -> None:
-    rule(plane, "owned", "kerf", driver="gpu.example.com", pool="mine")
-    seen(users, asked, "by Kerf alone", [result("gpu-0", pool="mine")])
-    assert denied(users["allocator"], asked, [result("gpu-0", pool="theirs")]) == ""
-    assert denied(users["allocator"], asked, [result("gpu-0", pool="mine", driver="nic.example.com")]) == ""
+def test_a_fence_changes_hands(plane: ControlPlane, users: dict[str, Api], asked: str) -> None:
+    """And comes back after it was gone: an API server stops watching the parameters of policies that were deleted."""
+    for _ in range(2):
+        fenced(plane, "owned", "")
+        seen(users, asked, "nobody allocates it now", [result("gpu-0")], "kerf")
+        fenced(plane, "owned", SERVICE_ACCOUNT)
+        seen(users, asked, "allowed", [result("gpu-0")], "kerf")
+        seen(users, asked, "by Kerf alone", [result("gpu-0")])
+        for path in (POLICIES, BINDINGS):
+            plane.request("DELETE", f"{path}/owned")
+        seen(users, asked, "allowed", [result("gpu-0")])
 
 
-def test_a_pool_that_two_rules_contradict_each_other_about_is_nobodys(
+def test_a_pool_that_two_fences_contradict_each_other_about_is_nobodys(
     plane: ControlPlane, users: dict[str, Api], asked: str
 ) -> None:
-    rule(plane, "owned", "kerf", driver="gpu.example.com")
-    rule(plane, "leaving", "held", driver="gpu.example.com", pool="node")
+    fenced(plane, "owned", SERVICE_ACCOUNT)
+    fenced(plane, "held", "", "node")
     seen(users, asked, "is on its way to or from Kerf", [result("gpu-0")], "kerf")
     assert denied(users["kerf"], asked, [result("gpu-0", pool="other")]) == ""
-
-
-def test_rules_of_others_are_none_of_kerfs(plane: ControlPlane, users: dict[str, Api], asked: str) -> None:
-    rule(plane, "broken", "kerf", key="example.com/broken", driver="gpu.example.com")
-    rule(plane, "owned", "kerf", driver="other.example.com")
-    seen(users, asked, "by Kerf alone", [result("gpu-0", driver="other.example.com")])
-    assert denied(users["allocator"], asked, [result("gpu-0")]) == ""
 
 
 def test_what_is_allocated_can_be_reserved_and_given_back_by_others(
@@ -261,7 +266,7 @@ def test_what_is_allocated_can_be_reserved_and_given_back_by_others(
     """kube-scheduler and kube-controller-manager go on with what is allocated, before a pool is owned or after."""
     status = f"{CLAIMS}/{asked}/status"
     users["allocator"].request("PATCH", status, allocation([result("gpu-0")]), MERGE)
-    rule(plane, "owned", "kerf", driver="gpu.example.com")
+    fenced(plane, "owned", SERVICE_ACCOUNT)
     plane.request("POST", CLAIMS, named(claim(), "another"))
     try:
         seen(users, "another", "by Kerf alone", [result("gpu-1")])
@@ -271,3 +276,10 @@ def test_what_is_allocated_can_be_reserved_and_given_back_by_others(
         assert "by Kerf alone" in denied(users["allocator"], asked, [result("gpu-0")])
     finally:
         plane.request("DELETE", f"{CLAIMS}/another")
+
+
+@pytest.mark.parametrize("name", ["", "a'", "a' || true || '", "A", "a\n", "-a", "a b"])
+def test_what_is_no_name_comes_into_no_expression(name: str) -> None:
+    for driver, pool in ((name, None), ("gpu.example.com", name)):
+        with pytest.raises(ValueError, match="is no name of a driver or a pool"):
+            policies.fence("owned", driver, pool, SERVICE_ACCOUNT)

@@ -71,7 +71,9 @@ def claiming(name: str, claims: Iterable[str] = (), templates: Iterable[str] = (
     args = spec.pop("args", [])
     named = [{"name": f"claim-{name}", "resourceClaimName": name} for name in claims]
     named += [{"name": f"template-{name}", "resourceClaimTemplateName": name} for name in templates]
-    made = pod(name, **{"cpu": "10m", "memory": "16Mi", "schedulingGates": [{"name": GATE}], "resourceClaims": named, **spec})
+    made = pod(
+        name, **{"cpu": "10m", "memory": "16Mi", "schedulingGates": [{"name": GATE}], "resourceClaims": named, **spec}
+    )
     (container,) = made["spec"]["containers"]
     container["resources"]["claims"] = [{"name": of["name"]} for of in named]
     container["args"] = list(args)
@@ -182,6 +184,4 @@ class Claims:
         for path in (_PODS, _CLAIMS, f"{_CLAIMS[:-1]}templates"):
             grace = "?gracePeriodSeconds=1" if path == _PODS else ""
             self._plane.request("DELETE", f"{path}{grace}")
-            wait_until(
-                lambda path=path: not self._plane.request("GET", path)["items"], WITHIN_S, f"{path} is empty"
-            )
+            wait_until(lambda path=path: not self._plane.request("GET", path)["items"], WITHIN_S, f"{path} is empty")

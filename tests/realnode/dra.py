@@ -5,7 +5,6 @@ import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from tests.controlplane.api import ApiError, Object

@@ -8,6 +8,7 @@ import msgspec
 from extender.cli.install.access import admission_policy, rights
 from extender.cli.install.control_planes import control_plane
 from extender.cli.install.devices import devices, telemetry
+from extender.cli.install.dra.state import devices_of_kerf
 from extender.cli.install.findings import ANY, Finding, Verdict
 from extender.cli.install.kerf import find_kerf, scheduling
 from extender.kube.client import ClusterError, Transport
@@ -36,6 +37,7 @@ async def check_cluster(transport: Transport, account: str = "") -> list[Finding
         rights(transport, installed, account),
         admission_policy(transport, installed),
         devices(transport),
+        devices_of_kerf(transport, installed),
         telemetry(transport, installed),
     ):
         found += [finding async for finding in part]

@@ -20,6 +20,6 @@ HELD: Final = Taint(KEY, "held", "NoSchedule")
 
 
 def owns(taints: Iterable[Taint]) -> bool:
-    """Whether Kerf may allocate a device with these taints: and no rule says otherwise."""
+    """Whether Kerf may allocate a device with these taints: one of its own says so, and none says otherwise."""
     of_kerf = [taint for taint in taints if taint.key == KEY]
     return bool(of_kerf) and all(taint == OWNED for taint in of_kerf)

@@ -17,7 +17,6 @@ from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.fit.reasons import Reason
 
-
 FOUND: Final = Allocations()
 """What was found on nodes, remembered by what they have: of use to all who ask, and bounded."""
 LOCK: Final = Lock()

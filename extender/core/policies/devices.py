@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Rows, num_true
-from extender.core.dra.given import Allocation
 from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.given import Allocation
 from extender.core.fit.device_fits import best_on, devices_at, parts_of, whole
 from extender.core.fit.fits import Fit
 from extender.core.policies.policy import Policy, Score

@@ -19,7 +19,7 @@ from extender.plugins.dra.objects import (
 )
 from extender.plugins.dra.published import amount_of
 from extender.plugins.dra.selectors import compile_selector
-from extender.plugins.dra.unhandled import UnhandledError
+from extender.plugins.dra.unhandled import MISSING_CLASS, UnhandledError
 
 MAX_DEVICES: Final = 32
 """`AllocationResultsMaxSize`: of one claim."""
@@ -85,7 +85,7 @@ class _Reader:
             raise self.fault(name, "names no device class", "request")
         device_class = self._classes.get(request.device_class_name)
         if device_class is None:
-            raise self.fault(name, f"device class {request.device_class_name} does not exist", "missing class")
+            raise self.fault(name, f"device class {request.device_class_name} does not exist", MISSING_CLASS)
         selectors = (*(device_class.spec.selectors or ()), *(request.selectors or ()))
         return DeviceAsk(
             name,

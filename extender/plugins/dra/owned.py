@@ -15,7 +15,7 @@ from extender.plugins.dra.asks import read_asks
 from extender.plugins.dra.inventory import NodePools, read_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.results import takings_of
-from extender.plugins.dra.unhandled import UnhandledError
+from extender.plugins.dra.unhandled import MISSING_CLASS, UnhandledError
 from extender.plugins.protocol import NodeReading
 
 _NO_POOLS = NodePools()
@@ -159,7 +159,7 @@ class OwnedDevices:
         try:
             asked = read_asks([claim], self.classes)
         except UnhandledError as error:
-            if self._all_owned():
+            if self._all_owned() or error.kind == MISSING_CLASS:
                 raise RequestError(f"claim {claim.metadata.name}: {error}") from None
             return False
         known = self._ours.get(asked)

@@ -4,8 +4,9 @@ from typing import Final
 
 from extender.core.resources.requests import RequestError
 
+MISSING_CLASS: Final = "missing class"
 KINDS: Final = {
-    "missing class": "a DeviceClass that does not exist",
+    MISSING_CLASS: "a DeviceClass that does not exist",
     "request": "a request of an unknown type, or without a class",
     "allocation mode": "an unknown allocation mode, or a count below 1",
     "too many devices": "more devices than a claim may have",

@@ -5,12 +5,14 @@ import contextlib
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
+from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.given import Allocation
 from extender.core.resources.requests import RequestError
 from extender.kube.background import all_of, repeat
@@ -20,7 +22,7 @@ from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims, claim_keys
-from extender.plugins.dra.pools import CLAIMS, TO_ALLOCATE
+from extender.plugins.dra.pools import CLAIMS, RULES, TO_ALLOCATE
 from extender.plugins.dra.results import allocation_of
 from extender.queueing.claims.writer import ClaimWriter
 from extender.queueing.pods.entries import Entry, Stage
@@ -33,6 +35,9 @@ _MAX_CONCURRENT: Final = 16
 _TOLD_WITHIN_S: Final = 0.5
 """What a watch has told Kerf, kube-scheduler's has told it, too, or is about to: a pod that it looks at before it knows
 of the allocation is refused first."""
+_NEW_ASKS: Final = 4
+_NEW_ASKS_IN_ALL: Final = 32
+_MAX_ASKS: Final = 1000
 _FREE_AFTER_S: Final = 2.0
 """What is freed too early costs its pod another plan."""
 _FREE_ENDED_AFTER_S: Final = 15.0
@@ -66,8 +71,14 @@ class ClaimKeeper:
     """All that wait."""
     changed: Callable[[str], None]
     """Hears of claims, by `namespace/name`, that are other than before."""
+    dirty: Callable[[], None]
+    """Hears that there is something to plan."""
     max_age_s: float
     counts: ClaimCounts = field(default_factory=ClaimCounts, init=False)
+    _news: bool = field(default=True, init=False)
+    _last_fault: str = field(default="", init=False)
+    _known_asks: set[DevicesAsked] = field(default_factory=set, init=False)
+    _new_asks: Counter[str] = field(default_factory=Counter, init=False)  # of this round, by namespace
     _writing: set[str] = field(default_factory=set, init=False)  # claims by uid
     _told: dict[str, asyncio.Event] = field(default_factory=dict, init=False)
     """By claim that was written: set once a watch has told of a change."""
@@ -77,7 +88,8 @@ class ClaimKeeper:
 
     def __post_init__(self) -> None:
         self._writer = ClaimWriter(self.transport)
-        self._reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
+        self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
+        self.mirror.hub.subscribe(RULES, self)
 
     # What the watches tell: the ledger has heard it first
 
@@ -87,15 +99,26 @@ class ClaimKeeper:
             self.changed(item.key)
             if (told := self._told.pop(item.metadata.uid, None)) is not None:
                 told.set()
+        else:
+            self._news = True
+            self.dirty()
 
     remove = upsert
 
     def keep(self, items: set[str], list_began: float) -> None:
         """A complete list has come."""
+        self._news = True
+        self.dirty()
+
+    def anything_new(self) -> bool:
+        """Whether what claims may be given, or mean, has changed since this was asked last."""
+        fault = self.fault()
+        news, self._news, self._last_fault = self._news or fault != self._last_fault, False, fault
+        return news
 
     def fault(self) -> str:
         """Why no devices can be chosen now, "" when they can."""
-        for name, reflector in self._reflectors.items():
+        for name, reflector in self.reflectors.items():
             if not reflector.synced:
                 return f"{name} are not synced yet" + (f": {reflector.last_error}" if reflector.last_error else "")
             if reflector.age_s() > self.max_age_s:
@@ -104,9 +127,30 @@ class ClaimKeeper:
 
     def read(self, pod: Pod) -> PodClaims:
         """The claims of a pod as they are now. Raises RequestError."""
+        if self.fault() and pod.spec.resource_claims:
+            return PodClaims(missing=pod.spec.resource_claims[0].name)
         found = self.owned.claims_of(pod)
         freeing = next((claim for claim in found.allocated if claim.metadata.uid in self._freeing), None)
         return found if freeing is None else PodClaims(missing=freeing.metadata.name)
+
+    def begin_round(self) -> None:
+        """A round of the queue begins."""
+        self._new_asks.clear()
+
+    def takes_on(self, entry: Entry) -> bool:
+        """Whether what a pod asks is known, or may be searched for the first time in this round: of what is new a round
+        takes some of each namespace, so that whoever asks a thousand things that are hard to find holds up nobody."""
+        asked = entry.planned.gpus.devices if entry.planned and entry.planned.gpus else None
+        if asked is None or asked in self._known_asks:
+            return True
+        if self._new_asks[entry.namespace] >= _NEW_ASKS or self._new_asks.total() >= _NEW_ASKS_IN_ALL:
+            self.dirty()
+            return False
+        self._new_asks[entry.namespace] += 1
+        if len(self._known_asks) >= _MAX_ASKS:
+            self._known_asks.clear()
+        self._known_asks.add(asked)
+        return True
 
     def name_of(self, uid: str) -> str:
         """What a claim is called, "" when it is gone."""
@@ -217,7 +261,7 @@ class ClaimKeeper:
             return
         if self.fence.fault() or self.fault():
             return
-        for uid, hold in self.owned.holds.items():
+        for uid, hold in list(self.owned.holds.items()):
             if uid not in self._writing and not self._is_awaited(hold.claim.key, hold.node):
                 await self._settle(uid, hold)
         await self._free_unused()

@@ -130,6 +130,12 @@ class Backlog:
             self.read_again(entry)
             self._changed()
 
+    def read_claims_again(self) -> None:
+        """What claims may be given is another than before."""
+        for entry in self.entries.values():
+            if entry.stage.waits and entry.pod.spec.resource_claims:
+                self.read_again(entry)
+
     def upsert(self, item: Pod) -> None:
         """A pending pod was added or changed."""
         _shorten(item.metadata)
@@ -189,7 +195,7 @@ class Backlog:
 
     def read_again(self, entry: Entry) -> None:
         """What its pod asks for now: the domain of its gang, too, which is written into it as it is let go."""
-        entry.planned = entry.fault = None
+        entry.planned, entry.fault, entry.left = None, None, ""
         for claim in claim_keys(entry.pod):
             self._naming.put(claim, entry.uid, entry)
         if others := other_gates(entry.pod):  # let go, it would hold a node for as long as they stay shut
@@ -199,6 +205,9 @@ class Backlog:
             claims = self._claims_of(entry.pod)
             if claims.missing:
                 entry.fault = Code.CLAIM_MISSING.reason(claim=claims.missing[:_MAX_NAME])
+                return
+            if claims.left and claims.asked is None:
+                entry.left = "kube-scheduler allocates the devices of its ResourceClaims"
                 return
             planned = plan_pod(entry.pod, self.kinds, claims)
             self._check(planned)

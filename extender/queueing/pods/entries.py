@@ -85,6 +85,8 @@ class Entry:
     """As planners take it; None when it can't be planned."""
     fault: WaitReason | None = None
     """Why it can't be planned."""
+    left: str = ""
+    """Why it is kube-scheduler's to place, "" where it is not."""
     stage: Stage = Stage.GATED
     opened: float = float("-inf")
     """Monotonic time at which its gate was found open or opened, or it was nominated anew."""

@@ -170,11 +170,18 @@ def wire(
     pods_per_s: Annotated[
         float | None, typer.Option(min=0.1, help="How fast pods come; default: as fast as they are taken.")
     ] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Who asks for a part of a GPU asks for all of it.")] = False,
+    planner: Annotated[bool, typer.Option("--planner", help="All pods wait in the queue; no extender.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that kube-scheduler may take for all pods.")] = 3600.0,
     json: JsonOption = None,
 ) -> None:
     """A trace through kube-scheduler and Kerf as shipped beside the simulator; exit status 1 beyond 0.2 points."""
-    plan = wires.Plan(traces, trace, seed, nodes, cpu_pods, oracle, model or files.RELEASED, pods_per_s, timeout)
+    plan = wires.Plan(
+        *(traces, trace, seed, nodes, cpu_pods, oracle, model or files.RELEASED, pods_per_s),
+        whole=whole,
+        planner=planner,
+        timeout_s=timeout,
+    )
     if not wires.met(show(wires.measure, plan, reports.wire_table, json)):
         raise typer.Exit(1)
 

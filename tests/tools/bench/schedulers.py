@@ -58,11 +58,12 @@ _PERCENTAGE = {View.FULL: 100, View.DEFAULT: 0}
 _GATE = "kerf.dev/queue"
 _RUN = "load.kerf.dev/run=measured"
 _CLIENT_LIMITS = {"qps": 5000, "burst": 5000}
-_PLAIN = {
+PLAIN = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
     "kind": "KubeSchedulerConfiguration",
     "profiles": [{"schedulerName": "default-scheduler"}],
 }
+"""kube-scheduler as it comes."""
 _ECHO = {
     **{"urlPrefix": "http://replaced.invalid", "nodeCacheCapable": True, "weight": 1},
     **{"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"},
@@ -129,7 +130,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
 
 def scheduler_config(mode: Mode, view: View) -> str:
     """The KubeSchedulerConfiguration of a mode: Kerf's own as shipped, apart from what all modes have in common."""
-    settings: dict[str, Any] = dict(_PLAIN)
+    settings: dict[str, Any] = dict(PLAIN)
     if mode is Mode.ECHO:
         settings["extenders"] = [_ECHO]
     elif mode in _OF_KERF:

@@ -1,6 +1,7 @@
 """No loss on the wire: a trace through the real kube-scheduler and Kerf, beside the simulator's placements of it.
 
-Kerf and its extender entries as they are shipped, decisive mode, every node in view, no pod departs. Nobody tells Kerf
+Kerf and its extender entries as they are shipped, decisive mode, every node in view, no pod departs; or, as a planner,
+the queue and a kube-scheduler with its default configuration. Nobody tells Kerf
 the mix of the pods; the simulator's rank is `kerf-online`, which expects what it has seen as well.
 
 As an oracle both are told the mix, as most policies of the simulator are, and price it once; the simulator is given the
@@ -24,6 +25,7 @@ from extender.core.clusters import WHOLE_MILLI
 from extender.core.fragmentation.arrays import ANY_MODEL
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.states import node_states
+from extender.queueing.pods.objects import GATE
 from extender.ranking import files
 from model.simulations import learned, online
 from model.simulations.measures import LOADS, allocation_curve
@@ -31,11 +33,11 @@ from model.simulations.replays import Replay
 from model.training.evaluations import rank_of
 from model.workloads.traces import TraceError, read_nodes, read_pods
 from model.workloads.workloads import ARRIVED_FRAC, Workload, workload
-from tests.controlplane.kerf import SCHEDULER_CONFIG
+from tests.controlplane.kerf import QUEUE_RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod, steered
 from tests.controlplane.processes import wait_until
 from tests.e2e.traces import Offered, gpus_of, nodes_of, offer
-from tests.tools.bench import reports, servers
+from tests.tools.bench import reports, schedulers, servers
 from tests.tools.bench.ledgers import running
 
 TOLERANCE: Final = 0.2
@@ -44,6 +46,8 @@ _MEMORY_MIB: Final = 32000
 """Of each GPU, which traces do not tell; shares ask for as much of it as of the compute."""
 _PRICED_WITHIN_S: Final = 600.0
 _FOREVER: Final = 1e9
+_STILL_S: Final = 30.0
+"""Pods of the queue are all decided once none was bound for so long: nobody calls them unschedulable."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,10 @@ class Plan:
     model: Path = files.RELEASED
     pods_per_s: float | None = None
     """How fast they come; None: as fast as the API server takes them."""
+    whole: bool = False
+    """Whether pods that ask for a part of a GPU ask for all of it instead."""
+    planner: bool = False
+    """Whether all pods wait in the queue, and kube-scheduler calls nobody."""
     timeout_s: float = 3600.0
     """How long kube-scheduler may take for all pods."""
 
@@ -81,12 +89,16 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
         plane.apply(*trace.node_manifests)
         path = directory / "kerf.yaml"
         path.write_text(yaml.safe_dump(settings))
+        plane.apply(QUEUE_RBAC)
         with servers.kerf(plane, "decisive", f"--config={path}") as kerf:
             wait_until(lambda: _is_priced(kerf.url), _PRICED_WITHIN_S, "Kerf has priced what it expects")
-            plane.start_scheduler(SCHEDULER_CONFIG / "decisive.yaml", extender_url=kerf.url)
+            if plan.planner:
+                plane.start_scheduler(yaml.safe_dump(schedulers.PLAIN))
+            else:
+                plane.start_scheduler(SCHEDULER_CONFIG / "decisive.yaml", extender_url=kerf.url)
             tell(f"{len(trace.pod_manifests)} pods")
             began = time.monotonic()
-            found = offer(plane, trace, plan.timeout_s, plan.pods_per_s)
+            found = offer(plane, trace, plan.timeout_s, plan.pods_per_s, _STILL_S if plan.planner else None)
             seconds = time.monotonic() - began
             told = _model(kerf.url)
     milli = trace.workload.asks.gpu_milli[trace.workload.classes]
@@ -95,7 +107,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
         name: _allocation(trace.workload, placed) for name, placed in (("wire", nodes), ("simulator", simulated.placed))
     }
     return {
-        **{"trace": plan.trace, "seed": plan.seed, "oracle": plan.oracle},
+        **{"trace": plan.trace, "seed": plan.seed, "oracle": plan.oracle, "planner": plan.planner},
         **{"nodes": len(trace.node_manifests), "pods": len(nodes), "cpu_pods": int((milli == 0).sum())},
         "shares": int(((milli > 0) & (milli < WHOLE_MILLI)).sum()),
         "model": told["model"]["sha256"],
@@ -121,6 +133,9 @@ def offered(plan: Plan) -> Offered:
     """A trace's nodes, or some of them, and its pods until 130 % of their GPUs have arrived. Raises TraceError."""
     node_list, pod_list = read_nodes(plan.traces), read_pods(plan.traces, plan.trace)
     whole = workload(plan.traces, plan.trace, plan.seed, node_list, pod_list)
+    if plan.whole:
+        asks = whole.asks._replace(gpu_milli=np.where(whole.asks.gpu_milli > 0, WHOLE_MILLI, 0))
+        whole = replace(whole, asks=asks, asked_milli=(asks.num_gpus * asks.gpu_milli)[whole.classes])
     rows = np.arange(len(whole.node_names))[: plan.nodes]
     nodes = whole.nodes.at(rows)
     if not nodes.num_gpus.any():
@@ -138,7 +153,7 @@ def offered(plan: Plan) -> Offered:
     return Offered(
         part,
         [_node(part, row) for row in range(len(rows))],
-        [_pod(part, f"pod-{number:05d}", c) for number, c in enumerate(part.classes.tolist())],
+        [_pod(part, f"pod-{number:05d}", c, gated=plan.planner) for number, c in enumerate(part.classes.tolist())],
     )
 
 
@@ -187,7 +202,8 @@ def _known(trace: Offered, settings: dict[str, Any]) -> _Known:
 
 def _shipped(plan: Plan) -> dict[str, Any]:
     """What an installation begins with."""
-    return {"model": {"path": str(plan.model.resolve())}} if plan.model != files.RELEASED else {}
+    model = {"model": {"path": str(plan.model.resolve())}} if plan.model != files.RELEASED else {}
+    return model | ({"queue": {"enabled": True, "extender": False}} if plan.planner else {})
 
 
 def _oracle(plan: Plan, offered_to: Workload) -> dict[str, Any]:
@@ -234,7 +250,7 @@ def _node(trace: Workload, row: int) -> dict[str, Any]:
     )
 
 
-def _pod(trace: Workload, name: str, c: int) -> dict[str, Any]:
+def _pod(trace: Workload, name: str, c: int, *, gated: bool) -> dict[str, Any]:
     asks = trace.asks
     milli = int(asks.gpu_milli[c])
     is_share = 0 < milli < WHOLE_MILLI
@@ -242,12 +258,14 @@ def _pod(trace: Workload, name: str, c: int) -> dict[str, Any]:
     models = _named(trace.model_names, int(asks.models[c]))
     if models:
         annotations["kerf.dev/gpu-model"] = f"^({'|'.join(models)})$"
+    gates = [{"name": GATE}] if gated else []
     return pod(
         name,
         0 if is_share else int(asks.num_gpus[c]),
         annotations=annotations,
         cpu=f"{asks.cpu_milli[c]}m",
         memory=f"{asks.memory_mib[c]}Mi",
+        schedulingGates=gates,
     )
 
 

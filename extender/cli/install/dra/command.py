@@ -79,11 +79,13 @@ async def _run(asked: _Asked, kubeconfig: str | None, context: str | None) -> No
         if not account and not asked.remove:
             fail("no Kerf was found in the cluster: name its account with --service-account NAMESPACE/NAME", FAILED)
         try:
+            for name in (asked.driver, *asked.pools):
+                policies.checked(name)
             user = policies.user_of(account) if account else ""
         except ValueError as error:
             fail(str(error), USAGE)
         if asked.remove:
-            await _give_back(api, asked, account, user)
+            await _give_back(api, asked, account)
         else:
             await _take(api, asked, installed, account, user)
     finally:
@@ -112,15 +114,19 @@ async def _take(api: "ApiServer", asked: _Asked, installed: "Installed | None", 
         fail(f"nothing was changed{hint}", FAILED)
     if asked.dry_run:
         written = [giving.rule_for(asked.driver, pool, owning.OWNED) for pool in asked.pools or (None,)]
-        if policies.lacking(await policies.in_force(api), user):
-            written += policies.policies(user)
+        for rule in list(written):
+            selector = rule["spec"]["deviceSelector"]
+            written += policies.fence(rule["metadata"]["name"], asked.driver, selector.get("pool"), user)
+        if not any(name.endswith(policies.TOLERATIONS) for name in await policies.in_force(api)):
+            written += policies.tolerations()
+        _say(f"would be held for {asked.settle_s:g} s, then")
         typer.echo(yaml.safe_dump_all(written, sort_keys=False).rstrip())
         return
     await giving.take(api, asked.driver, asked.pools, account.partition("/")[0], user, asked.settle_s, _say)
 
 
-async def _give_back(api: "ApiServer", asked: _Asked, account: str, user: str) -> None:
-    from extender.cli.install.dra import facts, giving, policies
+async def _give_back(api: "ApiServer", asked: _Asked, account: str) -> None:
+    from extender.cli.install.dra import facts, giving
 
     mine = [rule for rule in await facts.rules_in(api) if rule.driver == asked.driver]
     rules = [rule for rule in mine if not asked.pools or rule.pool in asked.pools]
@@ -137,14 +143,8 @@ async def _give_back(api: "ApiServer", asked: _Asked, account: str, user: str) -
         for rule in rules:
             _say(f"{rule.name}: would be held for {asked.settle_s:g} s, then deleted")
         return
-    if not account:
-        # The pools were left behind by a Kerf that is gone: nobody allocates there, so nothing is under way.
-        await giving.give_up(api, rules, _say)
-        return
-    if wrong := policies.lacking(await policies.in_force(api), user):
-        _say(f"{wrong}: written")
-        await policies.install(api, user)
-    await giving.give_back(api, rules, account.partition("/")[0], asked.settle_s, _say)
+    # Where no Kerf was found one may run all the same, outside the cluster or from other manifests.
+    await giving.give_back(api, rules, account.partition("/")[0] or "default", asked.settle_s, _say)
 
 
 def _say(sentence: str) -> None:

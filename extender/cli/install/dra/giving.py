@@ -2,15 +2,15 @@
 
 Each goes by what it sees of the taint, which is old by some time, and writes what it has decided some time later. So
 the taint has a value of its own for the way: "held". Under it kube-scheduler allocates nothing, since it does not
-tolerate the taint; Kerf allocates nothing, since the value is not its own; and the admission policy refuses whatever
+tolerate the taint; Kerf allocates nothing, since the value is not its own; and a policy, the fence, refuses whatever
 either of them has decided before. It is proven to do so, then some time is waited for (other API servers, requests that
-are half done), then the value changes to the new owner's, or the rule goes. Whoever is killed on the way leaves "held"
-behind: devices lie idle, and the same command goes on from there.
+are half done), then fence and value become Kerf's, or both go. The rule comes first and goes last: whoever is killed on
+the way leaves "held" behind: devices lie idle, and the same command goes on from there.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,11 +37,10 @@ def rule_name(driver: str, pool: str | None) -> str:
 def rule_for(driver: str, pool: str | None, taint: owning.Taint) -> dict[str, Any]:
     """The DeviceTaintRule that gives the devices of a driver, or of one of its pools, a taint of Kerf's."""
     selector = {"driver": driver} | ({} if pool is None else {"pool": pool})
-    labels = {"app.kubernetes.io/name": "kerf", "app.kubernetes.io/managed-by": policies.MANAGED_BY}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceTaintRule",
-        "metadata": {"name": rule_name(driver, pool), "labels": labels},
+        "metadata": {"name": rule_name(driver, pool), "labels": policies.LABELS},
         "spec": {"deviceSelector": selector, "taint": taint._asdict()},
     }
 
@@ -50,23 +49,25 @@ async def take(
     api: ApiServer, driver: str, names: Sequence[str], namespace: str, user: str, settle_s: float, say: Say
 ) -> None:
     """Give a driver's pools to Kerf, all where none is named. Raises RefusedError, UnprovenError, ClusterError."""
-    if wrong := policies.lacking(await policies.in_force(api), user):
-        say(f"{wrong}: written")
-        await policies.install(api, user)
-    wanted: list[dict[str, Any]] = [rule_for(driver, pool, owning.HELD) for pool in names or (None,)]
+    if not any(name.endswith(policies.TOLERATIONS) for name in await policies.in_force(api)):
+        await policies.write(api, *policies.tolerations())
+        say("claims must not tolerate the taint: policy written")
+    wanted = {rule_name(driver, pool): rule_for(driver, pool, owning.HELD) for pool in names or (None,)}
     known = {rule.name: rule for rule in await facts.rules_in(api)}
-    for manifest in wanted:
-        name = manifest["metadata"]["name"]
+    for name, manifest in wanted.items():
         if name in known and known[name].value == owning.OWNED.value:
             say(f"{name} is Kerf's already")
             continue
         await api.ensure(f"{facts.RULES}/{name}", msgspec.json.encode(manifest))
-        say(f"{name}: held, nobody allocates")
-    held = await _named(api, {manifest["metadata"]["name"] for manifest in wanted}, owning.HELD)
+    rules = [rule for rule in await facts.rules_in(api) if rule.name in wanted]
+    held = [rule for rule in rules if rule.value == owning.HELD.value]
     await _hold(api, held, namespace, settle_s, say)
     found = await facts.facts_of(api, driver, names)
     if found.twice:
         raise RefusedError(f"devices are allocated twice, and nobody allocates now: {', '.join(found.twice)}")
+    for rule in rules:  # those that were its before too: their fence may be gone, or name another account
+        await policies.write(api, *policies.fence(rule.name, driver, rule.pool, user))
+        await policies.prove(api, namespace, rule, policies.KERFS, PROOF_S)
     for rule in held:
         await _change(api, rule, owning.OWNED)
         say(f"{rule.name}: Kerf's")
@@ -77,33 +78,24 @@ async def give_back(api: ApiServer, rules: Sequence[facts.Rule], namespace: str,
     for rule in rules:
         if rule.value != owning.HELD.value:
             await _change(api, rule, owning.HELD)
-        say(f"{rule.name}: held, nobody allocates")
     await _hold(api, rules, namespace, settle_s, say)
-    await give_up(api, rules, say)
-
-
-async def give_up(api: ApiServer, rules: Sequence[facts.Rule], say: Say) -> None:
-    """Delete rules under which nothing can be under way. Raises ClusterError."""
     for rule in rules:
+        await policies.delete(api, rule.name)
         await api.delete(rule.path)
         say(f"{rule.name}: deleted, kube-scheduler allocates")
     if not await facts.rules_in(api):
-        for name in await policies.uninstall(api):
-            say(f"{name}: deleted, no device is Kerf's")
+        await policies.delete(api, *await policies.written(api))
 
 
 async def _hold(api: ApiServer, rules: Sequence[facts.Rule], namespace: str, settle_s: float, say: Say) -> None:
     """Return when nobody allocates any more what rules hold."""
     for rule in rules:
-        await policies.prove(api, namespace, rule, PROOF_S)
+        await policies.write(api, *policies.fence(rule.name, rule.driver or "", rule.pool, user=""))
+        await policies.prove(api, namespace, rule, policies.HELD, PROOF_S)
+        say(f"{rule.name}: held, nobody allocates")
     if rules:
-        say(f"the API server refuses new allocations; waiting {settle_s:g} s for what is under way")
+        say(f"waiting {settle_s:g} s for what is under way")
         await asyncio.sleep(settle_s)
-
-
-async def _named(api: ApiServer, names: Iterable[str], taint: owning.Taint) -> list[facts.Rule]:
-    wanted = set(names)
-    return [rule for rule in await facts.rules_in(api) if rule.name in wanted and rule.value == taint.value]
 
 
 async def _change(api: ApiServer, rule: facts.Rule, taint: owning.Taint) -> None:

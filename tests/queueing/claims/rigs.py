@@ -1,0 +1,182 @@
+"""ResourceClaims as an API server has them, and a keeper that allocates for a queue of a test's own."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from extender.core.decisions import Memo, decide
+from extender.core.policies.registry import POLICIES
+from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.kube.client import ApiError, ClusterError
+from extender.kube.objects import Pod
+from extender.kube.watches.feeds import WatchHub
+from extender.ledger.ledger import Ledger
+from extender.plugins.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.queueing.claims.keeper import ClaimKeeper
+from extender.queueing.pods.entries import Entry
+from extender.queueing.pods.objects import decode_node, decode_pod
+
+Manifest = dict[str, Any]
+
+OWNED = {"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}
+_PREFIX = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/"
+
+
+class ClaimApi:
+    """Claims by name. `fail` may raise before a write is done, `lose` after it."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Manifest] = {}
+        self.version = 100
+        self.fail: Callable[[str, str], ClusterError | None] = lambda name, part: None
+        self.lose: Callable[[str, str], ClusterError | None] = lambda name, part: None
+        self.writes: list[tuple[str, str]] = []
+
+    def add(self, name: str, *requests: Manifest) -> Manifest:
+        """A claim, of one device of class `gpu` unless it is said."""
+        self.version += 1
+        asked = list(requests) or [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]
+        metadata = {"name": name, "namespace": "default", "uid": f"u-{name}", "resourceVersion": str(self.version)}
+        self.claims[name] = {"metadata": metadata, "spec": {"devices": {"requests": asked}}, "status": {}}
+        return self.claims[name]
+
+    async def get(self, path: str, query: object = None) -> bytes:
+        name = path.removeprefix(_PREFIX)
+        if name not in self.claims:
+            raise ApiError(404, "NotFound", name)
+        return json.dumps(self.claims[name]).encode()
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        name, _, part = path.removeprefix(_PREFIX).partition("/")
+        if (error := self.fail(name, part)) is not None:
+            raise error
+        claim, asked = self.claims.get(name), json.loads(body)
+        if claim is None:
+            raise ApiError(404, "NotFound", name)
+        known = asked["metadata"]
+        if known["uid"] != claim["metadata"]["uid"] or known["resourceVersion"] != claim["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", name)
+        self.version += 1
+        if part == "status":
+            changed = claim["status"] | asked["status"]
+            claim["status"] = {key: value for key, value in changed.items() if value is not None}
+        else:
+            claim["metadata"] |= {key: value for key, value in known.items() if key in ("finalizers", "annotations")}
+        claim["metadata"]["resourceVersion"] = str(self.version)
+        self.writes.append((name, part))
+        if (error := self.lose(name, part)) is not None:
+            raise error
+        return json.dumps(claim).encode()
+
+
+class _Fence:
+    def __init__(self) -> None:
+        self.others_lead = ""
+        self.num_confirmed = 0
+
+    def standby(self) -> str:
+        return self.others_lead
+
+    def fault(self) -> str:
+        return self.others_lead
+
+    async def confirm_now(self) -> None:
+        self.num_confirmed += 1
+
+
+class _Mirror:
+    """No watches: tests tell the ledger and the keeper what these would."""
+
+    def __init__(self, hub: WatchHub) -> None:
+        self.hub = hub
+
+    async def list_devices_again(self, feed: object) -> None:
+        """All is known."""
+
+
+class ClaimRig:
+    """One node with some GPUs, which Kerf owns."""
+
+    def __init__(self, gpus: int = 2, node: str = "n") -> None:
+        self.now = 1000.0
+        self.api = ClaimApi()
+        self.ledger = Ledger(reservation_ttl_s=30.0, allocates=True)
+        self.entries: dict[str, Entry] = {}
+        self.changed: list[str] = []
+        self.fence = _Fence()
+        clock = lambda: self.now  # noqa: E731 - a clock
+        owned = self.ledger.rows.owned
+        assert owned is not None
+        self.owned = owned
+        hub = WatchHub(self.api, clock)  # type: ignore[arg-type]
+        self.keeper = ClaimKeeper(
+            self.api,  # type: ignore[arg-type]
+            _Mirror(hub),  # type: ignore[arg-type]
+            self.ledger,
+            owned,
+            self.fence,  # type: ignore[arg-type]
+            clock,
+            entries_of=lambda key: [entry for entry in self.entries.values() if self._names(entry, key)],
+            entries=self.entries.values,
+            changed=self.changed.append,
+            dirty=lambda: None,
+            max_age_s=float("inf"),
+        )
+        for reflector in self.keeper.reflectors.values():
+            reflector.num_lists = 1
+        self.ledger.upsert_device(msgspec.convert({"metadata": {"name": "gpu", "uid": "u-class"}}, DeviceClass))
+        self.publish(node, gpus)
+
+    def publish(self, node: str, gpus: int, generation: int = 1) -> None:
+        """A node, and all that its driver has."""
+        self.ledger.upsert_node(decode_node({"metadata": {"name": node, "uid": f"u-{node}"}}))
+        devices = [{"name": f"gpu-{index}", "taints": [OWNED]} for index in range(gpus)]
+        pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
+        spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": devices}
+        self.ledger.upsert_device(
+            msgspec.convert({"metadata": {"name": node, "uid": f"s-{node}"}, "spec": spec}, ResourceSlice)
+        )
+
+    def tell(self, name: str) -> None:
+        """A watch tells of a claim as the API server has it."""
+        item = msgspec.convert(self.api.claims[name], ResourceClaim)
+        self.ledger.upsert_device(item)
+        self.keeper.upsert(item)
+
+    def pod(self, name: str, *claims: str) -> Entry:
+        """A pod of the queue that names claims; the claim of its name unless it is said."""
+        named = [{"name": claim, "resourceClaimName": claim} for claim in claims or (name,)]
+        manifest = {
+            "metadata": {"name": name, "namespace": "default", "uid": f"p-{name}"},
+            "spec": {"resourceClaims": named, "schedulingGates": [{"name": "kerf.dev/queue"}]},
+        }
+        self.entries[name] = Entry(decode_pod(manifest), 0.0, self.now)
+        return self.entries[name]
+
+    def decide(self, pod: Pod, node: str = "n") -> bool:
+        """Decide on a node for a pod as a plan does, and hold what it gets; whether it gets anything."""
+        asked = self.keeper.read(pod).asked
+        assert asked is not None
+        cluster = self.ledger.snapshot(self.now)
+        request = GpuRequest(asked.num_devices, AskedUnit.CLAIM, devices=asked)
+        decision = decide(cluster, request, POLICIES["bestfit"], cluster_rows(cluster, node), Memo())
+        return decision.best is not None and self.keeper.hold(pod, node, decision.allocation)
+
+    def free(self, node: str = "n") -> int:
+        """Devices of a node that nobody has."""
+        devices = self.owned.devices_on(node)
+        assert devices is not None
+        return len(devices.inventory.devices) - devices.taken.bit_count()
+
+    @staticmethod
+    def _names(entry: Entry, key: str) -> bool:
+        return key in [f"default/{item.resource_claim_name}" for item in entry.pod.spec.resource_claims or ()]
+
+
+def cluster_rows(cluster: Any, node: str) -> Any:
+    """The row of one node."""
+    import numpy as np
+
+    return np.array([cluster.row_of[node]])

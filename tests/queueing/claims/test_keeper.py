@@ -1,0 +1,260 @@
+"""Devices are held from before they are written until it is certain who has them, and never twice."""
+
+import asyncio
+
+import pytest
+
+from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.queueing.claims.writer import FINALIZER
+from extender.queueing.pods.batches import plan_pod
+from extender.queueing.pods.entries import Stage
+from extender.queueing.pods.restrictions import Kinds
+from tests.queueing.claims.rigs import ClaimRig
+
+
+def started(rig: ClaimRig, name: str) -> None:
+    """A pod with a claim of its name, for which devices are held."""
+    rig.api.add(name)
+    rig.tell(name)
+    entry = rig.pod(name)
+    assert rig.decide(entry.pod)
+    entry.reserve("n")
+
+
+def test_what_is_decided_is_held_and_then_the_claims() -> None:
+    rig = ClaimRig(gpus=2)
+    started(rig, "a")
+    assert rig.free() == 1
+    assert asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+    assert not rig.owned.holds
+    claim = rig.api.claims["a"]
+    assert claim["metadata"]["finalizers"] == [FINALIZER]
+    result = claim["status"]["allocation"]["devices"]["results"][0]
+    assert (result["pool"], result["request"]) == ("n", "gpu")
+    assert claim["status"]["allocation"]["allocationTimestamp"]
+    assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "a", "uid": "p-a"}]
+    assert rig.api.writes == [("a", ""), ("a", "status")]
+    assert rig.fence.num_confirmed == 1
+
+
+def test_two_pods_never_get_the_same_device() -> None:
+    rig = ClaimRig(gpus=2)
+    for name in "ab":
+        started(rig, name)
+    rig.api.add("c")
+    rig.tell("c")
+    assert not rig.decide(rig.pod("c").pod)
+
+
+def test_a_claim_that_has_changed_is_not_written_and_nothing_is_held_for_it() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.claims["a"]["metadata"]["resourceVersion"] = "999"
+    assert not asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+    assert "allocation" not in rig.api.claims["a"]["status"]
+
+
+def test_a_refusal_is_certain() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.fail = lambda name, part: ApiError(403, "Forbidden", "no") if part == "status" else None
+    with pytest.raises(ClusterError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_lost_answer_holds_the_device_until_the_claim_was_read(done: bool) -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    lost = lambda name, part: UnreachableError("no answer") if part == "status" else None  # noqa: E731
+    setattr(rig.api, "lose" if done else "fail", lost)
+    with pytest.raises(UnreachableError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 0
+    rig.entries["a"].put_back(rig.now)
+    rig.api.lose = rig.api.fail = lambda name, part: None
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == (0 if done else 1)
+    assert not rig.owned.holds
+    assert rig.changed[-1] == "default/a"
+
+
+def test_a_write_that_comes_after_all_changes_nothing() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.fail = lambda name, part: UnreachableError("no answer") if part == "status" else None
+    with pytest.raises(UnreachableError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    late = rig.api.claims["a"]["metadata"]["resourceVersion"]
+    rig.api.fail = lambda name, part: None
+    rig.entries["a"].put_back(rig.now)
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 1
+    assert rig.api.claims["a"]["metadata"]["resourceVersion"] != late  # the API server would refuse it: 409
+
+
+def test_what_is_still_doubtful_stays_held() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.fail = lambda name, part: UnreachableError("no answer")
+    with pytest.raises(UnreachableError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    rig.entries["a"].put_back(rig.now)
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 0
+
+
+def test_devices_of_a_claim_that_no_pod_on_its_way_needs_are_taken_back() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    asyncio.run(rig.keeper.look())
+    rig.now += 60
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 0  # its pod is on its way
+    rig.entries["a"].put_back(rig.now)
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 0  # it may be planned on its node the next moment
+    rig.now += 3
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 1
+    assert rig.api.claims["a"]["status"] == {}
+    assert rig.keeper.counts.freed == 1
+
+
+def test_devices_for_a_pod_that_is_gone_are_taken_back_where_nobody_else_does() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    asyncio.run(rig.keeper.allocate(rig.entries.pop("a").pod))
+    asyncio.run(rig.keeper.look())
+    rig.now += 10
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 0  # kube-controller-manager's to free, for now
+    rig.now += 10
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 1
+
+
+def test_a_reservation_that_comes_first_keeps_what_is_taken_back() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    asyncio.run(rig.keeper.allocate(rig.entries.pop("a").pod))
+    asyncio.run(rig.keeper.look())
+    rig.now += 60
+    rig.api.claims["a"]["metadata"]["resourceVersion"] = "999"  # kube-scheduler has reserved it for another pod
+    asyncio.run(rig.keeper.look())
+    assert "allocation" in rig.api.claims["a"]["status"]
+    assert rig.free() == 0
+
+
+def test_whoever_stands_by_holds_nothing_and_takes_nothing_back() -> None:
+    rig = ClaimRig(gpus=2)
+    started(rig, "a")
+    started(rig, "b")
+    asyncio.run(rig.keeper.allocate(rig.entries["b"].pod))
+    del rig.entries["a"], rig.entries["b"]
+    rig.fence.others_lead = "standby"
+    rig.now += 60
+    writes = len(rig.api.writes)
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 1
+    assert len(rig.api.writes) == writes
+
+
+def test_a_new_leader_changes_the_claims_that_its_predecessor_may_be_about_to_write() -> None:
+    rig = ClaimRig(gpus=2)
+    for name in "ab":
+        rig.api.add(name)
+        rig.tell(name)
+    rig.pod("a")
+    known = rig.api.claims["a"]["metadata"]["resourceVersion"]
+    asyncio.run(rig.keeper.catch_up())
+    assert rig.api.claims["a"]["metadata"]["resourceVersion"] != known
+    assert rig.api.writes == [("a", "")]  # nobody waits for b
+
+
+def test_a_new_leader_takes_in_what_its_predecessor_has_allocated_meanwhile() -> None:
+    rig, other = ClaimRig(gpus=1), ClaimRig(gpus=1)
+    rig.api.add("a")
+    rig.tell("a")
+    rig.pod("a")
+    other.api = rig.api
+    other.keeper._writer._transport = rig.api  # type: ignore[assignment]
+    other.tell("a")
+    entry = other.pod("a")
+    assert other.decide(entry.pod)
+    assert asyncio.run(other.keeper.allocate(entry.pod))
+    assert rig.free() == 1  # its watch lags
+    asyncio.run(rig.keeper.catch_up())
+    assert rig.free() == 0
+
+
+def test_what_a_watch_tells_from_before_the_own_write_is_no_news() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    before = dict(rig.api.claims["a"], metadata=dict(rig.api.claims["a"]["metadata"]), status={})
+    asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    now, rig.api.claims["a"] = rig.api.claims["a"], before
+    rig.tell("a")
+    assert rig.free() == 0
+    rig.api.claims["a"] = now
+    rig.tell("a")
+    assert rig.free() == 0
+
+
+def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_pod() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    pod = rig.entries.pop("a").pod
+    asyncio.run(rig.keeper.allocate(pod))
+    pod.spec.node_name = "n"
+    rig.ledger.upsert_pod(pod, rig.now)
+    rig.ledger.remove_device(type(rig.owned.claims["u-a"]), "u-a")  # its author has taken the finalizer off
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 0
+    rig.ledger.remove_pod("p-a")
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 1
+
+
+def test_a_claim_that_is_being_freed_can_not_be_planned_with() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.keeper.read(rig.entries["a"].pod).allocated
+    rig.keeper._freeing.add("u-a")
+    assert rig.keeper.read(rig.entries["a"].pod).missing == "a"
+
+
+def test_a_pod_on_its_way_counts_by_its_node() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    entry = rig.entries["a"]
+    asyncio.run(rig.keeper.allocate(entry.pod))
+    entry.open(rig.now)
+    entry.was_opened()
+    assert entry.stage is Stage.OPENED
+    entry.node = "another"
+    asyncio.run(rig.keeper.look())
+    rig.now += 3
+    asyncio.run(rig.keeper.look())
+    assert rig.free() == 1
+
+
+def test_a_round_takes_only_some_new_asks_of_each_namespace() -> None:
+    rig = ClaimRig(gpus=2)
+    asked = []
+    for number in range(6):
+        request = {"name": f"gpu-{number}", "exactly": {"deviceClassName": "gpu"}}
+        rig.api.add(f"c{number}", request)
+        rig.tell(f"c{number}")
+        entry = rig.pod(f"c{number}")
+        entry.planned = plan_pod(entry.pod, Kinds(), rig.keeper.read(entry.pod))
+        asked.append(entry)
+    rig.keeper.begin_round()
+    assert [rig.keeper.takes_on(entry) for entry in asked] == [True] * 4 + [False] * 2
+    rig.keeper.begin_round()
+    assert all(rig.keeper.takes_on(entry) for entry in asked)
