@@ -6,7 +6,7 @@ a node is the best of its GPUs. All policies get the same requests in the same o
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 

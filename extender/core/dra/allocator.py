@@ -14,7 +14,7 @@ from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.given import Allocation, Given
 from extender.core.dra.groups import Keys, Shape, overdrawn, shape_of
 from extender.core.dra.matching import Matcher
-from extender.core.dra.packing import Packer, Way
+from extender.core.dra.packing import Packer, Way, enough
 from extender.core.dra.search import Chosen, Offer, cheapest, closest
 from extender.core.dra.slots import MAX_DEVICES, Matches, Request, faults_of, requests_of
 from extender.core.dra.steps import MAX_STEPS, Steps
@@ -119,6 +119,8 @@ class _Choice:
     def _solve(self, chosen: dict[int, int]) -> tuple[Sequence[Demand], int, Chosen | None] | None:
         """The demands of what is decided, what it costs to meet them, and how."""
         asked = asked_of(self.devices, self.asked, self._slots(chosen))
+        if not enough(self.devices, self.shape.groups, asked.demands):
+            return None
         packer = Packer(self.devices, asked, self.blocked, self.steps, self.memory.ways, self.memory.worths)
         offers: list[Offer] = [(group, packer.ways(group)) for group in self.shape.groups]
         found = cheapest(asked, offers, self.steps)

@@ -8,7 +8,7 @@ from extender.core.dra.demands import Amounts, Asked, Demand, Typed
 from extender.core.dra.devices import Amount, Device, NodeDevices
 from extender.core.dra.groups import Group
 from extender.core.dra.steps import Steps
-from extender.core.dra.worth import worth_of, worth_of_parts
+from extender.core.dra.worth import most_at_once, worth_of, worth_of_parts
 
 Values = tuple[frozenset[Typed], ...]
 """Of each constraint: the values of the devices taken under it."""
@@ -80,6 +80,26 @@ class Packer:
 
     def _used(self, index: int) -> Amounts:
         return tuple(sorted(self.devices.used(index).items())) if index in self.devices.parts else ()
+
+
+def enough(devices: NodeDevices, groups: Sequence[Group], demands: Sequence[Demand]) -> bool:
+    """Whether counters are enough for each demand by itself: where not, nothing needs to be tried."""
+    return all(_supply(devices, groups, demand) >= demand.count for demand in demands)
+
+
+def _supply(devices: NodeDevices, groups: Sequence[Group], demand: Demand) -> int:
+    supply = 0
+    for group in groups:
+        open_ = [place for place, index in enumerate(group.members) if index in demand.open]
+        if not open_:
+            continue
+        shared = [place for place in open_ if devices.inventory.devices[group.members[place]].shareable]
+        if shared or not group.counters:
+            supply += len(shared) * len(demand.slots) + len(open_) - len(shared)
+        else:
+            left = tuple(devices.left[counter] for counter in group.counters)
+            supply += most_at_once(group.room.consumes, open_, left)
+    return supply
 
 
 _Member = tuple[tuple[Amounts | None, ...], tuple[Typed | None, ...], int, int, Amounts]

@@ -2,10 +2,13 @@
 
 The worth of a group of devices that share counters, such as all partitions of one GPU, is
 
-    V(state) = scale x sum over kinds of w(kind) x n(kind, state) / n(kind, free)  /  sum over kinds of w(kind)
+    V(state) = scale x (sum over kinds of w(kind) x n(kind, state) / n(kind, free)  /  sum over kinds of w(kind))^2
 
 with n(kind, state) the most devices of a kind that can be had at once, so that a free GPU is worth `scale`, and one of
-which nothing more can be had is worth nothing. It is a potential: what an allocation costs is what V falls by. A device
+which nothing more can be had is worth nothing. The square makes the first part that is taken of a GPU dearer than the
+next: those that are begun are filled. Without it small partitions were spread over free GPUs, and requests that come
+and go needed more GPUs than by first fit (docs/research/simulator.md). It is a potential: what an allocation costs is
+what V falls by. A device
 that shares no counters is a group of its own, worth its scale until it is taken; one that several claims may have parts
 of is worth by how many halves, quarters and eighths of it are left.
 """
@@ -95,7 +98,7 @@ def worth_of(room: Room, taken: int, left: Left) -> int:
     for kind in room.kinds:
         places = [place for place in kind.members if not taken >> place & 1]
         share += kind.weight * min(most_at_once(room.consumes, places, left), kind.most) / kind.most
-    return round(room.scale * share / total)
+    return round(room.scale * (share / total) ** 2)
 
 
 def worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> int:
@@ -107,7 +110,7 @@ def worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> in
 def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left) -> int:
     """The most of some devices that what is left of the counters is enough for, by a search that tries all sets.
 
-    After some thousand steps the most that it has found: this decides a preference, not what is possible.
+    After some thousand steps it is more than that, at most all of them.
     """
     room = list(left)
     fitting = [place for place in places if all(room[counter] >= amount for counter, amount in consumes[place])]
@@ -129,4 +132,4 @@ def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left
         search(index + 1, num_taken)
 
     search(0, 0)
-    return best
+    return best if steps <= _MAX_STEPS else len(fitting)

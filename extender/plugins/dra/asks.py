@@ -17,7 +17,7 @@ from extender.plugins.dra.objects import (
     ExactRequest,
     ResourceClaim,
 )
-from extender.plugins.dra.published import amount_of
+from extender.plugins.dra.quantities import amount_of
 from extender.plugins.dra.selectors import compile_selector
 from extender.plugins.dra.unhandled import MISSING_CLASS, UnhandledError
 

@@ -12,7 +12,8 @@ from extender.plugins.dra import reading as gpus
 from extender.plugins.dra.gathering import NodePool, PoolId, gather_pools, rules_for, taints_of
 from extender.plugins.dra.objects import DeviceTaintRule, ResourceSlice
 from extender.plugins.dra.parts import place
-from extender.plugins.dra.published import UnreadableDeviceError, amount_of, read_device, unhandled
+from extender.plugins.dra.published import UnreadableDeviceError, read_device, unhandled
+from extender.plugins.dra.quantities import amount_of
 from extender.plugins.protocol import NodeReading
 
 _MAX_DEVICES: Final = 4096

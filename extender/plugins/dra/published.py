@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from extender.core.dra.devices import Amount, Capacity, Device, DeviceId, Taint, Value, Version
-from extender.core.resources.quantities import parse_quantity
 from extender.plugins.dra import objects
 from extender.plugins.dra.gathering import NodePool, PoolId, repeated
+from extender.plugins.dra.quantities import amount_of
 
 _NUMBER: Final = r"(?:0|[1-9][0-9]*)"
 _WORD: Final = rf"(?:{_NUMBER}|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
@@ -20,12 +20,6 @@ _MAX_UINT64: Final = 2**64 - 1
 
 class UnreadableDeviceError(ValueError):
     """What of a device or its slice can't be read exactly: the sentence says it."""
-
-
-def amount_of(quantity: objects.Quantity) -> Amount:
-    """A quantity, exactly. Raises ValueError when it is none."""
-    amount = parse_quantity(str(quantity))
-    return int(amount) if amount.denominator == 1 else amount
 
 
 def full_name(name: str, driver: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from extender.core.dra.allocator import Given
 from extender.core.dra.devices import Amount, Device, DeviceId, Inventory, Taking
 from extender.plugins.dra.objects import AllocatedDevice, DeviceClass, ExactRequest, Opaque, ResourceClaim
-from extender.plugins.dra.published import amount_of
+from extender.plugins.dra.quantities import amount_of
 
 _FROM_CLASS: Final = "FromClass"
 _FROM_CLAIM: Final = "FromClaim"

@@ -1,9 +1,49 @@
 """Selectors of devices in CEL, as `k8s.io/dynamic-resource-allocation/cel` evaluates them."""
 
-from extender.core.dra.asks import Selector
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from extender.core.dra.asks import Selector, SelectorFault
+from extender.core.dra.devices import Device
+from extender.plugins.dra.cel.code import Code
+from extender.plugins.dra.cel.compiling import Compiler
+from extender.plugins.dra.cel.errors import AbortError, EvaluationError, RefusedError
 from extender.plugins.dra.unhandled import UnhandledError
+
+MAX_CHARS: Final = 10 * 1024
+"""`CELSelectorExpressionMaxLength`."""
+_MAX_REMEMBERED: Final = 1024
 
 
 def compile_selector(expression: str) -> Selector:
-    """A selector. Raises UnhandledError for what can't be evaluated exactly as kube-scheduler does."""
-    raise UnhandledError("CEL is not evaluated yet", "CEL: all of it")
+    """A selector. Raises UnhandledError where it can't be evaluated exactly as kube-scheduler does, in bounded time."""
+    found = _compiled(expression) if len(expression) <= MAX_CHARS else UnhandledError("is too long", "CEL: length")
+    if isinstance(found, UnhandledError):
+        raise UnhandledError(str(found), found.kind)
+    return found
+
+
+@lru_cache(maxsize=_MAX_REMEMBERED)
+def _compiled(expression: str) -> Selector | UnhandledError:
+    compiler = Compiler()
+    try:
+        code = compiler.compile(expression)
+    except RefusedError as error:
+        return UnhandledError(str(error), f"CEL: {error.kind}")
+    reads = None if compiler.read is None else frozenset(compiler.read)
+    return Selector(expression, _matcher(code, compiler.num_slots), reads)
+
+
+def _matcher(code: Code, num_slots: int) -> Callable[[Device], bool]:
+    def matches(device: Device) -> bool:
+        scope = [device, *[None] * (num_slots - 1)]
+        try:
+            value = code.run(scope)
+        except (EvaluationError, AbortError) as error:
+            raise SelectorFault(f"on device {device.id.device}: {error}") from None
+        if value is not True and value is not False:
+            raise SelectorFault(f"on device {device.id.device}: gives no bool")
+        return bool(value)
+
+    return matches

@@ -30,10 +30,12 @@ AIM_EACH: Final = {"1.34": 100, "1.36": 100, "1.37": 100}
 AIM_QUEUE: Final = 100
 """and so many through the queue,"""
 AIM_NO_EXTENDER: Final = 200
-"""and through the queue without an extender."""
+"""and through the queue without an extender,"""
+AIM_DRA: Final = 200
+"""and with devices that Kerf allocates."""
 
 
-_UNTOLD: Final = {"error": "", "extender": True}
+_UNTOLD: Final = {"error": "", "extender": True, "dra": False}
 """What an account does not have of a run."""
 
 
@@ -60,6 +62,8 @@ class Entry:
     """Why it could not be carried out."""
     extender: bool = True
     """Whether kube-scheduler called Kerf."""
+    dra: bool = False
+    """Whether Kerf allocated devices."""
 
     @property
     def minor(self) -> str:
@@ -124,11 +128,11 @@ class Account:
             os.fsync(file.fileno())
         partial.replace(self.path)
 
-    def like(self, kubernetes: str, *, queue: bool, extender: bool = True) -> Iterator[Entry]:
-        """Runs on a Kubernetes minor, through the queue or not, with an extender or without."""
-        alike = queue, extender
+    def like(self, kubernetes: str, *, queue: bool, extender: bool = True, dra: bool = False) -> Iterator[Entry]:
+        """Runs on a Kubernetes minor, through the queue or not, with an extender or without, with devices or not."""
+        alike = queue, extender, dra
         on_minor = (entry for entry in self.entries if entry.minor == minor_of(kubernetes))
-        return (entry for entry in on_minor if (entry.queue, entry.extender) == alike)
+        return (entry for entry in on_minor if (entry.queue, entry.extender, entry.dra) == alike)
 
     def since(self, commit: str, now: str = "") -> Iterator[Entry]:
         """Runs that count, of the product as it is since a commit; those of what is there `now`, committed or not."""
@@ -177,8 +181,9 @@ def progress(runs: Iterable[Entry]) -> list[tuple[str, int, int]]:
     return [
         ("all", len(runs), AIM),
         *((minor, minors[minor], wanted) for minor, wanted in AIM_EACH.items()),
-        ("--queue", sum(entry.queue and entry.extender for entry in runs), AIM_QUEUE),
-        ("--no-extender", sum(not entry.extender for entry in runs), AIM_NO_EXTENDER),
+        ("--queue", sum(entry.queue and entry.extender and not entry.dra for entry in runs), AIM_QUEUE),
+        ("--no-extender", sum(not entry.extender and not entry.dra for entry in runs), AIM_NO_EXTENDER),
+        ("--dra", sum(entry.dra for entry in runs), AIM_DRA),
     ]
 
 

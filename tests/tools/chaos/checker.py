@@ -160,7 +160,7 @@ def stranded(nodes: Iterable[Manifest], pods: Collection[Manifest]) -> list[Viol
         asked = asked_by(pod)
         if asked is None or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             continue
-        if (_gated(pod) and _gang(pod)) or pod["spec"].get("schedulingGroup"):  # alone they may not run
+        if (gated(pod) and gang_of(pod)) or pod["spec"].get("schedulingGroup"):  # alone they may not run
             continue
         node = next((use.name for use in used.values() if fits(asked, use)), None)
         if node is not None:
@@ -173,9 +173,9 @@ def _stranded_gangs(used: Mapping[str, NodeUse], pods: Iterable[Manifest]) -> li
     """Gangs of equal pods that ask for whole GPUs, which are complete and wait although all that wait have room."""
     found = []
     for gang, members in _gangs(pods).items():
-        waiting = [pod for pod in members if _gated(pod)]
+        waiting = [pod for pod in members if gated(pod)]
         asked = asked_by(waiting[0]) if waiting else None
-        if asked is None or len(members) < _gang_size(members):
+        if asked is None or len(members) < gang_size(members):
             continue
         room = sum((use.allocatable - use.held) // asked.gpus for use in used.values() if fits(asked, use))
         if room >= len(waiting):
@@ -189,7 +189,7 @@ def kept_by_words(pods: Iterable[Manifest]) -> list[Violation]:
     return [
         Violation("no node is kept by a nomination alone", name_of(pod), f"nominated to {node} behind the gate")
         for pod in pods
-        if _gated(pod) and (node := pod["status"].get("nominatedNodeName"))
+        if gated(pod) and (node := pod["status"].get("nominatedNodeName"))
     ]
 
 
@@ -197,7 +197,7 @@ def in_part(pods: Iterable[Manifest]) -> list[Violation]:
     """Gangs of which some have a node and fewer than there have to be."""
     found = []
     for gang, members in _gangs(pods).items():
-        size, bound = _gang_size(members), sum(bool(pod["spec"].get("nodeName")) for pod in members)
+        size, bound = gang_size(members), sum(bool(pod["spec"].get("nodeName")) for pod in members)
         if 0 < bound < size:
             found.append(Violation("gangs run whole", gang, f"{bound} of {size} have a node"))
     return found
@@ -205,7 +205,7 @@ def in_part(pods: Iterable[Manifest]) -> list[Violation]:
 
 def reason_of(pod: Manifest) -> str:
     """Why a pod is pending, "" when nobody has said; behind the gate, in Kerf's words."""
-    if _gated(pod):
+    if gated(pod):
         return str((pod["metadata"].get("annotations") or {}).get("kerf.dev/skipped", ""))
     for condition in pod.get("status", {}).get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -213,11 +213,11 @@ def reason_of(pod: Manifest) -> str:
     return ""
 
 
-def _gated(pod: Manifest) -> bool:
+def gated(pod: Manifest) -> bool:
     return any(gate["name"] == _GATE for gate in pod["spec"].get("schedulingGates") or ())
 
 
-def _gang(pod: Manifest) -> str:
+def gang_of(pod: Manifest) -> str:
     return str((pod["metadata"].get("annotations") or {}).get("kerf.dev/gang", ""))
 
 
@@ -225,10 +225,10 @@ def _gangs(pods: Iterable[Manifest]) -> dict[str, list[Manifest]]:
     """Members by gang that are not being deleted."""
     found = defaultdict(list)
     for pod in pods:
-        if (gang := _gang(pod)) and not pod["metadata"].get("deletionTimestamp"):
+        if (gang := gang_of(pod)) and not pod["metadata"].get("deletionTimestamp"):
             found[gang].append(pod)
     return found
 
 
-def _gang_size(members: Collection[Manifest]) -> int:
+def gang_size(members: Collection[Manifest]) -> int:
     return max(int(pod["metadata"]["annotations"]["kerf.dev/gang-size"]) for pod in members)

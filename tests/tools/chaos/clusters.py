@@ -15,12 +15,14 @@ import yaml
 
 from tests.controlplane import ApiError, ControlPlane, binaries, free_port, podgroups, wait_until
 from tests.controlplane.api import read_documents
-from tests.controlplane.kerf import QUEUE_RBAC, RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT
+from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT
 from tests.controlplane.objects import pod
 from tests.controlplane.processes import clean_environment
 from tests.install.policies import POLICY
 from tests.tools.chaos import attacks
 from tests.tools.chaos.boards import Board
+from tests.tools.chaos.devices import cleaning, manifests
+from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.loops import Loop
 from tests.tools.chaos.proxies import ApiProxy
 from tests.tools.chaos.routers import Router
@@ -56,7 +58,7 @@ _SCHEDULER_TIMES = {
 _KERF_TIMES = ("cluster.request_timeout_s=2", f"decisions.reservation_ttl_s={TTL_S:g}")
 _AUTHOR = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "create", "patch", "delete"]},
-    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["create"]},
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["create", "patch", "delete"]},
 )
 """What the authors of pods may do."""
 _HOSTILE = (
@@ -74,10 +76,13 @@ class HarnessError(Exception):
 class Cluster:
     """Everything that runs, from entry to exit. Use it from one thread that lives as long."""
 
-    def __init__(self, directory: Path, *, queue: bool = False, groups: bool = False, extender: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *, queue: bool = False, groups: bool = False, extender: bool = True, dra: bool = False
+    ) -> None:
         """With `queue`, Kerf's is enabled; with `groups`, Kubernetes' own, where this version has them. Without an
-        `extender` kube-scheduler calls nobody."""
+        `extender` kube-scheduler calls nobody. With `dra` Kerf allocates devices."""
         self._queue = queue
+        self._dra = dra
         self.extender = extender
         self.has_groups = groups and binaries.minor() >= "1.36"
         """Whether pods may be members of a PodGroup."""
@@ -107,7 +112,10 @@ class Cluster:
         try:
             self._zygote.start()
             self.plane.start()
-            self.plane.apply(RBAC, *([QUEUE_RBAC] if self._queue else []))
+            self.plane.apply(RBAC, *([QUEUE_RBAC] if self._queue else []), *([DRA_RBAC] if self._dra else []))
+            if self._dra:
+                self.plane.apply(*manifests.classes(), manifests.taint_rule())
+                self.plane.start_controller_manager("resourceclaim-controller", "garbage-collector-controller")
             self.plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": attacks.NAMESPACE}})
             self.plane.grant("author", *_AUTHOR)
             self.author = self.plane.api("author")
@@ -139,7 +147,8 @@ class Cluster:
         self.board = Board(asyncio.get_running_loop().time)
         self.router = Router(self.board)
         await self.router.start()
-        self.witness = Witness(self.plane.url, self.plane.token("admin"), self.plane.certificate)
+        journal = Journal() if self._dra else None
+        self.witness = Witness(self.plane.url, self.plane.token("admin"), self.plane.certificate, journal)
         await self.witness.start()
         for replica in range(MAX_REPLICAS):
             proxy = ApiProxy(self.board, replica, self.plane.url, self.plane.certificate, extender=self.extender)
@@ -201,6 +210,7 @@ class Cluster:
             *(part for setting in (*_KERF_TIMES, *(_QUEUE if self._queue else ())) for part in ("--set", setting)),
             *(() if self.extender else ("--set", "queue.extender=false")),
             *(("--set", "leader_election.mode=own") if self._elects else ()),
+            *(("--set", "dra.allocate=true") if self._dra else ()),
         ]
         log = self.plane.directory / f"kerf-{self._num_started}-{replica}.log"
         return self._zygote.replica(arguments, f"http://127.0.0.1:{port}", log, stoppable=self._stoppable)
@@ -254,6 +264,8 @@ class Cluster:
                 self.plane.request("DELETE", path)
         if self.has_groups:
             self.plane.request("DELETE", podgroups.path())
+        if self._dra:
+            cleaning.clean(self.plane)
         wait_until(lambda: not self.witness.seen.pods and not self.witness.seen.nodes, 30.0, "the cluster is empty")
 
     def guard(self, on: bool) -> None:

@@ -34,8 +34,12 @@ def chaos(
     *,
     queue: Annotated[bool, typer.Option("--queue", help="Most pods wait in Kerf's queue, some in gangs.")] = False,
     extender: Annotated[
-        bool, typer.Option("--extender/--no-extender", help="Whether kube-scheduler calls Kerf; with --queue.")
-    ] = True,
+        bool | None,
+        typer.Option("--extender/--no-extender", help="Whether kube-scheduler calls Kerf; without only with --queue."),
+    ] = None,
+    dra: Annotated[
+        bool, typer.Option("--dra", help="Kerf allocates devices to ResourceClaims; --queue --no-extender unless told.")
+    ] = False,
     kubernetes: Annotated[str | None, typer.Option(help="Version, such as 1.34; default: that of the tests.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each on a control plane of its own.")] = 1,
     resume: Annotated[
@@ -53,12 +57,14 @@ def chaos(
 
     Exit status 1: a promise was broken; 2: a run could not be carried out.
     """
+    queue = queue or dra
+    extender = (not dra) if extender is None else extender
     if not extender and not queue:
         raise typer.BadParameter("--no-extender needs --queue: without it Kerf decides nothing")
     version = kubernetes or os.environ.get("KERF_TEST_KUBERNETES") or binaries.DEFAULT_VERSION
     since = since or accounts.last_mend()
     grown = Account.at(resume) if resume else Account()
-    alike = list(grown.like(version, queue=queue, extender=extender))
+    alike = list(grown.like(version, queue=queue, extender=extender, dra=dra))
     counted = [entry for entry in grown.since(since, accounts.commit()) if entry in alike] if resume else []
     # What is being counted is told by this call too, as if it had never been interrupted.
     told = Account([*counted])
@@ -66,7 +72,7 @@ def chaos(
     try:
         if runs:
             grown.claim()
-        of = partial(Worker, kubernetes=version, queue=queue, extender=extender)
+        of = partial(Worker, kubernetes=version, queue=queue, extender=extender, dra=dra)
         _carry_out(max(runs - len(counted), 0), first, jobs, version, worker=of, grown=grown, told=told)
     except BlockingIOError:
         _errors.print(f"{resume} is being written by another kerf chaos: wait for it, or stop it", style="red")

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from tests.tools.chaos.devices.draws import with_devices
 from tests.tools.chaos.faults import (
     EDITS,
     FOR_GOOD,
@@ -20,6 +21,8 @@ from tests.tools.chaos.faults import (
 from tests.tools.chaos.plans import NodePlan, Plan, PodPlan
 
 _NUM_PODS = (225, 250)
+_NUM_PODS_BESIDE = (80, 100)
+"""Beside those with claims."""
 _RESTART_PROBABILITY = 0.15
 _GATED_FRAC = 0.75
 _NUM_GANGS = (6, 12)
@@ -38,21 +41,23 @@ _DRAWN = {
 }
 
 
-def draw(seed: int, *, queue: bool = False, extender: bool = True) -> Plan:
+def draw(seed: int, *, queue: bool = False, extender: bool = True, dra: bool = False) -> Plan:
     """The run of a seed; with `queue` most pods of the same run wait behind Kerf's gate, some of them in gangs.
 
-    Without an `extender` one kube-scheduler binds by itself.
+    Without an `extender` one kube-scheduler binds by itself. With `dra` it is a smaller one, and pods with claims come
+    besides.
     """
-    plan = _under_attack(_drawn(seed))
+    plan = _under_attack(_drawn(seed, _NUM_PODS_BESIDE if dra else _NUM_PODS))
     plan = _queued(plan) if queue else plan
-    return plan if extender else _unattended(plan)
+    plan = plan if extender else _unattended(plan)
+    return with_devices(plan) if dra else plan
 
 
-def _drawn(seed: int) -> Plan:
+def _drawn(seed: int, num_pods: tuple[int, int]) -> Plan:
     rng = random.Random(seed)
     replicas = 2 if rng.random() < 0.4 else 1
     two_schedulers = rng.random() < 0.6
-    pods = _pods(rng, two_schedulers)
+    pods = _pods(rng, two_schedulers, num_pods)
     late_pods = tuple(_pod(rng, f"late-{number}", 1, two_schedulers) for number in range(8))
     pod_faults = _pod_faults(rng, pods)
     deleted = {fault.target for fault in pod_faults if fault.kind in FOR_GOOD}
@@ -225,9 +230,9 @@ def _unattended(plan: Plan) -> Plan:
     return replace(_with(plan, without=without), pods=pods, late_pods=late_pods, policy=True)
 
 
-def _pods(rng: random.Random, two_schedulers: bool) -> list[PodPlan]:
+def _pods(rng: random.Random, two_schedulers: bool, num_pods: tuple[int, int]) -> list[PodPlan]:
     sizes, weights = zip(*_SIZES, strict=True)
-    wanted = rng.choices(sizes, weights, k=rng.randint(*_NUM_PODS))
+    wanted = rng.choices(sizes, weights, k=rng.randint(*num_pods))
     return [_pod(rng, f"pod-{number:03d}", gpus, two_schedulers) for number, gpus in enumerate(wanted)]
 
 

@@ -31,10 +31,28 @@ class Kind(StrEnum):
     """kill -9 as the write leaves that opens a gate; it never arrives."""
     KILL_OPENING_WRITTEN = "kill-opening-written"
     """kill -9 when a gate is open and Kerf has not heard of it."""
+    KILL_PROTECTION_WRITTEN = "kill-protection-written"
+    """kill -9 when a claim has its finalizer, before its devices are written."""
+    KILL_ALLOCATION_LOST = "kill-allocation-lost"
+    """kill -9 as the devices of a claim leave; they never arrive."""
+    KILL_ALLOCATION_ASKED = "kill-allocation-asked"
+    """kill -9 as the devices of a claim leave; they are written all the same, soon or late."""
+    KILL_ALLOCATION_WRITTEN = "kill-allocation-written"
+    """kill -9 when a claim has its devices and Kerf has not heard of it: before nomination and gate."""
     PAUSE = "pause"
     """SIGSTOP, wherever it is, and SIGCONT."""
     PAUSE_IN_BIND = "pause-in-bind"
     """SIGSTOP as the Binding leaves; it arrives before or after the SIGCONT, past time-outs."""
+    PAUSE_IN_ALLOCATION = "pause-in-allocation"
+    """SIGSTOP as the devices of a claim leave; they arrive before or after the SIGCONT, past time-outs."""
+    LATE_ALLOCATION = "late-allocation"
+    """A write to a claim that arrives when Kerf has given up waiting for it."""
+    CLAIM_CONFLICT = "claim-conflict"
+    CLAIM_ERROR = "claim-error"
+    """500 to a write to a claim, nothing done."""
+    CLAIM_ERROR_AFTER_WRITE = "claim-error-after-write"
+    CLAIM_RESET_BEFORE_WRITE = "claim-reset-before-write"
+    CLAIM_RESET_AFTER_WRITE = "claim-reset-after-write"
     CLOCK_JUMP = "clock-jump"
     """Kerf's wall clock is set an hour ahead, or back again."""
     LATE_BINDING = "late-binding"
@@ -108,6 +126,25 @@ class Kind(StrEnum):
     """The mirror of a static pod is deleted and made again by its kubelet, while its containers run on."""
     GANG_CYCLES = "gang-cycles"
     """Kubernetes' own gangs compete: what a cycle asked is taken back without a word to extenders."""
+    CLAIM_DELETED = "claim-deleted"
+    """The author deletes a claim, whatever it has, and makes it again where it is his own."""
+    CLAIM_STRIPPED = "claim-stripped"
+    """The author takes off what keeps a claim with devices from being deleted, and deletes it."""
+    CLAIM_EDITED = "claim-edited"
+    """The author annotates claims at every moment: what is written to the version before fails."""
+    ALLOCATION_TAKEN = "allocation-taken"
+    """The devices of a claim are taken back while its pod is on its way."""
+    NODE_CORDONED = "node-cordoned"
+    NODE_CPU_SHORT = "node-cpu-short"
+    """A node lacks CPU for a while: kube-scheduler takes devices back."""
+    SLICES_REPUBLISHED = "slices-republished"
+    """A driver publishes its pool again, under a new generation."""
+    DEVICES_FEWER = "devices-fewer"
+    """A driver publishes its pool again with fewer devices."""
+    DRIVER_GONE = "driver-gone"
+    """All slices of a node go away, and come back under new names and the first generation."""
+    POD_FINISHED = "pod-finished"
+    """A pod with claims has ended, and stays as an object."""
     TWO_SCHEDULERS = "two-schedulers"
     """A scheduler's filter was answered while another scheduler's pod was between filter and bind."""
     FAILOVER = "failover"
@@ -116,7 +153,16 @@ class Kind(StrEnum):
 
 QUEUE_KILLS = (Kind.KILL_NOMINATION_WRITTEN, Kind.KILL_OPENING_LOST, Kind.KILL_OPENING_WRITTEN)
 """kill -9 as the queue lets a pod go."""
-KILLS = tuple(kind for kind in Kind if kind.startswith("kill-") and kind not in QUEUE_KILLS)
+CLAIM_KILLS = (
+    *(
+        Kind.KILL_PROTECTION_WRITTEN,
+        Kind.KILL_ALLOCATION_LOST,
+        Kind.KILL_ALLOCATION_ASKED,
+        Kind.KILL_ALLOCATION_WRITTEN,
+    ),
+)
+"""kill -9 as a claim gets its devices."""
+KILLS = tuple(kind for kind in Kind if kind.startswith("kill-") and kind not in (*QUEUE_KILLS, *CLAIM_KILLS))
 """kill -9 between two steps of a bind."""
 LAPSES = (Kind.LAPSE_ANSWER_LOST, Kind.LAPSE_LATE_BINDING)
 """Leases that lapse with a Binding on its way."""
@@ -126,7 +172,18 @@ HOSTILE = (
     *(Kind.MARKS_FORGED, Kind.PLANS_FORGED, Kind.DEEP_CLAIM, Kind.DEEP_POD, Kind.UNMARKABLE, Kind.COSTLY_PATTERNS),
 )
 """What else authors do to harm others."""
+CLAIM_WRITES = (
+    *(Kind.PAUSE_IN_ALLOCATION, Kind.LATE_ALLOCATION, Kind.CLAIM_CONFLICT, Kind.CLAIM_ERROR),
+    *(Kind.CLAIM_ERROR_AFTER_WRITE, Kind.CLAIM_RESET_BEFORE_WRITE, Kind.CLAIM_RESET_AFTER_WRITE),
+)
+"""What happens to a write to a claim on its way."""
+DEVICES = (
+    *(Kind.CLAIM_DELETED, Kind.CLAIM_STRIPPED, Kind.CLAIM_EDITED, Kind.ALLOCATION_TAKEN, Kind.NODE_CORDONED),
+    *(Kind.NODE_CPU_SHORT, Kind.SLICES_REPUBLISHED, Kind.DEVICES_FEWER, Kind.DRIVER_GONE, Kind.POD_FINISHED),
+)
+"""What happens to claims, devices and the nodes that have them."""
 OBJECTS = (
+    *DEVICES,
     *(Kind.NODE_DELETED, Kind.NODE_SHRUNK, Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_TERMINATING),
     *(*EDITS, *HOSTILE, Kind.MIRROR_DELETED, Kind.GANG_CYCLES, Kind.KERF_GONE),
 )
@@ -148,6 +205,14 @@ _LASTING_S = {
     Kind.KERF_GONE: (1.0, 3.0),
     Kind.MIRROR_DELETED: (0.3, 1.2),
     Kind.KILL_BINDING_ASKED: (0.0, 4.0),
+    Kind.KILL_ALLOCATION_ASKED: (0.0, 4.0),
+    Kind.PAUSE_IN_ALLOCATION: (0.5, 6.0),
+    Kind.LATE_ALLOCATION: (2.2, 6.0),
+    Kind.CLAIM_EDITED: (0.3, 1.5),
+    Kind.NODE_CORDONED: (0.1, 2.0),
+    Kind.NODE_CPU_SHORT: (0.1, 1.0),
+    Kind.DEVICES_FEWER: (0.2, 2.0),
+    Kind.DRIVER_GONE: (0.1, 3.0),
     Kind.LATENCY: (0.3, 1.5),
     Kind.WATCH_STALE: (0.5, 3.0),
     Kind.UNREACHABLE: (0.2, 3.0),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.controlplane.objects import gpu_node, pod
+from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.tools.chaos.clusters import SCHEDULERS
 from tests.tools.chaos.holdings import Manifest
 from tests.tools.chaos.plans import NodePlan, PodPlan
@@ -13,6 +13,8 @@ _MARKER = "kerf.dev/gpu"
 
 def node_manifest(planned: NodePlan) -> Manifest:
     """A node as its plan says."""
+    if not planned.gpus:
+        return cpu_node(planned.name)
     return gpu_node(planned.name, planned.gpus, planned.product, planned.memory_mib)
 
 

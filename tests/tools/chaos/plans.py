@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tests.tools.chaos.devices.plans import NO_DEVICES, DevicesPlan
 from tests.tools.chaos.faults import FOR_GOOD, WINDOW_S, Fault
 
 
@@ -41,6 +42,8 @@ class PodPlan:
     gang_size: int = 0
     group: str = ""
     """Its PodGroup, Kubernetes' own kind of gang."""
+    claims: tuple[str, ...] = ()
+    """Names of claims, or of templates of claims."""
 
     @property
     def size(self) -> float:
@@ -66,6 +69,7 @@ class Plan:
     """Whether Kerf's clocks can be made to miss time."""
     policy: bool = True
     """Whether the API server refuses what Kerf's admission policy says, where authors are hostile."""
+    devices: DevicesPlan = NO_DEVICES
 
     @property
     def load_frac(self) -> float:

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from tests.tools.chaos import hops
 from tests.tools.chaos.boards import Board
+from tests.tools.chaos.devices import writes
 from tests.tools.chaos.faults import Fault, Kind
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "date"}
@@ -22,6 +23,11 @@ _STATUSES = {
     Kind.THROTTLED: (429, "TooManyRequests", "the server has received too many requests"),
     Kind.SERVER_ERROR: (500, "InternalError", "etcdserver: leader changed"),
     Kind.ERROR_AFTER_WRITE: (500, "InternalError", "etcdserver: request timed out"),
+}
+_STATUSES |= {
+    Kind.CLAIM_CONFLICT: _STATUSES[Kind.CONFLICT],
+    Kind.CLAIM_ERROR: _STATUSES[Kind.SERVER_ERROR],
+    Kind.CLAIM_ERROR_AFTER_WRITE: _STATUSES[Kind.ERROR_AFTER_WRITE],
 }
 _TICK_S = 0.02
 _BINDINGS_S = 0.4
@@ -129,11 +135,14 @@ class ApiProxy:
         if request.method == "PATCH" and _lets_go(body):
             with board.holding():
                 return await self._letting_go(request, body, nominates=b'"nominatedNodeName"' in body)
+        if writes.writes_claim(request):
+            with board.holding():
+                return await writes.write_claim(self, board, self._replica, request, body)
         if request.method == "GET" and (fault := board.take(Kind.GONE)):
-            return self._untrue(fault.kind)
+            return self.untrue(fault.kind)
         if fault := board.take(Kind.THROTTLED, Kind.SERVER_ERROR):
-            return self._untrue(fault.kind)
-        return await self._pass_on(request, body)
+            return self.untrue(fault.kind)
+        return await self.pass_on(request, body)
 
     async def _binding(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         """A Binding, with all that can happen to it."""
@@ -141,10 +150,10 @@ class ApiProxy:
         if board.kill(Kind.KILL_BINDING_LOST, self._replica):
             return hops.abort(request)
         if fault := board.kill(Kind.KILL_BINDING_ASKED, self._replica):
-            board.later(self._write_late(request, body, fault.for_s))
+            board.later(self.write_late(request, body, fault.for_s))
             return hops.abort(request)
         if fault := board.take(Kind.LAPSE_ANSWER_LOST, Kind.LAPSE_LATE_BINDING):
-            return await self._lapse(fault, request, body)
+            return await self.lapse(fault, request, body)
         if fault := board.take(Kind.PAUSE_IN_BIND, Kind.VM_PAUSE):
             board.pause(fault, self._replica)
             await asyncio.sleep(fault.for_s + (0.05 if fault.late else -0.05))
@@ -155,15 +164,15 @@ class ApiProxy:
             board.record(Kind.RESET_BEFORE_WRITE)
             return hops.abort(request)
         elif fault := board.take(Kind.CONFLICT, Kind.THROTTLED, Kind.SERVER_ERROR):
-            return self._untrue(fault.kind)
-        answer = await self._pass_on(request, body)
+            return self.untrue(fault.kind)
+        answer = await self.pass_on(request, body)
         if board.kill(Kind.KILL_BINDING_WRITTEN, self._replica):
             return hops.abort(request)
         if fault := board.take(Kind.RESET_AFTER_WRITE):
             board.record(fault.kind)
             return hops.abort(request)
         if fault := board.take(Kind.ERROR_AFTER_WRITE):
-            return self._untrue(fault.kind)
+            return self.untrue(fault.kind)
         if board.due(Kind.KILL_BINDING_ANSWERED):
             with contextlib.suppress(*hops.FAILURES):
                 await answer.prepare(request)
@@ -171,7 +180,7 @@ class ApiProxy:
             board.kill(Kind.KILL_BINDING_ANSWERED, self._replica)
         return answer
 
-    async def _lapse(self, fault: Fault, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+    async def lapse(self, fault: Fault, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         """The outcome of a Binding is not known, and no replica can ask before the lease has run out."""
         self._board.record(fault.kind)
         self._board.cut_off(fault, _BINDINGS_S, _WATCHLESS_S)
@@ -181,7 +190,8 @@ class ApiProxy:
         """Nothing comes through, but for Bindings that had left before anybody knew."""
         fault = self._board.lapse
         body = await request.read()
-        if fault is None or not (request.path.endswith("/binding") or (not self._extender and _lets_go(body))):
+        binds = request.path.endswith("/binding") or (not self._extender and _lets_go(body))
+        if fault is None or not (binds or writes.allocates(request, body)):
             return hops.abort(request)
         with self._board.holding():
             return await self._unanswered(fault, request, body)
@@ -192,7 +202,7 @@ class ApiProxy:
             with contextlib.suppress(*hops.FAILURES):
                 await self._exchange(request, body)
         else:
-            self._board.later(self._write_late(request, body, fault.for_s + (_LATER_S if fault.late else 0.0)))
+            self._board.later(self.write_late(request, body, fault.for_s + (_LATER_S if fault.late else 0.0)))
         return hops.abort(request)
 
     async def _letting_go(self, request: web.BaseRequest, body: bytes, *, nominates: bool) -> web.StreamResponse:
@@ -204,8 +214,8 @@ class ApiProxy:
         if not self._extender and not any(map(board.due, kills)):
             return await self._binding(request, body)
         if fault := board.take(Kind.CONFLICT, Kind.THROTTLED, Kind.SERVER_ERROR):
-            return self._untrue(fault.kind)
-        answer = await self._pass_on(request, body)
+            return self.untrue(fault.kind)
+        answer = await self.pass_on(request, body)
         if board.kill(Kind.KILL_NOMINATION_WRITTEN if nominates else Kind.KILL_OPENING_WRITTEN, self._replica):
             return hops.abort(request)
         if fault := board.take(Kind.RESET_AFTER_WRITE):
@@ -213,19 +223,19 @@ class ApiProxy:
             return hops.abort(request)
         return answer
 
-    async def _write_late(self, request: web.BaseRequest, body: bytes, after_s: float) -> None:
+    async def write_late(self, request: web.BaseRequest, body: bytes, after_s: float) -> None:
         """What a process that is dead by now had sent."""
         await asyncio.sleep(after_s)
         with contextlib.suppress(*hops.FAILURES):
             await self._exchange(request, body)
 
-    def _untrue(self, kind: Kind) -> web.Response:
+    def untrue(self, kind: Kind) -> web.Response:
         """An answer that the API server never gave."""
         self._board.record(kind)
         code, status = _status(kind)
         return web.json_response(status, status=code)
 
-    async def _pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+    async def pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         try:
             status, headers, content = await self._exchange(request, body)
         except hops.FAILURES:
@@ -239,7 +249,7 @@ class ApiProxy:
 
     async def _watch(self, request: web.BaseRequest) -> web.StreamResponse:
         if fault := self._board.take(Kind.GONE, Kind.THROTTLED, Kind.SERVER_ERROR):
-            return self._untrue(fault.kind)
+            return self.untrue(fault.kind)
         watch = _Watch(request)
         self._watches.add(watch)
         try:

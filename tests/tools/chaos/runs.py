@@ -13,6 +13,9 @@ from tests.controlplane.objects import cpu_node
 from tests.tools.chaos import checker, faults, holdings
 from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.clusters import SCHEDULERS, TTL_S, Cluster, HarnessError, create_all
+from tests.tools.chaos.devices import checker as of_devices
+from tests.tools.chaos.devices.journals import Journal
+from tests.tools.chaos.devices.steps import DeviceSteps
 from tests.tools.chaos.faults import Kind
 from tests.tools.chaos.holdings import Manifest
 from tests.tools.chaos.manifests import node_manifest
@@ -61,7 +64,7 @@ class Run:
         self._cluster = cluster
         self._plan = plan
         self._clock = clock
-        self._steps = Steps(cluster, plan, clock)
+        self._steps = DeviceSteps(cluster, plan, clock) if plan.devices.pools else Steps(cluster, plan, clock)
         self._busy = True
         self.phases_s: list[float] = []
         """When each phase was over: the empty cluster, the storm, the calm."""
@@ -98,6 +101,10 @@ class Run:
         if any(fault.kind in (*faults.EDITS, *faults.HOSTILE) for fault in plan.faults):
             cluster.guard(plan.policy)
         create_all(cluster.plane, _NODES, [node_manifest(planned) for planned in plan.nodes])
+        if isinstance(self._steps, DeviceSteps):
+            cluster.loop.call(self._journal.begin)
+            for node in dict.fromkeys(pool.node for pool in plan.devices.pools):
+                self._steps.publish(node)
         for planned in plan.pods:
             if planned.node:
                 self._steps.creation(planned)()
@@ -158,6 +165,8 @@ class Run:
         nodes, held = self._seen()
         self._violations |= loop.call(lambda: dict(cluster.witness.seen.violations))
         self._violations |= dict.fromkeys(checker.bound_beyond(before, nodes, held))
+        if isinstance(self._steps, DeviceSteps):
+            self._violations |= dict.fromkeys(of_devices.replay(self._told(), self._steps.touched)[1])
 
     def _wait_for_none(self, judge: Callable[[], list[Violation]], within_s: float) -> None:
         """What is not well after that time is a violation."""
@@ -260,7 +269,20 @@ class Run:
         found += checker.kept_by_words(pods)
         if not self._cluster.extender:
             found += checker.astray(self._cluster.items("pods"))
+        if isinstance(self._steps, DeviceSteps):
+            books = of_devices.state(self._told())
+            found += of_devices.kept(books) + of_devices.stranded(books, nodes)
         return found + checker.lost(self._steps.expected, pods)  # members of gangs are made anew
+
+    @property
+    def _journal(self) -> Journal:
+        if (journal := self._cluster.witness.journal) is None:
+            raise RuntimeError("devices are planned on a cluster whose witness does not look at them")
+        return journal
+
+    def _told(self) -> Journal:
+        """What the API server has told of claims so far."""
+        return self._cluster.loop.call(self._journal.copy)
 
     def _leaked(self) -> list[Violation]:
         names = ("kerf_reservations", "kerf_bindings_under_way")

@@ -66,9 +66,13 @@ class Steps:
 
         return create
 
+    def manifest(self, planned: PodPlan) -> Manifest:
+        """A pod as it is created."""
+        return pod_manifest(planned, grouped=self._cluster.has_groups)
+
     def _create(self, planned: PodPlan) -> None:
         """Mirrors come from their kubelet with their node; what nobody's scheduler places is bound by hand."""
-        plane, made = self._cluster.plane, pod_manifest(planned, grouped=self._cluster.has_groups)
+        plane, made = self._cluster.plane, self.manifest(planned)
         if planned.mirror:
             with contextlib.closing(plane.kubelet(planned.node)) as kubelet:
                 kubelet.request("POST", _PODS, made)

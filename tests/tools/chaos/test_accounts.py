@@ -52,6 +52,7 @@ def test_runs_count_by_version_queue_and_commit() -> None:
         ("1.37", 1, 100),
         ("--queue", 1, 100),
         ("--no-extender", 0, 200),
+        ("--dra", 0, 200),
     ]
 
 

@@ -11,6 +11,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ import aiohttp
 
 from tests.tools.chaos import checker, holdings
 from tests.tools.chaos.checker import Violation
+from tests.tools.chaos.devices import manifests
+from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.holdings import Manifest
 
 NAMESPACE: Final = "default"
@@ -25,6 +28,7 @@ NAMESPACE: Final = "default"
 
 _PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _NODES: Final = "/api/v1/nodes"
+_NOTED: Final = {"pods": _PODS, "claims": manifests.CLAIMS, "slices": manifests.SLICES}
 _AGAIN_S: Final = 0.1
 
 
@@ -81,7 +85,9 @@ class Seen:
 class Witness:
     """Watches from `start` to `stop`, in the running loop."""
 
-    def __init__(self, url: str, token: str, certificate: Path) -> None:
+    def __init__(self, url: str, token: str, certificate: Path, journal: Journal | None = None) -> None:
+        """With a `journal` it also notes all that happens to claims, and to what they are given."""
+        self.journal = journal
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"}
         self._trusted = ssl.create_default_context(cafile=str(certificate))
@@ -97,6 +103,8 @@ class Witness:
             asyncio.create_task(self._follow(_NODES, self._nodes_listed, self._node_told)),
             asyncio.create_task(self._follow(_PODS, self._pods_listed, self._pod_told)),
         ]
+        if self.journal is not None:
+            self._tasks += [asyncio.create_task(self._note(kind, path)) for kind, path in _NOTED.items()]
 
     async def stop(self) -> None:
         """End."""
@@ -107,7 +115,7 @@ class Witness:
             await self._session.close()
 
     async def _follow(
-        self, path: str, listed: Callable[[list[Manifest]], None], told: Callable[[str, Manifest], None]
+        self, path: str, listed: Callable[[str, list[Manifest]], None], told: Callable[[str, Manifest], None]
     ) -> None:
         while True:
             with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError, _GoneError):
@@ -116,12 +124,17 @@ class Witness:
                     version = await self._watch(path, version, told)
             await asyncio.sleep(_AGAIN_S)
 
-    async def _list(self, path: str, listed: Callable[[list[Manifest]], None]) -> str:
+    async def _note(self, kind: str, path: str) -> None:
+        if self.journal is not None:
+            await self._follow(path, partial(self.journal.listed, kind), partial(self.journal.told, kind))
+
+    async def _list(self, path: str, listed: Callable[[str, list[Manifest]], None]) -> str:
         async with self._get(path, {}) as answer:
             answer.raise_for_status()
             found: dict[str, Any] = json.loads(await answer.read())
-        listed(found["items"])
-        return str(found["metadata"]["resourceVersion"])
+        version = str(found["metadata"]["resourceVersion"])
+        listed(version, found["items"])
+        return version
 
     async def _watch(self, path: str, version: str, told: Callable[[str, Manifest], None]) -> str:
         async with self._get(path, {"watch": "true", "resourceVersion": version}) as answer:
@@ -143,7 +156,7 @@ class Witness:
             raise RuntimeError("the witness is used before start()")
         return self._session.get(path, params=query, timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0))
 
-    def _pods_listed(self, pods: list[Manifest]) -> None:
+    def _pods_listed(self, _: str, pods: list[Manifest]) -> None:
         for uid in self.seen.pods.keys() - {pod["metadata"]["uid"] for pod in pods}:
             self.seen.pod_gone(uid)
         for pod in pods:
@@ -155,7 +168,7 @@ class Witness:
         else:
             self.seen.pod(pod)
 
-    def _nodes_listed(self, nodes: list[Manifest]) -> None:
+    def _nodes_listed(self, _: str, nodes: list[Manifest]) -> None:
         self.seen.nodes = {node["metadata"]["name"]: node for node in nodes}
 
     def _node_told(self, event: str, node: Manifest) -> None:

@@ -1,8 +1,8 @@
 """Runs in processes of their own, several side by side: each has a control plane, and gets one seed after another.
 
-`python -m tests.tools.chaos.workers DIRECTORY COMMIT [--queue] [--no-extender]` is such a process: it reads seeds from
-standard input and answers each with a line of the account. It ends at once when its input does, and all that it has
-started with it.
+`python -m tests.tools.chaos.workers DIRECTORY COMMIT [--queue] [--no-extender] [--dra]` is such a process: it
+reads seeds from standard input and answers each with a line of the account. It ends at once when its input does, and
+all that it has started with it.
 """
 
 import contextlib
@@ -31,11 +31,14 @@ _FAILURES = (HarnessError, ApiError, ProcessError, TimeoutError, OSError, urllib
 class Worker:
     """One such process, from entry to exit."""
 
-    def __init__(self, directory: Path, commit: str, *, kubernetes: str, queue: bool, extender: bool = True) -> None:
+    def __init__(
+        self, directory: Path, commit: str, *, kubernetes: str, queue: bool, extender: bool = True, dra: bool = False
+    ) -> None:
         module = "tests.tools.chaos.workers"
         self._command = [sys.executable, "-m", module, str(directory), commit, *["--queue"] * queue]
-        self._command += [] if extender else ["--no-extender"]
+        self._command += [*["--no-extender"] * (not extender), *["--dra"] * dra]
         self._extender = extender
+        self._dra = dra
         # Go collects garbage less often: there is memory enough, and the cores are what limits the number of runs.
         self._environment = {"GOGC": "400", **os.environ, "KERF_TEST_KUBERNETES": kubernetes}
         self._directory = directory
@@ -72,6 +75,7 @@ class Worker:
             0.0,
             f"it ended: see {log}",
             self._extender,
+            self._dra,
         )
 
     def end(self) -> None:
@@ -127,8 +131,9 @@ def carry_out(workers: Iterable[Worker], seeds: Iterator[int], enter: Callable[[
 class _Runs:
     """One run after another, on a control plane that is replaced when it has served or failed."""
 
-    def __init__(self, directory: Path, commit: str, *, queue: bool, extender: bool) -> None:
+    def __init__(self, directory: Path, commit: str, *, queue: bool, extender: bool, dra: bool) -> None:
         self._extender = extender
+        self._dra = dra
         self._directory = directory
         self._commit = commit
         self._queue = queue
@@ -148,7 +153,8 @@ class _Runs:
                 print(f"seed {seed}: {error}", file=sys.stderr, flush=True)
                 self.close()
         first_line = error.partition("\n")[0]
-        return Entry(seed, self._release, self._queue, self._commit, {}, (), 0, 0, 0.0, 0.0, first_line, self._extender)
+        nothing = self._release, self._queue, self._commit, {}, (), 0, 0, 0.0, 0.0
+        return Entry(seed, *nothing, first_line, self._extender, self._dra)
 
     def close(self) -> None:
         """End the control plane."""
@@ -160,7 +166,8 @@ class _Runs:
     def _tried(self, seed: int) -> Entry:
         if self._num_runs >= _RUNS_PER_PLANE:
             self.close()
-        outcome = Run(self._opened(), draws.draw(seed, queue=self._queue, extender=self._extender)).execute()
+        plan = draws.draw(seed, queue=self._queue, extender=self._extender, dra=self._dra)
+        outcome = Run(self._opened(), plan).execute()
         self._num_runs += 1
         return Entry(
             seed,
@@ -174,6 +181,7 @@ class _Runs:
             round(outcome.load_frac, 3),
             outcome.seconds,
             extender=self._extender,
+            dra=self._dra,
         )
 
     def _opened(self) -> Cluster:
@@ -182,7 +190,7 @@ class _Runs:
             self._num_runs = 0
             # Every second one has gates open that are shut by default.
             directory, groups = self._directory / f"plane-{self._num_planes}", self._num_planes % 2 == 1
-            cluster = Cluster(directory, queue=self._queue, groups=groups, extender=self._extender)
+            cluster = Cluster(directory, queue=self._queue, groups=groups, extender=self._extender, dra=self._dra)
             self._cluster = cluster.__enter__()
             self._release = str(cluster.plane.request("GET", "/version")["gitVersion"]).removeprefix("v")
         return self._cluster
@@ -199,7 +207,8 @@ def main() -> None:
         os._exit(1)
 
     threading.Thread(target=read, daemon=True).start()
-    runs = _Runs(Path(directory), commit, queue="--queue" in options, extender="--no-extender" not in options)
+    modes = {"queue": "--queue" in options, "extender": "--no-extender" not in options, "dra": "--dra" in options}
+    runs = _Runs(Path(directory), commit, **modes)
     while True:
         print(runs.entry(seeds.get()).line(), end="", flush=True)
 
