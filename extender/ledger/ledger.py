@@ -20,6 +20,7 @@ from extender.ledger.rows import NodeRows, NodeState
 from extender.ledger.static_pods import MIRROR, Orphans
 from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.dra.owned import Hold
+from extender.plugins.dra.uses import DeviceUse
 from extender.plugins.node_reports import told_given
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import Reading, completed, read_holdings, read_pod_request, read_policy
@@ -222,6 +223,10 @@ class Ledger(Bookings):
         """The pods of a claim that is gone are gone, too."""
         if self.rows.owned is not None:
             self._restock(self.rows.owned.forget_orphan(claim))
+
+    def device_uses(self, node: str) -> list[DeviceUse]:
+        """Who has which devices of a node by ResourceClaims."""
+        return [] if self.rows.pools is None else self.rows.pools.uses_on(node)
 
     def is_bound(self, uid: str) -> bool:
         """Whether a pod has a node, and has not ended."""
