@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from extender.core.resources.nodes import NodeOffer
+from extender.core.resources.nodes import GpuUnit, NodeOffer
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.kube.indexes import Index
@@ -60,7 +61,10 @@ class DevicePools:
 
     def offer_of(self, node: str) -> NodeOffer | None:
         inventory = self._inventories.get(node)
-        return inventory.offer if inventory else None
+        if inventory is None:
+            return None
+        owned = self.owned is not None and self.owned.has_gpus(node)
+        return replace(inventory.offer, unit=GpuUnit.OWNED) if owned else inventory.offer
 
     def holdings_on(self, node: str) -> list[Holding]:
         """What ResourceClaims hold of a node's GPUs. Partitions of one, or a device that claims share, count once."""
