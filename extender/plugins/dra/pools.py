@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from extender.core.dra.devices import NO_DEVICES, DeviceId, NodeDevices
-from extender.core.resources.nodes import NodeOffer
+from extender.core.resources.nodes import GpuUnit, NodeOffer
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.kube.indexes import Index
@@ -63,7 +64,10 @@ class DevicePools:
 
     def offer_of(self, node: str) -> NodeOffer | None:
         inventory = self._inventories.get(node)
-        return inventory.offer if inventory else None
+        if inventory is None:
+            return None
+        owned = self.owned is not None and self.owned.has_gpus(node)
+        return replace(inventory.offer, unit=GpuUnit.OWNED) if owned else inventory.offer
 
     def holdings_on(self, node: str) -> list[Holding]:
         """What ResourceClaims hold of a node's GPUs. Of pools that Kerf owns, as much as each device has of its GPU;
