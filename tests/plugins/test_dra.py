@@ -218,3 +218,12 @@ def test_where_the_kubelet_offers_gpus_slices_say_nothing_new() -> None:
     cluster, row = row_of(ledger, "n1")
     assert cluster.unit[row] == GpuUnit.WHOLE
     assert cluster.gpu_idle[row].sum() == 4
+
+
+def test_gpus_that_kerf_allocates_are_none_that_are_asked_by_number() -> None:
+    tainted = {"taints": [{"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}]}
+    pools = DevicePools(NodeReading(allocates=True))
+    pools.upsert(resource_slice(device("gpu-0", **tainted)))
+    pools.upsert(resource_slice(device("gpu-0"), name="s1", node="n2"))
+    offers = [pools.offer_of(node) for node in ("n1", "n2")]
+    assert [offer and offer.unit for offer in offers] == [GpuUnit.OWNED, GpuUnit.CLAIM]
