@@ -25,7 +25,7 @@ from model.workloads.partitions import GPUS, GpuKind, inventory
 _SIGMA: Final = 0.7
 """Of the first generation, in logarithms of weights."""
 _LIMIT: Final = 4.0
-"""Logarithms of weights beyond this, either way, are as if they were there: such a kind counts for all or for nothing."""
+"""Of logarithms of weights, either way: a kind of more, or of less, counts for all or for nothing."""
 _SEED: Final = 0
 
 
