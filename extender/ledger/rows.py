@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from extender.core.clusters import Cluster
-from extender.core.resources.nodes import GPU_RESOURCE, NO_GPUS, SHARED_GPU_RESOURCE, SLICES, GpuUnit, NodeOffer
+from extender.core.resources.nodes import (
+    GPU_RESOURCE,
+    NO_GPUS,
+    OF_CLAIMS,
+    SHARED_GPU_RESOURCE,
+    SLICES,
+    GpuUnit,
+    NodeOffer,
+)
 from extender.kube import objects
 from extender.ledger.arrays import ClusterArrays
 from extender.ledger.claims import Claim, Claims, ClaimState
@@ -47,7 +55,9 @@ class NodeRows:
         self.given = GivenGpus()
         self.stocks = tuple(stock for plugin in plugins() if (stock := plugin.stock(reading)) is not None)
         """What device plugins tell by objects of their own."""
-        self.owned = next((stock.owned for stock in self.stocks if isinstance(stock, DevicePools)), None)
+        self.pools = next((stock for stock in self.stocks if isinstance(stock, DevicePools)), None)
+        """Devices of ResourceClaims, None where the plugin for them is not there."""
+        self.owned = self.pools.owned if self.pools is not None else None
         """The devices that Kerf allocates to ResourceClaims, None where it allocates none."""
         self._nodes: dict[str, _Node] = {}
         self.mistaken: dict[str, list[Claim]] = {}
@@ -207,11 +217,11 @@ class NodeRows:
         occupancy = Occupancy(offer)
         holdings = []
         for claim in self.claims.on(node):
-            if claim.uid not in without and not (offer.unit is GpuUnit.CLAIM and self._is_stocked(claim)):
+            if claim.uid not in without and not (offer.unit in OF_CLAIMS and self._is_stocked(claim)):
                 given = self.given.of(node, claim.pod, claim.uid)
                 claim.given = None if given is None else occupancy.as_given(claim.holding, given)
                 holdings.append(claim.held)
-        if offer.unit is GpuUnit.CLAIM:
+        if offer.unit in OF_CLAIMS:
             holdings += [holding for stock in self.stocks for holding in stock.holdings_on(node)]
         occupancy.book(holdings)
         return occupancy

@@ -38,11 +38,11 @@ def obstacle_on(devices: NodeDevices, asked: DevicesAsked) -> Obstacle:
 def why_not(cluster: Cluster, asked: DevicesAsked, rows: Rows, reason: npt.NDArray[np.uint8]) -> str:
     """Why claims can be met on none of R rows that do not fit, for which the reasons are these.
 
-    Of nodes alike one is looked at, and of those that differ a bounded number, those with most that is free: the same text for the
-    same nodes, round for round.
+    Of nodes alike one is looked at, and of those that differ a bounded number, those first of which most is free: the
+    same text for the same nodes, round for round.
     """
     if not len(rows) or (nearest := reason.max()) == Reason.NO_GPUS:
-        return NO_DEVICES.replace("here", "on any node")
+        return "no devices that Kerf allocates on any node that it may go to"
     rows = rows[reason == nearest]
     free = cluster.gpu_free_milli[rows].sum(axis=1)
     rows = rows[np.lexsort((cluster.tie_rank[rows], -free))][:_MOST_ROWS]
@@ -59,6 +59,6 @@ def why_not(cluster: Cluster, asked: DevicesAsked, rows: Rows, reason: npt.NDArr
     return in_words(found, more=len(kinds) - len(first))
 
 
-def why_not_on(devices: NodeDevices | None, asked: DevicesAsked, node: str) -> str:
-    """The same of one node."""
-    return NO_DEVICES if devices is None else in_words([(node, obstacle_on(devices, asked), devices)])
+def why_not_on(devices: NodeDevices | None, asked: DevicesAsked) -> str:
+    """The same of one node, whose name is known."""
+    return NO_DEVICES if devices is None else in_words([("", obstacle_on(devices, asked), devices)])

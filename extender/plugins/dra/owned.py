@@ -10,7 +10,7 @@ from extender.core.dra.devices import Amount, DeviceId, Inventory, NodeDevices, 
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.plugins.dra.asks import read_asks
-from extender.plugins.dra.inventory import NodePools, read_pools
+from extender.plugins.dra.inventory import NodePools, PoolState, read_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.results import takings_of
 from extender.plugins.dra.unhandled import MISSING_CLASS, UnhandledError
@@ -107,6 +107,27 @@ class OwnedDevices:
         """Why devices of a node's pools can't be used."""
         return self._pools.get(node, _NO_POOLS).faults
 
+    def pools_on(self, node: str) -> tuple[PoolState, ...]:
+        """A node's pools, whoever allocates their devices."""
+        return self._pools.get(node, _NO_POOLS).states
+
+    def nodes(self) -> Collection[str]:
+        """Nodes that have pools."""
+        return self._pools.keys()
+
+    def claims_on(self, node: str) -> Iterator[ResourceClaim]:
+        """Claims that have devices of a node's pools, those that are gone while their pods run included."""
+        seen: set[str] = set()
+        for pool in sorted(set(self._pools_on.of(node).values())):
+            for uid in self._allocated.of(pool):
+                if uid not in seen:
+                    seen.add(uid)
+                    yield self.claims.get(uid) or self.orphans[uid]
+
+    def holds_on(self, node: str) -> Mapping[str, Hold]:
+        """What is held of a node's devices, by a claim's uid."""
+        return self._held_on.of(node)
+
     @property
     def classes(self) -> Mapping[str, DeviceClass]:
         """Device classes by name."""
@@ -184,17 +205,18 @@ class OwnedDevices:
 
     def _taken(self, node: str, inventory: Inventory) -> Iterable[Taking]:
         seen: set[str] = set()
-        for pool in sorted(set(self._pools_on.of(node).values())):
-            for uid in self._allocated.of(pool):
-                if uid not in seen:
-                    seen.add(uid)
-                    claim = self.claims.get(uid) or self.orphans[uid]
-                    yield from takings_of(claim, inventory)
+        for claim in self.claims_on(node):
+            seen.add(claim.metadata.uid)
+            yield from takings_of(claim, inventory)
         for uid, hold in self._held_on.of(node).items():
             if uid not in seen:
                 for device, capacity in hold.devices:
                     if (index := inventory.index_of.get(device)) is not None:
                         yield Taking(index, capacity)
+
+    def has_gpus(self, node: str) -> bool:
+        """Whether Kerf allocates GPUs of a node."""
+        return any(device.gpu >= 0 for device in self.inventory_on(node).devices)
 
     # Holding
 

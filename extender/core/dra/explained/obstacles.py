@@ -62,6 +62,8 @@ class Obstacle:
     """Which of them any device of the node meets."""
     does: int = 0
     free: int = 0
+    missing: int = 0
+    """For FREE: how many more would have to be free."""
 
     @property
     def nearness(self) -> tuple[int, int, int]:
@@ -90,14 +92,14 @@ def obstacle_of(devices: NodeDevices, asked: DevicesAsked, matcher: Matcher, bes
             )
         return replace(_TOGETHER, text=_together(devices, asked, best), free=sum(obstacle.free for obstacle in found))
     except Fault as fault:
-        return Obstacle(Lack.UNTOLD, "", _shown(str(fault)))
+        return Obstacle(Lack.UNTOLD, "", shown(str(fault)))
 
 
 _TOGETHER: Final = Obstacle(Lack.TOGETHER, "", "")
 
 
 def _named(asked: DevicesAsked, number: int, request: RequestAsk) -> str:
-    name = f"request {_shown(request.name)}"
+    name = f"request {shown(request.name)}"
     return name if len(asked.claims) == 1 else f"claim {number + 1} of {len(asked.claims)}, {name}"
 
 
@@ -106,7 +108,7 @@ def _of_request(devices: NodeDevices, name: str, request: RequestAsk, matcher: M
     found = []
     for ask in request.alternatives:
         obstacle = _of_ask(devices, ask, matcher, steps)
-        alternative = f", alternative {_shown(ask.name.partition('/')[2])}" if len(request.alternatives) > 1 else ""
+        alternative = f", alternative {shown(ask.name.partition('/')[2])}" if len(request.alternatives) > 1 else ""
         found.append(replace(obstacle, request=name + alternative))
     return max(found, key=lambda obstacle: obstacle.nearness)
 
@@ -118,13 +120,13 @@ def _of_ask(devices: NodeDevices, ask: DeviceAsk, matcher: Matcher, steps: Steps
     does = [index for index, match in enumerate(matches) if isinstance(match, tuple)]
     if not does:
         if fault is not None:
-            return Obstacle(Lack.UNTOLD, "", _shown(str(fault)))
+            return Obstacle(Lack.UNTOLD, "", shown(str(fault)))
         return _no_device(inventory.devices, ask, matcher, steps)
     tolerated = [index for index in does if tolerates(ask.tolerations, inventory.devices[index].taints)]
     if not tolerated:
         taints = inventory.devices[does[0]].taints
         kept = ", ".join(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints if taint.effect != "None")
-        text = f"{_devices(len(does), 'has', 'have')} taints that it does not tolerate: {_shown(kept)}"
+        text = f"{_devices(len(does), 'has', 'have')} taints that it does not tolerate: {shown(kept)}"
         return Obstacle(Lack.TAINTS, "", text, does[0], does=len(does))
     free = sum(_is_open(devices, index, ask, matches[index]) for index in tolerated)
     if not ask.count:
@@ -133,7 +135,8 @@ def _of_ask(devices: NodeDevices, ask: DeviceAsk, matcher: Matcher, steps: Steps
     if ask.count > min(len(tolerated), MAX_DEVICES):
         return Obstacle(Lack.NUMBER, "", f"{numbers}, {len(tolerated)} would do", does=len(tolerated), free=free)
     lack = Lack.FREE if free < ask.count else Lack.TOGETHER
-    return Obstacle(lack, "", f"{numbers}; {len(tolerated)} would do, {free} free", does=len(tolerated), free=free)
+    text = f"{numbers}; {len(tolerated)} would do, {free} free"
+    return Obstacle(lack, "", text, does=len(tolerated), free=free, missing=max(ask.count - free, 0))
 
 
 def _of_all(
@@ -156,7 +159,8 @@ def _of_all(
         if lacking:
             return Obstacle(lack, "", text, does=does, free=free)
     lack = Lack.FREE if free < does else Lack.TOGETHER
-    return Obstacle(lack, "", f"needs all {does} devices that would do; {free} free", does=does, free=free)
+    text = f"needs all {does} devices that would do; {free} free"
+    return Obstacle(lack, "", text, does=does, free=free, missing=does - free)
 
 
 def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, match: Match) -> bool:
@@ -177,7 +181,7 @@ def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, match: Match) -> 
 def _no_device(devices: Sequence[Device], ask: DeviceAsk, matcher: Matcher, steps: Steps) -> Obstacle:
     """Which conditions the device meets that meets most of them, and which are met by some device."""
     selectors = [part for selector in ask.selectors for part in (selector.parts() or (selector,))]
-    names = (*(_shown(selector.expression) for selector in selectors), *(_capacity(*item) for item in ask.capacity))
+    names = (*(shown(selector.expression) for selector in selectors), *(_capacity(*item) for item in ask.capacity))
     nearest, met, by_some = -1, [False] * len(names), [False] * len(names)
     for index, device in enumerate(devices):
         found = [matcher.meets(selector, device, steps) for selector in selectors]
@@ -201,13 +205,14 @@ def _capacity(name: str, amount: Amount) -> str:
         if not number or number % 1024:
             break
         number, suffix = number // 1024, larger
-    return f"{_shown(name)} of {number}{suffix}"
+    return f"{shown(name)} of {number}{suffix}"
 
 
 def in_words(found: Iterable[tuple[str, Obstacle, NodeDevices]], more: int = 0) -> str:
     """The obstacle of the node that comes nearest, of some by name, with what no device of any of them meets.
 
-    `more`: how many further nodes were not looked at. The same for the same nodes in any order; "" for none.
+    A node without a name is the only one. `more`: how many further nodes were not looked at. The same for the same
+    nodes in any order; "" for none.
     """
     looked = sorted(found, key=lambda one: one[0])
     if not looked:
@@ -216,7 +221,7 @@ def in_words(found: Iterable[tuple[str, Obstacle, NodeDevices]], more: int = 0) 
     where = f"{nearest.request}: " if nearest.request else ""
     beyond = f" (of {len(looked)} nodes looked at)" if more else ""
     if nearest.lack is not Lack.CONDITIONS:
-        return f"{where}{nearest.text} (node {node}){beyond}"
+        return f"{where}{nearest.text}{f' (node {node})' if node else ''}{beyond}"
     some = [
         any(flags) for flags in zip(*(one.met_by_some for _, one, _ in looked if _alike(one, nearest)), strict=True)
     ]
@@ -229,7 +234,8 @@ def in_words(found: Iterable[tuple[str, Obstacle, NodeDevices]], more: int = 0) 
     num_met, num = sum(nearest.met), len(nearest.conditions)
     which = f"meets {num_met} of {num} conditions" if num > 1 else "does not"
     fails = "" if lacking or not missed else f", all but {missed[0]}" if len(missed) == 1 else f", not {missed[0]}"
-    return f"{where}{what}; nearest: {device} of node {node}, which {which}{fails}{beyond}"
+    of = f" of node {node}" if node else ""
+    return f"{where}{what}; nearest: {device}{of}, which {which}{fails}{beyond}"
 
 
 def _alike(one: Obstacle, other: Obstacle) -> bool:
@@ -248,7 +254,7 @@ def _together(devices: NodeDevices, asked: DevicesAsked, best: Best) -> str:
         if isinstance(best(devices, _without(asked, number, constraint)), Allocation):
             free = " free" if isinstance(best(NodeDevices.of(devices.inventory), asked), Allocation) else ""
             what = "differ all" if constraint.distinct else "are alike"
-            return f"no{free} devices that would do {what} in {_shown(constraint.attribute)}, as a constraint wants"
+            return f"no{free} devices that would do {what} in {shown(constraint.attribute)}, as a constraint wants"
     under = " under their constraints" if constraints else ""
     return (
         f"the devices that are free can't all be had at once{under}: {_devices(asked.num_devices)} of one node needed"
@@ -269,6 +275,7 @@ def _devices(count: int, one: str = "", more: str = "") -> str:
     return f"{count} device{'' if count == 1 else 's'}" + (f" {one if count == 1 else more}" if one else "")
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """What an author wrote, on one line, printable, and not too long."""
     text = " ".join(printable(text).split())
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 3]}..."
