@@ -1,6 +1,6 @@
 """What decisions do to the ledger: reservations, bindings under way, and what became of them."""
 
-from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.nodes import OF_CLAIMS
 from extender.kube import objects
 from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.pod_groups import Cycles
@@ -159,7 +159,7 @@ class Bookings:
     def _settle(self, claim: Claim) -> None:
         """Work out anew what a claim comes to."""
         holding = claim.holding_on(self.rows.plugin_on(claim.node))
-        devices = self.rows.offer_of(claim.node).unit is GpuUnit.CLAIM and claim.state is ClaimState.BOUND
+        devices = self.rows.offer_of(claim.node).unit in OF_CLAIMS and claim.state is ClaimState.BOUND
         if claim.told is not None and not claim.told and (devices or claim.decided is None):
             self._claims.drop(claim.uid)  # devices of ResourceClaims are not the pod's
         elif holding != claim.holding or self.rows.given.of(claim.node, claim.pod, claim.uid) is not None:

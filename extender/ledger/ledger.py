@@ -39,9 +39,11 @@ class Ledger(Bookings):
         memory_tolerance_frac: float = 0.02,
         model_aliases: Mapping[str, Iterable[str]] | None = None,
         allocates: bool = False,
+        extender: bool = True,
     ) -> None:
-        """`allocates`: whether Kerf allocates devices to ResourceClaims."""
-        super().__init__(NodeReading(memory_tolerance_frac, model_aliases or {}, allocates), reservation_ttl_s)
+        """`allocates`: whether Kerf allocates devices to ResourceClaims; `extender`: whether others call it."""
+        reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender)
+        super().__init__(reading, reservation_ttl_s)
         self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
         self._orphans = Orphans()
         self.num_unreadable = 0

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from extender.core.clusters import Cluster
-from extender.core.resources.nodes import GPU_RESOURCE, NO_GPUS, SHARED_GPU_RESOURCE, SLICES, GpuUnit, NodeOffer
+from extender.core.resources.nodes import (
+    GPU_RESOURCE,
+    NO_GPUS,
+    OF_CLAIMS,
+    SHARED_GPU_RESOURCE,
+    SLICES,
+    GpuUnit,
+    NodeOffer,
+)
 from extender.kube import objects
 from extender.ledger.arrays import ClusterArrays
 from extender.ledger.claims import Claim, Claims, ClaimState
@@ -209,11 +217,11 @@ class NodeRows:
         occupancy = Occupancy(offer)
         holdings = []
         for claim in self.claims.on(node):
-            if claim.uid not in without and not (offer.unit is GpuUnit.CLAIM and self._is_stocked(claim)):
+            if claim.uid not in without and not (offer.unit in OF_CLAIMS and self._is_stocked(claim)):
                 given = self.given.of(node, claim.pod, claim.uid)
                 claim.given = None if given is None else occupancy.as_given(claim.holding, given)
                 holdings.append(claim.held)
-        if offer.unit is GpuUnit.CLAIM:
+        if offer.unit in OF_CLAIMS:
             holdings += [holding for stock in self.stocks for holding in stock.holdings_on(node)]
         occupancy.book(holdings)
         return occupancy

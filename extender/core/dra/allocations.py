@@ -91,6 +91,11 @@ class Allocations:
         return self._keys(devices, asked)[3]
 
     @property
+    def num_inventories(self) -> int:
+        """How many inventories it knows: those that others still have."""
+        return len(self._seen)
+
+    @property
     def matcher(self) -> Matcher:
         """What selectors have said."""
         return self._memory.matcher

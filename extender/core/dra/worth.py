@@ -18,12 +18,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extender.core.dra.devices import Amount, Device
+from extender.core.dra.steps import Steps
 
 GPU: Final = 1_000_000_000
 """A whole GPU, the largest of its node: worth is counted in billionths of one, so that sums are exact."""
 
 _PARTS: Final = (1, 2, 4, 8)
-_MAX_STEPS: Final = 2_000
+_MAX_STEPS: Final = 500
+_STEPS_A_STEP: Final = 4
+"""How many of its steps are as much work as one of the search for an allocation."""
 
 Left = tuple[Amount, ...]
 Consumes = tuple[tuple[int, Amount], ...]
@@ -89,15 +92,15 @@ def room_of(
     return Room(consumes, tuple(kinds), scale)
 
 
-def worth_of(room: Room, taken: int, left: Left) -> int:
-    """V of a group of which the devices in a bit mask are taken, in billionths of a GPU."""
+def worth_of(room: Room, taken: int, left: Left, steps: Steps | None = None) -> int:
+    """V of a group of which the devices in a bit mask are taken, in billionths of a GPU. Raises SearchLimit."""
     total = sum(kind.weight for kind in room.kinds)
     if not total or not room.scale:
         return 0
     share = 0.0
     for kind in room.kinds:
         places = [place for place in kind.members if not taken >> place & 1]
-        share += kind.weight * min(most_at_once(room.consumes, places, left), kind.most) / kind.most
+        share += kind.weight * min(most_at_once(room.consumes, places, left, steps), kind.most) / kind.most
     return round(room.scale * (share / total) ** 2)
 
 
@@ -107,10 +110,10 @@ def worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> in
     return round(scale * sum(int(left * part) / part for part in _PARTS) / len(_PARTS)) if left > 0 else 0
 
 
-def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left) -> int:
+def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left, budget: Steps | None = None) -> int:
     """The most of some devices that what is left of the counters is enough for, by a search that tries all sets.
 
-    After some thousand steps it is more than that, at most all of them.
+    After 500 steps it is more than that, at most all of them. Raises SearchLimit where the budget is used up.
     """
     room = list(left)
     fitting = [place for place in places if all(room[counter] >= amount for counter, amount in consumes[place])]
@@ -132,4 +135,6 @@ def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left
         search(index + 1, num_taken)
 
     search(0, 0)
+    if budget is not None:
+        budget.take(1 + steps // _STEPS_A_STEP)
     return best if steps <= _MAX_STEPS else len(fitting)

@@ -30,10 +30,10 @@ _ACCEPTED_UNITS: Final = {
     AskedUnit.WHOLE: _accepts(GpuUnit.WHOLE, GpuUnit.PART),
     AskedUnit.SHARED: _accepts(GpuUnit.REPLICA),
     AskedUnit.PART: _accepts(GpuUnit.PART),
-    AskedUnit.CLAIM: _accepts(GpuUnit.CLAIM),
+    AskedUnit.CLAIM: _accepts(GpuUnit.CLAIM, GpuUnit.OWNED),
 }
 """For each way of asking for GPUs, where it can be had."""
-_INDEXED_UNITS: Final = _accepts(GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM)
+_INDEXED_UNITS: Final = _accepts(GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM, GpuUnit.OWNED)
 """Where it is known which GPU a pod gets, as a choice of UUIDs needs."""
 _PARTS: Final = _accepts(GpuUnit.PART)
 """Where a share under the name `nvidia.com/gpu` can be had: other plugins hand out a whole GPU for it."""

@@ -42,8 +42,11 @@ class GpuUnit(IntEnum):
     """The node's plugin hands out parts of GPUs by memory and compute, and enforces them."""
     CLAIM = 5
     """Whole GPUs, which kube-scheduler itself allocates to ResourceClaims: it picks the GPUs."""
+    OWNED = 6
+    """GPUs that Kerf allocates to ResourceClaims: kube-scheduler gives none of them to pods that ask by number."""
 
 
+OF_CLAIMS: Final = (GpuUnit.CLAIM, GpuUnit.OWNED)
 SLICES: Final = (GpuUnit.REPLICA, GpuUnit.REPLICA_AS_GPU)
 """Units of which a GPU gives several."""
 

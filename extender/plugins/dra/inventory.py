@@ -76,8 +76,8 @@ def read_pools(
     """
     node = node or next((item.spec.node_name for item in slices if item.spec.node_name), "")
     pools, rules = gather_pools(node, slices), tuple(rules)
-    sound = [pool for pool in pools if not pool.incomplete and not pool.invalid]
-    of_gpus = [item for pool in sound if pool.id.driver == gpus.DRIVER for item in pool.slices if item.spec.node_name]
+    of_driver = [pool for pool in pools if pool.sound and pool.id.driver == gpus.DRIVER]
+    of_gpus = [item for pool in of_driver for item in pool.slices if item.spec.node_name]
     found = gpus.read_inventory(of_gpus, reading, rules)
     reader = _Reader(rules, found, owned_only)
     for pool in pools:
@@ -126,7 +126,7 @@ class _Reader:
         if not fault and marked and not owned and not _held(taints):
             fault = f"only some of its devices have the taint {owning.KEY}"
         try:
-            if pool.incomplete or pool.invalid:
+            if not pool.sound:
                 raise UnreadableDeviceError(fault)
             self._take(pool, taints, giving=owned and not fault)
         except UnreadableDeviceError as error:

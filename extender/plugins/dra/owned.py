@@ -219,6 +219,10 @@ class OwnedDevices:
                     if (index := inventory.index_of.get(device)) is not None:
                         yield Taking(index, capacity)
 
+    def has_gpus(self, node: str) -> bool:
+        """Whether Kerf allocates GPUs of a node."""
+        return any(device.gpu >= 0 for device in self.inventory_on(node).devices)
+
     # Holding
 
     def hold(self, uid: str, hold: Hold) -> set[str]:

@@ -2,18 +2,20 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from extender.core.dra.devices import NO_DEVICES, DeviceId, NodeDevices
-from extender.core.resources.nodes import NodeOffer
+from extender.core.resources.nodes import GpuUnit, NodeOffer
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.kube.watches.feeds import Feed
+from extender.plugins.dra.conditions import read_request
+from extender.plugins.dra.gathering import gather_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.owned import OwnedDevices
-from extender.plugins.dra.reading import DRIVER, Inventory, allocated_devices, newest_complete, read_inventory
-from extender.plugins.dra.reading import read_request as read_claims
+from extender.plugins.dra.reading import DRIVER, Inventory, allocated_devices, read_inventory
 from extender.plugins.dra.uses import DeviceUse, uses_of
 from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.plugins.protocol import DevicePlugin, NodeReading, Stock
@@ -62,7 +64,10 @@ class DevicePools:
 
     def offer_of(self, node: str) -> NodeOffer | None:
         inventory = self._inventories.get(node)
-        return inventory.offer if inventory else None
+        if inventory is None:
+            return None
+        owned = self.owned is not None and self.owned.has_gpus(node)
+        return replace(inventory.offer, unit=GpuUnit.OWNED) if owned else inventory.offer
 
     def holdings_on(self, node: str) -> list[Holding]:
         """What ResourceClaims hold of a node's GPUs. Of pools that Kerf owns, as much as each device has of its GPU;
@@ -111,7 +116,7 @@ class DevicePools:
         names = {claim.resource_claim_name for claim in named}
         uids = {self._claim_at.get(f"{pod.metadata.namespace}/{name}", "") for name in names if name}
         claims = [self._claims[uid] for uid in sorted(uids - {""})]
-        return read_claims(claim for claim in claims if claim.status.allocation is None)
+        return read_request(claim for claim in claims if claim.status.allocation is None)
 
     def upsert(self, item: ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule) -> set[str]:
         if self.owned is not None and self.owned.is_outdated(item):
@@ -159,10 +164,8 @@ class DevicePools:
 
     def _take_stock(self, node: str) -> None:
         """Read a node's complete pools."""
-        pools: dict[str, list[ResourceSlice]] = {}
-        for item in self._slices_on.of(node).values():
-            pools.setdefault(item.spec.pool.name, []).append(item)
-        slices = [item for pool in sorted(pools) for item in newest_complete(pools[pool])]
+        pools = gather_pools(node, self._slices_on.of(node).values())
+        slices = [item for pool in pools if pool.sound for item in pool.slices]
         if slices:
             self._inventories[node] = read_inventory(slices, self._reading)
         else:

@@ -31,7 +31,7 @@ def given(allocation: Allocation | None, devices: NodeDevices) -> list[str]:
     return [devices.inventory.devices[item.taking.device].id.device for claim in allocation.claims for item in claim]
 
 
-def test_worth_is_the_share_of_each_kind_that_can_still_be_had() -> None:
+def test_worth_is_the_square_of_the_share_of_each_kind_that_can_still_be_had() -> None:
     inventory = a100_node("node", 1)
     (room,) = [room_of(inventory.devices, tuple(device.consumes for device in inventory.devices), FREE, GPU, Weights())]
     assert [(kind.name, kind.most) for kind in room.kinds] == [
@@ -47,10 +47,10 @@ def test_worth_is_the_share_of_each_kind_that_can_still_be_had() -> None:
     # Slice 6 gone with 14 multiprocessors: 6 of 7 1g.5gb, 3 of 4 1g.10gb, 3 of 3 2g.10gb, 1 of 2 3g.20gb, the
     # 4g.20gb, neither the whole nor the 7g.40gb.
     after_last = (1, 1, 1, 1, 1, 1, 0, 1, 84)
-    assert worth_of(room, 1 << 7, after_last) == round(GPU * (6 / 7 + 3 / 4 + 1 + 1 / 2 + 1) / 7)
+    assert worth_of(room, 1 << 7, after_last) == round(GPU * ((6 / 7 + 3 / 4 + 1 + 1 / 2 + 1) / 7) ** 2)
     # Slice 0 gone: 2g.10gb can be had twice, the 4g.20gb not at all.
     after_first = (0, 1, 1, 1, 1, 1, 1, 1, 84)
-    assert worth_of(room, 1 << 1, after_first) == round(GPU * (6 / 7 + 3 / 4 + 2 / 3 + 1 / 2) / 7)
+    assert worth_of(room, 1 << 1, after_first) == round(GPU * ((6 / 7 + 3 / 4 + 2 / 3 + 1 / 2) / 7) ** 2)
     assert worth_of(room, (1 << 19) - 1, (0,) * 9) == 0
 
 
@@ -81,7 +81,9 @@ def test_a_partition_goes_to_the_gpu_that_is_in_use() -> None:
     allocation = allocate(devices, asking(mig("1g.5gb")))
     assert allocation is not None
     assert given(allocation, devices) == ["gpu-1-mig-1g-5gb-4"]
-    assert allocation.loss < allocate(NodeDevices.of(a100_node("other", 2)), asking(mig("1g.5gb"))).loss
+    elsewhere = allocate(NodeDevices.of(a100_node("other", 2)), asking(mig("1g.5gb")))
+    assert elsewhere is not None
+    assert allocation.loss < elsewhere.loss
 
 
 def test_sixteen_partitions_fill_whole_gpus() -> None:

@@ -84,6 +84,13 @@ WHOLE = AskedUnit.WHOLE
         pytest.param(
             node(T4, unit=GpuUnit.CLAIM), GpuRequest(1, WHOLE), Reason.NOT_THIS_KIND, 1, id="not by annotation alone"
         ),
+        pytest.param(
+            node(T4, unit=GpuUnit.OWNED),
+            GpuRequest(1),
+            Reason.NOT_THIS_KIND,
+            1,
+            id="not by number where Kerf allocates",
+        ),
         pytest.param(node(T4), GpuRequest(1, AskedUnit.CLAIM), Reason.NOT_THIS_KIND, 1, id="no claims elsewhere"),
         pytest.param(
             node(T4, unit=GpuUnit.PART), GpuRequest(1, AskedUnit.PART, 1024), Reason.FITS, 1, id="parts where they are"

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import urllib3
@@ -183,7 +183,7 @@ class Run:
     def _keep_evidence(self, found: list[Violation]) -> None:
         """What there is to see of violations while all that runs still runs, beside the logs."""
         cluster, seen = self._cluster, self._cluster.witness.seen
-        path = cluster.plane.directory / f"seed-{self._plan.seed}.json"
+        path = cluster.plane.directory / f"seed-{self._plan.seed}-{len(self._violations)}.json"
         subjects = sorted({violation.subject for violation in found})[:_MAX_SUBJECTS]
         told = {
             "violations": [str(violation) for violation in found],
@@ -193,8 +193,20 @@ class Run:
             "overview": cluster.kerf_answers("/nodes"),
             "nodes": cluster.loop.call(lambda: list(seen.nodes.values())),
             "pods": cluster.loop.call(lambda: list(seen.pods.values())),
+            "bound": cluster.loop.call(lambda: list(seen.bound.values())),
+            "journal": self._history(subjects),
         }
         path.write_text(json.dumps(told, indent=1))
+
+    def _history(self, subjects: Sequence[str]) -> list[str]:
+        """Each version of what violations are about, and of all claims."""
+        if not isinstance(self._steps, DeviceSteps):
+            return []
+        return [
+            f"{event.version} {event.kind} {'gone' if event.gone else ''} {json.dumps(event.manifest)}"
+            for event in self._told()
+            if event.manifest["metadata"]["name"] in subjects or event.kind == "claims"
+        ]
 
     def _unheard(self) -> list[Violation]:
         """That Kerf, each of its processes, does not know of the last node."""
@@ -243,7 +255,9 @@ class Run:
     def _sample(self) -> bool:
         """What has to hold at every moment; that no GPU has two holders the witness judges."""
         nodes, pods = self._seen()
-        self._violations |= dict.fromkeys(self._misplaced(nodes, pods))
+        if new := [found for found in self._misplaced(nodes, pods) if found not in self._violations]:
+            self._violations |= dict.fromkeys(new)
+            self._keep_evidence(new)
         self._busy = bool(checker.stranded(nodes, pods))
         self._replace_evicted(pods)
         return True

@@ -163,6 +163,8 @@ def confirm(theirs: Json, pinned_theirs: Json, found: Found, case: Json) -> str:
     wanted = [_results(result) for result in (pinned_theirs.get("results") or [])]
     if ours != wanted:
         return f"Kerf gives {ours}, kube-scheduler {wanted}"
+    if theirs["outcome"] != "possible":  # it took too long
+        return ""
     rank, first = _rank(case, (pinned_theirs.get("results") or [])), _rank(case, (theirs.get("results") or []))
     if rank > first:
         return f"Kerf takes alternatives {rank}, kube-scheduler {first}"

@@ -5,6 +5,8 @@ import subprocess
 from types import TracebackType
 from typing import Any, Self
 
+from tests.controlplane.binaries import find_program
+
 Json = dict[str, Any]
 
 
