@@ -52,7 +52,7 @@ def test_claims_that_cant_be_evaluated_are_counted_by_kind_until_they_are_gone()
 def test_pools_with_faults_are_counted() -> None:
     rig = ClaimRig()
     assert values(rig)["pool_faults"] == 0
-    devices = [{"name": "gpu-0", "taints": [OWNED]}, {"name": "gpu-1"}]
+    devices: list[dict[str, Any]] = [{"name": "gpu-0", "taints": [OWNED]}, {"name": "gpu-1"}]
     rig.ledger.upsert_device(slice_of_one_pool(devices, of=1))
     assert (values(rig)["pool_faults"], values(rig)["pools"]["nobody"]) == (1.0, 1.0)  # type: ignore[index]
     rig.ledger.upsert_device(slice_of_one_pool(devices[1:], of=2))
