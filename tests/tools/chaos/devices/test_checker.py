@@ -63,7 +63,14 @@ class Story:
         self.tell("claims", name, metadata={"managedFields": fields, **metadata}, spec=made["spec"], status=status)
 
     def pod(
-        self, name: str, *claims: str, node: str = "", gated: bool = False, gang: str = "", phase: str = "Pending"
+        self,
+        name: str,
+        *claims: str,
+        node: str = "",
+        gated: bool = False,
+        gang: str = "",
+        phase: str = "Pending",
+        let_go: bool = False,
     ) -> None:
         """A pod that names claims."""
         named = [{"name": claim, "resourceClaimName": claim} for claim in claims]
@@ -71,6 +78,7 @@ class Story:
         if gated:
             spec["schedulingGates"] = [{"name": "kerf.dev/queue"}]
         annotations = {"kerf.dev/gang": gang, "kerf.dev/gang-size": "2"} if gang else {}
+        annotations |= {"kerf.dev/planned-by": "greedy"} if let_go else {}
         self.tell("pods", name, metadata={"annotations": annotations}, spec=spec, status={"phase": phase})
 
     def violations(self, touched: Iterable[str] = ()) -> list[str]:
@@ -266,6 +274,16 @@ def test_pods_that_could_have_devices_are_found_waiting(asked: RequestPlan, foun
     assert promises(checker.stranded(story.books, [cpu_node("n")])) == found
     cordoned = cpu_node("n") | {"spec": {"unschedulable": True}}
     assert checker.stranded(story.books, [cordoned]) == []
+
+
+@pytest.mark.parametrize(("ask", "found"), [(Ask.GPU, []), (Ask.OTHER, STRANDED)])
+def test_a_pod_without_a_gate_has_no_claim_to_devices_of_kerf(ask: Ask, found: list[str]) -> None:
+    story = Story()
+    story.claim("a", asked=RequestPlan((ask,)))
+    story.pod("p", "a")
+    assert promises(checker.stranded(story.books, [cpu_node("n")])) == found
+    story.pod("q", "a", let_go=True)
+    assert promises(checker.stranded(story.books, [cpu_node("n")]))[-1:] == STRANDED
 
 
 @pytest.mark.parametrize(("taken", "found"), [([], STRANDED), (["gpu-1-1g5gb-0"], [])])
