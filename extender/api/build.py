@@ -15,6 +15,7 @@ from extender.core.policies.policy import Policy
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
+from extender.explain.node_devices import DeviceViews
 from extender.explain.overview import Overviews
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
@@ -233,6 +234,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         max_s=settings.access.what_if_s,
     )
     backlog = queue.backlog if queue else None
+    devices = DeviceViews(ledger)
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
     service = Service(
         settings=settings,
@@ -246,8 +248,8 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         fixes=Fixes(placer, ledger, rules, time.time),
         what_if=what_if,
         waitlist=waitlist,
-        overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules),
-        undecided=UndecidedPods(base.transport, placer),
+        overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices),
+        undecided=UndecidedPods(base.transport, placer, ledger.rows.owned),
         rank=parts.rank,
         label=parts.label,
         certified=parts.keeper.ready if parts.keeper else None,

@@ -145,6 +145,7 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         # In a thread: what is asked by people must not keep kube-scheduler waiting.
         told = await asyncio.to_thread(_explained, question)
         told["offered"] = kept is not None
+        told["queue"] = service.waitlist.why(placement.pod.uid) or None
         if kept is None:
             told = {"wouldFit": []} | told | {"verdict": "unasked"}
         for suggestion in told.get("wouldFit", []):

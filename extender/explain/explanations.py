@@ -3,12 +3,15 @@
 import logging
 from collections import Counter, OrderedDict
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Mask, Rows
 from extender.core.decisions import ranked
+from extender.core.fit.device_fits import devices_at
+from extender.core.fit.device_obstacles import why_not, why_not_on
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
 from extender.core.fit.reasons import Reason, resolvable, sentence
@@ -21,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_REMEMBERED: Final = 4096
 _MAX_NODES_IN_LOG: Final = 20
+_MAX_DEVICE_TEXTS: Final = 200
+"""Nodes of which it is told exactly what keeps ResourceClaims from their devices."""
 _NUMBER_BITS: Final = 48  # of the number behind a reason; units and MiB both stay far below
 
 
@@ -74,8 +79,17 @@ def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules |
         "crosses": decision.crosses or None,
         "ranking": ranking,
         "reasons": dict(Counter(node["text"] for node in nodes if node["reason"] != Reason.FITS.name).most_common()),
+        "lacks": _lacks(placement),
         "nodes": nodes,
     }
+
+
+def _lacks(placement: Placement) -> str | None:
+    """What ResourceClaims lack on the node that comes nearest; None where it is told otherwise."""
+    decision, evaluation = placement.decision, placement.decision.evaluation
+    if decision.request.devices is None or evaluation.fits.any() or not len(decision.rows):
+        return None
+    return why_not(placement.cluster, decision.request.devices, decision.rows, evaluation.reason)
 
 
 def _candidates(placement: Placement, rules: ObservedRules, counted: ObservedRules | None) -> list[dict[str, Any]]:
@@ -116,6 +130,10 @@ def _candidates(placement: Placement, rules: ObservedRules, counted: ObservedRul
             }
         )
     unknown = {"reason": Reason.UNKNOWN_NODE.name, "text": _unknown(placement), "available": 0}
+    if decision.request.devices is not None:
+        for node, row in islice(zip(found, rows.tolist(), strict=True), _MAX_DEVICE_TEXTS):
+            fits = node["reason"] == Reason.FITS.name
+            node["lacks"] = "" if fits else why_not_on(devices_at(cluster, row), decision.request.devices)
     return found + [{"node": name, **unknown} for name in placement.unknown]
 
 

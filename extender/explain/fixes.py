@@ -9,6 +9,7 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Rows
 from extender.core.decisions import evaluate, near_best, ranked
+from extender.core.fit.device_relaxations import device_relaxations, device_shortfalls
 from extender.core.fit.relaxations import Relaxation, Shortfall, relaxations, shortfalls
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies.policy import Policy
@@ -72,7 +73,7 @@ class Fixes:
 
     def held_on(self, node: str) -> list[dict[str, Any]]:
         """Who holds GPUs of a node."""
-        return occupants.holders(self.ledger.claims_on(node))
+        return occupants.holders(self.ledger.claims_on(node)) + occupants.users(self.ledger.device_uses(node))
 
     def occupied(self, question: Question, node: str) -> dict[str, Any]:
         """The holders of a node's GPUs, and in words who or what has how many of them."""
@@ -125,8 +126,13 @@ def suggestions(question: Question) -> list[dict[str, Any]]:
         return []
     request, rows = question.placement.decision.request, _rows(question.placement, question.cluster)
     seen = counting_observed(question.cluster, question.policy.rules)
-    lacking = [_of_shortfall(question.cluster, shortfall) for shortfall in shortfalls(seen, request, rows)]
-    return lacking[:1] + [_of_relaxation(question, one) for one in relaxations(seen, request, rows)] + lacking[1:]
+    if request.devices is None:
+        missing, relaxed = shortfalls(seen, request, rows), relaxations(seen, request, rows)
+    else:
+        missing = device_shortfalls(seen, request.devices, rows)
+        relaxed = device_relaxations(seen, request, request.devices, rows)
+    lacking = [_of_shortfall(question.cluster, shortfall) for shortfall in missing]
+    return lacking[:1] + [_of_relaxation(question, one) for one in relaxed] + lacking[1:]
 
 
 def _of_shortfall(cluster: Cluster, shortfall: Shortfall) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Mask
+from extender.core.dra.explained.free_room import WHOLE
 from extender.core.occupancies import ObservedRules, faulty, unmanaged_mib
 from extender.ledger.ledger import Claim, ClaimState
+from extender.plugins.dra.uses import HELD, DeviceUse
 
 _MAX_NAMES: Final = 4
 
@@ -54,6 +56,27 @@ def holders(claims: Iterable[Claim]) -> list[dict[str, Any]]:
     return sorted(held, key=lambda entry: (entry["gpus"], entry["pod"] or ""))
 
 
+def users(uses: Iterable[DeviceUse]) -> list[dict[str, Any]]:
+    """What ResourceClaims have, claim by claim, in the same form: GPUs and parts of them in the name of a pod that may
+    use them. What only looks holds nothing."""
+    by_claim: dict[str, list[DeviceUse]] = {}
+    for use in uses:
+        if not use.admin:
+            by_claim.setdefault(use.claim, []).append(use)
+    return [
+        {
+            "pod": next((pod for use in used for pod in use.pods), None),
+            "units": len({use.gpu for use in used if use.gpu >= 0}) or len(used),
+            "gpus": sorted({use.gpu for use in used if use.gpu >= 0}),
+            "state": (ClaimState.RESERVED if used[0].state == HELD else ClaimState.BOUND).name,
+            "shared": any(use.kind not in ("", WHOLE) for use in used),
+            "claim": claim,
+            "devices": [use.device for use in used],
+        }
+        for claim, used in by_claim.items()
+    ]
+
+
 def words(held: list[dict[str, Any]], rest: Unbooked) -> str:
     """Who has how much, in one sentence; "" where nobody has anything."""
     parts = [_holder(holder) for holder in held[:_MAX_NAMES]]
@@ -71,6 +94,10 @@ def words(held: list[dict[str, Any]], rest: Unbooked) -> str:
 
 def _holder(holder: dict[str, Any]) -> str:
     what = f"{'part of ' if holder['shared'] else ''}{_gpus(holder['units'])}" if holder["units"] else "MIG devices"
+    if claim := holder.get("claim"):
+        what = f"{', '.join(holder['devices'][:_MAX_NAMES])}{', ...' if len(holder['devices']) > _MAX_NAMES else ''}"
+        state = "is being given" if holder["state"] == ClaimState.RESERVED.name else "has"
+        return f"claim {claim}{' of ' + holder['pod'] if holder['pod'] else ''} {state} {what}"
     if holder["state"] == ClaimState.BOUND.name:
         return f"{holder['pod'] or 'a pod'} holds {what}"
     return (

@@ -12,6 +12,7 @@ from extender.core.observations import Gauge
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.nodes import GpuUnit
 from extender.explain.gpu_details import gpus_of
+from extender.explain.node_devices import DeviceViews
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plan_state import free_units, units
 
@@ -27,6 +28,7 @@ class Overviews:
     num_pending: Callable[[], int]
     """Pods without a node, asked about or not."""
     rules: ObservedRules
+    devices: DeviceViews
 
     def page(self, limit: int, after: str, *, gpus_only: bool) -> dict[str, Any]:
         """Totals of the whole cluster, and up to `limit` nodes in the order of their names, those past `after`."""
@@ -50,8 +52,11 @@ class Overviews:
         row = cluster.row_of.get(name)
         if row is None:
             return None
+        details, by_gpu = gpus_of(cluster, np.array([row]), self.rules)[0], self.devices.by_gpu(name)
+        details = [gpu | by_gpu.get(gpu["index"], {}) for gpu in details]
         return self._item(Figures(cluster), name, row) | {
-            "gpuDetails": gpus_of(cluster, np.array([row]), self.rules)[0]
+            "gpuDetails": details,
+            "deviceUses": self.devices.uses(name),
         }
 
     def totals(self, cluster: Cluster) -> dict[str, Any]:
@@ -74,6 +79,7 @@ class Overviews:
             **figures.of(row),
             "pods": states.count(ClaimState.BOUND),
             "reservations": len(states) - states.count(ClaimState.BOUND),
+            "devices": self.devices.summary(name),
         }
 
 

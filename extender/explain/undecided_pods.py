@@ -4,18 +4,23 @@ Where too few `nvidia.com/gpu` are left, or nodes are tainted, kube-scheduler's 
 Kerf is never asked about the pod. Whoever wants to know why it is pending still gets an answer.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from extender.core.resources.requests import RequestError
+from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
+from extender.plugins.dra.objects import ResourceClaim
+from extender.plugins.dra.owned import OwnedDevices
 from extender.plugins.pods import owner_of
+from extender.queueing.pods.batches import devices_of
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 
 _NOT_FOUND: Final = 404
+_MAX_CLAIMS: Final = 8
 _decoder = Decoder(objects.Pod)
 
 
@@ -26,9 +31,11 @@ class UndecidedError(Exception):
 class UndecidedPods:
     """Asks the API server for the pod, and the placer for a decision; nothing is reserved or kept."""
 
-    def __init__(self, transport: Transport, placer: Placer) -> None:
+    def __init__(self, transport: Transport, placer: Placer, owned: OwnedDevices | None = None) -> None:
+        """`owned`: the devices that Kerf allocates to ResourceClaims, if any."""
         self._transport = transport
         self._placer = placer
+        self._owned = owned
 
     async def consider(self, namespace: str, name: str) -> Placement:
         """What would be decided of a pending pod, among all nodes. Raises UndecidedError."""
@@ -37,7 +44,7 @@ class UndecidedPods:
         if pod.spec.node_name:
             raise UndecidedError(f"{kept}. It is on node {pod.spec.node_name}")
         try:
-            request = self._placer.read_request(pod)
+            request = self._read_request(pod, kept)
             policy = self._placer.policy_of(request)
         except RequestError as error:
             raise UndecidedError(f"{kept}. Its request can't be understood: {error}") from None
@@ -46,6 +53,21 @@ class UndecidedPods:
             raise UndecidedError(f"{kept}. It requests no GPUs, so kube-scheduler places it without Kerf")
         identity = PodIdentity(namespace, name, pod.metadata.uid, owner_of(pod.metadata))
         return self._placer.consider(identity, asked, policy)
+
+    def _read_request(self, pod: objects.Pod, kept: str) -> PodRequest:
+        """What a pod asks, by ResourceClaims too. Raises RequestError, and UndecidedError where its claims say all."""
+        request = self._placer.read_request(pod)
+        if self._owned is None or not pod.spec.resource_claims:
+            return request
+        claims = self._owned.claims_of(pod)
+        if claims.missing:
+            raise UndecidedError(f"{kept}. Its ResourceClaim {claims.missing} does not exist yet")
+        if claims.asked is not None:
+            return replace(request, gpus=devices_of(claims.asked))
+        if request.gpus is None and claims.allocated:
+            have = "; ".join(_allocation(claim) for claim in claims.allocated[:_MAX_CLAIMS])
+            raise UndecidedError(f"{kept}. Its ResourceClaims have their devices: {have}")
+        return request
 
     async def _read(self, namespace: str, name: str, kept: str) -> objects.Pod:
         if not objects.is_name(namespace) or not objects.is_name(name):
@@ -57,3 +79,10 @@ class UndecidedPods:
             raise UndecidedError(f"{kept}; {found}") from None
         except (ClusterError, msgspec.DecodeError) as error:
             raise UndecidedError(f"{kept}; the pod can't be read: {error}") from None
+
+
+def _allocation(claim: ResourceClaim) -> str:
+    """What a claim has, and where."""
+    found = claim.status.allocation
+    devices = ", ".join(result.device for result in (found.devices.results or ())[:_MAX_CLAIMS]) if found else ""
+    return f"{claim.metadata.name} has {devices}" + (f" of node {found.node}" if found and found.node else "")

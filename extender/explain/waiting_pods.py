@@ -62,6 +62,11 @@ class Waitlist:
     def _queued(self) -> dict[str, Entry]:
         return {entry.uid: entry for entry in self.backlog.waiting()} if self.backlog else {}
 
+    def why(self, uid: str) -> str:
+        """Why a pod waits in the queue, in the words of its last round; "" where it does not wait there."""
+        entry = self.backlog.entries.get(uid) if self.backlog else None
+        return "" if entry is None or not entry.stage.waits else str(entry.skips.reason or entry.fault or "")
+
     def _item(
         self, uid: str, turn: _Turn, rejected: tuple[PodIdentity, PodRequest, float] | None, entry: Entry | None
     ) -> dict[str, Any]:

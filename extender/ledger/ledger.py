@@ -20,6 +20,7 @@ from extender.ledger.rows import NodeRows, NodeState
 from extender.ledger.static_pods import MIRROR, Orphans
 from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.dra.owned import Hold
+from extender.plugins.dra.uses import DeviceUse
 from extender.plugins.node_reports import told_given
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import Reading, completed, read_holdings, read_pod_request, read_policy
@@ -38,9 +39,11 @@ class Ledger(Bookings):
         memory_tolerance_frac: float = 0.02,
         model_aliases: Mapping[str, Iterable[str]] | None = None,
         allocates: bool = False,
+        extender: bool = True,
     ) -> None:
-        """`allocates`: whether Kerf allocates devices to ResourceClaims."""
-        super().__init__(NodeReading(memory_tolerance_frac, model_aliases or {}, allocates), reservation_ttl_s)
+        """`allocates`: whether Kerf allocates devices to ResourceClaims; `extender`: whether others call it."""
+        reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender)
+        super().__init__(reading, reservation_ttl_s)
         self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
         self._orphans = Orphans()
         self.num_unreadable = 0
@@ -220,6 +223,10 @@ class Ledger(Bookings):
         """The pods of a claim that is gone are gone, too."""
         if self.rows.owned is not None:
             self._restock(self.rows.owned.forget_orphan(claim))
+
+    def device_uses(self, node: str) -> list[DeviceUse]:
+        """Who has which devices of a node by ResourceClaims."""
+        return [] if self.rows.pools is None else self.rows.pools.uses_on(node)
 
     def is_bound(self, uid: str) -> bool:
         """Whether a pod has a node, and has not ended."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from extender.kube import objects
-from extender.kube.client import ClusterError, Transport
+from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Outline
 from extender.kube.stand_ins import stand_in
 from extender.kube.watches.feeds import BOUND_PODS, NODES, Feed, WatchHub
@@ -195,8 +195,11 @@ class Mirror:
             await asyncio.sleep(_ASK_AGAIN_S if waiting else 0)
 
     async def _serves(self, api: str) -> bool:
+        """Whether an API is there; one that Kerf may not read is, and what mirrors it says so."""
         try:
             await self._transport.get(api)
+        except ApiError as error:
+            return error.status != 404
         except ClusterError:
             return False
         return True

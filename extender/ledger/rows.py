@@ -55,7 +55,9 @@ class NodeRows:
         self.given = GivenGpus()
         self.stocks = tuple(stock for plugin in plugins() if (stock := plugin.stock(reading)) is not None)
         """What device plugins tell by objects of their own."""
-        self.owned = next((stock.owned for stock in self.stocks if isinstance(stock, DevicePools)), None)
+        self.pools = next((stock for stock in self.stocks if isinstance(stock, DevicePools)), None)
+        """Devices of ResourceClaims, None where the plugin for them is not there."""
+        self.owned = self.pools.owned if self.pools is not None else None
         """The devices that Kerf allocates to ResourceClaims, None where it allocates none."""
         self._nodes: dict[str, _Node] = {}
         self.mistaken: dict[str, list[Claim]] = {}

@@ -5,10 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.core.bookings import Booking, book, bookable, booking
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.decisions import Evaluation, Memo, choice
+from extender.core.dra.asks import DevicesAsked
+from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import enough_compute
 from extender.core.fit.reasons import Reason, sentence
 from extender.core.policies.policy import Policy
@@ -53,6 +56,7 @@ class PlanState:
         self._rows = np.arange(cluster.num_nodes)
         self._memo = Memo(max_classes=256)
         self._steps: list[_Step] = []
+        self._obstacles: dict[object, str] = {}
 
     @property
     def num_steps(self) -> int:
@@ -136,12 +140,24 @@ class PlanState:
             evaluation = self._evaluation(pod)
             codes, numbers = evaluation.reason[may], evaluation.available[may]
             if (codes != Reason.FITS).all():
+                if pod.gpus.devices is not None:
+                    return Code.NO_GPU_ROOM.reason(
+                        text=self._no_devices(pod, pod.gpus.devices, np.flatnonzero(may), codes)
+                    )
                 nearest = codes.max()  # the later a check fails, the closer it was
                 words = sentence(Reason(int(nearest)), pod.gpus, int(numbers[codes == nearest].max()))
                 return Code.NO_GPU_ROOM.reason(text=words.replace("best here", "best node"))
         if self.fits(position).any():
             return Code.GANG_TOO_LARGE.reason(gang=pod.gang) if pod.gang else Code.LEFT_OUT.reason()
         return Code.NODES_BUSY.reason(**sizes)
+
+    def _no_devices(self, pod: PlanPod, asked: DevicesAsked, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
+        """What keeps a pod's ResourceClaims from all nodes that it may use; worked out once for pods that are alike."""
+        key = asked, pod.kind, self._cluster.version
+        text = self._obstacles.get(key)
+        if text is None:
+            text = self._obstacles[key] = f"needs {pod.gpus}, {why_not(self._cluster, asked, rows, codes)}"
+        return text
 
     def quality(self, weights: Floats) -> Quality:
         """How good what was placed is; `weights` (P,) tell what each pod is worth."""

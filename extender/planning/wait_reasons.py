@@ -39,6 +39,7 @@ class Code(Enum):
     GANG_INCOMPLETE = (Cause.GANG, "gang {gang} waits for its pods: {here} of {size} exist")
     OTHER_GATE = (Cause.GATE, "held by another scheduling gate: {gates}")
     CLAIM_MISSING = (Cause.CLAIM, "waits for its ResourceClaim {claim}: it does not exist yet, or is being changed")
+    CLAIM_UNDECIDED = (Cause.CLAIM, "whether Kerf allocates for its ResourceClaim {claim} is being found out")
     CLAIM_SHARED = (Cause.CLAIM, "waits for its ResourceClaim {claim}: another pod gets its devices first")
     CLAIMS_UNKNOWN = (Cause.CLAIM, "devices can't be chosen now: {why}")
     UNREADABLE = (Cause.REQUEST, "{text}")

@@ -27,8 +27,14 @@ def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
         memory_tolerance_frac=reading.memory_tolerance_frac,
         aliases=reading.aliases,
     )
+    plugin = plugin_of(node)
+    if plugin.led and not reading.extender:
+        told = (
+            f"its device plugin, {plugin.name}, takes pods one by one, from an extender alone: its GPUs are not offered"
+        )
+        return replace(kubelet, allocatable_units=0, mig=(), warnings=(*kubelet.warnings, told))
     try:
-        own = plugin_of(node).offer(node, reading)
+        own = plugin.offer(node, reading)
         annotations = node.metadata.annotations or {}
         offer = with_report(kubelet, annotations, reading) if own is None else replace(own, mig=own.mig or kubelet.mig)
         text = annotations.get(GPUS)

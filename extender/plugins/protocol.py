@@ -33,6 +33,8 @@ class NodeReading:
     aliases: Mapping[str, Iterable[str]] = field(default_factory=dict)
     allocates: bool = False
     """Whether Kerf allocates devices to ResourceClaims where it owns the pool."""
+    extender: bool = True
+    """Whether kube-scheduler calls Kerf, which then binds pods itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class DevicePlugin:
     """Annotations that `handover` may give a pod."""
     told: bool = False
     """Whether it has to be told of a Binding: `handover`."""
+    led: bool = False
+    """Whether it has to be led to each pod by its node's lock, as only who binds the pod can."""
     parts: bool = False
     """Whether it hands out parts of GPUs, and enforces them: there Kerf's own annotations may ask for a share."""
 

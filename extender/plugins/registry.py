@@ -88,7 +88,7 @@ class Guarded(DevicePlugin):
     def __init__(self, plugin: DevicePlugin) -> None:
         self._plugin = plugin
         self._told = False
-        self.name, self.told, self.parts = plugin.name, plugin.told, plugin.parts
+        self.name, self.told, self.led, self.parts = plugin.name, plugin.told, plugin.led, plugin.parts
         self.resources, self.written = tuple(plugin.resources), frozenset(plugin.written)
 
     def owns(self, node: objects.Node) -> bool:

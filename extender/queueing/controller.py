@@ -28,6 +28,8 @@ from extender.ledger.ledger import Ledger
 from extender.planning.wait_reasons import Code, WaitReason
 from extender.plugins.dra.owned import NO_CLAIMS
 from extender.queueing.claims.keeper import ClaimKeeper
+from extender.queueing.claims.reclaimer import Reclaimer
+from extender.queueing.claims.turns import Turns
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.gang_eviction import GangEviction
 from extender.queueing.gangs import Gangs, units_of
@@ -102,6 +104,7 @@ class QueueController(QueueRules):
             )
         )
         """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
+        self._turns = None if self.claims is None else Turns(self.claims, self._dirty.set)
         self.counts = Counts()
         self.durations = Durations()
         self.tasks = Tasks()
@@ -137,7 +140,7 @@ class QueueController(QueueRules):
         for name, work in self.dispatcher.works().items():
             self.tasks.begin(name, work, needed=False)
         if self.claims is not None:
-            self.tasks.begin("queue's ResourceClaims", self.claims.run, needed=False)
+            self.tasks.begin("queue's ResourceClaims", Reclaimer(self.claims).run, needed=False)
         if self._options.order is Order.KERF:
             self.tasks.begin("queue's list of finished pods", self._learn, needed=False)
         if self._options.gang_timeout_s:
@@ -210,8 +213,8 @@ class QueueController(QueueRules):
             return
         self.dispatcher.take_stock(now)
         await _give_way()
-        if self.claims is not None and self.claims.anything_new():
-            self.backlog.read_claims_again()
+        if self.claims is not None:
+            self.backlog.read_claims_again(all_=self.claims.anything_new())
             await _give_way()
         await self._release(now)
         await _give_way()
@@ -223,7 +226,10 @@ class QueueController(QueueRules):
             for entry in self.backlog.entries.values()
             if entry.stage.waits and entry.planned is not None and not self.dispatcher.found_a_node(entry)
         ]
-        waiting = self._with_claims(waiting)
+        if self._turns is not None:
+            waiting, passed = self._turns.sort_out(waiting)
+            for entry, why in passed:
+                _skip(entry, why)
         window, limits = self._planner.windows(waiting)
         if window < self._options.max_open / 4:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
@@ -258,23 +264,6 @@ class QueueController(QueueRules):
         await _give_way()
         self.dispatcher.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
-
-    def _with_claims(self, waiting: list[Entry]) -> list[Entry]:
-        """Those that can be planned: a ResourceClaim's devices are chosen for one pod, the others that name it go where
-        these are."""
-        if self.claims is None:
-            return waiting
-        fault, first = self.claims.fault(), dict[str, str]()
-        planned: list[Entry] = []
-        for entry in waiting:
-            claims = entry.planned.claims if entry.planned is not None else ()
-            if claims and fault:
-                _skip(entry, Code.CLAIMS_UNKNOWN.reason(why=fault))
-            elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), ""):
-                _skip(entry, Code.CLAIM_SHARED.reason(claim=self.claims.name_of(shared)))
-            else:
-                planned.append(entry)
-        return planned
 
     async def _release(self, now: float) -> None:
         """Open the gates of pods that no longer opt in, and of those that have waited too long."""

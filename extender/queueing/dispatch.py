@@ -153,8 +153,7 @@ class Dispatcher:
         """Write what is held for the claims of a unit's pods; whether all is written. Raises as `ClaimKeeper`."""
         if self.claims is None:
             return True
-        waiting = [entry for entry in entries if entry.planned is not None and entry.planned.claims]
-        return all(await all_of(self._allocate(entry) for entry in waiting))
+        return all(await all_of(self._allocate(entry) for entry in entries if entry.pod.spec.resource_claims))
 
     async def _allocate(self, entry: Entry) -> bool:
         async with self._pods:
@@ -196,6 +195,7 @@ class Dispatcher:
                     entry.put_back(self.clock())
                     if not entry.node:
                         self.release(entry)  # else it would be in its own way
+                    self._read_claims(entry)
                     self.changed()
 
     async def _nominate(self, entry: Entry, node: str) -> bool:
@@ -237,6 +237,12 @@ class Dispatcher:
                 if entry.stage is Stage.RENOMINATING:
                     entry.stay_lost()
                     self.release(entry)
+                    self._read_claims(entry)
+
+    def _read_claims(self, entry: Entry) -> None:
+        """What a pod's claims are now: while it was being written about that was not looked at."""
+        if entry.pod.spec.resource_claims:
+            self.backlog.read_again(entry)
 
     def _failed(self, message: str, entry: Entry, error: Exception) -> None:
         self.counts.errors += 1

@@ -95,7 +95,8 @@ class RoundPlanner:
         )
         asks = {pod.alike for pod in pods[:_PLANNED_INLINE]}
         made: Round
-        if len(pods) <= _PLANNED_INLINE and len(asks) <= _ASKS_INLINE and options.planner == GREEDY:
+        short = not any(pod.claims for pod in pods)  # a search for devices takes as long as its author wants
+        if short and len(pods) <= _PLANNED_INLINE and len(asks) <= _ASKS_INLINE and options.planner == GREEDY:
             made = greedy_round(view, pods, rules)
         else:
             made = await asyncio.to_thread(searched_round, view, pods, rules, PLANNERS[options.planner])

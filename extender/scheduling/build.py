@@ -46,6 +46,7 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         memory_tolerance_frac=settings.decisions.memory_tolerance_frac,
         model_aliases=settings.models.aliases,
         allocates=settings.dra.allocate,
+        extender=settings.queue.extender,
     )
     page_size, alone = settings.cluster.page_size, settings.webhook.alone
     mirror = Mirror(

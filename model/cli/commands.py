@@ -19,6 +19,7 @@ from model.cli.console import (
     whole_numbers,
 )
 from model.cli.months import months
+from model.cli.partitions import partitions
 
 if TYPE_CHECKING:
     from extender.core.fragmentation.arrays import Asks, Nodes
@@ -61,6 +62,7 @@ SeedOption = Annotated[int, typer.Option(min=0, help="Seed of everything random.
 
 
 simulate_app.command()(months)
+simulate_app.command()(partitions)
 
 
 @simulate_app.callback()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.worth import Weights
 from model.evaluation.reports import interval
 from model.simulations import partitions
-from model.simulations.partitions import KERF, Memory
+from model.simulations.partitions import KERF, Memory, Policy
 from model.simulations.side_by_side import side_by_side
 from model.workloads import partition_mixes
 from model.workloads.partition_mixes import Requests
@@ -35,13 +35,11 @@ class Plan:
     num_gpus: int = 64
     loads: tuple[float, ...] = (0.9, 1.0)
     """Work of those that leave, by GPUs there are."""
-    num_leaving: int = 2000
+    num_leaving: int = 1500
     """How many come and leave at each of these loads. The first third is not counted."""
 
 
-def run(
-    seeds: Sequence[int], plan: Plan, weights: Weights | None, jobs: int, tell: Callable[[str], None]
-) -> dict[str, Any]:
+def run(seeds: Sequence[int], plan: Plan, weights: Weights, jobs: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """Figures by kind of GPU, mix, seed and policy, and how much better Kerf does, as JSON data."""
     tasks = {
         f"{kind}, {mix}, seed {seed}": partial(figures, kind, mix, seed, plan, weights)
@@ -57,14 +55,14 @@ def run(
         for mix in plan.mixes
     }
     return {
-        **{"plan": asdict(plan), "seeds": list(seeds), "weights": None if weights is None else asdict(weights)},
+        **{"plan": asdict(plan), "seeds": list(seeds), "weights": asdict(weights)},
         "better": {"all": better(list(cells.values()))}
         | {f"{kind}, {mix}": better([rows]) for (kind, mix), rows in cells.items()},
         "cells": {f"{kind}, {mix}": rows for (kind, mix), rows in cells.items()},
     }
 
 
-def figures(kind: str, mix: str, seed: int, plan: Plan, weights: Weights | None) -> dict[str, dict[str, float]]:
+def figures(kind: str, mix: str, seed: int, plan: Plan, weights: Weights) -> dict[str, dict[str, float]]:
     """By policy and measure: `bound` is what no policy passes, where that is known.
 
     Shares in percent; the load at the first refusal in percent of the GPUs; GPUs as a number.
@@ -75,8 +73,8 @@ def figures(kind: str, mix: str, seed: int, plan: Plan, weights: Weights | None)
     leaving = {load: partition_mixes.leaving(gpus, mix, num, load, seed, plan.num_leaving) for load in plan.loads}
     last = leaving[plan.loads[-1]]
     found = {"bound": {"gpus_staying": gpus_bound(kind, full), "gpus_leaving": gpus_bound(kind, last)}}
-    for policy in (*POLICIES, partitions.kerf(weights or Weights())):
-        memory = Memory(gpus, policy)
+    for policy in (*POLICIES, _kerf(tuple(sorted(weights.by_kind.items())), weights.default)):
+        memory = _memory(kind, policy)
         first = len(partitions.placed(memory, num, staying, until_refused=True))
         found[policy.name] = {
             "first_refusal": 100 * float(staying.share[: first - 1].sum()) / num,
@@ -85,6 +83,17 @@ def figures(kind: str, mix: str, seed: int, plan: Plan, weights: Weights | None)
             "gpus_leaving": float(partitions.gpus_needed(memory, last)),
         }
     return found
+
+
+@cache
+def _kerf(by_kind: tuple[tuple[str, float], ...], default: float) -> Policy:
+    return partitions.kerf(Weights(dict(by_kind), default))
+
+
+@cache
+def _memory(kind: str, policy: Policy) -> Memory:
+    """One for all seeds: most of the time goes into the first looks at a GPU."""
+    return Memory(GPUS[kind], policy)
 
 
 def _share(memory: Memory, num_gpus: int, requests: Requests) -> float:
@@ -118,11 +127,11 @@ def gpus_bound(kind: str, requests: Requests) -> float:
 
     Its duals price the profiles; the dearest moment at these prices bounds what is needed, whatever moment they are of.
     """
-    cuts = _cuts(kind)
-    counts = _counts(requests, cuts.shape[1])
+    found = cuts(kind)
+    counts = _counts(requests, found.shape[1])
     share = np.array([profile.share for profile in GPUS[kind].profiles])
     fullest = counts[int(np.argmax(counts @ share))]
-    solved = linprog(np.ones(len(cuts)), A_ub=-cuts.T, b_ub=-fullest, method="highs")
+    solved = linprog(np.ones(len(found)), A_ub=-found.T, b_ub=-fullest, method="highs")
     prices = np.maximum(-solved.ineqlin.marginals, 0)
     return float(np.ceil(float((counts @ prices).max()) - 1e-6))
 
@@ -140,7 +149,7 @@ def _counts(requests: Requests, num_profiles: int) -> Floats:
 
 
 @lru_cache(maxsize=8)
-def _cuts(kind: str) -> Floats:
+def cuts(kind: str) -> Floats:
     """(C, K) how many partitions of each profile one GPU can have at once: all ways that leave no room for more."""
     of_gpu = inventory(GPUS[kind], 1)
     names = [profile.name for profile in GPUS[kind].profiles]

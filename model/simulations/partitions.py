@@ -6,19 +6,17 @@ a node is the best of its GPUs. All policies get the same requests in the same o
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.dra import allocator
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.allocations import Allocations
+from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.first_fit import first_fit
-from extender.core.dra.groups import shape_of
-from extender.core.dra.steps import MAX_STEPS, Steps
 from extender.core.dra.worth import Weights
 from model.workloads.partition_mixes import Requests, ask_for
 from model.workloads.partitions import GpuKind, inventory
@@ -79,13 +77,12 @@ BEST_FIT: Final = Policy("best-fit", fullest, lambda node: (node.cost, node.row)
 
 def kerf(weights: Weights) -> Policy:
     """The device that costs its GPU least besides itself; of equal nodes the fuller one, as in the service."""
-    known = allocator.Memory(weights)
+    known = Allocations(weights)
 
     def least_lost(devices: NodeDevices, asked: DevicesAsked) -> Offer | None:
-        steps = Steps(MAX_STEPS)
-        shape = shape_of(devices.inventory, known.weights, known.keys, known.rooms)
-        matches = allocator.matches_of(devices, asked, known.matcher, steps)
-        found = allocator.search(devices, asked, shape, matches, known, steps)
+        found = known.best(devices, asked)
+        if isinstance(found, Fault):
+            raise found
         return None if found is None else Offer(found.loss, found.takings[0].device)
 
     return Policy(KERF, least_lost, lambda node: (node.cost, node.free_milli, node.row))
@@ -210,8 +207,9 @@ def placed(memory: Memory, num_gpus: int, requests: Requests, *, until_refused: 
 
 def gpus_needed(memory: Memory, requests: Requests) -> int:
     """The fewest GPUs on which a policy places all requests, by bisection: as if what fits on some fits on more."""
-    high = max(1, int(np.ceil(requests.most_at_once - 1e-9)))
-    low = high - 1
+    # What is asked for is the larger one of compute and memory, of each of which there is no more than there are GPUs.
+    low = int(np.ceil(requests.most_at_once / 2 - 1e-9)) - 1
+    high = max(1, int(np.ceil(requests.most_at_once)))
     while not all(placed(memory, high, requests, until_refused=True)):
         low, high = high, high + max(1, high // 8)
     while high - low > 1:

@@ -4,7 +4,7 @@ A GPU has 8 memory slices; a partition takes some that follow each other, from c
 its GPU are counters that all partitions share. Read in kubernetes-sigs/dra-driver-nvidia-gpu 9593204
 (`cmd/gpu-kubelet-plugin/partitions.go`, `mig.go`, `driver.go`: with `DynamicMIG`, Kubernetes 1.35 and newer). Profiles
 and places: NVIDIA's MIG user guide ("Supported MIG profiles"; `nvidia-smi mig -lgip`, `-lgipp`); sizes of A100:
-go-nvml's mock (`pkg/nvml/mock/gpus/a100.go`), but for decoders of the small profiles of 80 GB, where the guide has none.
+go-nvml's mock (`pkg/nvml/mock/gpus/a100.go`), but for the decoder of 1g.10gb of 80 GB: the guide has none.
 """
 
 from collections.abc import Iterator

@@ -203,10 +203,22 @@ def module_folder(module: str) -> Path:
     return Path(folder)
 
 
-def go_build(module: Path, into: Path, packages: list[str], ldflags: str = "-s -w", tags: str = "") -> None:
-    """Build packages of the Go module in a folder, with build tags separated by spaces. Raises BuildError."""
+def go_build(
+    module: Path,
+    into: Path,
+    packages: list[str],
+    ldflags: str = "-s -w",
+    tags: str = "",
+    modfile: Path | None = None,
+) -> None:
+    """Build packages of the Go module in a folder, with build tags separated by spaces. Raises BuildError.
+
+    `modfile` is used, and completed, instead of the module's own go.mod.
+    """
     # -buildvcs=false: git's opinion of the checkout must not decide whether the tests can run.
     flags = ["-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-tags", tags]
+    if modfile:
+        flags += ["-mod=mod", f"-modfile={modfile}"]
     _run_go(["build", *flags, "-o", f"{into}/", *packages], module)
 
 

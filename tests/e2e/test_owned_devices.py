@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from model.workloads.partitions import GPUS, resource_slices
 from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, pod
 from tests.controlplane.processes import wait_until
@@ -266,3 +267,44 @@ def test_two_halves_of_one_gpu_are_a_gang(owner: KerfCluster) -> None:
         submit(owner, f"g{number}", annotations=gang("train", 2))
     wait_until(lambda: len(bound(owner)) == 2, 4 * WITHIN_S, "both are bound")
     assert given(owner) == [("a", "half-0"), ("a", "half-1")]
+
+
+def publish_partitioned(cluster: KerfCluster, node: str, num_gpus: int) -> None:
+    """A node of A100s whose driver publishes all their MIG partitions, owned by Kerf."""
+    cluster.add_nodes(cpu_node(node))
+    for item in resource_slices(GPUS["a100-40gb"], num_gpus, node):
+        for device in item["spec"].get("devices", ()):
+            device["taints"] = [OWNED]
+        cluster.plane.request("POST", f"{API}/resourceslices", item)
+
+
+def submit_partition(cluster: KerfCluster, name: str, profile: str) -> None:
+    """A gated pod that asks a MIG partition by its profile."""
+    expression = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].profile == '{profile}'"
+    exactly = {"deviceClassName": GPU_CLASS, "selectors": [{"cel": {"expression": expression}}]}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "mig", "exactly": exactly}]}},
+    }
+    cluster.plane.request("POST", CLAIMS, claim)
+    submit_naming(cluster, name, name)
+
+
+def test_partitions_go_where_they_leave_most_room(owner: KerfCluster) -> None:
+    """First fit would take the first slice for the smallest, and have room for no half of the GPU that begins there."""
+    publish_partitioned(owner, "a", 1)
+    submit_partition(owner, "small", "1g.5gb")
+    assert owner.node_of("small") == "a"
+    submit_partition(owner, "four", "4g.20gb")
+    assert owner.node_of("four") == "a"
+    submit_partition(owner, "two", "2g.10gb")
+    assert owner.node_of("two") == "a"
+    assert given(owner) == [
+        ("a", "gpu-0-mig-1g5gb-19-6"),
+        ("a", "gpu-0-mig-2g10gb-14-4"),
+        ("a", "gpu-0-mig-4g20gb-5-0"),
+    ]
+    submit_partition(owner, "more", "2g.10gb")
+    skipped(owner, "more", "request mig")

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from tests.controlplane import podgroups
-from tests.controlplane.kerf import RBAC, ROOT, SERVICE_ACCOUNT
+from tests.controlplane.kerf import DRA_RBAC, RBAC, ROOT, SERVICE_ACCOUNT
 from tests.controlplane.objects import POD_GROUPS
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
-from tests.install import queue_rights, rights
+from tests.install import dra_rights, queue_rights, rights
 from tests.install.rights import Flow
 from tests.install.stages import Rule, Stage
 from tests.ledger.builders import until
@@ -23,8 +23,8 @@ from tests.ledger.builders import until
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 
 Manifest = dict[str, Any]
-FILES = (RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml")))
-FLOWS = rights.FLOWS | queue_rights.FLOWS
+FILES = (RBAC, DRA_RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml")))
+FLOWS = rights.FLOWS | queue_rights.FLOWS | dra_rights.FLOWS
 ROLES = [
     document
     for path in FILES
@@ -51,8 +51,8 @@ RULES = [rule for role in ROLES for rule in rules_of(role)]
 def test_every_rule_has_a_flow_that_needs_it() -> None:
     new = [str(rule) for rule in RULES if rule not in FLOWS]
     assert not new, (
-        f"no flow needs {new}: enter one for each in FLOWS of tests/install/rights.py or queue_rights.py, "
-        "or give the right up"
+        f"no flow needs {new}: enter one for each in FLOWS of rights.py, queue_rights.py or dra_rights.py in "
+        "tests/install, or give the right up"
     )
     gone = [str(rule) for rule in FLOWS if rule not in RULES]
     assert not gone, f"the chart no longer gives {gone}: take them out of FLOWS"

@@ -87,6 +87,36 @@ def test_a_pod_without_gpus_goes_where_least_is_left(view: View, pod: PlanPod, e
     assert PlanState(view, [pod]).best_row(0) == expected
 
 
+def beside_gpus(*cpu_free_milli: int, others: int = 0) -> View:
+    """Nodes of 4 GPUs of which 4, 1 and 1 are free, then `others` without any, with so much of 64 CPU free."""
+    states = {f"n{row}": node(*[(A100, 40_960)] * 4, held=range(held)) for row, held in enumerate((0, 3, 3))}
+    view = view_of(states | {f"other{number}": node() for number in range(others)})
+    return replace(view, cpu_free_milli=np.array(cpu_free_milli, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("view", "policy", "expected"),
+    [
+        pytest.param(beside_gpus(4000, 64_000, 32_000), "tightest", 2, id="fewest free GPUs, then least CPU left"),
+        pytest.param(beside_gpus(4000, 64_000, 1000), "tightest", 1, id="of the nodes that have room"),
+        pytest.param(beside_gpus(4000, 64_000, 32_000, 64_000, others=1), "freest", 3, id="a node without GPUs"),
+        pytest.param(beside_gpus(4000, 64_000, 32_000, 1000, others=1), "tightest", 2, id="that one has no room"),
+        pytest.param(beside_gpus(64_000, 4000, 32_000), "spread", 1, id="a policy that knows no such pods: least CPU"),
+    ],
+)
+def test_a_pod_without_gpus_goes_where_those_who_ask_for_them_lose_least(
+    view: View, policy: str, expected: int
+) -> None:
+    freest = Policy("freest", lambda cluster, request, rows, fit: fit.free_units.astype(float), "", without_gpus=True)
+    view = replace(view, policies={**view.policies, "freest": freest})
+    assert PlanState(view, [PlanPod("p", 2000, policy=policy)]).best_row(0) == expected
+
+
+def test_what_pods_without_gpus_take_counts_for_those_that_follow() -> None:
+    """The node with the fewest free GPUs has 2 CPU: the first takes them."""
+    assert greedy(beside_gpus(64_000, 2000, 1000), PlanPod("a", 2000), PlanPod("b", 2000)).rows == (1, 0)
+
+
 def test_of_equal_nodes_the_first_by_name_is_taken() -> None:
     for state in (node(), node((A100, 40_960))):
         view = view_of({"b": state, "a": state, "c": state})

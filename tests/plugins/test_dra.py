@@ -10,6 +10,7 @@ from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.plugins.dra import reading as dra
+from extender.plugins.dra.conditions import read_request
 from extender.plugins.dra.objects import ResourceClaim, ResourceSlice
 from extender.plugins.dra.pools import DevicePools
 from extender.plugins.holdings import whole_gpus
@@ -53,7 +54,7 @@ def exactly(*expressions: str, count: int = 1, device_class: str = dra.DRIVER, *
 
 @pytest.mark.parametrize("case", cases("dra", "selectors"), ids=case_name)
 def test_selectors_that_can_be_read_become_conditions(case: Any) -> None:
-    request = dra.read_request([resource_claim("a", exactly(case["expression"], count=2))])
+    request = read_request([resource_claim("a", exactly(case["expression"], count=2))])
 
     assert request is not None
     assert (request.count, request.unit) == (2, AskedUnit.CLAIM)
@@ -64,24 +65,24 @@ def test_selectors_that_can_be_read_become_conditions(case: Any) -> None:
 
 def test_requests_of_a_pod_are_added_up() -> None:
     t4 = "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
-    alike = dra.read_request([resource_claim("a", exactly(t4, count=2)), resource_claim("b", exactly(t4))])
+    alike = read_request([resource_claim("a", exactly(t4, count=2)), resource_claim("b", exactly(t4))])
     assert alike is not None
     assert alike.count == 3
     assert alike.include is not None
     # Different ones: which GPU has to satisfy which is kube-scheduler's to find out.
-    assert dra.read_request([resource_claim("a", exactly(t4), exactly())]) == GpuRequest(2, AskedUnit.CLAIM)
+    assert read_request([resource_claim("a", exactly(t4), exactly())]) == GpuRequest(2, AskedUnit.CLAIM)
 
 
 def test_the_first_alternative_counts() -> None:
     alternatives = {"name": "gpu", "firstAvailable": [exactly(count=4)["exactly"], exactly(count=1)["exactly"]]}
-    assert dra.read_request([resource_claim("a", alternatives)]) == GpuRequest(4, AskedUnit.CLAIM)
+    assert read_request([resource_claim("a", alternatives)]) == GpuRequest(4, AskedUnit.CLAIM)
 
 
 @pytest.mark.parametrize(
     "request_", [exactly(device_class="nic.example.com"), exactly(adminAccess=True), {"name": "x"}]
 )
 def test_what_takes_no_gpu_asks_for_none(request_: Any) -> None:
-    assert dra.read_request([resource_claim("a", request_)]) is None
+    assert read_request([resource_claim("a", request_)]) is None
 
 
 def test_an_inventory_is_in_the_order_of_minor_numbers() -> None:
@@ -98,14 +99,18 @@ def test_an_inventory_is_in_the_order_of_minor_numbers() -> None:
 
 
 def test_only_complete_pools_of_the_newest_generation_count() -> None:
-    old = resource_slice(device("gpu-0"), name="s0", generation=1)
-    half = resource_slice(device("gpu-1"), name="s1", generation=2, count=2)
-    rest = resource_slice(device("gpu-2"), name="s2", generation=2, count=2)
+    pools = DevicePools(READING)
 
-    assert dra.newest_complete([old]) == (old,)
-    assert dra.newest_complete([old, half]) == ()
-    assert dra.newest_complete([half, old, rest]) == (half, rest)
-    assert dra.newest_complete([]) == ()
+    def uuids() -> list[str]:
+        offer = pools.offer_of("n1")
+        return [gpu.uuid for gpu in offer.gpus] if offer else []
+
+    pools.upsert(resource_slice(device("gpu-0"), name="s0", generation=1))
+    assert uuids() == ["GPU-gpu-0"]
+    pools.upsert(resource_slice(device("gpu-1"), name="s1", generation=2, count=2))
+    assert uuids() == []
+    pools.upsert(resource_slice(device("gpu-2"), name="s2", generation=2, count=2))
+    assert uuids() == ["GPU-gpu-1", "GPU-gpu-2"]
 
 
 def test_slices_come_change_and_go() -> None:

@@ -68,12 +68,14 @@ class Api:
 class Rig:
     """A controller without its reflectors: the test tells it what the watch would."""
 
+    extender = True
+
     def __init__(
         self, api: Api | None = None, dispatcher: Callable[..., Dispatcher] = Dispatcher, **options: Any
     ) -> None:
         self.now = 1000.0
         self.api = api or Api()
-        self.ledger = Ledger(reservation_ttl_s=30.0)
+        self.ledger = Ledger(reservation_ttl_s=30.0, extender=self.extender)
         clock = lambda: self.now  # noqa: E731 - a clock
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
         self.standby = ""

@@ -1,5 +1,6 @@
 """ResourceClaims, pods that name them, and an allocator that writes what a test says."""
 
+import functools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -122,9 +123,12 @@ class Claims:
 
         def found() -> list[str]:
             of = self.pod(name)
-            made = {item["name"]: item["resourceClaimName"] for item in of["status"].get("resourceClaimStatuses", ())}
-            names = [item.get("resourceClaimName") or made.get(item["name"]) for item in of["spec"]["resourceClaims"]]
-            return names if all(names) else []
+            told = of["status"].get("resourceClaimStatuses", ())
+            made = {item["name"]: item["resourceClaimName"] for item in told}
+            names: list[Any] = [
+                item.get("resourceClaimName") or made.get(item["name"]) for item in of["spec"]["resourceClaims"]
+            ]
+            return [] if None in names else names
 
         return wait_until(found, WITHIN_S, f"the claims of {name} are made")
 
@@ -182,6 +186,8 @@ class Claims:
     def clean(self) -> None:
         """Delete all pods, at once, and all claims and templates; return when they are gone."""
         for path in (_PODS, _CLAIMS, f"{_CLAIMS[:-1]}templates"):
-            grace = "?gracePeriodSeconds=1" if path == _PODS else ""
-            self._plane.request("DELETE", f"{path}{grace}")
-            wait_until(lambda path=path: not self._plane.request("GET", path)["items"], WITHIN_S, f"{path} is empty")
+            self._plane.request("DELETE", f"{path}?gracePeriodSeconds=1" if path == _PODS else path)
+            wait_until(functools.partial(self._is_empty, path), WITHIN_S, f"{path} is empty")
+
+    def _is_empty(self, path: str) -> bool:
+        return not self._plane.request("GET", path)["items"]

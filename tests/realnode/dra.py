@@ -4,7 +4,8 @@ import contextlib
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tests.controlplane.api import ApiError, Object
@@ -86,6 +87,22 @@ def _values(counters: Mapping[str, int]) -> Object:
     return {name: {"value": str(value)} for name, value in counters.items()}
 
 
+def taken(devices: Iterable[Object]) -> Counter[tuple[str, str]]:
+    """What devices take of the counters that they share."""
+    taken: Counter[tuple[str, str]] = Counter()
+    for device in devices:
+        for consumed in device["consumesCounters"]:
+            for counter, amount in consumed["counters"].items():
+                taken[consumed["counterSet"], counter] += int(amount["value"])
+    return taken
+
+
+def room(slices: Slices) -> Mapping[tuple[str, str], int]:
+    """What there is of counters."""
+    sets = [counters for item in slices for counters in item.get("sharedCounters", ())]
+    return {(of["name"], name): int(value["value"]) for of in sets for name, value in of["counters"].items()}
+
+
 class DraDriver:
     """Publishes a pool of the node's name and prepares claims until it is stopped."""
 
@@ -138,10 +155,9 @@ class DraDriver:
             self.process.signal(signal.SIGHUP)
         self.wait_published()
 
-    def wait_ready(self, num_registered: int = 0) -> None:
-        """Wait until the kubelet has registered it once more than so often, and the API server has its slices."""
-        wait_until(lambda: self.num_registered > num_registered, WITHIN_S, "the kubelet has registered the driver")
-        self.wait_published()
+    def wait_registered(self, before: int = 0) -> None:
+        """Wait until the kubelet has registered it more than so often."""
+        wait_until(lambda: self.num_registered > before, WITHIN_S, "the kubelet has registered the driver")
 
     @property
     def num_registered(self) -> int:
@@ -211,7 +227,8 @@ def dra_driver(plane: ControlPlane, node: Node, slices: Slices) -> Iterator[DraD
     driver = DraDriver(plane, node, slices)
     driver.start()
     try:
-        driver.wait_ready()
+        driver.wait_registered()
+        driver.wait_published()
         yield driver
         node.clean()
         wait_until(lambda: not driver.prepared(), WITHIN_S, "all claims are unprepared")

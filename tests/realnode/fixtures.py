@@ -10,6 +10,9 @@ from tests.controlplane.kerf import RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.clusters import KerfCluster, KerfProcess
+from tests.realnode.claims import Claims
+from tests.realnode.dra import Slices, dra_driver
+from tests.realnode.driven import Drive, Driven
 from tests.realnode.machine import lacking
 from tests.realnode.node import SERVER_FLAGS, Node
 
@@ -40,6 +43,20 @@ def node(session_node: Node) -> Iterator[Node]:
     """A real node without a pod, on `node_plane`; it is left so, its kubelet running."""
     yield session_node
     session_node.clean()
+
+
+@pytest.fixture
+def drive(node_plane: ControlPlane, node: Node) -> Iterator[Drive]:
+    """Starts a driver; all claims and pods go before it."""
+    claims = Claims(node_plane)
+    with contextlib.ExitStack() as open_until_the_end:
+
+        def start(slices: Slices) -> Driven:
+            driver = open_until_the_end.enter_context(dra_driver(node_plane, node, slices))
+            open_until_the_end.callback(claims.clean)
+            return Driven(node, driver, claims)
+
+        yield start
 
 
 @contextlib.contextmanager

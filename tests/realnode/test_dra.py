@@ -1,23 +1,20 @@
 """A DRA driver on a real node: containers have the devices that are written in their claims, and no others.
 
-Claims are allocated as `docs/guides` says that Kerf does it: finalizer, allocation, nomination, gate.
+The tests allocate as Kerf does: finalizer, allocation, nomination, gate.
 """
 
-import contextlib
+import functools
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.controlplane import ControlPlane, wait_until
-from tests.controlplane.api import Object
 from tests.e2e.test_direct import PLAIN
-from tests.realnode import Node
-from tests.realnode.claims import CLASSES, Claims, claim, claiming, request, seen_by, template
-from tests.realnode.dra import DeviceKey, DraDriver, Slices, dra_driver, partitioned, whole
+from tests.realnode.claims import claim, claiming, request, template
+from tests.realnode.dra import DeviceKey, partitioned, room, taken, whole
+from tests.realnode.driven import Drive, Driven, controllers
 from tests.realnode.node import WITHIN_S
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.e2e]
@@ -27,64 +24,17 @@ WIPED_WITHIN_S = 60.0
 """A kubelet removes the slices of a driver that has been away for 30 s."""
 
 
-@pytest.fixture(scope="module")
-def plane(node_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """With kube-scheduler and the controllers that make, free and remove claims."""
-    node_plane.apply(*CLASSES)
-    scheduler = node_plane.start_scheduler(PLAIN, name="scheduler-dra")
-    node_plane.start_controller_manager("resourceclaim-controller", "garbage-collector-controller")
-    yield node_plane
-    node_plane.kill("controller-manager")
-    scheduler.stop()
-
-
-@dataclass
-class Driven:
-    """A node with a DRA driver, and claims that the test allocates."""
-
-    node: Node
-    driver: DraDriver
-    claims: Claims
-
-    def submit(self, name: str, *requests: Object, **spec: object) -> None:
-        """Create a gated pod with a claim of its name."""
-        self.claims.create(claim(name, *requests), claiming(name, [name], **spec))
-
-    def give(self, name: str, *devices: DeviceKey, request: str = "gpus") -> None:
-        """Allocate the claim of a pod's name, and open the pod's gate."""
-        self.claims.allocate(name, self.node.name, {request: [device for _, device in devices]})
-        self.claims.open(name, self.node.name)
-
-    def seen(self, name: str, container: str = "main") -> set[DeviceKey]:
-        """The devices that a pod's container has; their UUIDs are those that are published."""
-        devices = seen_by(self.node.environments(name)[container])
-        found = {(self.node.name, device): uuid for device, uuid in devices.items()}
-        assert found == {key: self.driver.devices[key]["attributes"]["uuid"]["string"] for key in found}
-        return set(found)
-
-    def freed(self, *names: str) -> None:
-        """Wait until claims are free on the API server and on the node."""
-        wait_until(lambda: not any(map(self.claims.allocated, names)), WITHIN_S, f"{names} are free")
-        keys = {f"default/{name}" for name in names}
-        wait_until(lambda: not keys & set(self.driver.prepared()), WITHIN_S, f"{names} are unprepared")
+@pytest.fixture(scope="module", autouse=True)
+def scheduler(node_plane: ControlPlane) -> Iterator[None]:
+    """kube-scheduler, and the controllers that make, free and remove claims."""
+    with controllers(node_plane):
+        started = node_plane.start_scheduler(PLAIN, name="scheduler-dra")
+        yield
+        started.stop()
 
 
 @pytest.fixture
-def drive(plane: ControlPlane, node: Node) -> Iterator[Callable[[Slices], Driven]]:
-    """Starts a driver; all claims and pods go before it."""
-    claims = Claims(plane)
-    with contextlib.ExitStack() as open_until_the_end:
-
-        def start(slices: Slices) -> Driven:
-            driver = open_until_the_end.enter_context(dra_driver(plane, node, slices))
-            open_until_the_end.callback(claims.clean)
-            return Driven(node, driver, claims)
-
-        yield start
-
-
-@pytest.fixture
-def driven(drive: Callable[[Slices], Driven]) -> Driven:
+def driven(drive: Drive) -> Driven:
     """With 32 whole GPUs that kube-scheduler may not give away."""
     return drive([{"devices": whole(32)}])
 
@@ -132,23 +82,7 @@ def test_claims_of_templates_and_containers_with_requests_of_their_own(driven: D
     wait_until(lambda: driven.claims.get(made) is None, WITHIN_S, "the pod's claim goes with it")
 
 
-def taken(devices: Sequence[Object]) -> Counter[tuple[str, str]]:
-    """What devices take of the counters that they share."""
-    taken: Counter[tuple[str, str]] = Counter()
-    for device in devices:
-        for consumed in device["consumesCounters"]:
-            for counter, amount in consumed["counters"].items():
-                taken[consumed["counterSet"], counter] += int(amount["value"])
-    return taken
-
-
-def room(slices: Slices) -> Mapping[tuple[str, str], int]:
-    """What there is of counters."""
-    sets = [counters for item in slices for counters in item.get("sharedCounters", ())]
-    return {(of["name"], name): int(value["value"]) for of in sets for name, value in of["counters"].items()}
-
-
-def test_partitions_of_mixed_sizes_are_those_that_are_written(drive: Callable[[Slices], Driven]) -> None:
+def test_partitions_of_mixed_sizes_are_those_that_are_written(drive: Drive) -> None:
     """Waves on four GPUs, each as full as it gets in an order by chance; half of each wave ends before the next."""
     driven = drive(partitioned(4))
     rng, limit = random.Random(3), room(driven.driver.slices)
@@ -207,7 +141,9 @@ def test_whoever_is_killed_running_pods_keep_theirs_and_new_ones_get_what_is_wri
             kill(driven)
     else:
         kill(driven)
-    driven.driver.wait_ready(num_registered)
+    driven.driver.wait_registered(num_registered)
+    if not call:
+        driven.driver.wait_published()  # a kubelet that starts removes the slices: they are back after half a minute
     if call != "NodePrepareResources":
         driven.claims.end("ends")
         driven.freed("ends")
@@ -218,6 +154,10 @@ def test_whoever_is_killed_running_pods_keep_theirs_and_new_ones_get_what_is_wri
     assert driven.driver.prepared() == expected
 
 
+def is_free(driven: Driven, name: str) -> bool:
+    return not driven.claims.allocated(name)
+
+
 def test_a_pod_that_has_run_frees_its_device_though_it_stays(driven: Driven) -> None:
     """Twice on one device: the claim is free when the API server has the pod's end, which the node may not yet be."""
     (device,) = random.Random(4).sample(sorted(driven.driver.devices), 1)
@@ -225,7 +165,7 @@ def test_a_pod_that_has_run_frees_its_device_though_it_stays(driven: Driven) -> 
         driven.submit(name, restartPolicy="Never", args=["-after=100ms"])
         driven.give(name, device)
         assert driven.seen(name) == {device}
-        wait_until(lambda name=name: not driven.claims.allocated(name), WITHIN_S, "its claim is free")
+        wait_until(functools.partial(is_free, driven, name), WITHIN_S, "its claim is free")
         assert driven.claims.pod(name)["status"]["phase"] == "Succeeded"
     driven.freed("first", "second")
 
@@ -262,5 +202,6 @@ def test_a_driver_that_stays_away_takes_its_slices_and_no_running_pods_devices(d
     driven.give("new", new)  # kube-scheduler does not look for the slice again
     assert driven.claims.pod("new")["status"]["phase"] == "Pending"
     driven.driver.start()
-    driven.driver.wait_ready(num_registered)
+    driven.driver.wait_registered(num_registered)
+    driven.driver.wait_published()
     assert (driven.seen("new"), driven.seen("old")) == ({new}, {kept})

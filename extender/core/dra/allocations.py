@@ -5,7 +5,7 @@ the selectors read, whose constraints' attributes are equal in the same places, 
 and UUIDs do not count unless a selector reads them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -16,7 +16,7 @@ from extender.core.dra.demands import typed_value
 from extender.core.dra.devices import Device, Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.dra.groups import Shape, shape_of
-from extender.core.dra.matching import DRIVER, contents, read
+from extender.core.dra.matching import DRIVER, Matcher, contents, read
 from extender.core.dra.search import LINK, NUMA
 from extender.core.dra.slots import Matches
 from extender.core.dra.steps import MAX_STEPS, Steps
@@ -24,6 +24,10 @@ from extender.core.dra.worth import Weights, kind_of
 
 _BOUND: Final = 100_000
 _MAX_ASKED: Final = 1_000
+_MAX_SPENT: Final = 4 * MAX_STEPS
+"""Of all long searches for those who ask the same, whatever the number of nodes that are not alike: from then on they
+get no long ones any more."""
+_FEW_STEPS: Final = 2_000
 
 Outcome = Allocation | None | Fault
 _Thing = TypeVar("_Thing")
@@ -63,6 +67,7 @@ class Allocations:
         self._shapes: dict[int, Shape] = {}
         self._asked: dict[DevicesAsked, _Asked] = {}
         self._num_asked = 0
+        self._spent: dict[int, int] = {}  # steps of long searches, by the number of what was asked
         self._matches: dict[int, Matches] = {}
         self._outcomes: dict[object, Outcome] = {}
 
@@ -74,24 +79,43 @@ class Allocations:
 
         As `allocate` has it, by the worth of rooms that this was made with.
         """
+        known, seen, alike, key = self._keys(devices, asked)
+        try:
+            return self._outcomes[key]
+        except KeyError:
+            outcome = self._search(devices, asked, known, seen, alike)
+        return _put(self._outcomes, key, outcome)
+
+    def key(self, devices: NodeDevices, asked: DevicesAsked) -> Hashable:
+        """Equal for nodes that are alike, with the same taken, for those who ask this."""
+        return self._keys(devices, asked)[3]
+
+    @property
+    def num_inventories(self) -> int:
+        """How many inventories it knows: those that others still have."""
+        return len(self._seen)
+
+    @property
+    def matcher(self) -> Matcher:
+        """What selectors have said."""
+        return self._memory.matcher
+
+    def _keys(self, devices: NodeDevices, asked: DevicesAsked) -> tuple[_Asked, _Seen, int, Hashable]:
         seen = self._seen.get(devices.inventory) or self._see(devices.inventory)
         known = self._asked.get(asked) or self._know(asked)
         alike = seen.asked.get(known.number)
         if alike is None:
             alike = self._alike(devices.inventory, seen, known)
-        key = alike, devices.taken, devices.left, tuple(sorted(devices.parts.items())) if devices.parts else ()
-        try:
-            return self._outcomes[key]
-        except KeyError:
-            outcome = self._search(devices, asked, seen, alike)
-        return _put(self._outcomes, key, outcome)
+        parts = tuple(sorted(devices.parts.items())) if devices.parts else ()
+        return known, seen, alike, (alike, devices.taken, devices.left, parts)
 
-    def _search(self, devices: NodeDevices, asked: DevicesAsked, seen: _Seen, alike: int) -> Outcome:
+    def _search(self, devices: NodeDevices, asked: DevicesAsked, known: _Asked, seen: _Seen, alike: int) -> Outcome:
         memory = self._memory
         for table in (memory.ways, memory.worths, memory.rooms):
             if len(table) > _BOUND:
                 table.clear()
-        steps = Steps(MAX_STEPS)
+        spent = self._spent.get(known.number, 0)
+        steps = Steps(MAX_STEPS if spent < _MAX_SPENT else _FEW_STEPS)
         try:
             matches = self._matches.get(alike)
             if matches is None:
@@ -99,6 +123,9 @@ class Allocations:
             return search(devices, asked, seen.shape, matches, memory, steps)
         except Fault as fault:
             return fault.with_traceback(None)  # the frames that it came through would stay in memory
+        finally:
+            if (took := steps.limit - steps.left) > _FEW_STEPS:
+                _put(self._spent, known.number, spent + took)
 
     def _see(self, inventory: Inventory) -> _Seen:
         structure = self._memory.keys.of(_structure(inventory))

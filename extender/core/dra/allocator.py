@@ -7,6 +7,7 @@ together, then the first ones.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.demands import Demand, Slot, asked_of
@@ -14,11 +15,14 @@ from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.given import Allocation, Given
 from extender.core.dra.groups import Keys, Shape, overdrawn, shape_of
 from extender.core.dra.matching import Matcher
-from extender.core.dra.packing import Packer, Way
+from extender.core.dra.packing import Packer, Way, enough
 from extender.core.dra.search import Chosen, Offer, cheapest, closest
 from extender.core.dra.slots import MAX_DEVICES, Matches, Request, faults_of, requests_of
-from extender.core.dra.steps import MAX_STEPS, Steps
+from extender.core.dra.steps import MAX_STEPS, SearchLimit, Steps
 from extender.core.dra.worth import GPU, Room, Weights
+
+MAX_AT_ONCE: Final = 256
+"""Requests of a pod, and devices that it is given: the search is as deep."""
 
 __all__ = ["Allocation", "Given", "Memory", "allocate"]
 
@@ -84,6 +88,8 @@ class _Choice:
     requests: Sequence[Request]
 
     def best(self) -> Allocation | None:
+        if len(self.requests) > MAX_AT_ONCE:
+            raise SearchLimit(f"{len(self.requests)} requests at once")
         chosen = {position: 0 for position, request in enumerate(self.requests) if len(request.slots) == 1}
         if not self._possible(chosen):
             return None
@@ -119,6 +125,10 @@ class _Choice:
     def _solve(self, chosen: dict[int, int]) -> tuple[Sequence[Demand], int, Chosen | None] | None:
         """The demands of what is decided, what it costs to meet them, and how."""
         asked = asked_of(self.devices, self.asked, self._slots(chosen))
+        if sum(demand.count for demand in asked.demands) > MAX_AT_ONCE:
+            raise SearchLimit(f"more than {MAX_AT_ONCE} devices at once")
+        if not enough(self.devices, self.shape.groups, asked.demands, self.steps):
+            return None
         packer = Packer(self.devices, asked, self.blocked, self.steps, self.memory.ways, self.memory.worths)
         offers: list[Offer] = [(group, packer.ways(group)) for group in self.shape.groups]
         found = cheapest(asked, offers, self.steps)

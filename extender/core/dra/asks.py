@@ -25,6 +25,8 @@ class Selector:
     reads: frozenset[str] | None = field(default=None, compare=False, repr=False)
     """The attributes and capacities (`domain/name`) and "driver" that it looks at, so that devices which are alike in
     these are asked about once; None: it may look at all."""
+    parts: Callable[[], "tuple[Selector, ...]"] = field(default=tuple, compare=False, repr=False)
+    """The conditions that it joins by "and", for people who ask which of them fails; none where it is a single one."""
 
 
 class Toleration(NamedTuple):

@@ -48,6 +48,10 @@ class Matcher:
                 raise
             return fault
 
+    def meets(self, selector: Selector, device: Device, steps: Steps) -> bool:
+        """Whether a device meets one condition; no where that fails. Raises SearchLimit."""
+        return self._ask(selector, device, steps) is True
+
     def _ask(self, selector: Selector, device: Device, steps: Steps) -> bool | Fault:
         key = selector.expression, contents(device, selector.reads)
         said = self._said.get(key)

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from extender.core.dra.consumption import has_room
 from extender.core.dra.demands import Amounts, Asked, Demand, Typed
 from extender.core.dra.devices import Amount, Device, NodeDevices
 from extender.core.dra.groups import Group
 from extender.core.dra.steps import Steps
-from extender.core.dra.worth import worth_of, worth_of_parts
+from extender.core.dra.worth import most_at_once, worth_of, worth_of_parts
+
+_STEPS_A_DEVICE: Final = 4
+"""Trying a device is about as much work as so many steps through the table of demands."""
 
 Values = tuple[frozenset[Typed], ...]
 """Of each constraint: the values of the devices taken under it."""
@@ -82,6 +86,26 @@ class Packer:
         return tuple(sorted(self.devices.used(index).items())) if index in self.devices.parts else ()
 
 
+def enough(devices: NodeDevices, groups: Sequence[Group], demands: Sequence[Demand], steps: Steps) -> bool:
+    """Whether counters are enough for each demand by itself: where not, nothing needs to be tried."""
+    return all(_supply(devices, groups, demand, steps) >= demand.count for demand in demands)
+
+
+def _supply(devices: NodeDevices, groups: Sequence[Group], demand: Demand, steps: Steps) -> int:
+    supply = 0
+    for group in groups:
+        open_ = [place for place, index in enumerate(group.members) if index in demand.open]
+        if not open_:
+            continue
+        shared = [place for place in open_ if devices.inventory.devices[group.members[place]].shareable]
+        if shared or not group.counters:
+            supply += len(shared) * len(demand.slots) + len(open_) - len(shared)
+        else:
+            left = tuple(devices.left[counter] for counter in group.counters)
+            supply += most_at_once(group.room.consumes, open_, left, steps)
+    return supply
+
+
 _Member = tuple[tuple[Amounts | None, ...], tuple[Typed | None, ...], int, int, Amounts]
 
 
@@ -120,7 +144,7 @@ class _Run:
                 amounts = self._members[place][0][number]
                 if amounts is None or self._given[number] >= demands[number].count:
                     continue
-                self._packer.steps.take()
+                self._packer.steps.take(_STEPS_A_DEVICE)
                 kept, left = self._kept.copy(), self._left.copy()
                 if not self._give(place, number, demands[number], amounts):
                     continue
@@ -211,7 +235,7 @@ class _Run:
         key = self._group.key, taken, tuple(self._kept)
         worth = self._packer.worths.get(key)
         if worth is None:
-            worth = self._packer.worths[key] = worth_of(self._group.room, taken, key[2])
+            worth = self._packer.worths[key] = worth_of(self._group.room, taken, key[2], self._packer.steps)
         return worth
 
 

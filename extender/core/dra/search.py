@@ -17,8 +17,6 @@ from extender.core.dra.steps import SearchLimit, Steps
 
 LINK: Final = "resource.kubernetes.io/pcieRoot"
 NUMA: Final = ("numaNode", "numa")
-_MAX_DEVICES: Final = 512
-
 State = tuple[tuple[int, ...], Values]
 """(D,) devices that are still needed, and the values in use under each constraint."""
 
@@ -47,16 +45,15 @@ def cheapest(asked: Asked, offers: Sequence[Offer], steps: Steps) -> tuple[int, 
     Of equals that which takes the first devices. Raises SearchLimit.
     """
     needed = tuple(demand.count for demand in asked.demands)
-    if sum(needed) > _MAX_DEVICES:
-        raise SearchLimit(f"{sum(needed)} devices at once")
     offers = _useful(offers, sum(needed))
     supply = _supply(offers, len(needed))
+    effort = 1 + len(needed) // 4  # of trying one way
     start: State = needed, tuple(frozenset[Typed]() for _ in asked.values)
     table: dict[State, tuple[int, Chosen | None]] = {start: (0, None)} if _met(needed, supply[0]) else {}
     for number, (group, ways) in enumerate(offers):
         after = {state: entry for state, entry in table.items() if _met(state[0], supply[number + 1])}
         for state, (cost, chosen) in table.items():
-            steps.take(len(ways))
+            steps.take(len(ways) * effort)
             for way in ways:
                 reached = _reached(asked, state, way)
                 if reached is None or not _met(reached[0], supply[number + 1]):

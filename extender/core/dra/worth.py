@@ -2,10 +2,13 @@
 
 The worth of a group of devices that share counters, such as all partitions of one GPU, is
 
-    V(state) = scale x sum over kinds of w(kind) x n(kind, state) / n(kind, free)  /  sum over kinds of w(kind)
+    V(state) = scale x (sum over kinds of w(kind) x n(kind, state) / n(kind, free)  /  sum over kinds of w(kind))^2
 
 with n(kind, state) the most devices of a kind that can be had at once, so that a free GPU is worth `scale`, and one of
-which nothing more can be had is worth nothing. It is a potential: what an allocation costs is what V falls by. A device
+which nothing more can be had is worth nothing. The square makes the first part that is taken of a GPU dearer than the
+next: those that are begun are filled. Without it small partitions were spread over free GPUs, and requests that come
+and go needed more GPUs than by first fit (docs/research/simulator.md). It is a potential: what an allocation costs is
+what V falls by. A device
 that shares no counters is a group of its own, worth its scale until it is taken; one that several claims may have parts
 of is worth by how many halves, quarters and eighths of it are left.
 """
@@ -15,12 +18,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extender.core.dra.devices import Amount, Device
+from extender.core.dra.steps import Steps
 
 GPU: Final = 1_000_000_000
 """A whole GPU, the largest of its node: worth is counted in billionths of one, so that sums are exact."""
 
 _PARTS: Final = (1, 2, 4, 8)
-_MAX_STEPS: Final = 2_000
+_MAX_STEPS: Final = 500
+_STEPS_A_STEP: Final = 4
+"""How many of its steps are as much work as one of the search for an allocation."""
 
 Left = tuple[Amount, ...]
 Consumes = tuple[tuple[int, Amount], ...]
@@ -86,16 +92,16 @@ def room_of(
     return Room(consumes, tuple(kinds), scale)
 
 
-def worth_of(room: Room, taken: int, left: Left) -> int:
-    """V of a group of which the devices in a bit mask are taken, in billionths of a GPU."""
+def worth_of(room: Room, taken: int, left: Left, steps: Steps | None = None) -> int:
+    """V of a group of which the devices in a bit mask are taken, in billionths of a GPU. Raises SearchLimit."""
     total = sum(kind.weight for kind in room.kinds)
     if not total or not room.scale:
         return 0
     share = 0.0
     for kind in room.kinds:
         places = [place for place in kind.members if not taken >> place & 1]
-        share += kind.weight * min(most_at_once(room.consumes, places, left), kind.most) / kind.most
-    return round(room.scale * share / total)
+        share += kind.weight * min(most_at_once(room.consumes, places, left, steps), kind.most) / kind.most
+    return round(room.scale * (share / total) ** 2)
 
 
 def worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> int:
@@ -104,10 +110,10 @@ def worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> in
     return round(scale * sum(int(left * part) / part for part in _PARTS) / len(_PARTS)) if left > 0 else 0
 
 
-def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left) -> int:
+def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left, budget: Steps | None = None) -> int:
     """The most of some devices that what is left of the counters is enough for, by a search that tries all sets.
 
-    After some thousand steps the most that it has found: this decides a preference, not what is possible.
+    After 500 steps it is more than that, at most all of them. Raises SearchLimit where the budget is used up.
     """
     room = list(left)
     fitting = [place for place in places if all(room[counter] >= amount for counter, amount in consumes[place])]
@@ -129,4 +135,6 @@ def most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left
         search(index + 1, num_taken)
 
     search(0, 0)
-    return best
+    if budget is not None:
+        budget.take(1 + steps // _STEPS_A_STEP)
+    return best if steps <= _MAX_STEPS else len(fitting)

@@ -17,9 +17,9 @@ from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.fit.reasons import Reason
 
-_FOUND: Final = Allocations()
+FOUND: Final = Allocations()
 """What was found on nodes, remembered by what they have: of use to all who ask, and bounded."""
-_LOCK: Final = Lock()
+LOCK: Final = Lock()
 """Plans are made in threads."""
 
 
@@ -47,8 +47,8 @@ def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fa
     """What claims get on a node; None where they can't be met there now."""
     if devices is None:
         return None
-    with _LOCK:
-        return _FOUND.best(devices, asked)
+    with LOCK:
+        return FOUND.best(devices, asked)
 
 
 def possible_on(inventory: Inventory, asked: DevicesAsked) -> bool:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Rows
+from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.fit.fits import Fit, model_mask, share_mib, uuid_mask
 from extender.core.fit.reasons import Reason
 from extender.core.resources.quantities import format_mib
@@ -17,6 +17,8 @@ def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -
     installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
     blocked = installed & (~checked.room | (checked.reason == Reason.NOT_THIS_KIND)[:, None])
     texts = np.full(blocked.shape, "", dtype=object)
+    if request.devices is not None:
+        return _of_devices(cluster, rows, installed)
     if request.mig or not blocked.any():
         return [list(row) for row in texts]
     memory = cluster.taken(cluster.gpu_memory_mib, rows)
@@ -48,6 +50,15 @@ def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -
             text = "in use"
         texts[row, slot] = text
     return [list(row) for row in texts]
+
+
+def _of_devices(cluster: Cluster, rows: Rows, installed: Mask) -> list[list[str]]:
+    """Where claims ask, what is gone of each GPU: which device of it would do, is not a matter of the GPU."""
+    healthy, milli = cluster.taken(cluster.gpu_healthy, rows), cluster.taken(cluster.gpu_free_milli, rows)
+    some = np.where(milli < WHOLE_MILLI, "partly in use", "")
+    texts = np.where(healthy, np.where(milli <= 0, "in use", some), "unhealthy")
+    found: list[list[str]] = np.where(installed, texts, "").tolist()
+    return found
 
 
 def _mib(mib: np.int32) -> str:

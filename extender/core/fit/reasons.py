@@ -52,6 +52,15 @@ _HERE: Final = {
 }
 
 
+_OF_DEVICES: Final = {
+    Reason.NO_GPUS: "no devices here that Kerf allocates",
+    Reason.NOT_THIS_KIND: "which can't be decided here: a selector fails, or the search takes too long",
+    Reason.TOO_FEW_INSTALLED: "the devices here do not meet it",
+    Reason.BUSY: "the devices here that would do are taken",
+}
+"""Of what is asked by ResourceClaims; what exactly is in the way, `device_obstacles` tells."""
+
+
 def resolvable(reason: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     """Which of some reasons are among RESOLVABLE, in the same shape."""
     return _IS_RESOLVABLE[reason]
@@ -63,11 +72,11 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
     `available` is the number of units here that meet the failed condition; for MEMORY_BUSY and the two TOTAL reasons
     it is memory in MiB, for COMPUTE_BUSY milli of one GPU.
     """
+    if reason is Reason.FITS or reason is Reason.UNKNOWN_NODE:
+        return "fits" if reason is Reason.FITS else "node not known to Kerf yet"
+    if request.devices is not None and reason in _OF_DEVICES:
+        return f"needs {request}, {_OF_DEVICES[reason]}"
     match reason:
-        case Reason.FITS:
-            return "fits"
-        case Reason.UNKNOWN_NODE:
-            return "node not known to Kerf yet"
         case Reason.NO_GPUS:
             return f"needs {request}, no GPUs here"
         case Reason.NOT_THIS_KIND | Reason.KEPT_APART:

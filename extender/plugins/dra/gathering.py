@@ -38,6 +38,11 @@ class NodePool:
     """Why kube-scheduler refuses the pool, "" where it does not."""
 
     @property
+    def sound(self) -> bool:
+        """Whether kube-scheduler allocates of it."""
+        return not self.incomplete and not self.invalid
+
+    @property
     def devices(self) -> Iterator[Device]:
         """The node's devices, in the order in which kube-scheduler looks at them."""
         return (device for item in self.slices for device in item.spec.devices or ())

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final
 
 from extender.core.dra import owning
 from extender.core.dra.devices import NO_DEVICES, Amount, Device, DeviceId, Inventory, Taint
 from extender.core.resources.nodes import NO_GPUS, NodeOffer
 from extender.plugins.dra import reading as gpus
-from extender.plugins.dra.gathering import NodePool, gather_pools, rules_for, taints_of
+from extender.plugins.dra.gathering import NodePool, PoolId, gather_pools, rules_for, taints_of
 from extender.plugins.dra.objects import DeviceTaintRule, ResourceSlice
 from extender.plugins.dra.parts import place
 from extender.plugins.dra.published import UnreadableDeviceError, read_device, unhandled
@@ -17,6 +18,27 @@ from extender.plugins.protocol import NodeReading
 
 _MAX_DEVICES: Final = 4096
 """Of one node: eight GPUs have 200 with all their partitions."""
+
+
+class Owner(StrEnum):
+    """Who allocates a pool's devices."""
+
+    KERF = "kerf"
+    KUBE_SCHEDULER = "kube-scheduler"
+    NOBODY = "nobody"
+    """It is on its way from the one to the other, or Kerf owns it and can't use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """A pool as it is seen from one node."""
+
+    id: PoolId
+    num_devices: int
+    """On this node."""
+    owner: Owner
+    fault: str = ""
+    """Why Kerf gives none of its devices though it owns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +56,8 @@ class NodePools:
     """Why Kerf gives no device of a pool that it owns, in sentences that name the pool."""
     others: bool = False
     """Whether there are pools that Kerf does not own, nor is about to."""
+    states: tuple[PoolState, ...] = ()
+    """All of them, in order."""
 
 
 def read_pools(
@@ -52,14 +76,19 @@ def read_pools(
     """
     node = node or next((item.spec.node_name for item in slices if item.spec.node_name), "")
     pools, rules = gather_pools(node, slices), tuple(rules)
-    sound = [pool for pool in pools if not pool.incomplete and not pool.invalid]
-    of_gpus = [item for pool in sound if pool.id.driver == gpus.DRIVER for item in pool.slices if item.spec.node_name]
+    of_driver = [pool for pool in pools if pool.sound and pool.id.driver == gpus.DRIVER]
+    of_gpus = [item for pool in of_driver for item in pool.slices if item.spec.node_name]
     found = gpus.read_inventory(of_gpus, reading, rules)
     reader = _Reader(rules, found, owned_only)
     for pool in pools:
         reader.read(pool)
     return NodePools(
-        found.offer if of_gpus else NO_GPUS, found.index_of, reader.inventory, tuple(reader.faults), reader.others
+        found.offer if of_gpus else NO_GPUS,
+        found.index_of,
+        reader.inventory,
+        tuple(reader.faults),
+        reader.others,
+        tuple(reader.states),
     )
 
 
@@ -75,6 +104,7 @@ class _Reader:
         self._unavailable: list[Device] = []
         self._complete = True
         self.faults: list[str] = []
+        self.states: list[PoolState] = []
         self.others = False
 
     @property
@@ -96,7 +126,7 @@ class _Reader:
         if not fault and marked and not owned and not _held(taints):
             fault = f"only some of its devices have the taint {owning.KEY}"
         try:
-            if pool.incomplete or pool.invalid:
+            if not pool.sound:
                 raise UnreadableDeviceError(fault)
             self._take(pool, taints, giving=owned and not fault)
         except UnreadableDeviceError as error:
@@ -104,6 +134,8 @@ class _Reader:
             self._complete = False
         if fault and marked:
             self.faults.append(f"{pool.id}: {fault}")
+        owner = Owner.KERF if owned and not fault else Owner.NOBODY if marked else Owner.KUBE_SCHEDULER
+        self.states.append(PoolState(pool.id, sum(1 for _ in pool.devices), owner, fault if marked else ""))
 
     def _taints(self, pool: NodePool) -> dict[str, tuple[Taint, ...]]:
         """Of each device, those on other nodes too."""

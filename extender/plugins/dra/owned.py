@@ -1,18 +1,16 @@
 """Devices of pools that Kerf owns: which a node has, which claims have them, and which are held for claims that are
 being written."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import Amount, DeviceId, Inventory, NodeDevices, Taking
-from extender.core.fit.device_fits import possible_on
-from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.plugins.dra.asks import read_asks
-from extender.plugins.dra.inventory import NodePools, read_pools
+from extender.plugins.dra.inventory import NodePools, PoolState, read_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.results import takings_of
 from extender.plugins.dra.unhandled import MISSING_CLASS, UnhandledError
@@ -51,6 +49,8 @@ class PodClaims:
     """The first that does not exist yet."""
     left: tuple[ResourceClaim, ...] = ()
     """Those without devices that are kube-scheduler's to allocate."""
+    undecided: str = ""
+    """One of which it is not known yet whose it is to allocate."""
 
     @property
     def places(self) -> list[objects.NodeSelector]:
@@ -87,7 +87,9 @@ class OwnedDevices:
         self._class_names: dict[str, str] = {}  # by uid
         self._rules: dict[str, DeviceTaintRule] = {}  # by uid
         self._allotted: set[str] = set()  # claims with devices, for one pod at most
-        self._ours: dict[DevicesAsked, bool] = {}  # whether owned pools can meet it at all
+        self.version = 0
+        """Grows when other claims may be met than before."""
+        self._all_owned: bool | None = None
 
     # Reading
 
@@ -105,6 +107,27 @@ class OwnedDevices:
         """Why devices of a node's pools can't be used."""
         return self._pools.get(node, _NO_POOLS).faults
 
+    def pools_on(self, node: str) -> tuple[PoolState, ...]:
+        """A node's pools, whoever allocates their devices."""
+        return self._pools.get(node, _NO_POOLS).states
+
+    def nodes(self) -> Collection[str]:
+        """Nodes that have pools."""
+        return self._pools.keys()
+
+    def claims_on(self, node: str) -> Iterator[ResourceClaim]:
+        """Claims that have devices of a node's pools, those that are gone while their pods run included."""
+        seen: set[str] = set()
+        for pool in sorted(set(self._pools_on.of(node).values())):
+            for uid in self._allocated.of(pool):
+                if uid not in seen:
+                    seen.add(uid)
+                    yield self.claims.get(uid) or self.orphans[uid]
+
+    def holds_on(self, node: str) -> Mapping[str, Hold]:
+        """What is held of a node's devices, by a claim's uid."""
+        return self._held_on.of(node)
+
     @property
     def classes(self) -> Mapping[str, DeviceClass]:
         """Device classes by name."""
@@ -114,16 +137,21 @@ class OwnedDevices:
         """The devices of a node that Kerf allocates."""
         return self._pools.get(node, _NO_POOLS).inventory
 
-    def claims_of(self, pod: objects.Pod) -> PodClaims:
-        """The claims of a pod as they are now. Raises RequestError where what they ask can't be evaluated exactly and
-        Kerf owns devices alone that could meet it."""
+    def claims_of(self, pod: objects.Pod, is_kerfs: Callable[[DevicesAsked], bool | None]) -> PodClaims:
+        """The claims of a pod as they are now; `is_kerfs` tells whether Kerf allocates what is asked.
+
+        Raises RequestError where what they ask can't be evaluated exactly and Kerf owns all devices that there are.
+        """
         claims, missing = self._named(pod)
         allocated = tuple(claim for claim in claims if claim.status.allocation is not None)
-        open_ = [claim for claim in claims if claim.status.allocation is None]
         ours: list[ResourceClaim] = []
         left: list[ResourceClaim] = []
-        for claim in open_:
-            (ours if self._is_ours(claim) else left).append(claim)
+        for claim in claims:
+            if claim.status.allocation is None:
+                kerfs = self._is_kerfs(claim, is_kerfs)
+                if kerfs is None:
+                    return PodClaims(undecided=claim.metadata.name)
+                (ours if kerfs else left).append(claim)
         asked = read_asks(ours, self.classes) if ours else None
         return PodClaims(allocated, tuple(ours), asked, missing, tuple(left))
 
@@ -154,33 +182,32 @@ class OwnedDevices:
                 claims[claim.metadata.uid] = claim
         return list(claims.values()), missing
 
-    def _is_ours(self, claim: ResourceClaim) -> bool:
-        """Whether pools that Kerf owns could meet a claim, or nobody else could."""
+    def _is_kerfs(self, claim: ResourceClaim, is_kerfs: Callable[[DevicesAsked], bool | None]) -> bool | None:
+        """Whether Kerf allocates for a claim: what can't be evaluated exactly is left to whoever else has devices."""
         try:
-            asked = read_asks([claim], self.classes)
+            return is_kerfs(read_asks([claim], self.classes))
         except UnhandledError as error:
-            if self._all_owned() or error.kind == MISSING_CLASS:
-                raise RequestError(f"claim {claim.metadata.name}: {error}") from None
+            if self.all_owned() or error.kind == MISSING_CLASS:
+                raise
             return False
-        known = self._ours.get(asked)
-        if known is None:
-            inventories = [pools.inventory for pools in self._pools.values() if pools.inventory.devices]
-            known = self._ours[asked] = any(possible_on(inventory, asked) for inventory in inventories)
-        return known or self._all_owned()
 
-    def _all_owned(self) -> bool:
+    def all_owned(self) -> bool:
         """Whether all devices that there are are Kerf's."""
-        pools = self._pools.values()
-        return any(item.inventory.devices for item in pools) and not any(item.others for item in pools)
+        if self._all_owned is None:
+            pools = self._pools.values()
+            owned, others = any(item.inventory.devices for item in pools), any(item.others for item in pools)
+            self._all_owned = owned and not others
+        return self._all_owned
+
+    def inventories(self) -> list[Inventory]:
+        """The devices that Kerf owns, node by node."""
+        return [pools.inventory for pools in self._pools.values() if pools.inventory.devices]
 
     def _taken(self, node: str, inventory: Inventory) -> Iterable[Taking]:
         seen: set[str] = set()
-        for pool in sorted(set(self._pools_on.of(node).values())):
-            for uid in self._allocated.of(pool):
-                if uid not in seen:
-                    seen.add(uid)
-                    claim = self.claims.get(uid) or self.orphans[uid]
-                    yield from takings_of(claim, inventory)
+        for claim in self.claims_on(node):
+            seen.add(claim.metadata.uid)
+            yield from takings_of(claim, inventory)
         for uid, hold in self._held_on.of(node).items():
             if uid not in seen:
                 for device, capacity in hold.devices:
@@ -231,7 +258,7 @@ class OwnedDevices:
         if isinstance(item, DeviceClass):
             self._classes[item.metadata.name] = item
             self._class_names[item.metadata.uid] = item.metadata.name
-            self._ours.clear()
+            self._is_news()
         if isinstance(item, DeviceTaintRule):
             self._rules[item.metadata.uid] = item
             return self._read_again(set(self._pools))
@@ -247,7 +274,7 @@ class OwnedDevices:
             name = self._class_names.pop(uid, "")
             if name and self._classes[name].metadata.uid == uid:
                 del self._classes[name]
-            self._ours.clear()
+            self._is_news()
             return set()
         return self._read_again(set(self._pools)) if self._rules.pop(uid, None) is not None else set()
 
@@ -338,8 +365,12 @@ class OwnedDevices:
                 self._pools[node] = read_pools(slices, rules, self._reading, node=node)
             else:
                 self._pools.pop(node, None)
-        self._ours.clear()
+        self._is_news()
         return self._forget(nodes)
+
+    def _is_news(self) -> None:
+        self.version += 1
+        self._all_owned = None
 
     def _forget(self, nodes: set[str]) -> set[str]:
         for node in nodes:

@@ -5,16 +5,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from extender.core.dra.devices import NO_DEVICES, DeviceId, NodeDevices
 from extender.core.resources.nodes import GpuUnit, NodeOffer
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.kube.watches.feeds import Feed
+from extender.plugins.dra.conditions import read_request
+from extender.plugins.dra.gathering import gather_pools
 from extender.plugins.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.plugins.dra.owned import OwnedDevices
-from extender.plugins.dra.reading import DRIVER, Inventory, allocated_devices, newest_complete, read_inventory
-from extender.plugins.dra.reading import read_request as read_claims
-from extender.plugins.holdings import Holding, whole_gpus
+from extender.plugins.dra.reading import DRIVER, Inventory, allocated_devices, read_inventory
+from extender.plugins.dra.uses import DeviceUse, uses_of
+from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.plugins.protocol import DevicePlugin, NodeReading, Stock
 
 _API: Final = "/apis/resource.k8s.io/v1"
@@ -67,19 +70,42 @@ class DevicePools:
         return replace(inventory.offer, unit=GpuUnit.OWNED) if owned else inventory.offer
 
     def holdings_on(self, node: str) -> list[Holding]:
-        """What ResourceClaims hold of a node's GPUs. Partitions of one, or a device that claims share, count once."""
+        """What ResourceClaims hold of a node's GPUs. Of pools that Kerf owns, as much as each device has of its GPU;
+        of others, partitions of one, or a device that claims share, count once."""
         inventory = self._inventories.get(node)
         if inventory is None:
             return []
-        holdings: list[Holding] = []
+        owned = None if self.owned is None else self.owned.devices_on(node)
+        holdings = [] if owned is None else _parts_taken(owned)
+        known: Collection[DeviceId] = () if owned is None else owned.inventory.index_of
         seen: set[int] = set()
-        for pool in sorted({item.spec.pool.name for item in self._slices_on.of(node).values()}):
+        for pool in self._pools_of(node):
             for devices in self._allocated.of(pool).values():
-                indices = [inventory.index_of.get((pool, device)) for device in devices]
+                others = [device for device in devices if DeviceId(DRIVER, pool, device) not in known]
+                indices = [inventory.index_of.get((pool, device)) for device in others]
                 gpus = sorted({index for index in indices if index is not None} - seen)
                 seen.update(gpus)
-                holdings.append(whole_gpus(len(gpus) + indices.count(None), gpus))
+                if others or not devices:
+                    holdings.append(whole_gpus(len(gpus) + indices.count(None), gpus))
         return holdings
+
+    def uses_on(self, node: str) -> list[DeviceUse]:
+        """Who has which of a node's devices; without pools that Kerf owns those of NVIDIA's driver alone."""
+        known = self._inventories.get(node)
+        gpu_of = known.index_of if known else {}
+        owned = self.owned
+        if owned is not None:
+            pools = frozenset((state.id.driver, state.id.pool) for state in owned.pools_on(node))
+            gone = frozenset(owned.orphans)
+            inventory = owned.inventory_on(node)
+            return uses_of(list(owned.claims_on(node)), owned.holds_on(node), inventory, gpu_of, pools, gone)
+        names = self._pools_of(node)
+        uids = dict.fromkeys(uid for pool in names for uid in self._allocated.of(pool))
+        claims, nvidia = [self._claims[uid] for uid in uids], frozenset((DRIVER, name) for name in names)
+        return uses_of(claims, {}, NO_DEVICES, gpu_of, nvidia)
+
+    def _pools_of(self, node: str) -> list[str]:
+        return sorted({item.spec.pool.name for item in self._slices_on.of(node).values()})
 
     def serves(self, pod_uid: str) -> bool:
         return bool(self._served.of(pod_uid))
@@ -90,7 +116,7 @@ class DevicePools:
         names = {claim.resource_claim_name for claim in named}
         uids = {self._claim_at.get(f"{pod.metadata.namespace}/{name}", "") for name in names if name}
         claims = [self._claims[uid] for uid in sorted(uids - {""})]
-        return read_claims(claim for claim in claims if claim.status.allocation is None)
+        return read_request(claim for claim in claims if claim.status.allocation is None)
 
     def upsert(self, item: ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule) -> set[str]:
         if self.owned is not None and self.owned.is_outdated(item):
@@ -138,10 +164,8 @@ class DevicePools:
 
     def _take_stock(self, node: str) -> None:
         """Read a node's complete pools."""
-        pools: dict[str, list[ResourceSlice]] = {}
-        for item in self._slices_on.of(node).values():
-            pools.setdefault(item.spec.pool.name, []).append(item)
-        slices = [item for pool in sorted(pools) for item in newest_complete(pools[pool])]
+        pools = gather_pools(node, self._slices_on.of(node).values())
+        slices = [item for pool in pools if pool.sound for item in pool.slices]
         if slices:
             self._inventories[node] = read_inventory(slices, self._reading)
         else:
@@ -181,3 +205,9 @@ class DevicePools:
 
     def _nodes_with(self, devices: Collection[tuple[str, str]]) -> set[str]:
         return {node for pool, _ in devices for node in self._nodes_of.of(pool).values()}
+
+
+def _parts_taken(devices: NodeDevices) -> list[Holding]:
+    """What is taken of GPUs, device by device."""
+    taken = (device for index, device in enumerate(devices.inventory.devices) if devices.taken >> index & 1)
+    return [Holding(1, (Part(device.gpu, device.milli, device.mib),)) for device in taken if device.gpu >= 0]

@@ -29,7 +29,7 @@ class Hami(DevicePlugin):
     name = "hami"
     resources = pods.OWN_RESOURCES
     written = pods.WRITTEN
-    told = parts = True
+    told = led = parts = True
 
     def owns(self, node: objects.Node) -> bool:
         return nodes.REGISTER in (node.metadata.annotations or ())

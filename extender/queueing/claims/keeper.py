@@ -1,20 +1,17 @@
-"""Devices for the claims of pods that are let go: held, written, settled where nobody knows, and taken back."""
+"""Devices for the claims of pods that are let go: read, held and written."""
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from extender.core.dra.given import Allocation
 from extender.core.resources.requests import RequestError
-from extender.kube.background import all_of, repeat
-from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.background import all_of
+from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
@@ -22,22 +19,17 @@ from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims, claim_keys
 from extender.plugins.dra.pools import CLAIMS, RULES, TO_ALLOCATE
 from extender.plugins.dra.results import allocation_of
+from extender.queueing.claims.whose import Whose
 from extender.queueing.claims.writer import ClaimWriter
-from extender.queueing.pods.entries import Entry, Stage
-from extender.scheduling.fence import Fence, FencedError
+from extender.queueing.pods.entries import Entry
+from extender.scheduling.fence import Fence
 
-logger = logging.getLogger(__name__)
-
-_INTERVAL_S: Final = 0.5
 _MAX_CONCURRENT: Final = 16
 _TOLD_WITHIN_S: Final = 0.5
 """What a watch has told Kerf, kube-scheduler's has told it, too, or is about to: a pod that it looks at before it knows
 of the allocation is refused first."""
-_FREE_AFTER_S: Final = 2.0
-"""What is freed too early costs its pod another plan."""
-_FREE_ENDED_AFTER_S: Final = 15.0
-"""kube-controller-manager frees the claims of pods that have ended; where it does not, this is done for it."""
-_ON_ITS_WAY: Final = (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING, Stage.OPENED, Stage.UNSETTLED)
+_MAX_CLIENT_ERROR: Final = 499
+"""With a higher status the API server does not say whether it did what was asked."""
 
 
 @dataclass(slots=True)
@@ -72,17 +64,20 @@ class ClaimKeeper:
     counts: ClaimCounts = field(default_factory=ClaimCounts, init=False)
     _news: bool = field(default=True, init=False)
     _last_fault: str = field(default="", init=False)
-    _writing: set[str] = field(default_factory=set, init=False)  # claims by uid
+    writing: set[str] = field(default_factory=set, init=False)
+    """Claims that are being written, by uid."""
+    freeing: set[str] = field(default_factory=set, init=False)
+    """Claims whose devices are being taken back."""
+    _due: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)  # by pod: claims to be written for it
     _told: dict[str, asyncio.Event] = field(default_factory=dict, init=False)
     """By claim that was written: set once a watch has told of a change."""
-    _freeing: set[str] = field(default_factory=set, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
-    _unused_since: dict[str, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._writer = ClaimWriter(self.transport)
+        self.writer = ClaimWriter(self.transport)
         self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
         self.mirror.hub.subscribe(RULES, self)
+        self._whose = Whose(self.owned)
 
     # What the watches tell: the ledger has heard it first
 
@@ -105,6 +100,8 @@ class ClaimKeeper:
 
     def anything_new(self) -> bool:
         """Whether what claims may be given, or mean, has changed since this was asked last."""
+        if self._whose.look_further():
+            self.dirty()
         fault = self.fault()
         news, self._news, self._last_fault = self._news or fault != self._last_fault, False, fault
         return news
@@ -122,9 +119,12 @@ class ClaimKeeper:
         """The claims of a pod as they are now. Raises RequestError."""
         if self.fault() and pod.spec.resource_claims:
             return PodClaims(missing=pod.spec.resource_claims[0].name)
-        found = self.owned.claims_of(pod)
-        freeing = next((claim for claim in found.allocated if claim.metadata.uid in self._freeing), None)
-        return found if freeing is None else PodClaims(missing=freeing.metadata.name)
+        found = self.owned.claims_of(pod, self._whose.is_kerfs)
+        # What is held for a claim that was not written as it should be may be written on it yet.
+        moving = self.freeing | self.owned.holds.keys()
+        claims = (*found.allocated, *found.unallocated)
+        unsettled = next((claim for claim in claims if claim.metadata.uid in moving), None)
+        return found if unsettled is None else PodClaims(missing=unsettled.metadata.name)
 
     def name_of(self, uid: str) -> str:
         """What a claim is called, "" when it is gone."""
@@ -135,6 +135,7 @@ class ClaimKeeper:
 
     def hold(self, pod: Pod, node: str, allocation: Allocation | None) -> bool:
         """Hold devices of a node for a pod's claims, as they were decided on; whether the claims still ask that."""
+        self.let_go(pod)
         try:
             found = self.read(pod)
         except RequestError:
@@ -149,29 +150,30 @@ class ClaimKeeper:
             )
             body = allocation_of(claim, devices, inventory, self.owned.classes, node, time.time())
             self.ledger.hold_devices(claim.metadata.uid, Hold(node, held, claim, pod, body))
+        self._due[pod.metadata.uid] = tuple(claim.metadata.uid for claim in found.unallocated)
         return True
 
     def let_go(self, pod: Pod) -> None:
         """Hold nothing for the claims of a pod of which nothing was written."""
-        for claim in self._held_for(pod):
-            if claim.metadata.uid not in self._writing:
-                self.ledger.let_go_devices(claim.metadata.uid)
+        for uid in self._due.pop(pod.metadata.uid, ()):
+            if uid not in self.writing:
+                self.ledger.let_go_devices(uid)
 
     async def allocate(self, pod: Pod) -> bool:
         """Write what is held for the claims of a pod; whether all of it is written.
 
         Raises ClusterError where the API server refuses, or nobody knows what it did, DecodeError, FencedError.
         """
-        held = self._held_for(pod)
-        if held:
+        due = self._due.pop(pod.metadata.uid, ())
+        if due:
             await self.fence.confirm_now()  # that nobody else led when these claims were known
-        for claim in held:
-            if not await self._allocate(claim.metadata.uid):
+        for uid in due:
+            if not await self._allocate(uid):
                 return False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TOLD_WITHIN_S):
-                for claim in held:
-                    if told := self._told.get(claim.metadata.uid):
+                for uid in due:
+                    if told := self._told.get(uid):
                         await told.wait()
         return True
 
@@ -179,29 +181,26 @@ class ClaimKeeper:
         hold = self.owned.holds.get(uid)
         if hold is None:
             return False
-        known = True
-        self._writing.add(uid)
+        written, known = None, False
+        self.writing.add(uid)
         self._told[uid] = asyncio.Event()
         try:
-            written = await self._writer.allocate(hold.claim, hold.pod, hold.allocation)
-        except ApiError:
-            raise
-        except (ClusterError, msgspec.DecodeError):
-            known = False
+            written = await self.writer.allocate(hold.claim, hold.pod, hold.allocation)
+            known = True
+        except ApiError as error:
+            known = error.status <= _MAX_CLIENT_ERROR
             raise
         finally:
-            self._writing.discard(uid)
+            self.writing.discard(uid)
             if known:
                 self.ledger.let_go_devices(uid)
+            if written is None:
+                self._told.pop(uid, None)
         if written is None:
             return False
         self.ledger.claim_written(written)
         self.counts.allocated += 1
         return True
-
-    def _held_for(self, pod: Pod) -> Sequence[ResourceClaim]:
-        named = self.owned.named(pod)
-        return [claim for claim in named if claim.metadata.uid in self.owned.holds]
 
     async def catch_up(self) -> None:
         """Before the first decision of a term: change every claim that a leader before may be about to allocate, so
@@ -215,93 +214,7 @@ class ClaimKeeper:
         async with self._slots:
             found: ResourceClaim | None = claim
             while found is not None and found.status.allocation is None:
-                touched = await self._writer.touch(found, secrets.token_hex(4))
-                found = await self._writer.read(claim) if touched is None else None
+                touched = await self.writer.touch(found, secrets.token_hex(4))
+                found = await self.writer.read(claim) if touched is None else None
                 if (known := touched or found) is not None:
                     self.ledger.claim_written(known)
-
-    # Settling and taking back
-
-    async def run(self) -> None:
-        """Settle and take back, until cancelled."""
-        await repeat(self.look, _INTERVAL_S, "settling ResourceClaims")
-
-    async def look(self) -> None:
-        """Look once at what is held and at what nobody uses. Who stands by leaves that to the leader."""
-        if self.fence.standby():
-            for uid in list(self.owned.holds):
-                self.ledger.let_go_devices(uid)
-            self._unused_since.clear()
-            return
-        if self.fence.fault() or self.fault():
-            return
-        for uid, hold in list(self.owned.holds.items()):
-            if uid not in self._writing and not self._is_awaited(hold.claim.key, hold.node):
-                await self._settle(uid, hold)
-        await self._free_unused()
-
-    async def _settle(self, uid: str, hold: Hold) -> None:
-        """Find out whether a claim got what is held for it; else make sure that it never will."""
-        try:
-            found = await self._writer.read(hold.claim)
-            if found is not None and found.status.allocation is None:
-                await self.fence.confirm_now()
-                found = await self._writer.touch(found, secrets.token_hex(4))
-                if found is None:
-                    return  # it has changed meanwhile: once more
-        except (ClusterError, FencedError, msgspec.DecodeError) as error:
-            logger.warning("claim %s is still in doubt: %s", hold.claim.key, error)
-            return
-        self.ledger.let_go_devices(uid)
-        if found is not None:
-            self.ledger.claim_written(found)
-        self.changed(hold.claim.key)
-
-    async def _free_unused(self) -> None:
-        now = self.clock()
-        for uid, claim in list(self.owned.orphans.items()):
-            if not any(self.ledger.is_bound(pod) or self._waits(claim, pod) for pod in _pods_of(claim)):
-                self.ledger.forget_orphan(uid)
-        unused = {
-            claim.metadata.uid: self._unused_since.get(claim.metadata.uid, now)
-            for claim, node in self.owned.allotted()
-            if not self._is_awaited(claim.key, node) and not any(map(self.ledger.is_bound, _pods_of(claim)))
-        }
-        self._unused_since = unused
-        for uid, since in unused.items():
-            found = self.owned.claims.get(uid)
-            waits = found is not None and all(self._waits(found, pod) for pod in _pods_of(found))
-            if now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S):
-                await self._free(uid)
-
-    def _waits(self, claim: ResourceClaim, pod: str) -> bool:
-        """Whether a pod that names a claim is in the queue, by its UID."""
-        return any(entry.uid == pod for entry in self.entries_of(claim.key))
-
-    async def _free(self, uid: str) -> None:
-        claim = self.owned.claims.get(uid)
-        if claim is None:
-            return
-        self._freeing.add(uid)
-        try:
-            await self.fence.confirm_now()
-            freed = await self._writer.free(claim)
-        except (ClusterError, FencedError, msgspec.DecodeError) as error:
-            self.counts.errors += 1
-            logger.warning("the devices of claim %s, which no pod uses, were not taken back: %s", claim.key, error)
-            return
-        finally:
-            self._freeing.discard(uid)
-        if freed is not None:
-            self.counts.freed += 1
-            self.ledger.claim_written(freed)
-            self.changed(claim.key)
-
-    def _is_awaited(self, claim: str, node: str) -> bool:
-        """Whether a pod is on its way to a node that names this claim."""
-        return any(entry.stage in _ON_ITS_WAY and entry.node == node for entry in self.entries_of(claim))
-
-
-def _pods_of(claim: ResourceClaim) -> list[str]:
-    """UIDs of the pods that a claim is reserved for."""
-    return [consumer.uid for consumer in claim.status.reserved_for or ()]

@@ -127,13 +127,15 @@ class Backlog:
     def claim_changed(self, claim: str) -> None:
         """What a ResourceClaim is, or has, is another than before."""
         for entry in self.naming(claim):
-            self.read_again(entry)
+            if not entry.stage.is_written:
+                self.read_again(entry)
             self._changed()
 
-    def read_claims_again(self) -> None:
-        """What claims may be given is another than before."""
+    def read_claims_again(self, *, all_: bool) -> None:
+        """What claims may be given is another than before; without `all_` only more is known of whose they are."""
         for entry in self.entries.values():
-            if entry.stage.waits and entry.pod.spec.resource_claims:
+            undecided = entry.fault is not None and entry.fault.code is Code.CLAIM_UNDECIDED
+            if undecided or (all_ and entry.stage.waits and entry.pod.spec.resource_claims):
                 self.read_again(entry)
 
     def upsert(self, item: Pod) -> None:
@@ -205,6 +207,9 @@ class Backlog:
             claims = self._claims_of(entry.pod)
             if claims.missing:
                 entry.fault = Code.CLAIM_MISSING.reason(claim=claims.missing[:_MAX_NAME])
+                return
+            if claims.undecided:
+                entry.fault = Code.CLAIM_UNDECIDED.reason(claim=claims.undecided)
                 return
             if claims.left and claims.asked is None:
                 entry.left = "kube-scheduler allocates the devices of its ResourceClaims"

@@ -9,6 +9,7 @@ from math import ceil, floor
 from typing import Final, NamedTuple
 
 from extender.core.annotations import POLICY, read_priority
+from extender.core.dra.asks import DevicesAsked
 from extender.core.policies.registry import POLICIES, names
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
@@ -71,8 +72,7 @@ def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
     if claims.asked is not None:
         if request.gpus is not None:
             raise RequestError("asks GPUs by resource and devices by ResourceClaim: ask by one of the two")
-        gpus = GpuRequest(claims.asked.num_devices, AskedUnit.CLAIM, devices=claims.asked)
-        request = replace(request, gpus=gpus, policy=read_policy(pod))
+        request = replace(request, gpus=devices_of(claims.asked), policy=read_policy(pod))
     if request.policy and request.policy not in POLICIES:
         raise RequestError(f'{POLICY}: "{request.policy[:80]}" is not a policy; use one of {names(POLICIES)}')
     asked = asked_of(pod)
@@ -92,6 +92,11 @@ def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
         image=containers[0].image if containers else "",
         claims=tuple(claim.metadata.uid for claim in claims.unallocated),
     )
+
+
+def devices_of(asked: DevicesAsked) -> GpuRequest:
+    """What is asked by ResourceClaims, as decisions take it."""
+    return GpuRequest(asked.num_devices, AskedUnit.CLAIM, devices=asked)
 
 
 def gang_of(pod: Pod) -> tuple[str, int]:

@@ -46,6 +46,11 @@ class Stage(Enum):
         return self in (Stage.GATED, Stage.NOMINATING, Stage.WITHDRAWING)
 
     @property
+    def is_written(self) -> bool:
+        """Whether a decision about it is being written."""
+        return self in (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING)
+
+    @property
     def waits(self) -> bool:
         """Whether it waits for a plan."""
         return self in (Stage.GATED, Stage.LOST)

@@ -47,3 +47,9 @@ def _gpu(node: str, gpu: int, base: int, mig: bool) -> list[Device]:
             called = DeviceId(DRIVER, node, f"gpu-{gpu}-mig-{profile.replace('.', '-')}-{place}")
             devices.append(Device(called, attributes, {}, consumes, (), False, gpu, milli, mib))
     return devices
+
+
+def partition(inventory: Inventory, gpu: int, profile: str, place: int) -> int:
+    """Index of one of a GPU's partitions."""
+    name = f"gpu-{gpu}-mig-{profile.replace('.', '-')}-{place}"
+    return next(index for index, device in enumerate(inventory.devices) if device.id.device == name)

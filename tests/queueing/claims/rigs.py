@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from extender.core.decisions import Memo, decide
 from extender.core.policies.registry import POLICIES
@@ -15,6 +16,7 @@ from extender.kube.watches.feeds import WatchHub
 from extender.ledger.ledger import Ledger
 from extender.plugins.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.queueing.claims.keeper import ClaimKeeper
+from extender.queueing.claims.reclaimer import Reclaimer
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_node, decode_pod
 
@@ -99,9 +101,9 @@ class _Mirror:
 class ClaimRig:
     """One node with some GPUs, which Kerf owns."""
 
-    def __init__(self, gpus: int = 2, node: str = "n") -> None:
+    def __init__(self, gpus: int = 2, node: str = "n", api: ClaimApi | None = None) -> None:
         self.now = 1000.0
-        self.api = ClaimApi()
+        self.api = api or ClaimApi()
         self.ledger = Ledger(reservation_ttl_s=30.0, allocates=True)
         self.entries: dict[str, Entry] = {}
         self.changed: list[str] = []
@@ -124,6 +126,7 @@ class ClaimRig:
             dirty=lambda: None,
             max_age_s=float("inf"),
         )
+        self.reclaimer = Reclaimer(self.keeper)
         for reflector in self.keeper.reflectors.values():
             reflector.num_lists = 1
         self.ledger.upsert_device(msgspec.convert({"metadata": {"name": "gpu", "uid": "u-class"}}, DeviceClass))
@@ -177,6 +180,4 @@ class ClaimRig:
 
 def cluster_rows(cluster: Any, node: str) -> Any:
     """The row of one node."""
-    import numpy as np
-
     return np.array([cluster.row_of[node]])

@@ -5,8 +5,11 @@ import asyncio
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.queueing.claims.turns import Turns
 from extender.queueing.claims.writer import FINALIZER
+from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Stage
+from extender.queueing.pods.restrictions import Kinds
 from tests.queueing.claims.rigs import ClaimRig
 
 
@@ -74,7 +77,7 @@ def test_a_lost_answer_holds_the_device_until_the_claim_was_read(done: bool) -> 
     assert rig.free() == 0
     rig.entries["a"].put_back(rig.now)
     rig.api.lose = rig.api.fail = lambda name, part: None
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == (0 if done else 1)
     assert not rig.owned.holds
     assert rig.changed[-1] == "default/a"
@@ -89,7 +92,7 @@ def test_a_write_that_comes_after_all_changes_nothing() -> None:
     late = rig.api.claims["a"]["metadata"]["resourceVersion"]
     rig.api.fail = lambda name, part: None
     rig.entries["a"].put_back(rig.now)
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 1
     assert rig.api.claims["a"]["metadata"]["resourceVersion"] != late  # the API server would refuse it: 409
 
@@ -101,7 +104,7 @@ def test_what_is_still_doubtful_stays_held() -> None:
     with pytest.raises(UnreachableError):
         asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     rig.entries["a"].put_back(rig.now)
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 0
 
 
@@ -109,15 +112,15 @@ def test_devices_of_a_claim_that_no_pod_on_its_way_needs_are_taken_back() -> Non
     rig = ClaimRig(gpus=1)
     started(rig, "a")
     asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     rig.now += 60
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 0  # its pod is on its way
     rig.entries["a"].put_back(rig.now)
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 0  # it may be planned on its node the next moment
     rig.now += 3
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 1
     assert rig.api.claims["a"]["status"] == {}
     assert rig.keeper.counts.freed == 1
@@ -127,12 +130,12 @@ def test_devices_for_a_pod_that_is_gone_are_taken_back_where_nobody_else_does() 
     rig = ClaimRig(gpus=1)
     started(rig, "a")
     asyncio.run(rig.keeper.allocate(rig.entries.pop("a").pod))
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     rig.now += 10
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 0  # kube-controller-manager's to free, for now
     rig.now += 10
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 1
 
 
@@ -140,10 +143,10 @@ def test_a_reservation_that_comes_first_keeps_what_is_taken_back() -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
     asyncio.run(rig.keeper.allocate(rig.entries.pop("a").pod))
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     rig.now += 60
     rig.api.claims["a"]["metadata"]["resourceVersion"] = "999"  # kube-scheduler has reserved it for another pod
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert "allocation" in rig.api.claims["a"]["status"]
     assert rig.free() == 0
 
@@ -157,7 +160,7 @@ def test_whoever_stands_by_holds_nothing_and_takes_nothing_back() -> None:
     rig.fence.others_lead = "standby"
     rig.now += 60
     writes = len(rig.api.writes)
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 1
     assert len(rig.api.writes) == writes
 
@@ -175,12 +178,11 @@ def test_a_new_leader_changes_the_claims_that_its_predecessor_may_be_about_to_wr
 
 
 def test_a_new_leader_takes_in_what_its_predecessor_has_allocated_meanwhile() -> None:
-    rig, other = ClaimRig(gpus=1), ClaimRig(gpus=1)
+    rig = ClaimRig(gpus=1)
+    other = ClaimRig(gpus=1, api=rig.api)
     rig.api.add("a")
     rig.tell("a")
     rig.pod("a")
-    other.api = rig.api
-    other.keeper._writer._transport = rig.api  # type: ignore[assignment]
     other.tell("a")
     entry = other.pod("a")
     assert other.decide(entry.pod)
@@ -211,10 +213,10 @@ def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_p
     pod.spec.node_name = "n"
     rig.ledger.upsert_pod(pod, rig.now)
     rig.ledger.remove_device(type(rig.owned.claims["u-a"]), "u-a")  # its author has taken the finalizer off
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 0
     rig.ledger.remove_pod("p-a")
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 1
 
 
@@ -223,7 +225,7 @@ def test_a_claim_that_is_being_freed_can_not_be_planned_with() -> None:
     started(rig, "a")
     asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     assert rig.keeper.read(rig.entries["a"].pod).allocated
-    rig.keeper._freeing.add("u-a")
+    rig.keeper.freeing.add("u-a")
     assert rig.keeper.read(rig.entries["a"].pod).missing == "a"
 
 
@@ -236,7 +238,79 @@ def test_a_pod_on_its_way_counts_by_its_node() -> None:
     entry.was_opened()
     assert entry.stage is Stage.OPENED
     entry.node = "another"
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     rig.now += 3
-    asyncio.run(rig.keeper.look())
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 1
+
+
+def test_a_round_takes_only_some_new_asks_of_each_namespace() -> None:
+    rig = ClaimRig(gpus=2)
+    asked = []
+    for number in range(6):
+        request = {"name": f"gpu-{number}", "exactly": {"deviceClassName": "gpu"}}
+        rig.api.add(f"c{number}", request)
+        rig.tell(f"c{number}")
+        entry = rig.pod(f"c{number}")
+        entry.planned = plan_pod(entry.pod, Kinds(), rig.keeper.read(entry.pod))
+        asked.append(entry)
+    turns = Turns(rig.keeper, lambda: None)
+    planned, passed = turns.sort_out(asked)
+    assert (planned, [entry for entry, _ in passed]) == (asked[:4], asked[4:])
+    assert turns.sort_out(asked) == (asked, [])
+
+
+def test_a_claim_in_doubt_is_not_decided_on_again() -> None:
+    rig = ClaimRig(gpus=2)
+    started(rig, "a")
+    rig.api.fail = lambda name, part: UnreachableError("no answer") if part == "status" else None
+    with pytest.raises(UnreachableError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    rig.entries["a"].put_back(rig.now)
+    assert rig.keeper.read(rig.entries["a"].pod).missing == "a"
+    assert rig.free() == 1
+
+
+@pytest.mark.parametrize("status", [500, 504])
+def test_a_server_that_fails_may_have_done_it(status: int) -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.lose = lambda name, part: ApiError(status, "", "etcd timed out") if part == "status" else None
+    with pytest.raises(ApiError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 0
+    rig.entries["a"].put_back(rig.now)
+    asyncio.run(rig.reclaimer.look())
+    assert rig.free() == 0
+    assert not rig.owned.holds
+
+
+def test_a_write_that_is_given_up_leaves_the_device_held() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(rig.keeper.allocate(rig.entries["a"].pod))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    blocked = asyncio.Event()
+    patch = rig.api.patch
+
+    async def slow(path: str, body: bytes) -> bytes:
+        await blocked.wait()
+        return await patch(path, body)
+
+    rig.api.patch = slow  # type: ignore[method-assign]
+    asyncio.run(cancelled())
+    assert rig.free() == 0
+
+
+def test_nothing_is_written_for_a_pod_whose_devices_are_not_held_any_more() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.ledger.let_go_devices("u-a")
+    assert not asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.api.writes == []

@@ -89,6 +89,8 @@ class Sure(Unelected):
 class DirectRig(Rig):
     """A controller without its reflectors; `settle` and `follow` are what goes on in its background."""
 
+    extender = False
+
     def __init__(self, **options: Any) -> None:
         self.events: list[tuple[str, str]] = []
         self.mirror = SimpleNamespace(listeners=[])

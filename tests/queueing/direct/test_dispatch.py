@@ -2,11 +2,14 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.kube.objects import Node
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_pod
+from tests.plugins.rigs import hami_node
 from tests.queueing.direct.rigs import DirectRig
 
 
@@ -310,3 +313,19 @@ def test_lists_begin_anew_without_what_was_reserved_by_the_old_ones() -> None:
     assert rig.free() == 1
     rig.queue.backlog.upsert(decode_pod(rig.api.pods["a"]))
     assert rig.free() == 0
+
+
+def test_nodes_whose_plugin_takes_pods_from_an_extender_alone_offer_nothing() -> None:
+    rig = DirectRig()
+    node = msgspec.convert(hami_node("hami", ("GPU-a", 16_000)), Node)
+    (warning,) = rig.ledger.upsert_node(node)
+    assert warning.endswith(
+        "its device plugin, hami, takes pods one by one, from an extender alone: its GPUs are not offered"
+    )
+    rig.queue.nodes.upsert(node)
+    rig.pod("a", 1)
+    rig.round()
+    assert stage(rig, "a") is Stage.GATED
+    rig.node("n", 8)  # roomier: hami would be the first choice
+    rig.round()
+    assert rig.written("a") == ("n", "0")

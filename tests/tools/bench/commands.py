@@ -43,7 +43,7 @@ def scheduler(
         typer.Option(
             help="Which of none, echo, decisive, scores, planned, planner, bare; dra, dra-planned, dra-written."
         ),
-    ] = ",".join(schedulers.PLAIN),
+    ] = ",".join(schedulers.COUNTING),
     pod_gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each pod.")] = 1,
     repetitions: RepetitionsOption = 5,
     *,

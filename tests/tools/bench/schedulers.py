@@ -72,12 +72,12 @@ _OF_KERF = (Mode.DECISIVE, Mode.SCORES, Mode.PLANNED)
 """By an extender."""
 CLAIMING: Final = (Mode.DRA, Mode.DRA_PLANNED, Mode.DRA_WRITTEN)
 """Their pods ask by claims. Their rates count from the first creation, the others' from the first binding on."""
-PLAIN: Final = tuple(mode for mode in Mode if mode not in CLAIMING)
+COUNTING: Final = tuple(mode for mode in Mode if mode not in CLAIMING)
 _GATED = (Mode.PLANNED, Mode.PLANNER, Mode.BARE, Mode.DRA_PLANNED, Mode.DRA_WRITTEN)
 _WRITTEN = (Mode.BARE, Mode.DRA_WRITTEN)
 _RATIOS = (
     *((Mode.ECHO, Mode.NONE), (Mode.BARE, Mode.NONE)),
-    *((mode, than) for mode in (*_OF_KERF, Mode.PLANNER) for than in PLAIN),
+    *((mode, than) for mode in (*_OF_KERF, Mode.PLANNER) for than in COUNTING),
     *((mode, than) for mode in CLAIMING for than in CLAIMING),
 )
 
@@ -89,7 +89,7 @@ class Plan:
     nodes: int
     pods: int
     view: View
-    modes: tuple[Mode, ...] = PLAIN
+    modes: tuple[Mode, ...] = COUNTING
     pod_gpus: int = 1
     repetitions: int = 5
     backlog: bool = False

@@ -84,6 +84,20 @@ def test_scheduler_places_a_backlog(tmp_path: Path) -> None:
     assert all(rate > 0 for mode in report["modes"].values() for rate in mode["pods_per_s"])
 
 
+def test_scheduler_reports_pods_with_claims(tmp_path: Path) -> None:
+    sizes = ("--nodes=20", "--pods=40", "--repetitions=1")
+    report = report_of(tmp_path, "scheduler", *sizes, "--modes=dra,dra-written")
+    assert {"dra/dra-written", "dra-written/dra"} == report["ratios"].keys()
+    assert all(rate > 0 for mode in report["modes"].values() for rate in mode["pods_per_s"])
+
+
+def test_scheduler_has_claims_made_from_a_template(tmp_path: Path) -> None:
+    sizes = ("--nodes=20", "--pods=40", "--repetitions=1")
+    report = report_of(tmp_path, "scheduler", *sizes, "--modes=dra", "--templates")
+    assert report["templates"]
+    assert "controller-manager" in report["modes"]["dra"]["cpu_ms_per_pod"][0]
+
+
 def test_scheduler_fails_when_pods_stay_unbound(tmp_path: Path) -> None:
     target = tmp_path / "report.json"
     # 2 nodes hold 2 pods of 8 GPUs.

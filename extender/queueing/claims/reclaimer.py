@@ -1,0 +1,120 @@
+"""Taking back: what may be written on claims and must not be, and devices of claims that no pod needs."""
+
+import logging
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from extender.kube.background import repeat
+from extender.kube.client import ClusterError
+from extender.plugins.dra.objects import ResourceClaim
+from extender.plugins.dra.owned import Hold
+from extender.queueing.claims.keeper import ClaimKeeper
+from extender.queueing.pods.entries import Stage
+from extender.scheduling.fence import FencedError
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 0.5
+_FREE_AFTER_S: Final = 2.0
+"""What is freed too early costs its pod another plan."""
+_FREE_ENDED_AFTER_S: Final = 15.0
+"""kube-controller-manager frees the claims of pods that have ended; where it does not, this is done for it."""
+_ON_ITS_WAY: Final = (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING, Stage.OPENED, Stage.UNSETTLED)
+
+
+@dataclass(eq=False)
+class Reclaimer:
+    """Looks again and again at what is held and at what nobody uses."""
+
+    keeper: ClaimKeeper
+    _unused_since: dict[str, float] = field(default_factory=dict, init=False)  # claims by uid
+
+    async def run(self) -> None:
+        """Settle and take back, until cancelled."""
+        await repeat(self.look, _INTERVAL_S, "settling ResourceClaims")
+
+    async def look(self) -> None:
+        """Look once. Who stands by leaves it to the leader, and holds nothing."""
+        keeper = self.keeper
+        if keeper.fence.standby():
+            for uid in list(keeper.owned.holds):
+                keeper.ledger.let_go_devices(uid)
+            self._unused_since.clear()
+            return
+        if keeper.fence.fault() or keeper.fault():
+            return
+        for uid, hold in list(keeper.owned.holds.items()):
+            if uid not in keeper.writing and not self._is_awaited(hold.claim.key, hold.node):
+                await self._settle(uid, hold)
+        self._forget_orphans()
+        await self._free_unused()
+
+    async def _settle(self, uid: str, hold: Hold) -> None:
+        """Find out whether a claim got what is held for it; else make sure that it never will."""
+        keeper = self.keeper
+        try:
+            found = await keeper.writer.read(hold.claim)
+            if found is not None and found.status.allocation is None:
+                await keeper.fence.confirm_now()
+                found = await keeper.writer.touch(found, secrets.token_hex(4))
+                if found is None:
+                    return  # it has changed meanwhile: once more
+        except (ClusterError, FencedError, msgspec.DecodeError) as error:
+            logger.warning("claim %s is still in doubt: %s", hold.claim.key, error)
+            return
+        keeper.ledger.let_go_devices(uid)
+        if found is not None:
+            keeper.ledger.claim_written(found)
+        keeper.changed(hold.claim.key)
+
+    def _forget_orphans(self) -> None:
+        keeper = self.keeper
+        for uid, claim in list(keeper.owned.orphans.items()):
+            if not any(keeper.ledger.is_bound(pod) or self._waits(claim, pod) for pod in _pods_of(claim)):
+                keeper.ledger.forget_orphan(uid)
+
+    async def _free_unused(self) -> None:
+        keeper, now = self.keeper, self.keeper.clock()
+        self._unused_since = {
+            claim.metadata.uid: self._unused_since.get(claim.metadata.uid, now)
+            for claim, node in keeper.owned.allotted()
+            if not self._is_awaited(claim.key, node) and not any(map(keeper.ledger.is_bound, _pods_of(claim)))
+        }
+        for uid, since in self._unused_since.items():
+            found = keeper.owned.claims.get(uid)
+            waits = found is not None and all(self._waits(found, pod) for pod in _pods_of(found))
+            if found is not None and now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S):
+                await self._free(found)
+
+    async def _free(self, claim: ResourceClaim) -> None:
+        keeper, uid = self.keeper, claim.metadata.uid
+        keeper.freeing.add(uid)
+        try:
+            await keeper.fence.confirm_now()
+            freed = await keeper.writer.free(claim)
+        except (ClusterError, FencedError, msgspec.DecodeError) as error:
+            keeper.counts.errors += 1
+            logger.warning("the devices of claim %s, which no pod uses, were not taken back: %s", claim.key, error)
+            return
+        finally:
+            keeper.freeing.discard(uid)
+        if freed is not None:
+            keeper.counts.freed += 1
+            keeper.ledger.claim_written(freed)
+            keeper.changed(claim.key)
+
+    def _waits(self, claim: ResourceClaim, pod: str) -> bool:
+        """Whether a pod that names a claim is in the queue, by its UID."""
+        return any(entry.uid == pod for entry in self.keeper.entries_of(claim.key))
+
+    def _is_awaited(self, claim: str, node: str) -> bool:
+        """Whether a pod is on its way to a node that names this claim."""
+        return any(entry.stage in _ON_ITS_WAY and entry.node == node for entry in self.keeper.entries_of(claim))
+
+
+def _pods_of(claim: ResourceClaim) -> list[str]:
+    """UIDs of the pods that a claim is reserved for."""
+    return [consumer.uid for consumer in claim.status.reserved_for or ()]

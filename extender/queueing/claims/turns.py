@@ -1,0 +1,61 @@
+"""Which pods with ResourceClaims a round may plan."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from extender.core.dra.asks import DevicesAsked
+from extender.planning.wait_reasons import NOT_REACHED, Code, WaitReason
+from extender.queueing.claims.keeper import ClaimKeeper
+from extender.queueing.pods.entries import Entry
+
+_NEW_ASKS: Final = 4
+"""Of each namespace in a round: whoever asks a thousand things that are hard to find holds up nobody."""
+_NEW_ASKS_IN_ALL: Final = 32
+_MAX_ASKS: Final = 1000
+
+
+@dataclass(eq=False)
+class Turns:
+    """Tells whose claims can be decided on in a round."""
+
+    keeper: ClaimKeeper
+    dirty: Callable[[], None]
+    """Hears that another round is due."""
+    _known: set[DevicesAsked] = field(default_factory=set, init=False)
+
+    def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
+        """Those that can be planned, and why the others can't.
+
+        A claim's devices are chosen for one pod, the others that name it go where these are. Of what was never searched
+        for before a round takes some of each namespace.
+        """
+        fault, first, new = self.keeper.fault(), dict[str, str](), Counter[str]()
+        planned: list[Entry] = []
+        passed: list[tuple[Entry, WaitReason]] = []
+        for entry in waiting:
+            claims = entry.planned.claims if entry.planned is not None else ()
+            if claims and fault:
+                passed.append((entry, Code.CLAIMS_UNKNOWN.reason(why=fault)))
+            elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), ""):
+                passed.append((entry, Code.CLAIM_SHARED.reason(claim=self.keeper.name_of(shared))))
+            elif self._takes_on(entry, new):
+                planned.append(entry)
+            else:
+                passed.append((entry, NOT_REACHED))
+        if any(why is NOT_REACHED for _, why in passed):
+            self.dirty()
+        return planned, passed
+
+    def _takes_on(self, entry: Entry, new: Counter[str]) -> bool:
+        asked = entry.planned.gpus.devices if entry.planned and entry.planned.gpus else None
+        if asked is None or asked in self._known:
+            return True
+        if new[entry.namespace] >= _NEW_ASKS or new.total() >= _NEW_ASKS_IN_ALL:
+            return False
+        new[entry.namespace] += 1
+        if len(self._known) >= _MAX_ASKS:
+            self._known.clear()
+        self._known.add(asked)
+        return True

@@ -1,0 +1,64 @@
+"""Whose it is to allocate what claims ask: Kerf's where devices that it owns could meet it, else kube-scheduler's.
+
+To find out means to look at the devices of all nodes, and whoever writes a claim decides how long that takes. So it is
+done in small portions between rounds, for all who ask in turn.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.devices import Inventory
+from extender.core.fit.device_fits import possible_on
+from extender.plugins.dra.owned import OwnedDevices
+
+_PORTION: Final = 16
+"""Nodes that are looked at for one ask before it is the next one's turn."""
+_ROUND_S: Final = 0.01
+_MAX_KNOWN: Final = 10_000
+
+
+@dataclass(eq=False)
+class Whose:
+    """Remembers what was found out, until the devices that there are change."""
+
+    owned: OwnedDevices
+    _version: int = field(default=-1, init=False)
+    _known: dict[DevicesAsked, bool] = field(default_factory=dict, init=False)
+    _looking: OrderedDict[DevicesAsked, Iterator[Inventory]] = field(default_factory=OrderedDict, init=False)
+
+    def is_kerfs(self, asked: DevicesAsked) -> bool | None:
+        """Whether Kerf allocates that; None while it is being found out."""
+        if self._version != self.owned.version:
+            self._version = self.owned.version
+            self._known.clear()
+            self._looking.clear()
+        if self.owned.all_owned():
+            return True
+        known = self._known.get(asked)
+        if known is None and asked not in self._looking:
+            self._looking[asked] = iter(self.owned.inventories())
+        return known
+
+    def look_further(self) -> bool:
+        """Look at some nodes; whether there is more to look at."""
+        until = time.perf_counter() + _ROUND_S
+        while self._looking and time.perf_counter() < until:
+            asked, inventories = self._looking.popitem(last=False)
+            portion = list(islice(inventories, _PORTION))
+            if any(possible_on(inventory, asked) for inventory in portion):
+                self._decide(asked, kerfs=True)
+            elif len(portion) < _PORTION:
+                self._decide(asked, kerfs=False)
+            else:
+                self._looking[asked] = inventories
+        return bool(self._looking)
+
+    def _decide(self, asked: DevicesAsked, *, kerfs: bool) -> None:
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[asked] = kerfs

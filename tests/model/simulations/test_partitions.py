@@ -1,0 +1,164 @@
+"""Partitions placed by policies: what is worked out GPU by GPU is what the service finds on whole nodes."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from extender.core.clusters import WHOLE_MILLI
+from extender.core.dra.allocator import allocate
+from extender.core.dra.devices import NodeDevices, Taking
+from extender.core.dra.first_fit import first_fit
+from extender.core.dra.worth import Weights
+from model.evaluation.partitions import gpus_bound
+from model.simulations.partitions import (
+    BEST_FIT,
+    FIRST_FIT,
+    GPUS_PER_NODE,
+    KUBE_SCHEDULER,
+    Memory,
+    Placing,
+    Policy,
+    gpus_needed,
+    kerf,
+    placed,
+)
+from model.workloads.partition_mixes import Requests, ask_for, leaving, names, staying, weights_of
+from model.workloads.partitions import GPUS, inventory
+
+A100 = GPUS["a100-40gb"]
+BY_NAME = {profile.name: number for number, profile in enumerate(A100.profiles)}
+POLICIES = (FIRST_FIT, KUBE_SCHEDULER, BEST_FIT, kerf(Weights()))
+
+
+def requests(*profiles: str) -> Requests:
+    """In this order; they stay."""
+    numbers = np.array([BY_NAME[name] for name in profiles])
+    share = np.array([A100.profiles[number].share for number in numbers])
+    return Requests(numbers, share, np.arange(len(numbers), dtype=float), np.full(len(numbers), np.inf))
+
+
+@dataclass
+class Slowly:
+    """Whole nodes, looked at anew for each request: what `Placing` must do."""
+
+    policy: str
+    num_gpus: int
+    nodes: list[NodeDevices] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nodes = [NodeDevices.of(inventory(A100, GPUS_PER_NODE)) for _ in range(self.num_gpus // GPUS_PER_NODE)]
+
+    def place(self, profile: int) -> tuple[int, int] | None:
+        asked = ask_for(A100.profiles[profile])
+        offers: list[tuple[tuple[float, ...], int, int]] = []
+        for row, node in enumerate(self.nodes):
+            if self.policy == "kerf":
+                found = allocate(node, asked)
+                if found is not None:
+                    offers.append(((found.loss, self.free(node), row), row, found.takings[0].device))
+            else:
+                picked = first_fit(node, asked)
+                if picked is not None:
+                    rank = (row,) if self.policy == "first-fit" else (-self.free(node), row)
+                    offers.append((rank, row, picked[0][2].device))
+        if not offers:
+            return None
+        _, row, device = min(offers)
+        self.nodes[row] = self.nodes[row].taking([Taking(device)])
+        return row, device
+
+    def give_back(self, row: int, device: int) -> None:
+        self.nodes[row] = self.nodes[row].giving_back([Taking(device)])
+
+    @staticmethod
+    def free(node: NodeDevices) -> int:
+        taken = [device.milli for index, device in enumerate(node.inventory.devices) if node.taken >> index & 1]
+        return GPUS_PER_NODE * WHOLE_MILLI - sum(taken)
+
+
+@pytest.mark.parametrize("policy", [FIRST_FIT, KUBE_SCHEDULER, kerf(Weights())], ids=lambda policy: policy.name)
+def test_gpu_by_gpu_is_as_on_whole_nodes(policy: Policy) -> None:
+    rng = np.random.default_rng(7)
+    quick, slow = Placing(Memory(A100, policy), 2 * GPUS_PER_NODE), Slowly(policy.name, 2 * GPUS_PER_NODE)
+    per_gpu = len(inventory(A100, 1).devices)
+    there: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    for _ in range(90):
+        if there and rng.random() < 0.35:
+            mine, its = there.pop(int(rng.integers(len(there))))
+            quick.give_back(*mine)
+            slow.give_back(*its)
+            continue
+        profile = int(rng.integers(len(A100.profiles)))
+        mine_or_none, its_or_none = quick.place(profile), slow.place(profile)
+        assert (mine_or_none is None) == (its_or_none is None)
+        if mine_or_none and its_or_none:
+            gpu, device = mine_or_none
+            row, position = divmod(gpu, GPUS_PER_NODE)
+            assert (row, position * per_gpu + device) == its_or_none
+            there.append((mine_or_none, its_or_none))
+    assert len(there) > 15
+
+
+def test_first_fit_spoils_a_gpu_for_larger_partitions_and_kerf_does_not() -> None:
+    # First fit puts 1g.5gb on memory slice 0, where alone 4g.20gb could begin; Kerf puts it on 4 or later.
+    given = requests("1g.5gb", "4g.20gb")
+    assert gpus_needed(Memory(A100, FIRST_FIT), given) == 2
+    assert gpus_needed(Memory(A100, kerf(Weights())), given) == 1
+
+
+def test_kerf_fills_gpus_that_are_begun() -> None:
+    # 7 x 1g.5gb on one GPU leave the other one whole.
+    given = requests(*["1g.5gb"] * 7, "7g.40gb")
+    assert all(placed(Memory(A100, kerf(Weights())), 2, given))
+
+
+def test_best_fit_takes_the_gpu_with_least_left() -> None:
+    # 2g.10gb at 0 keeps 4g.20gb off GPU 0. Then 5/7 are left of that, 3/7 of GPU 1, and one more 2g.10gb fits on both.
+    for policy, gpus in ((FIRST_FIT, [0, 1, 0]), (BEST_FIT, [0, 1, 1])):
+        placing = Placing(Memory(A100, policy), 2)
+        found = [placing.place(BY_NAME[name]) for name in ("2g.10gb", "4g.20gb", "2g.10gb")]
+        assert [at and at[0] for at in found] == gpus
+
+
+def test_those_who_leave_make_room() -> None:
+    given = requests("7g.40gb", "7g.40gb")
+    stays = Requests(given.profiles, given.share, np.array([0.0, 2.0]), np.array([3.0, 1.0]))
+    leaves = Requests(given.profiles, given.share, np.array([0.0, 2.0]), np.array([1.0, 1.0]))
+    memory = Memory(A100, FIRST_FIT)
+    assert placed(memory, 1, stays) == [True, False]
+    assert placed(memory, 1, leaves) == [True, True]
+    assert (stays.most_at_once, leaves.most_at_once) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("mix", names())
+def test_nobody_passes_the_bound(mix: str) -> None:
+    for given in (staying(A100, mix, 12, 1.0, 3), leaving(A100, mix, 12, 0.9, 3, 150)):
+        bound = gpus_bound("a100-40gb", given)
+        assert bound >= given.most_at_once / 2
+        for policy in POLICIES:
+            assert gpus_needed(Memory(A100, policy), given) >= bound
+
+
+def test_the_bound_is_what_whole_gpus_are_needed_for() -> None:
+    # 3 x 4g.20gb need 3 GPUs, beside which 3 x 3g.20gb find room; a fourth 3g.20gb is half a GPU more.
+    assert gpus_bound("a100-40gb", requests(*["4g.20gb"] * 3, *["3g.20gb"] * 3)) == 3
+    assert gpus_bound("a100-40gb", requests(*["4g.20gb"] * 3, *["3g.20gb"] * 4)) == 4
+
+
+def test_requests_are_drawn_by_seed_and_mix() -> None:
+    def drawn(seed: int, mix: str = "drawn") -> list[int]:
+        numbers: list[int] = leaving(A100, mix, 8, 1.0, seed, 50).profiles.tolist()
+        return numbers
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert drawn(1, "small") != drawn(1, "large")
+    assert not set(drawn(1, "inference")) & {BY_NAME["7g.40gb"]}
+    with pytest.raises(ValueError, match="unknown mix 'tiny'"):
+        weights_of("tiny", 1)
+
+
+def test_work_that_leaves_is_as_much_as_was_asked_for() -> None:
+    given = leaving(A100, "uniform", 64, 0.9, 1, 60_000)
+    work = float((given.share * given.duration).sum()) / float(given.arrived[-1])
+    assert work == pytest.approx(0.9 * 64, rel=0.03)
