@@ -76,7 +76,7 @@ def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, amounts: Amounts,
 
 
 def faults_of(devices: NodeDevices, asked: DevicesAsked, requests: Sequence[Request], matches: Matches) -> Fault | None:
-    """Something that kube-scheduler may give the pod up for though something is possible. None when no order gets there.
+    """What kube-scheduler may give the pod up for though something is possible, None when no order of it gets there.
 
     It does so for a selector that fails, and for an amount that it can't count, on a device that it asks about: for a
     request for all devices that is every one, for others each one that is not taken. And where a constraint keeps a
