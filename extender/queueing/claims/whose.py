@@ -3,8 +3,8 @@
 To find out means to look at the devices of all nodes, and whoever writes a claim decides how long that takes. So it is
 done in small portions between rounds, for all who ask in turn.
 
-A pool may have no slices for a while: a kubelet that starts removes those of its node, and drivers publish them again half
-a minute later; one that is upgraded takes longer. Until then it is Kerf's as it was: a pod that was left to
+A pool may have no slices for a while: a kubelet that starts removes those of its node, and drivers publish them again
+half a minute later; one that is upgraded takes longer. Until then it is Kerf's as it was: a pod that was left to
 kube-scheduler meanwhile would wait for ever, for that gives no device of it.
 """
 
