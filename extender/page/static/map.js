@@ -1,6 +1,7 @@
 // The cluster map: one canvas for each kind of GPU, walked by pointer or keyboard.
 
-import { el, figure, memory, plural } from './dom.js';
+import { ask, el, figure, memory, plural } from './dom.js';
+import { wordsOfDevices } from './explain.js';
 import { words } from './store.js';
 import { at, colours, cornerOf, drawTile, layout } from './tiles.js';
 
@@ -25,6 +26,7 @@ export class ClusterMap {
   #chosen = -1; // row
   #width = 0;
   #colour = colours();
+  #asked = { name: '', at: 0, told: null }; // the node under the pointer
 
   /** `root` takes the canvases, `told` the words for what is chosen; `open` is called with a node's name. */
   constructor(store, root, told, open) {
@@ -171,10 +173,23 @@ export class ClusterMap {
     if (!node) return;
     const lines = [el('strong', {}, node.node), el('span', {}, words(node).slice(node.node.length + 2))];
     if (gpu >= 0) lines.push(el('span', {}, wordsOfGpu(gpu, node.gpus[gpu])));
+    if (gpu >= 0 && node.unit === 'CLAIM') lines.push(...this.#devices(node.node, gpu).map((line) => el('span', {}, line)));
     this.tip.replaceChildren(...lines);
     const box = this.root.getBoundingClientRect();
     const left = Math.max(0, Math.min(event.clientX - box.left + 14, this.root.clientWidth - this.tip.offsetWidth));
     this.tip.style.cssText = `left:${left}px;top:${event.clientY - box.top + 18}px`;
+  }
+
+  /** Who has which devices of a GPU, as far as that is known; asked for when the pointer stays on a node. */
+  #devices(name, gpu) {
+    if (this.#asked.name !== name || Date.now() - this.#asked.at > 3000) {
+      const known = this.#asked.name === name ? this.#asked.told : null;
+      const asked = { name, at: Date.now(), told: known };
+      this.#asked = asked;
+      ask(`nodes/${encodeURIComponent(name)}`).then((told) => (asked.told = told), () => null);
+    }
+    const found = this.#asked.told?.gpuDetails.find((one) => one.index === gpu);
+    return found ? wordsOfDevices(found) : [];
   }
 
   #click(event) {
