@@ -56,13 +56,17 @@ def test_runs_count_by_version_queue_and_commit() -> None:
     ]
 
 
-def test_runs_without_an_extender_are_counted_apart() -> None:
+def test_runs_without_an_extender_and_with_devices_are_counted_apart() -> None:
     alone = replace(RUN, queue=True, extender=False)
-    account = Account([RUN, replace(RUN, queue=True), alone])
+    devices = replace(alone, dra=True)
+    account = Account([RUN, replace(RUN, queue=True), alone, devices])
     assert list(account.like("1.36", queue=True, extender=False)) == [alone]
-    assert accounts.progress(account.entries)[-2:] == [("--queue", 1, 100), ("--no-extender", 1, 200)]
-    assert read_entry(alone.line()) == alone
+    assert list(account.like("1.36", queue=True, extender=False, dra=True)) == [devices]
+    aims = [("--queue", 1, 100), ("--no-extender", 1, 200), ("--dra", 1, 200)]
+    assert accounts.progress(account.entries)[-3:] == aims
+    assert [read_entry(entry.line()) for entry in (alone, devices)] == [alone, devices]
     assert "extender" not in RUN.line()
+    assert "dra" not in RUN.line()
 
 
 @pytest.mark.parametrize(("entry", "counts"), [(RUN, True), (BROKEN, True), (replace(RUN, faults={}), False)])

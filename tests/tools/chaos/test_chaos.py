@@ -1,4 +1,4 @@
-"""`kerf chaos` itself, as its user runs it. `make test` has three runs; the more the better."""
+"""`kerf chaos` itself, as its user runs it. `make test` has four runs; the more the better."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from tests.controlplane import wait_until
 
 FIRST = 11
 QUEUED = 100
+DEVICES = 4
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.e2e, pytest.mark.slow]
 
@@ -50,4 +51,10 @@ def test_no_promise_is_broken_in_two_runs_of_which_the_second_was_killed(tmp_pat
 def test_no_promise_is_broken_when_pods_and_gangs_wait_in_the_queue(tmp_path: Path) -> None:
     account = chaos(tmp_path, "--queue", "--runs=1", f"--seed={QUEUED}")
     assert account["pods_bound"] > 150
+    assert sum(account["faults"].values()) > 0
+
+
+def test_no_promise_is_broken_with_devices_that_kerf_allocates(tmp_path: Path) -> None:
+    account = chaos(tmp_path, "--dra", "--runs=1", f"--seed={DEVICES}")
+    assert account["pods_bound"] > 80
     assert sum(account["faults"].values()) > 0

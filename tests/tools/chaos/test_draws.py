@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 
 from tests.tools.chaos import draws, faults
+from tests.tools.chaos.devices.plans import Ask, PoolKind
 from tests.tools.chaos.faults import Kind
 from tests.tools.chaos.plans import Plan
 
@@ -14,6 +15,12 @@ from tests.tools.chaos.plans import Plan
 def many(*, queue: bool = False) -> list[Plan]:
     """Three hundred plans."""
     return [draws.draw(seed, queue=queue) for seed in range(300)]
+
+
+@cache
+def with_devices() -> list[Plan]:
+    """Three hundred plans with claims."""
+    return [draws.draw(seed, queue=True, extender=False, dra=True) for seed in range(300)]
 
 
 def test_equal_seeds_give_equal_plans() -> None:
@@ -43,6 +50,7 @@ def test_at_least_200_pods_stay_and_ask_for_80_percent_or_more() -> None:
 
 def test_every_kind_is_drawn() -> None:
     drawn = Counter(fault.kind for plan in many(queue=True) for fault in plan.faults)
+    drawn += Counter(fault.kind for plan in with_devices() for fault in plan.faults)
     drawn[Kind.TWO_SCHEDULERS] = sum(len({pod.scheduler for pod in plan.pods}) == 2 for plan in many())
     drawn[Kind.FAILOVER] = sum(plan.replicas == 2 for plan in many())
     assert set(Kind) == {kind for kind, number in drawn.items() if number}
@@ -79,3 +87,27 @@ def test_the_queue_has_the_same_runs_with_gates_gangs_and_kills_of_its_own() -> 
             assert len(alike) == 1
             assert members[0].gated
             assert not members[0].milli
+
+
+def test_with_devices_pods_of_all_kinds_name_claims_of_which_there_are_plans() -> None:
+    assert draws.draw(7, queue=True, dra=True) == draws.draw(7, queue=True, dra=True)
+    asked: Counter[Ask] = Counter()
+    for plan in with_devices():
+        claims = {claim.name: claim for claim in plan.devices.claims}
+        named = Counter(name for pod in (*plan.pods, *plan.late_pods) for name in pod.claims)
+        assert set(named) == set(claims)
+        assert {pool.node for pool in plan.devices.pools} <= {node.name for node in plan.nodes}
+        assert {pool.kind for pool in plan.devices.pools} == set(PoolKind)
+        asked.update(ask for claim in claims.values() for request in claim.requests for ask in request.alternatives)
+        shared = [name for name, number in named.items() if number > 1 and not claims[name].template]
+        assert all(named[name] == 2 for name in shared)
+    assert set(asked) == set(Ask)
+
+
+def test_claims_are_stripped_only_before_the_eyes_of_one_kerf_that_lives() -> None:
+    stripped = [plan for plan in with_devices() if any(fault.kind is Kind.CLAIM_STRIPPED for fault in plan.faults)]
+    assert 20 < len(stripped) < 80
+    for plan in stripped:
+        kinds = {fault.kind for fault in plan.faults}
+        assert plan.replicas == 1
+        assert not kinds & {*faults.KILLS, *faults.QUEUE_KILLS, *faults.CLAIM_KILLS, Kind.KERF_GONE, Kind.VM_PAUSE}

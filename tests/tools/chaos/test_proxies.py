@@ -16,6 +16,8 @@ from tests.tools.chaos.proxies import ApiProxy
 
 BINDING = "/api/v1/namespaces/default/pods/p/binding"
 POD = "/api/v1/namespaces/default/pods/p"
+CLAIM = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/c"
+ALLOCATION = b'{"status":{"allocation":{"allocationTimestamp":"now"}}}'
 WATCH = "/api/v1/pods?watch=true"
 
 
@@ -82,6 +84,14 @@ class Rig:
         """The same of a patch of a pod."""
         try:
             async with self.client.patch(self.url + POD, data=body) as answer:
+                return answer.status
+        except aiohttp.ClientError:
+            return 0
+
+    async def change(self, body: bytes, part: str = "") -> int:
+        """The same of a patch of a claim."""
+        try:
+            async with self.client.patch(self.url + CLAIM + part, data=body) as answer:
                 return answer.status
         except aiohttp.ClientError:
             return 0
@@ -276,3 +286,52 @@ def test_a_machine_that_was_paused_has_missed_the_time() -> None:
     rig = run(scenario, Fault(Kind.VM_PAUSE, 0.0, 0.2))
     assert rig.process.signals == [signal.SIGSTOP, signal.SIGCONT]
     assert sum(rig.process.missed) >= 0.2
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "num_written"),
+    [
+        (Kind.CLAIM_RESET_BEFORE_WRITE, 0, 0),
+        (Kind.CLAIM_RESET_AFTER_WRITE, 0, 1),
+        (Kind.CLAIM_ERROR_AFTER_WRITE, 500, 1),
+        (Kind.CLAIM_CONFLICT, 409, 0),
+        (Kind.CLAIM_ERROR, 500, 0),
+        (Kind.LATE_ALLOCATION, 200, 1),
+        (Kind.PAUSE_IN_ALLOCATION, 200, 1),
+        (Kind.KILL_ALLOCATION_LOST, 0, 0),
+        (Kind.KILL_ALLOCATION_WRITTEN, 0, 1),
+    ],
+)
+def test_one_claim_suffers_and_the_next_does_not(kind: Kind, status: int, num_written: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.change(ALLOCATION, "/status") == status
+        assert len(rig.upstream.written) == num_written
+        assert await rig.change(ALLOCATION, "/status") == 200
+
+    rig = run(scenario, Fault(kind, 0.0, 0.2))
+    assert rig.board.counts == {kind: 1}
+    assert (signal.SIGKILL in rig.process.signals) == kind.startswith("kill-")
+
+
+def test_kills_wait_for_the_write_that_they_are_for() -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.change(b'{"status":{"allocation":null}}', "/status") == 200
+        assert not rig.process.signals
+        assert await rig.change(b'{"metadata":{"finalizers":["f"]}}') == 0
+        assert await rig.change(ALLOCATION, "/status") == 0
+        await until(lambda: len(rig.upstream.written) == 3)
+
+    kinds = (Kind.KILL_PROTECTION_WRITTEN, Kind.KILL_ALLOCATION_ASKED)
+    rig = run(scenario, *(Fault(kind, 0.0, 0.1) for kind in kinds))
+    assert rig.board.counts == dict.fromkeys(kinds, 1)
+
+
+def test_a_lapse_begins_with_devices_too() -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.change(ALLOCATION, "/status") == 0
+        assert await rig.change(ALLOCATION, "/status") == 0
+        assert await rig.change(b'{"metadata":{"finalizers":["f"]}}') == 0
+        assert rig.board.is_cut_off
+        await until(lambda: not rig.board.num_pending and len(rig.upstream.written) == 2)
+
+    run(scenario, Fault(Kind.LAPSE_LATE_BINDING, 0.0, 0.2))

@@ -153,8 +153,8 @@ class _Runs:
                 print(f"seed {seed}: {error}", file=sys.stderr, flush=True)
                 self.close()
         first_line = error.partition("\n")[0]
-        nothing = self._release, self._queue, self._commit, {}, (), 0, 0, 0.0, 0.0
-        return Entry(seed, *nothing, first_line, self._extender, self._dra)
+        told = (self._release, self._queue, self._commit)
+        return Entry(seed, *told, {}, (), 0, 0, 0.0, 0.0, first_line, self._extender, self._dra)
 
     def close(self) -> None:
         """End the control plane."""

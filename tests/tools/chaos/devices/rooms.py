@@ -40,6 +40,11 @@ class Asked:
     nodes: frozenset[str] | None
     """Where those of its claims are that have devices; None: anywhere."""
 
+    @property
+    def ours(self) -> bool:
+        """Whether it needs devices that Kerf allocates."""
+        return any(wanted.ask is not Ask.OTHER for alternatives in self.requests for wanted in alternatives)
+
 
 def asked_of(books: Books, pod: Manifest) -> Asked | None:
     """What a pod needs; None while a claim is missing, or is about to go."""
