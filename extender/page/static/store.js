@@ -1,5 +1,7 @@
 // The cluster as the stream tells of it. Listeners hear of changes once a frame, however many events came.
 
+import { plural } from './dom.js';
+
 const MAX_DECISIONS = 100;
 
 export const MARK = { error: 1, fragment: 2, stale: 4, unmanaged: 8, unindexed: 16 };
@@ -98,7 +100,7 @@ export function words(node) {
   if (node.unmanaged) parts.push(`${node.unmanaged} used without a booking`);
   if (node.errors) parts.push(`${node.errors} with an error`);
   if (node.free) parts.push(`devices free: ${node.free}`);
-  if (node.faults) parts.push(`${node.faults} pools of devices with faults`);
+  if (node.faults) parts.push(`${plural(node.faults, 'pool')} of devices with a fault`);
   if (node.samples === 'STALE') parts.push('stale metrics');
   return `${node.node}: ${parts.join(', ')}`;
 }
