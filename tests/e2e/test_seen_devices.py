@@ -1,5 +1,6 @@
 """What people see of devices that Kerf allocates: why a pod waits, who has what, and what is free."""
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,13 @@ MODEL = f"device.attributes['{DRIVER}'].productName"
 
 @pytest.fixture
 def owner(clusters: Clusters) -> Iterator[KerfCluster]:
-    """An empty cluster, and Kerf with the queue, which may allocate."""
+    """An empty cluster with two device classes, and Kerf with the queue, which may allocate."""
+    with with_classes(clusters) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def with_classes(clusters: Clusters) -> Iterator[KerfCluster]:
     cluster = open_owner(clusters)
     for name, kind in ((GPU_CLASS, "gpu"), (MIG_CLASS, "mig")):
         selector = {"cel": {"expression": f"device.attributes['{DRIVER}'].type == '{kind}'"}}
