@@ -50,13 +50,13 @@ def test_the_tip_of_a_gpu_names_claims_and_what_is_free(owner: KerfCluster, open
     box = canvas.bounding_box()
     assert box is not None
     tip = page.locator("#map .tip")
-    for x in range(4, 120, 6):  # until the pointer is on the GPU of the node
+    for x in range(4, 300, 4):  # until the pointer is on the node
         for y in (8, 16, 24, 32, 40):
             page.mouse.move(box["x"] + x, box["y"] + y)
-            if "claim default/small" in (tip.text_content() or ""):
+            if (told := tip.text_content() or "").startswith("parts") and "GPU 0" in told:
+                expect(tip).to_contain_text("claim default/small of default/small")
                 expect(tip).to_contain_text("free: 2g.20gb, 1g.10gb")
                 return
-            page.wait_for_timeout(20)
     raise AssertionError(tip.text_content())
 
 
