@@ -5,12 +5,14 @@ that is shared, bounded, and made again where it is needed after it was given up
 """
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Final
 
 from extender.core.dra.asks import Selector, SelectorFault
 from extender.core.dra.devices import Device
 from extender.core.texts import printable
 from extender.plugins.dra.cel.errors import AbortError, EvaluationError, RefusedError
+from extender.plugins.dra.cel.lexing import tokens_of
 from extender.plugins.dra.cel.programs import MAX_SAID_CHARS, Program, Programs
 from extender.plugins.dra.unhandled import UnhandledError
 
@@ -18,6 +20,10 @@ MAX_CHARS: Final = 10 * 1024
 """`CELSelectorExpressionMaxLength`."""
 _MAX_REMEMBERED_CHARS: Final = 512 * 1024
 """Of all expressions whose programs are kept: 16 MB of these."""
+_MAX_REMEMBERED: Final = 1024
+_MAX_PARTS: Final = 16
+_OPENING: Final = ("(", "[", "{")
+_CLOSING: Final = (")", "]", "}")
 
 
 _PROGRAMS: Final = Programs(_MAX_REMEMBERED_CHARS)
@@ -48,7 +54,7 @@ def _fault(device: Device, what: str) -> SelectorFault:
 
 def compile_selector(expression: str) -> Selector:
     """A selector. Raises UnhandledError where it can't be evaluated exactly as kube-scheduler does, in bounded time."""
-    return Selector(expression, _Matches(expression), _program(expression).reads)
+    return Selector(expression, _Matches(expression), _program(expression).reads, partial(_parts_of, expression))
 
 
 def cost_of(expression: str) -> int:
@@ -63,3 +69,22 @@ def _program(expression: str) -> Program:
         return _PROGRAMS.of(expression)
     except RefusedError as error:
         raise UnhandledError(str(error), f"CEL: {error.kind}") from None
+
+
+@lru_cache(maxsize=_MAX_REMEMBERED)
+def _parts_of(expression: str) -> tuple[Selector, ...]:
+    """The conditions that an expression joins by `&&` outside of all brackets; none where it is a single one."""
+    texts, depth, begin = list[str](), 0, 0
+    for token in tokens_of(expression):
+        depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
+        if depth == 0 and token.kind in ("||", "?"):
+            return ()
+        if depth == 0 and token.kind in ("&&", "end"):
+            texts.append(expression[begin : token.position].strip())
+            begin = token.position + len(token.kind)
+    if not 1 < len(texts) <= _MAX_PARTS:
+        return ()
+    try:
+        return tuple(compile_selector(text) for text in texts)
+    except UnhandledError:
+        return ()
