@@ -22,6 +22,8 @@ from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if import WhatIfAnswers
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
+from extender.kube.objects import Pod
+from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.history import history_metrics
 from extender.metrics.queueing import pipeline_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
@@ -31,6 +33,7 @@ from extender.metrics.telemetry import telemetry_metrics
 from extender.metrics.traces import Traces
 from extender.pipelines.build import build_pipelines
 from extender.pipelines.controller import PipelineController
+from extender.plugins.dra.owned import NO_CLAIMS, PodClaims
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.queueing.pods.batches import gang_of
@@ -249,7 +252,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         what_if=what_if,
         waitlist=waitlist,
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices),
-        undecided=UndecidedPods(base.transport, placer, ledger.rows.owned),
+        undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),
         rank=parts.rank,
         label=parts.label,
         certified=parts.keeper.ready if parts.keeper else None,
@@ -262,6 +265,11 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     )
     _add_metrics(parts, service)
     return service
+
+
+def _claims_of(queue: QueueController | None) -> Callable[[Pod], PodClaims]:
+    """What tells which devices Kerf is to choose for a pod."""
+    return lambda pod: NO_CLAIMS if queue is None or queue.claims is None else queue.claims.read(pod)
 
 
 def _add_metrics(parts: Parts, service: Service) -> None:
@@ -279,6 +287,8 @@ def _add_metrics(parts: Parts, service: Service) -> None:
         add(partial(history_metrics, parts.recorder))
     if parts.queue is not None:
         add(partial(queue_metrics, parts.queue))
+    if parts.queue is not None and parts.queue.claims is not None and base.ledger.rows.owned is not None:
+        add(partial(device_metrics, base.ledger.rows.owned, parts.queue.claims, DeviceFigures()))
     if parts.pipelines is not None:
         add(partial(pipeline_metrics, parts.pipelines))
     if parts.telemetry is not None:

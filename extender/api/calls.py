@@ -111,6 +111,8 @@ def _hooks(service: "Service") -> list[Call]:
     types: tuple[Any, Any] = assigned_gpus_webhook.AdmissionReview, assigned_gpus_webhook.AdmissionAnswer
     allow = partial(assigned_gpus_webhook.allow, "")
 
+    classes = service.settings.dra.rewrite_extended_resources
+
     def injection() -> Injection:
         return assigned_gpus_webhook.settled(service.settings.webhook, service.placer.snapshot())
 
@@ -122,7 +124,7 @@ def _hooks(service: "Service") -> list[Call]:
             caller=Caller.API_SERVER,
         ),
         Call(
-            *("/gate", "gate", *types, gate_webhook.gate),
+            *("/gate", "gate", *types, lambda body: gate_webhook.gate(body, classes)),
             "Adds the queue's scheduling gate to pods that opt in. Always allows the pod; errors become warnings.",
             allow,
             caller=Caller.API_SERVER,

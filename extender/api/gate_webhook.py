@@ -5,22 +5,27 @@ own, or Genius's priority label. Pods that ask by annotation or label alone are 
 the way: whatever comes is allowed.
 """
 
+import secrets
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from extender.api.assigned_gpus_webhook import Operation, allow, mark, read_creation
+from extender.api.extended_resources import AskingPod, rewritten
 from extender.core.annotations import GENIUS_PRIORITY
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
+from extender.queueing.claims.asked import claim_name
 from extender.queueing.opt_in import BY_LABEL, BY_NAMESPACE, BY_PRIORITY, DISABLED, ENABLED, QUEUE_LABEL, QUEUED_BY
 from extender.queueing.pods.objects import GATE, is_gated
 
 _pod_decoder: Final = Decoder(Pod)
+_asking_decoder: Final = Decoder(AskingPod)
 
 
-def gate(body: bytes) -> bytes:
-    """Answer an AdmissionReview."""
+def gate(body: bytes, classes: Mapping[str, str] | None = None) -> bytes:
+    """Answer an AdmissionReview; pods that opt in ask by claims of `classes`, by the extended resources for them."""
     request = read_creation(body)
     if isinstance(request, bytes):
         return request
@@ -30,9 +35,23 @@ def gate(body: bytes) -> bytes:
         return allow(request.uid, f"the pod can't be read, and does not wait in the queue: {error}")
     marks = mark(pod.metadata, pod.spec)
     by = _opted_in_by(pod)
-    if not by or is_gated(pod) or pod.spec.node_name:
+    if not by or pod.spec.node_name:
         return allow(request.uid, patch=marks)
-    return allow(request.uid, patch=[*_patch(pod, by), *marks])
+    gates = [] if is_gated(pod) else _patch(pod, by)
+    claims, warnings = _claims(request.object, gates, classes or {})
+    return allow(request.uid, *warnings, patch=[*gates, *claims, *marks])
+
+
+def _claims(body: msgspec.Raw, gates: list[Operation], classes: Mapping[str, str]) -> tuple[list[Operation], list[str]]:
+    """What makes a pod ask by claims instead of extended resources, after the gate is written."""
+    if not classes:
+        return [], []
+    try:
+        pod = _asking_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        return [], [f"what its containers ask for can't be read: {error}"]
+    patch, why_not = rewritten(pod, classes, claim_name(secrets.token_hex(8)), annotated=bool(gates))
+    return patch, [f"extended resources are not asked for by a ResourceClaim: {why_not}"] if why_not else []
 
 
 def _opted_in_by(pod: Pod) -> str:

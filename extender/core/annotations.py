@@ -26,6 +26,8 @@ MODEL_EXCLUDE: Final = "kerf.dev/gpu-model-exclude"
 UUID: Final = "kerf.dev/gpu-uuid"
 UUID_EXCLUDE: Final = "kerf.dev/gpu-uuid-exclude"
 POLICY: Final = "kerf.dev/policy"
+CLAIM: Final = "kerf.dev/claim"
+"""Written with the gate: the ResourceClaim that Kerf is to create for a pod, in JSON."""
 MARKER: Final = "kerf.dev/gpu"
 """A resource, and no amount of anything: by it kube-scheduler knows a pod that asks by annotation or label alone."""
 

@@ -4,6 +4,7 @@ Where too few `nvidia.com/gpu` are left, or nodes are tainted, kube-scheduler's 
 Kerf is never asked about the pod. Whoever wants to know why it is pending still gets an answer.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +15,7 @@ from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
 from extender.plugins.dra.objects import ResourceClaim
-from extender.plugins.dra.owned import OwnedDevices
+from extender.plugins.dra.owned import NO_CLAIMS, PodClaims
 from extender.plugins.pods import owner_of
 from extender.queueing.pods.batches import devices_of
 from extender.scheduling.placer import Placement, Placer, PodIdentity
@@ -31,11 +32,16 @@ class UndecidedError(Exception):
 class UndecidedPods:
     """Asks the API server for the pod, and the placer for a decision; nothing is reserved or kept."""
 
-    def __init__(self, transport: Transport, placer: Placer, owned: OwnedDevices | None = None) -> None:
-        """`owned`: the devices that Kerf allocates to ResourceClaims, if any."""
+    def __init__(
+        self,
+        transport: Transport,
+        placer: Placer,
+        claims_of: Callable[[objects.Pod], PodClaims] = lambda pod: NO_CLAIMS,
+    ) -> None:
+        """`claims_of`: the ResourceClaims of a pod that Kerf allocates devices to. Raises RequestError."""
         self._transport = transport
         self._placer = placer
-        self._owned = owned
+        self._claims_of = claims_of
 
     async def consider(self, namespace: str, name: str) -> Placement:
         """What would be decided of a pending pod, among all nodes. Raises UndecidedError."""
@@ -57,11 +63,9 @@ class UndecidedPods:
     def _read_request(self, pod: objects.Pod, kept: str) -> PodRequest:
         """What a pod asks, by ResourceClaims too. Raises RequestError, and UndecidedError where its claims say all."""
         request = self._placer.read_request(pod)
-        if self._owned is None or not pod.spec.resource_claims:
-            return request
-        claims = self._owned.claims_of(pod)
-        if claims.missing:
-            raise UndecidedError(f"{kept}. Its ResourceClaim {claims.missing} does not exist yet")
+        claims = self._claims_of(pod) if pod.spec.resource_claims else NO_CLAIMS
+        if unsettled := claims.missing or claims.undecided:
+            raise UndecidedError(f"{kept}. Its ResourceClaim {unsettled} does not exist yet, or is being changed")
         if claims.asked is not None:
             return replace(request, gpus=devices_of(claims.asked))
         if request.gpus is None and claims.allocated:

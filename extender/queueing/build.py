@@ -59,6 +59,7 @@ def _keeper(base: Foundation, owned: OwnedDevices, settings: Settings) -> Callab
         ClaimKeeper,
         *(base.transport, base.mirror, base.ledger, owned, base.fence, base.clock),
         max_age_s=settings.cluster.max_age_s,
+        classes_to_make=frozenset(settings.dra.rewrite_extended_resources.values()),
     )
 
 

@@ -141,6 +141,8 @@ class QueueController(QueueRules):
             self.tasks.begin(name, work, needed=False)
         if self.claims is not None:
             self.tasks.begin("queue's ResourceClaims", Reclaimer(self.claims).run, needed=False)
+            if self.claims.classes_to_make:
+                self.tasks.begin("claims for extended resources", self.claims.maker().run, needed=False)
         if self._options.order is Order.KERF:
             self.tasks.begin("queue's list of finished pods", self._learn, needed=False)
         if self._options.gang_timeout_s:

@@ -76,3 +76,14 @@ class DraSettings(Section):
     allocate: bool = False
     """Whether Kerf allocates devices to the claims of pods in the queue, in pools that `kerf install dra` has given it.
     Needs queue.enabled. `false`: kube-scheduler allocates, and nobody does in pools that were given to Kerf."""
+    rewrite_extended_resources: dict[str, str] = {}
+    """Device classes by extended resource, `{nvidia.com/gpu: gpu.nvidia.com}`: the queue's webhook makes pods that ask
+    for such a resource ask by a ResourceClaim of the class, which Kerf creates. They run by DRA drivers alone then."""
+
+    @field_validator("rewrite_extended_resources")
+    @classmethod
+    def _named(cls, classes: dict[str, str]) -> dict[str, str]:
+        for resource, device_class in classes.items():
+            if not resource.partition("/")[2] or not device_class:
+                raise ValueError(f"{resource}: {device_class}: write DOMAIN/RESOURCE: DEVICE_CLASS")
+        return classes

@@ -41,7 +41,7 @@ def served(
 
 
 @contextlib.contextmanager
-def gating(plane: ControlPlane, directory: Path) -> Iterator[KerfProcess]:
+def gating(plane: ControlPlane, directory: Path, *arguments: str) -> Iterator[KerfProcess]:
     """manifests/queue/webhook.yaml in effect: pods that opt in get the gate."""
     configuration = yaml.safe_load((ROOT / "manifests" / "queue" / "webhook.yaml").read_text())
     for hook in configuration["webhooks"]:
@@ -51,7 +51,7 @@ def gating(plane: ControlPlane, directory: Path) -> Iterator[KerfProcess]:
     def gates() -> bool:
         return bool(gates_of(plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)))
 
-    with served(plane, configuration, Authority(directory, "kerf")) as kerf:
+    with served(plane, configuration, Authority(directory, "kerf"), *arguments) as kerf:
         wait_until(gates, WITHIN_S, "the webhook is in effect")
         yield kerf
 

@@ -31,22 +31,9 @@ def partitioned(node: str = "n") -> list[ResourceSlice]:
         }
 
     devices = [device("gpu-0", range(4), "40Gi", 100, type="gpu", uuid="GPU-0", productName="A100")]
-    devices += [
-        device(
-            f"half-{number}",
-            range(2 * number, 2 * number + 2),
-            "20Gi",
-            50,
-            type="mig",
-            parentUUID="GPU-0",
-            profile="2g",
-        )
-        for number in range(2)
-    ]
-    devices += [
-        device(f"quarter-{number}", range(number, number + 1), "10Gi", 25, type="mig", parentUUID="GPU-0", profile="1g")
-        for number in range(4)
-    ]
+    half, quarter = {"type": "mig", "parentUUID": "GPU-0", "profile": "2g"}, {"type": "mig", "parentUUID": "GPU-0"}
+    devices += [device(f"half-{at}", range(2 * at, 2 * at + 2), "20Gi", 50, **half) for at in range(2)]
+    devices += [device(f"quarter-{at}", range(at, at + 1), "10Gi", 25, **quarter, profile="1g") for at in range(4)]
     sets = [{"name": "gpu-0-set", "counters": {f"slice-{place}": {"value": "1"} for place in range(4)}}]
     pool = {"name": node, "generation": 1, "resourceSliceCount": 2}
     spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool}

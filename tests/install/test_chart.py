@@ -397,6 +397,25 @@ def test_pipelines_bring_their_definition_and_rights_and_run(helm: Helm, tmp_pat
     assert "CustomResourceDefinition" not in {item["kind"] for item in helm.render()}
 
 
+def test_who_rewrites_extended_resources_may_create_claims_and_tells_the_webhook(helm: Helm, tmp_path: Path) -> None:
+    planner = ("mode=planner", QUEUE, "dra.enabled=true")
+    classes = {"nvidia.com/gpu": "gpu.nvidia.com"}
+    key, value = r"config.dra.rewrite_extended_resources.nvidia\.com/gpu", "gpu.nvidia.com"
+    objects = helm.render(*planner, f"{key}={value}")
+    (webhook,) = containers(only(objects, "Deployment", "kerf-webhook")).values()
+    (variable,) = (item for item in webhook["env"] if item["name"] == "KERF_DRA__REWRITE_EXTENDED_RESOURCES")
+    assert json.loads(variable["value"]) == classes
+    settings = tmp_path / "kerf.yaml"
+    settings.write_text(only(objects, "ConfigMap", "kerf")["data"]["kerf.yaml"])
+    assert load_settings(settings).dra.rewrite_extended_resources == classes
+
+    def verbs(found: list[dict[str, Any]]) -> set[str]:
+        rules = only(found, "ClusterRole", "kerf-dra")["rules"]
+        return {verb for rule in rules if "resourceclaims" in rule["resources"] for verb in rule["verbs"]}
+
+    assert verbs(objects) - verbs(helm.render(*planner)) == {"create"}
+
+
 def test_certificates_of_cert_manager_are_for_the_service_and_for_kube_scheduler(helm: Helm) -> None:
     objects = helm.render("mode=service", "tls.issuer.name=ca", "tls.addresses[0]=10.0.0.7", namespace="gpu")
     asked = {item["spec"]["secretName"]: item["spec"] for item in objects if item["kind"] == "Certificate"}

@@ -221,7 +221,7 @@ def test_where_the_kubelet_offers_gpus_slices_say_nothing_new() -> None:
 
 
 def test_gpus_that_kerf_allocates_are_none_that_are_asked_by_number() -> None:
-    tainted: Any = {"taints": [{"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}]}
+    tainted: dict[str, Any] = {"taints": [{"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}]}
     pools = DevicePools(NodeReading(allocates=True))
     pools.upsert(resource_slice(device("gpu-0", **tainted)))
     pools.upsert(resource_slice(device("gpu-0"), name="s1", node="n2"))

@@ -58,7 +58,8 @@ def test_it_ends_its_rest_once_few_are_on_their_way() -> None:
     async def rest() -> None:
         await planner.plan([Unit("c", (backlog.entries["c"],))], 1, {})
         await rig.queue.run_round()
-        asyncio.get_running_loop().call_later(0.05, lambda: [rig.bind(name) for name in ("a", "b")])
+        for name in ("a", "b"):
+            asyncio.get_running_loop().call_later(0.05, rig.bind, name)
         await asyncio.wait_for(planner.rest(60.0), 10.0)
 
     asyncio.run(rest())

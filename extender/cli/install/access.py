@@ -7,7 +7,7 @@ import msgspec
 
 from extender.cli.install.findings import ANY, KERF, Finding, Verdict, listed, names
 from extender.cli.install.kerf import Installed
-from extender.cli.install.rights import ALLOCATING, QUEUEING, Right, electing, serving
+from extender.cli.install.rights import ALLOCATING, CREATING, QUEUEING, Right, electing, serving
 from extender.kube.client import ClusterError, Transport
 
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -49,6 +49,8 @@ def _needed(installed: Installed | None) -> Iterator[Right]:
         yield from QUEUEING
     if (settings.get("dra") or {}).get("allocate"):
         yield from ALLOCATING
+        if settings["dra"].get("rewrite_extended_resources"):
+            yield from CREATING
 
 
 async def missing(transport: Transport, user: str, needed: Iterable[Right]) -> list[str]:

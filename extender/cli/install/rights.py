@@ -56,6 +56,11 @@ ALLOCATING: Final = (
 )
 """`dra.allocate`."""
 
+CREATING: Final = (
+    Right("resource.k8s.io", "resourceclaims", ("create",), "pods that asked by an extended resource wait for ever"),
+)
+"""`dra.rewrite_extended_resources`."""
+
 
 def electing(mode: str, namespace: str, lease: str) -> tuple[Right, ...]:
     """What `leader_election.mode` takes."""

@@ -52,9 +52,9 @@ def _slot(devices: NodeDevices, claim: int, ask: DeviceAsk, matches: Sequence[Ma
     }
     free = {index: amounts for index, amounts in does.items() if _is_open(devices, index, ask, amounts, blocked)}
     if ask.count:
-        return Slot(claim, ask, does, free, ask.count) if ask.count <= min(len(free), MAX_DEVICES) else None
+        return Slot(claim, ask, does, free, ask.count) if ask.count <= len(free) else None
     beyond = any(match is not None for match in matches[len(found) :])
-    if beyond or not devices.inventory.complete or not 0 < len(does) <= MAX_DEVICES or len(free) < len(does):
+    if beyond or not devices.inventory.complete or not does or len(free) < len(does):
         return None
     return Slot(claim, ask, does, free, len(does))
 

@@ -26,7 +26,7 @@ class Owner(StrEnum):
     KERF = "kerf"
     KUBE_SCHEDULER = "kube-scheduler"
     NOBODY = "nobody"
-    """It is on its way from the one to the other, or Kerf owns it and can't use it."""
+    """It is on its way from the one to the other, can't be read now, or Kerf owns it and can't use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class PoolState:
     """On this node."""
     owner: Owner
     fault: str = ""
-    """Why Kerf gives none of its devices though it owns it."""
+    """Why Kerf gives none of its devices though it owns it, or nobody can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,10 @@ class _Reader:
             self._complete = False
         if fault and marked:
             self.faults.append(f"{pool.id}: {fault}")
-        owner = Owner.KERF if owned and not fault else Owner.NOBODY if marked else Owner.KUBE_SCHEDULER
-        self.states.append(PoolState(pool.id, sum(1 for _ in pool.devices), owner, fault if marked else ""))
+        unread = bool(pool.incomplete or pool.invalid)
+        owner = Owner.NOBODY if marked or unread else Owner.KUBE_SCHEDULER
+        owner = Owner.KERF if owned and not fault else owner
+        self.states.append(PoolState(pool.id, sum(1 for _ in pool.devices), owner, fault if marked or unread else ""))
 
     def _taints(self, pool: NodePool) -> dict[str, tuple[Taint, ...]]:
         """Of each device, those on other nodes too."""

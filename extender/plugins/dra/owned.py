@@ -82,6 +82,8 @@ class OwnedDevices:
         self._written: dict[str, int] = {}  # claims by uid, and the version of which no watch has told yet
         self.holds: dict[str, Hold] = {}
         """By a claim's uid."""
+        self.unhandled: dict[str, str] = {}
+        """Claims of pods that wait that can't be evaluated exactly, by uid: what kind of thing is in the way."""
         self._held_on: Index[Hold] = Index()  # by node and a claim's uid
         self._classes: dict[str, DeviceClass] = {}
         self._class_names: dict[str, str] = {}  # by uid
@@ -185,8 +187,11 @@ class OwnedDevices:
     def _is_kerfs(self, claim: ResourceClaim, is_kerfs: Callable[[DevicesAsked], bool | None]) -> bool | None:
         """Whether Kerf allocates for a claim: what can't be evaluated exactly is left to whoever else has devices."""
         try:
-            return is_kerfs(read_asks([claim], self.classes))
+            asked = read_asks([claim], self.classes)
+            self.unhandled.pop(claim.metadata.uid, None)
+            return is_kerfs(asked)
         except UnhandledError as error:
+            self.unhandled[claim.metadata.uid] = error.kind
             if self.all_owned() or error.kind == MISSING_CLASS:
                 raise
             return False
@@ -336,6 +341,7 @@ class OwnedDevices:
             return self._remove_claim(uid)
         self.orphans[uid] = self.claims.pop(uid)
         self._allotted.discard(uid)
+        self.unhandled.pop(uid, None)
         if self._claim_at.get(claim.key) == uid:
             del self._claim_at[claim.key]
         return set()
@@ -345,6 +351,7 @@ class OwnedDevices:
         if claim is None:
             return set()
         self._allotted.discard(uid)
+        self.unhandled.pop(uid, None)
         if self._claim_at.get(claim.key) == uid:
             del self._claim_at[claim.key]
         return self._unallocate(claim)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,7 @@ from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims, claim_keys
 from extender.plugins.dra.pools import CLAIMS, RULES, TO_ALLOCATE
 from extender.plugins.dra.results import allocation_of
+from extender.queueing.claims.maker import ClaimMaker
 from extender.queueing.claims.whose import Whose
 from extender.queueing.claims.writer import ClaimWriter
 from extender.queueing.pods.entries import Entry
@@ -61,6 +62,8 @@ class ClaimKeeper:
     dirty: Callable[[], None]
     """Hears that there is something to plan."""
     max_age_s: float
+    classes_to_make: Collection[str] = ()
+    """Device classes of which claims are created for pods that asked by an extended resource."""
     counts: ClaimCounts = field(default_factory=ClaimCounts, init=False)
     _news: bool = field(default=True, init=False)
     _last_fault: str = field(default="", init=False)
@@ -78,6 +81,17 @@ class ClaimKeeper:
         self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
         self.mirror.hub.subscribe(RULES, self)
         self._whose = Whose(self.owned)
+
+    def maker(self) -> ClaimMaker:
+        """What creates the claims that pods lack."""
+        return ClaimMaker(
+            self.transport,
+            self.classes_to_make,
+            self.entries,
+            exists=lambda pod, name: any(claim.metadata.name == name for claim in self.owned.named(pod)),
+            fault=lambda: self.fence.fault() or self.fault(),
+            clock=self.clock,
+        )
 
     # What the watches tell: the ledger has heard it first
 

@@ -1,5 +1,7 @@
 """What the room that is left on a GPU is worth, and where partitions go for it: an A100 of 40 GB with MIG."""
 
+from dataclasses import replace
+
 import pytest
 
 from extender.core.dra.allocations import Allocations
@@ -84,6 +86,14 @@ def test_a_partition_goes_to_the_gpu_that_is_in_use() -> None:
     elsewhere = allocate(NodeDevices.of(a100_node("other", 2)), asking(mig("1g.5gb")))
     assert elsewhere is not None
     assert allocation.loss < elsewhere.loss
+
+
+def test_who_only_looks_at_a_partition_costs_nothing() -> None:
+    devices = NodeDevices.of(a100_node("node", 1))
+    allocation = allocate(devices, asking(replace(mig("1g.5gb"), admin=True)))
+    assert allocation is not None
+    assert allocation.loss == 0
+    assert not allocation.takings
 
 
 def test_sixteen_partitions_fill_whole_gpus() -> None:

@@ -153,8 +153,8 @@ class _Runs:
                 print(f"seed {seed}: {error}", file=sys.stderr, flush=True)
                 self.close()
         first_line = error.partition("\n")[0]
-        modes = {"extender": self._extender, "dra": self._dra}
-        return Entry(seed, self._release, self._queue, self._commit, {}, (), 0, 0, 0.0, 0.0, first_line, **modes)
+        told = (self._release, self._queue, self._commit)
+        return Entry(seed, *told, {}, (), 0, 0, 0.0, 0.0, first_line, self._extender, self._dra)
 
     def close(self) -> None:
         """End the control plane."""

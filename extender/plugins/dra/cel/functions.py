@@ -24,7 +24,7 @@ _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _SUFFIX: Final = r"(?:[numkMGTPE]|[KMGTPE]i)?"
 _NUMBER: Final = r"(?:[0-9]{1,30}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
 _QUANTITY: Final = re.compile(rf"[+-]?{_NUMBER}(?:{_SUFFIX}|[eE][+-]?[0-9])", re.ASCII)
-_PERHAPS: Final = re.compile(r"[+-]?[0-9]*\.?[0-9]*[eEinumkKMGTP]*[+-]?[0-9]*", re.ASCII)
+_PERHAPS: Final = re.compile(rf"[+-]?[0-9]*\.?[0-9]*(?:{_SUFFIX}|[eE][+-]?[0-9]+)", re.ASCII)
 """What else Kubernetes might take for a quantity."""
 _NO_DIGITS: Final = re.compile(rf"[+-]?\.?{_SUFFIX}", re.ASCII)
 """It takes a unit without a number for nothing of it."""

@@ -1,0 +1,44 @@
+"""Learning what the room for each kind of partition is worth."""
+
+import numpy as np
+import pytest
+
+from extender.core.dra.devices import NodeDevices, Taking
+from extender.core.dra.worth import Weights
+from model.simulations.partitions import kerf
+from model.training.partitions import Plan, Rooms, Trial, by_kind, gain, learned, quick
+from model.workloads.partition_mixes import ask_for
+from model.workloads.partitions import GPUS
+
+SMALL = Plan(("a100-40gb",), ("uniform", "large"), 16, 1.1, 120)
+
+
+@pytest.mark.parametrize("kind", ["a100-40gb", "h100-80gb"])
+def test_the_quick_choice_is_the_services_own(kind: str) -> None:
+    rng, gpu = np.random.default_rng(3), GPUS[kind]
+    rooms = Rooms(gpu)
+    asks = [ask_for(profile) for profile in gpu.profiles]
+    for weights in (Weights(), by_kind(gpu, rng.lognormal(0, 1, 7).tolist())):
+        fast, slow = quick(rooms, weights), kerf(weights)
+        for _ in range(12):
+            state = NodeDevices.of(rooms.inventory)
+            for number in rng.integers(0, len(asks), 4).tolist():
+                offers = fast.offer(state, asks[number]), slow.offer(state, asks[number])
+                assert (offers[0] and offers[0].device) == (offers[1] and offers[1].device)
+                if offers[0]:
+                    state = state.taking([Taking(offers[0].device)])
+
+
+def test_learning_is_the_same_each_time_and_finds_no_less_than_it_began_with() -> None:
+    told: list[str] = []
+    weights, best = learned(SMALL, (1001, 1002), 3, told.append)
+    assert learned(SMALL, (1001, 1002), 3, told.append) == (weights, best)
+    assert len(told) == 6
+    assert max(best) >= Trial(SMALL, (1001, 1002)).placed([1.0] * 7)
+
+
+def test_a_gain_is_paired_by_seed() -> None:
+    assert str(gain(SMALL, [2.0] * 7, (1, 2, 3))) == "0.00 ± 0.00"  # only the proportions of weights count
+    # With nothing but the room for 1g.5gb worth something, GPUs are broken up that others could use.
+    worse = gain(SMALL, [1.0, 0, 0, 0, 0, 0, 0], (1, 2, 3))
+    assert worse.mean < 0
