@@ -128,12 +128,12 @@ def _pod(rng: random.Random, name: str, claims: Iterable[ClaimPlan]) -> PodPlan:
 
 
 def _under_faults(plan: Plan, rng: random.Random, pods: Sequence[PodPlan], nodes: Sequence[str]) -> Plan:
-    faults = [drawn_fault(rng, kind) for kind in rng.choices(CLAIM_WRITES, k=rng.randint(3, 6))]
+    faults = [drawn_fault(rng, kind) for kind in rng.choices(CLAIM_WRITES, k=rng.randint(4, 7))]
     faults += [drawn_fault(rng, kind) for kind in rng.choices(CLAIM_KILLS, k=rng.choice((0, 1, 1, 2)))]
     faults += [_on_node(rng, kind, nodes) for kind in rng.choices(_ON_NODES, k=rng.randint(1, 4))]
     if rng.random() < 0.4:
         faults.append(_on_node(rng, Kind.NODE_DELETED, nodes))
-    of_claims = (Kind.CLAIM_DELETED, Kind.ALLOCATION_TAKEN, Kind.CLAIM_EDITED, Kind.POD_FINISHED)
+    of_claims = (Kind.CLAIM_DELETED, Kind.CLAIM_EDITED, Kind.POD_FINISHED)
     faults += [_on_pod(rng, kind, pods) for kind in rng.choices(of_claims, k=rng.randint(2, 6))]
     ends = (Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_RECREATED, Kind.POD_TERMINATING)
     faults += [_on_pod(rng, kind, [pod]) for kind, pod in zip(ends * 3, rng.sample(pods, 9), strict=False)]
