@@ -22,7 +22,7 @@ from tests.tools.chaos.steps import Steps
 _NODES: Final = "/api/v1/nodes"
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _MERGE: Final = "application/merge-patch+json"
-_WITHIN_S: Final = 4.0
+_WITHIN_S: Final = 12.0
 """So long a fault waits for the moment that it is for."""
 _EDIT_EACH_S: Final = 0.1
 _NUM_EDITED: Final = 8
