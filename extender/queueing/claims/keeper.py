@@ -80,7 +80,7 @@ class ClaimKeeper:
         self.writer = ClaimWriter(self.transport)
         self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
         self.mirror.hub.subscribe(RULES, self)
-        self._whose = Whose(self.owned)
+        self._whose = Whose(self.owned, self.clock)
 
     def maker(self) -> ClaimMaker:
         """What creates the claims that pods lack."""
@@ -114,6 +114,7 @@ class ClaimKeeper:
 
     def anything_new(self) -> bool:
         """Whether what claims may be given, or mean, has changed since this was asked last."""
+        self._news |= self._whose.look_around()
         if self._whose.look_further():
             self.dirty()
         fault = self.fault()

@@ -2,11 +2,15 @@
 
 To find out means to look at the devices of all nodes, and whoever writes a claim decides how long that takes. So it is
 done in small portions between rounds, for all who ask in turn.
+
+A pool may have no slices for a while: a kubelet that starts removes those of its node, and drivers publish them again
+half a minute later; one that is upgraded takes longer. Until then it is Kerf's as it was: a pod that was left to
+kube-scheduler meanwhile would wait for ever, for that gives no device of it.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -14,12 +18,15 @@ from typing import Final
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import Inventory
 from extender.core.fit.device_fits import possible_on
+from extender.plugins.dra.inventory import Owner
 from extender.plugins.dra.owned import OwnedDevices
 
 _PORTION: Final = 16
 """Nodes that are looked at for one ask before it is the next one's turn."""
 _ROUND_S: Final = 0.01
 _MAX_KNOWN: Final = 10_000
+_AWAY_S: Final = 600.0
+"""How long devices are waited for that nobody publishes any more."""
 
 
 @dataclass(eq=False)
@@ -27,22 +34,45 @@ class Whose:
     """Remembers what was found out, until the devices that there are change."""
 
     owned: OwnedDevices
+    clock: Callable[[], float] = time.monotonic
+    _last: dict[str, Inventory] = field(default_factory=dict, init=False)
+    """What Kerf owned of each node when that was seen last."""
+    _away_since: dict[str, float] = field(default_factory=dict, init=False)
+    """Nodes of which it is not seen now."""
     _version: int = field(default=-1, init=False)
     _known: dict[DevicesAsked, bool] = field(default_factory=dict, init=False)
     _looking: OrderedDict[DevicesAsked, Iterator[Inventory]] = field(default_factory=OrderedDict, init=False)
 
     def is_kerfs(self, asked: DevicesAsked) -> bool | None:
         """Whether Kerf allocates that; None while it is being found out."""
-        if self._version != self.owned.version:
-            self._version = self.owned.version
-            self._known.clear()
-            self._looking.clear()
+        self.look_around()
         if self.owned.all_owned():
             return True
         known = self._known.get(asked)
         if known is None and asked not in self._looking:
-            self._looking[asked] = iter(self.owned.inventories())
+            self._looking[asked] = iter(list(self._last.values()))
         return known
+
+    def look_around(self) -> bool:
+        """Notice which devices there are; whether pods may have become kube-scheduler's by waiting alone."""
+        now = self.clock()
+        overdue = [node for node, since in self._away_since.items() if now - since >= _AWAY_S]
+        if self._version == self.owned.version and not overdue:
+            return False
+        self._version = self.owned.version
+        self._known.clear()
+        self._looking.clear()
+        for node in overdue:
+            del self._away_since[node], self._last[node]
+        present = {node: found for node in self.owned.nodes() if (found := self.owned.inventory_on(node)).devices}
+        for node in self._last.keys() - present.keys():
+            if any(pool.owner is Owner.KUBE_SCHEDULER for pool in self.owned.pools_on(node)):
+                del self._last[node]  # it has been given back
+            else:
+                self._away_since.setdefault(node, now)
+        self._last |= present
+        self._away_since = {node: since for node, since in self._away_since.items() if node not in present}
+        return bool(overdue)
 
     def look_further(self) -> bool:
         """Look at some nodes; whether there is more to look at."""
