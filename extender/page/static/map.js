@@ -183,7 +183,7 @@ export class ClusterMap {
     const [node, gpu] = this.#hovered;
     const lines = [el('strong', {}, node.node), el('span', {}, words(node).slice(node.node.length + 2))];
     if (gpu >= 0) lines.push(el('span', {}, wordsOfGpu(gpu, node.gpus[gpu])));
-    if (gpu >= 0 && node.unit === 'CLAIM') lines.push(...this.#devices(node.node, gpu).map((line) => el('span', {}, line)));
+    if (gpu >= 0 && (node.unit === 'CLAIM' || node.unit === 'OWNED')) lines.push(...this.#devices(node.node, gpu).map((line) => el('span', {}, line)));
     this.tip.replaceChildren(...lines);
   }
 

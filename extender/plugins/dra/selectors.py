@@ -5,7 +5,6 @@ that is shared, bounded, and made again where it is needed after it was given up
 """
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Final
 
 from extender.core.dra.asks import Selector, SelectorFault
@@ -18,12 +17,11 @@ from extender.plugins.dra.unhandled import UnhandledError
 
 MAX_CHARS: Final = 10 * 1024
 """`CELSelectorExpressionMaxLength`."""
-_MAX_REMEMBERED_CHARS: Final = 512 * 1024
-"""Of all expressions whose programs are kept: 16 MB of these."""
-_MAX_REMEMBERED: Final = 1024
 _MAX_PARTS: Final = 16
 _OPENING: Final = ("(", "[", "{")
 _CLOSING: Final = (")", "]", "}")
+_MAX_REMEMBERED_CHARS: Final = 512 * 1024
+"""Of all expressions whose programs are kept: 16 MB of these."""
 
 
 _PROGRAMS: Final = Programs(_MAX_REMEMBERED_CHARS)
@@ -52,9 +50,30 @@ def _fault(device: Device, what: str) -> SelectorFault:
     return SelectorFault(printable(f"on device {device.id.device}: {what[:MAX_SAID_CHARS]}"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The conditions that an expression joins by `&&` outside of all brackets; none where it is a single one."""
+
+    expression: str
+
+    def __call__(self) -> tuple[Selector, ...]:
+        texts, depth, begin = list[str](), 0, 0
+        for token in tokens_of(self.expression):
+            depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
+            if depth == 0 and token.kind in ("||", "?"):
+                return ()
+            if depth == 0 and token.kind in ("&&", "end"):
+                texts.append(self.expression[begin : token.position].strip())
+                begin = token.position + len(token.kind)
+        try:
+            return tuple(map(compile_selector, texts)) if 1 < len(texts) <= _MAX_PARTS else ()
+        except UnhandledError:
+            return ()
+
+
 def compile_selector(expression: str) -> Selector:
     """A selector. Raises UnhandledError where it can't be evaluated exactly as kube-scheduler does, in bounded time."""
-    return Selector(expression, _Matches(expression), _program(expression).reads, partial(_parts_of, expression))
+    return Selector(expression, _Matches(expression), _program(expression).reads, _Parts(expression))
 
 
 def cost_of(expression: str) -> int:
@@ -69,22 +88,3 @@ def _program(expression: str) -> Program:
         return _PROGRAMS.of(expression)
     except RefusedError as error:
         raise UnhandledError(str(error), f"CEL: {error.kind}") from None
-
-
-@lru_cache(maxsize=_MAX_REMEMBERED)
-def _parts_of(expression: str) -> tuple[Selector, ...]:
-    """The conditions that an expression joins by `&&` outside of all brackets; none where it is a single one."""
-    texts, depth, begin = list[str](), 0, 0
-    for token in tokens_of(expression):
-        depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
-        if depth == 0 and token.kind in ("||", "?"):
-            return ()
-        if depth == 0 and token.kind in ("&&", "end"):
-            texts.append(expression[begin : token.position].strip())
-            begin = token.position + len(token.kind)
-    if not 1 < len(texts) <= _MAX_PARTS:
-        return ()
-    try:
-        return tuple(compile_selector(text) for text in texts)
-    except UnhandledError:
-        return ()
