@@ -117,6 +117,10 @@ class OwnedDevices:
         """Nodes that have pools."""
         return self._pools.keys()
 
+    def claim_at(self, key: str) -> ResourceClaim | None:
+        """A claim by its `namespace/name`."""
+        return self.claims.get(self._claim_at.get(key, ""))
+
     def claims_on(self, node: str) -> Iterator[ResourceClaim]:
         """Claims that have devices of a node's pools, those that are gone while their pods run included."""
         seen: set[str] = set()
