@@ -76,13 +76,10 @@ class QueueController(QueueRules):
         did not. `dispatcher` makes what lets pods go, `keeper` what allocates devices to their ResourceClaims.
         """
         self._transport, self._ledger, self._options = transport, ledger, options
-        self._clock, self._wall_clock = clock, wall_clock
-        self._standby, self._mirror_fault = standby, mirror_fault
+        self._clock, self._wall_clock, self._standby, self._mirror_fault = clock, wall_clock, standby, mirror_fault
         self._dirty = asyncio.Event()
-        self._planned_version = -1
-        self._planned_at = float("-inf")
-        self._takes_more = takes_more
-        self._why_refused = why_refused
+        self._planned_version, self._planned_at = -1, float("-inf")
+        self._takes_more, self._why_refused = takes_more, why_refused
         self.backlog = Backlog(
             *(clock, self._dirty.set),
             left=lambda entry: self.dispatcher.left(entry),  # noqa: PLW0108 - it is made below
@@ -110,14 +107,15 @@ class QueueController(QueueRules):
         )
         self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self._use.by_namespace, clock)
         self._notes = Notes(writer, clock)
-        self._own: dict[str, Reflector[Any]] = {
-            _WAITING: hub.subscribe(PENDING_PODS, self.backlog),
-            "namespaces": hub.subscribe(_NAMESPACES, self._namespaces),
-        }
+        self._own = self._subscribed(hub)
         self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
         """All that a round goes by; what is not the queue's own begins and ends with the mirror of the cluster."""
         if options.order is Order.KERF or options.fair_share or options.quotas.gpus or options.gang_timeout_s:
             self.reflectors["running pods"] = hub.subscribe(BOUND_PODS, self._running)
+
+    def _subscribed(self, hub: WatchHub) -> dict[str, Reflector[Any]]:
+        waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.subscribe(_NAMESPACES, self._namespaces)
+        return {_WAITING: waiting, "namespaces": namespaces}
 
     def start(self) -> None:
         """Begin, in the running event loop."""
