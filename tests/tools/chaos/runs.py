@@ -164,7 +164,10 @@ class Run:
         self._violations |= dict.fromkeys(checker.bound_beyond(before, nodes, held))
         if isinstance(self._steps, DeviceSteps):
             touched = self._steps.touched | loop.call(lambda: set(cluster.board.touched))
-            self._violations |= dict.fromkeys(of_devices.replay(self._told(), touched)[1])
+            _, found = of_devices.replay(self._told(), touched)
+            self._violations |= dict.fromkeys(found)
+            if found:
+                self._keep_evidence(found)
 
     def _wait_for_none(self, judge: Callable[[], list[Violation]], within_s: float) -> None:
         """What is not well after that time is a violation."""
