@@ -31,6 +31,7 @@ class Reclaimer:
 
     keeper: ClaimKeeper
     _unused_since: dict[str, float] = field(default_factory=dict, init=False)  # claims by uid
+    _alone_since: dict[str, float] = field(default_factory=dict, init=False)  # claims that are gone, by uid
 
     async def run(self) -> None:
         """Settle and take back, until cancelled."""
@@ -71,9 +72,15 @@ class Reclaimer:
         keeper.changed(hold.claim.key)
 
     def _forget_orphans(self) -> None:
-        keeper = self.keeper
-        for uid, claim in list(keeper.owned.orphans.items()):
-            if not any(keeper.ledger.is_bound(pod) or self._waits(claim, pod) for pod in _pods_of(claim)):
+        """Not at once: a pod that comes to its node leaves the queue before another watch tells that it is there."""
+        keeper, now = self.keeper, self.keeper.clock()
+        self._alone_since = {
+            uid: self._alone_since.get(uid, now)
+            for uid, claim in keeper.owned.orphans.items()
+            if not any(keeper.ledger.is_bound(pod) or self._waits(claim, pod) for pod in _pods_of(claim))
+        }
+        for uid, since in self._alone_since.items():
+            if now - since >= _FREE_ENDED_AFTER_S:
                 keeper.ledger.forget_orphan(uid)
 
     async def _free_unused(self) -> None:

@@ -217,8 +217,27 @@ def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_p
     asyncio.run(rig.reclaimer.look())
     assert rig.free() == 0
     rig.ledger.remove_pod("p-a")
-    asyncio.run(rig.reclaimer.look())
+    for _ in range(2):
+        asyncio.run(rig.reclaimer.look())
+        rig.now += 20
     assert rig.free() == 1
+
+
+def test_and_for_one_of_which_the_queue_knows_nothing_more_and_the_watch_of_bound_pods_nothing_yet() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    pod = rig.entries["a"].pod
+    asyncio.run(rig.keeper.allocate(pod))
+    rig.ledger.remove_device(type(rig.owned.claims["u-a"]), "u-a")
+    del rig.entries["a"]
+    asyncio.run(rig.reclaimer.look())
+    assert rig.free() == 0
+    pod.spec.node_name = "n"
+    rig.ledger.upsert_pod(pod, rig.now)
+    for _ in range(3):
+        rig.now += 20
+        asyncio.run(rig.reclaimer.look())
+    assert rig.free() == 0
 
 
 def test_a_claim_that_is_being_freed_can_not_be_planned_with() -> None:
