@@ -78,6 +78,15 @@ def test_the_first_alternative_counts() -> None:
     assert read_request([resource_claim("a", alternatives)]) == GpuRequest(4, AskedUnit.CLAIM)
 
 
+def test_more_selectors_than_can_be_read_at_once_are_no_conditions() -> None:
+    t4 = "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
+    read = read_request([resource_claim("a", exactly(t4, f"true // {'x' * 9000}"))])
+    unread = read_request([resource_claim("a", exactly(t4, f"true // {'x' * 9000}", f"true // {'y' * 2000}"))])
+    assert read is not None
+    assert read.include is not None
+    assert unread == GpuRequest(1, AskedUnit.CLAIM)
+
+
 @pytest.mark.parametrize(
     "request_", [exactly(device_class="nic.example.com"), exactly(adminAccess=True), {"name": "x"}]
 )

@@ -4,7 +4,7 @@ Checks as in kubernetes 1.37.2 `dynamic-resource-allocation/structured/internal/
 `Allocate` and `validateDeviceRequest`. What the API server defaults is defaulted here as well.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, DevicesAsked, RequestAsk, Selector, Toleration
@@ -18,29 +18,41 @@ from extender.plugins.dra.objects import (
     ResourceClaim,
 )
 from extender.plugins.dra.quantities import amount_of
-from extender.plugins.dra.selectors import compile_selector
+from extender.plugins.dra.selectors import compile_selector, cost_of
 from extender.plugins.dra.unhandled import MISSING_CLASS, UnhandledError
 
 MAX_DEVICES: Final = 32
 """`AllocationResultsMaxSize`: of one claim."""
+_MAX_CHARS: Final = 64 * 1024
+"""Of all different selectors of a pod's claims: Kubernetes allows a megabyte."""
+_MAX_COST: Final = 20_000
+"""Of all of them on one device, in steps of about a microsecond."""
 _EXACT: Final = "ExactCount"
 _ALL: Final = "All"
 
-Compile = Callable[[str], Selector]
 
-
-def read_asks(
-    claims: Iterable[ResourceClaim], classes: Mapping[str, DeviceClass], compile_: Compile = compile_selector
-) -> DevicesAsked:
+def read_asks(claims: Iterable[ResourceClaim], classes: Mapping[str, DeviceClass]) -> DevicesAsked:
     """What claims without an allocation ask, all of one pod, in the order in which it names them.
 
     `classes` are all DeviceClasses by name. Raises UnhandledError.
     """
-    return DevicesAsked(tuple(_read_claim(claim, classes, compile_) for claim in claims))
+    asked = DevicesAsked(tuple(_read_claim(claim, classes) for claim in claims))
+    _check_effort(asked)
+    return asked
 
 
-def _read_claim(claim: ResourceClaim, classes: Mapping[str, DeviceClass], compile_: Compile) -> ClaimAsk:
-    reader = _Reader(claim.metadata.name, classes, compile_)
+def _check_effort(asked: DevicesAsked) -> None:
+    """Refuse more selectors than one pod may have evaluated on a device."""
+    asks = (ask for claim in asked.claims for request in claim.requests for ask in request.alternatives)
+    expressions = {selector.expression for ask in asks for selector in ask.selectors}
+    if sum(map(len, expressions)) > _MAX_CHARS:
+        raise UnhandledError(f"the selectors of all claims have more than {_MAX_CHARS} characters", "CEL: length")
+    if sum(map(cost_of, expressions)) > _MAX_COST:
+        raise UnhandledError(f"the selectors of all claims may take more than {_MAX_COST} steps", "CEL: cost")
+
+
+def _read_claim(claim: ResourceClaim, classes: Mapping[str, DeviceClass]) -> ClaimAsk:
+    reader = _Reader(claim.metadata.name, classes)
     requests = tuple(reader.request(request) for request in claim.spec.devices.requests or ())
     # Of "all" devices and of alternatives the allocator finds out how many they are.
     if sum(min(ask.count for ask in request.alternatives) for request in requests) > MAX_DEVICES:
@@ -52,10 +64,9 @@ def _read_claim(claim: ResourceClaim, classes: Mapping[str, DeviceClass], compil
 class _Reader:
     """Reads the requests of one claim."""
 
-    def __init__(self, claim: str, classes: Mapping[str, DeviceClass], compile_: Compile) -> None:
+    def __init__(self, claim: str, classes: Mapping[str, DeviceClass]) -> None:
         self._claim = claim
         self._classes = classes
-        self._compile = compile_
 
     def fault(self, request: str, what: str, kind: str) -> UnhandledError:
         """What is wrong, with where it is."""
@@ -113,7 +124,7 @@ class _Reader:
         if selector.cel is None:
             raise self.fault(name, "a selector of an unknown type", "selector")
         try:
-            return self._compile(selector.cel.expression)
+            return compile_selector(selector.cel.expression)
         except UnhandledError as error:
             raise self.fault(name, f"selector {selector.cel.expression[:80]!r}: {error}", error.kind) from None
 

@@ -20,9 +20,10 @@ from extender.plugins.dra.cel.errors import RefusedError
 from extender.plugins.dra.cel.parsing import Call, Index, ListOf, Literal, Name, Node, Select, parse
 from extender.plugins.dra.objects import ExactRequest, ResourceClaim
 from extender.plugins.dra.reading import DRIVER
-from extender.plugins.dra.selectors import MAX_CHARS
 
 _MAX_COUNT: Final = 1024
+_MAX_CHARS: Final = 10 * 1024
+"""Of all selectors of a pod's claims: reading them takes some 10 ms then."""
 _MEMORY: Final = ("device", "capacity", DRIVER, "memory")
 _SEPARATORS: Final = re.compile(r"[\s_-]+")
 
@@ -32,9 +33,11 @@ def read_request(claims: Iterable[ResourceClaim]) -> GpuRequest | None:
 
     Of alternatives (`firstAvailable`) the first counts. Conditions count where all requests have the same ones.
     """
-    asked = [_read_exactly(request) for claim in claims for request in _gpu_requests(claim)]
-    if not asked:
+    requests = [request for claim in claims for request in _gpu_requests(claim)]
+    if not requests:
         return None
+    readable = sum(len(expression) for request in requests for expression in _expressions(request)) <= _MAX_CHARS
+    asked = [_read_exactly(request, readable) for request in requests]
     count = min(sum(request.count for request in asked), _MAX_COUNT)
     same = len({replace(request, count=1) for request in asked}) == 1
     return replace(asked[0], count=count) if same else GpuRequest(count, AskedUnit.CLAIM)
@@ -47,20 +50,24 @@ def _gpu_requests(claim: ResourceClaim) -> Iterator[ExactRequest]:
             yield exactly
 
 
-def _read_exactly(request: ExactRequest) -> GpuRequest:
+def _expressions(request: ExactRequest) -> Iterator[str]:
+    return (selector.cel.expression for selector in request.selectors or () if selector.cel)
+
+
+def _read_exactly(request: ExactRequest, readable: bool) -> GpuRequest:
     """One request, with the conditions that can be read."""
     asked = GpuRequest(max(request.count, 1), AskedUnit.CLAIM)
-    for selector in request.selectors or ():
-        for condition in _conditions(selector.cel.expression if selector.cel else ""):
+    for expression in _expressions(request) if readable else ():
+        for condition in _conditions(expression):
             asked = _with_condition(asked, condition)
     return asked
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _conditions(expression: str) -> tuple[Node, ...]:
     """What must all be true of a device, as far as that can be read."""
     try:
-        tree = parse(expression[:MAX_CHARS])
+        tree = parse(expression)
     except RefusedError:
         return ()
     return tuple(_joined_by_and(tree))

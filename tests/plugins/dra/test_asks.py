@@ -136,6 +136,23 @@ def test_32_devices_are_not_too_many() -> None:
     asked(claim({"name": "r", "firstAvailable": small}, exactly("c", count=30)))  # the smaller alternative has room
 
 
+def test_a_pod_has_a_bounded_number_of_selectors() -> None:
+    def long(count: int) -> list[Any]:
+        """Different selectors of 8 KiB."""
+        return [{"cel": {"expression": f"true // {index} {'x' * 8184}"}} for index in range(count)]
+
+    asked(claim(exactly(selectors=long(7))), claim(exactly(selectors=long(7))))  # equal ones count once
+    with pytest.raises(UnhandledError) as error:
+        asked(claim(exactly(selectors=long(4))), claim(exactly("r", selectors=long(9)[4:])))
+    assert error.value.kind == "CEL: length"
+    loop = "[1, 2, 3, 4, 5, 6, 7, 8].all(a, "
+    loops = [{"cel": {"expression": f"{index} == {index} && {loop * 3}true)))"}} for index in range(20)]
+    asked(claim(exactly(selectors=loops[:2])))
+    with pytest.raises(UnhandledError) as error:
+        asked(claim(exactly(selectors=loops)))
+    assert error.value.kind == "CEL: cost"
+
+
 def test_an_author_can_not_write_over_lines() -> None:
     with pytest.raises(UnhandledError) as error:
         asked(claim(exactly(device_class="a\nb")))

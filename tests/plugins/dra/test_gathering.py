@@ -48,6 +48,11 @@ def test_slices_of_other_nodes_make_a_pool_complete() -> None:
     assert gathered(near, resource_slice(device("b"), name="s1", generation=2, nodeName="n2")) == []  # being replaced
 
 
+def test_a_node_that_has_all_slices_asks_no_others() -> None:
+    replaced = resource_slice(device("b"), name="s1", generation=2, nodeName="n2")
+    assert names(gathered(resource_slice(device("a")), replaced)) == [["a"]]
+
+
 def test_a_pool_of_other_nodes_is_none_of_the_nodes() -> None:
     assert gathered(resource_slice(device("b"), nodeName="n2")) == []
 

@@ -196,6 +196,21 @@ def test_counters_are_one_row() -> None:
     assert sorted(amount for _, amount in part.consumes) == [1, 14, 4864 * 2**20]
 
 
+def test_counters_of_several_pools_are_apart() -> None:
+    found = pools_of(
+        *(
+            item
+            for pool in ("p", "q")
+            for item in (
+                counters(("g", {"m": "2"}), name=f"counters-{pool}", pool=pool, count=2),
+                resource_slice(device("a", **consuming("g", m="1")), name=f"s-{pool}", pool=pool, count=2),
+            )
+        )
+    )
+    assert [read.consumes for read in found.inventory.devices] == [((0, 1),), ((1, 1),)]
+    assert found.inventory.counters == (2, 2)
+
+
 def test_what_is_taken_of_one_counter_twice_is_added_up() -> None:
     both: dict[str, Any] = {
         "consumesCounters": [*consuming("g", m="1")["consumesCounters"], *consuming("g", m="2")["consumesCounters"]]

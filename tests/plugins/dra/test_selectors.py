@@ -1,4 +1,5 @@
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ import pytest
 
 from extender.core.dra.asks import SelectorFault
 from extender.core.dra.devices import Device, DeviceId
+from extender.plugins.dra.cel.errors import RefusedError
+from extender.plugins.dra.cel.programs import Programs
 from extender.plugins.dra.selectors import compile_selector
 from extender.plugins.dra.unhandled import UnhandledError
 from tests.plugins.dra.builders import core_device
@@ -93,10 +96,36 @@ def test_what_a_selector_does_not_read_changes_nothing() -> None:
             assert answer(row["expression"], less) == answer(row["expression"], seen)
 
 
-def test_equal_texts_are_equal_selectors_and_compiled_once() -> None:
-    assert compile_selector("1 == 1") is compile_selector("1 == 1")
+def test_equal_texts_are_equal_selectors() -> None:
     assert compile_selector("1 == 1") == compile_selector("1 == 1")
     assert compile_selector("1 == 1") != compile_selector("1 == 2")
+
+
+def test_programs_are_kept_in_bounded_memory() -> None:
+    programs = Programs(max_chars=40)
+    first = programs.of("1 == 1 // first")
+    assert programs.of("1 == 1 // first") is first
+    programs.of("1 == 1 // second")
+    assert programs.of("1 == 1 // first") is first  # used last
+    programs.of("1 == 1 // third")
+    assert len(programs) == 2
+    assert programs.of("1 == 1 // first") is first
+    with pytest.raises(RefusedError):
+        programs.of("1u == 1u" + " " * 100)
+    assert len(programs) == 1
+    assert programs.of("1 == 1 // first") is not first
+
+
+def test_a_deep_stack_makes_no_difference_but_refusal() -> None:
+    def deep(levels: int) -> bool | str:
+        try:
+            return deep(levels - 1) if levels else compile_selector(nested).matches(SEEN[0])
+        except UnhandledError as error:
+            return error.kind
+
+    nested = f"{'!(' * 30}true{')' * 30}"
+    assert deep(sys.getrecursionlimit() - 300) == "CEL: nesting"
+    assert deep(0) is True
 
 
 LOOP = "[1, 2, 3, 4, 5, 6, 7, 8].all(a, "
@@ -106,7 +135,7 @@ HOSTILE = {
     "[" * 10_000: "CEL: nesting",
     "!" * 10_000 + "true": "",
     "-" * 10_000 + "1 == 1": "CEL: signs",
-    "(1 in " * 50 + "[1]" + ")" * 50: "CEL: types",
+    "(1 in " * 30 + "[1]" + ")" * 30: "CEL: types",
     "1" + "+1" * 5000 + "==1": "CEL: nesting",
     "device" + ".a" * 5000: "CEL: nesting",
     "true?true:" * 900 + "true": "CEL: nesting",

@@ -1,5 +1,7 @@
 """From an expression to what evaluates it: types are checked, and everything that is not handled is refused."""
 
+from typing import Final
+
 from extender.plugins.dra.cel import fields, operators
 from extender.plugins.dra.cel.code import Code, Names, Run, Scope, bounded, refuse_types
 from extender.plugins.dra.cel.errors import EvaluationError, RefusedError
@@ -10,8 +12,8 @@ from extender.plugins.dra.cel.parsing import Call, Conditional, Index, ListOf, L
 from extender.plugins.dra.cel.patterns import cost_of, search_of
 from extender.plugins.dra.cel.values import Optional, Quantity, Semver, Value, is_bool, is_int, no_overload
 
-_MAX_DEPTH = 80
-_KIND_OF = {bool: BOOL, int: INT, float: DOUBLE, str: STRING, type(None): NULL}
+_MAX_DEPTH: Final = 48
+_KIND_OF: Final = {bool: BOOL, int: INT, float: DOUBLE, str: STRING, type(None): NULL}
 
 
 class Compiler:
@@ -275,7 +277,7 @@ def _dispatch(overloads: list[Overload], runs: tuple[Run, ...]) -> Run:
     return run
 
 
-_PYTHON: dict[str, type] = {
+_PYTHON: Final[dict[str, type]] = {
     "string": str, "double": float, "quantity": Quantity, "semver": Semver, "list": tuple, "map": dict,
     "optional": Optional,
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Final
 from extender.plugins.dra.cel.errors import RefusedError
 from extender.plugins.dra.cel.lexing import Token, tokens_of
 
-MAX_DEPTH: Final = 60
+MAX_DEPTH: Final = 32
 """Kubernetes' own is 250: nobody nests that deep by hand, and each level costs Python some frames."""
 _RANKS: Final = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), 3),
