@@ -1,1 +1,1 @@
-"""What measures Kerf (`bench`), breaks it (`chaos`) and compares it (`dra`), each with a command; nothing here ships."""
+"""What measures Kerf (`bench`), breaks it (`chaos`) and compares it (`dra`), each with a command; none of it ships."""
