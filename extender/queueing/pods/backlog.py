@@ -96,7 +96,7 @@ class Backlog:
     def unanswered(self, now: float) -> list[Entry]:
         """Entries nominated anew a while ago, of which kube-scheduler has said nothing since.
 
-        A nomination does not make it look again at a pod that it has refused for want of room. A node that changes does,
+        A nomination does not make it look again at a pod that it refused for want of room. A node that changes does,
         a pod that goes, or a nomination that is taken back; not a nominated pod that is bound elsewhere.
         """
         anew = [entry for entry in self._in(Stage.OPENED) if NOMINATION_LOST in (entry.pod.metadata.annotations or ())]
