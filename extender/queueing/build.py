@@ -34,7 +34,7 @@ def build_queue(
         base.mirror.hub,
         base.ledger,
         placer,
-        Options.of(settings.queue, settings.decisions.policy),
+        Options.of(settings.queue, settings.decisions),
         clock=base.clock,
         wall_clock=time.time,
         standby=base.fence.fault,

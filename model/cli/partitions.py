@@ -22,7 +22,7 @@ def partitions(
     gpus: Annotated[int, typer.Option(min=1, max=10_000, help="GPUs, on nodes of 8.")] = 64,
     kinds: Annotated[str, typer.Option(help="Kinds of GPU.")] = "a100-40gb,a100-80gb,h100-80gb",
     mixes: Annotated[str | None, typer.Option(help="Mixes of profiles. Default: all.")] = None,
-    requests: Annotated[int, typer.Option(min=3, help="Requests that come and leave at each load.")] = 1500,
+    requests: Annotated[int, typer.Option(min=3, help="Requests that come and leave at each load.")] = 800,
     weight: Annotated[
         list[str] | None, typer.Option(help="PROFILE=WEIGHT of the worth of what is left; repeatable.")
     ] = None,
@@ -50,10 +50,17 @@ def partitions(
 def _table(found: dict[str, Any]) -> Table:
     better = found["better"]["all"]
     measures = list(next(iter(better.values())))
-    table = Table("Kerf beside", *(_TITLES.get(name, f"more {name.replace('_', ' ')}, %") for name in measures))
+    table = Table(
+        "Kerf beside (of at most)", *(_TITLES.get(name, f"more {name.replace('_', ' ')}, %") for name in measures)
+    )
     for other, row in better.items():
-        table.add_row(other, *(f"{row[name]['mean']:+.2f} ± {row[name]['half_width']:.2f}" for name in measures))
+        table.add_row(other, *(_cell(row[name]) for name in measures))
     return table
+
+
+def _cell(gain: dict[str, float]) -> str:
+    bound = f" (of {gain['at_most']:.1f})" if "at_most" in gain else ""
+    return f"{gain['mean']:+.2f} ± {gain['half_width']:.2f}{bound}"
 
 
 def _some_of(text: str, known: tuple[str, ...], option: str) -> tuple[str, ...]:

@@ -166,7 +166,7 @@ class _Search:
     def _in_use(self, claim_idx: int, ask: DeviceAsk, index: int) -> bool:
         if ask.admin:
             return self.allocating[index, claim_idx] > 0
-        exclusive = not self.devices.inventory.devices[index].shareable
+        exclusive = not self.devices.inventory.devices[index].shareable or self.devices.is_whole(index)
         taken = exclusive and bool(self.devices.taken >> index & 1)
         return taken or any(self.allocating[index, claim] for claim in range(len(self.asked.claims)))
 

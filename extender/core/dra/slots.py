@@ -61,7 +61,7 @@ def _slot(devices: NodeDevices, claim: int, ask: DeviceAsk, matches: Sequence[Ma
 
 def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, amounts: Amounts, blocked: int) -> bool:
     device, taken = devices.inventory.devices[index], bool(devices.taken >> index & 1)
-    if taken and not device.shareable and not ask.admin:
+    if taken and not ask.admin and (not device.shareable or devices.is_whole(index)):
         return False
     if not tolerates(ask.tolerations, device.taints):
         return False
@@ -76,11 +76,11 @@ def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, amounts: Amounts,
 
 
 def faults_of(devices: NodeDevices, asked: DevicesAsked, requests: Sequence[Request], matches: Matches) -> Fault | None:
-    """Something that kube-scheduler may give the pod up for, whatever else is possible. None when no order gets there.
+    """What kube-scheduler may give the pod up for though something is possible, None when no order of it gets there.
 
     It does so for a selector that fails, and for an amount that it can't count, on a device that it asks about: for a
-    request for all devices that is every one, for others each one that is not taken, where all requests before can have
-    enough devices, each by itself. And where a constraint keeps a request for all devices from one of them.
+    request for all devices that is every one, for others each one that is not taken. And where a constraint keeps a
+    request for all devices from one of them.
     """
     for request in requests:
         for ask in request.asks:
@@ -94,8 +94,6 @@ def faults_of(devices: NodeDevices, asked: DevicesAsked, requests: Sequence[Requ
                 fault = _all_fault(devices, asked, requests[: position + 1], ask, matches)
             if fault is not None:
                 return fault
-        if not any(_enough(devices, ask, matches[ask]) for ask in request.asks):
-            return None
     return None
 
 
@@ -105,17 +103,6 @@ def _reached_fault(devices: NodeDevices, ask: DeviceAsk, matches: Sequence[Match
         if isinstance(match, Fault) and (ask.admin or device.shareable or not devices.taken >> index & 1):
             return match
     return None
-
-
-def _enough(devices: NodeDevices, ask: DeviceAsk, matches: Sequence[Match]) -> bool:
-    does = [
-        index
-        for index, device in enumerate(devices.inventory.devices)
-        if matches[index] is not None
-        and (ask.admin or device.shareable or not devices.taken >> index & 1)
-        and tolerates(ask.tolerations, device.taints)
-    ]
-    return len(does) >= max(ask.count, 1)
 
 
 def _all_fault(

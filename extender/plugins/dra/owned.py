@@ -117,6 +117,10 @@ class OwnedDevices:
         """Nodes that have pools."""
         return self._pools.keys()
 
+    def claim_at(self, key: str) -> ResourceClaim | None:
+        """A claim by its `namespace/name`."""
+        return self.claims.get(self._claim_at.get(key, ""))
+
     def claims_on(self, node: str) -> Iterator[ResourceClaim]:
         """Claims that have devices of a node's pools, those that are gone while their pods run included."""
         seen: set[str] = set()
@@ -204,9 +208,9 @@ class OwnedDevices:
             self._all_owned = owned and not others
         return self._all_owned
 
-    def inventories(self) -> list[Inventory]:
-        """The devices that Kerf owns, node by node."""
-        return [pools.inventory for pools in self._pools.values() if pools.inventory.devices]
+    def inventories(self) -> list[tuple[Inventory, bool]]:
+        """The devices of each node, and whether some are others' to give."""
+        return [(pools.inventory, pools.others) for pools in self._pools.values()]
 
     def _taken(self, node: str, inventory: Inventory) -> Iterable[Taking]:
         seen: set[str] = set()

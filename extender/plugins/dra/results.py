@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from extender.core.dra.allocator import Given
-from extender.core.dra.devices import Amount, Device, DeviceId, Inventory, Taking
+from extender.core.dra.devices import WHOLE, Amount, Device, DeviceId, Inventory, Taking
 from extender.plugins.dra.objects import AllocatedDevice, DeviceClass, ExactRequest, Opaque, ResourceClaim
 from extender.plugins.dra.quantities import amount_of
 
@@ -173,4 +173,4 @@ def _consumed(device: Device, result: AllocatedDevice) -> tuple[tuple[str, Amoun
         if result.share_id is not None:
             return tuple(sorted(consumed.items()))
     # Given as a whole before it was shareable: kube-scheduler gives no part of it, even where that asks for nothing.
-    return tuple(sorted((name, capacity.value + 1) for name, capacity in device.capacity.items()))
+    return WHOLE

@@ -11,11 +11,15 @@ from extender.core.dra.asks import Selector, SelectorFault
 from extender.core.dra.devices import Device
 from extender.core.texts import printable
 from extender.plugins.dra.cel.errors import AbortError, EvaluationError, RefusedError
+from extender.plugins.dra.cel.lexing import tokens_of
 from extender.plugins.dra.cel.programs import MAX_SAID_CHARS, Program, Programs
 from extender.plugins.dra.unhandled import UnhandledError
 
 MAX_CHARS: Final = 10 * 1024
 """`CELSelectorExpressionMaxLength`."""
+_MAX_PARTS: Final = 16
+_OPENING: Final = ("(", "[", "{")
+_CLOSING: Final = (")", "]", "}")
 _MAX_REMEMBERED_CHARS: Final = 512 * 1024
 """Of all expressions whose programs are kept: 16 MB of these."""
 
@@ -46,9 +50,30 @@ def _fault(device: Device, what: str) -> SelectorFault:
     return SelectorFault(printable(f"on device {device.id.device}: {what[:MAX_SAID_CHARS]}"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The conditions that an expression joins by `&&` outside of all brackets; none where it is a single one."""
+
+    expression: str
+
+    def __call__(self) -> tuple[Selector, ...]:
+        texts, depth, begin = list[str](), 0, 0
+        for token in tokens_of(self.expression):
+            depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
+            if depth == 0 and token.kind in ("||", "?"):
+                return ()
+            if depth == 0 and token.kind in ("&&", "end"):
+                texts.append(self.expression[begin : token.position].strip())
+                begin = token.position + len(token.kind)
+        try:
+            return tuple(map(compile_selector, texts)) if 1 < len(texts) <= _MAX_PARTS else ()
+        except UnhandledError:
+            return ()
+
+
 def compile_selector(expression: str) -> Selector:
     """A selector. Raises UnhandledError where it can't be evaluated exactly as kube-scheduler does, in bounded time."""
-    return Selector(expression, _Matches(expression), _program(expression).reads)
+    return Selector(expression, _Matches(expression), _program(expression).reads, _Parts(expression))
 
 
 def cost_of(expression: str) -> int:

@@ -170,8 +170,10 @@ class ClaimKeeper:
     def let_go(self, pod: Pod) -> None:
         """Hold nothing for the claims of a pod of which nothing was written."""
         for uid in self._due.pop(pod.metadata.uid, ()):
-            if uid not in self.writing:
+            hold = self.owned.holds.get(uid)
+            if hold is not None and uid not in self.writing:
                 self.ledger.let_go_devices(uid)
+                self.changed(hold.claim.key)
 
     async def allocate(self, pod: Pod) -> bool:
         """Write what is held for the claims of a pod; whether all of it is written.
@@ -210,11 +212,12 @@ class ClaimKeeper:
                 self.ledger.let_go_devices(uid)
             if written is None:
                 self._told.pop(uid, None)
-        if written is None:
-            return False
-        self.ledger.claim_written(written)
-        self.counts.allocated += 1
-        return True
+            else:
+                self.ledger.claim_written(written)
+                self.counts.allocated += 1
+            if known:
+                self.changed(hold.claim.key)  # a watch may have told before that, of a claim that was still in doubt
+        return written is not None
 
     async def catch_up(self) -> None:
         """Before the first decision of a term: change every claim that a leader before may be about to allocate, so

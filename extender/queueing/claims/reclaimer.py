@@ -99,12 +99,13 @@ class Reclaimer:
             keeper.counts.errors += 1
             logger.warning("the devices of claim %s, which no pod uses, were not taken back: %s", claim.key, error)
             return
+        else:
+            if freed is not None:
+                keeper.counts.freed += 1
+                keeper.ledger.claim_written(freed)
         finally:
             keeper.freeing.discard(uid)
-        if freed is not None:
-            keeper.counts.freed += 1
-            keeper.ledger.claim_written(freed)
-            keeper.changed(claim.key)
+            keeper.changed(claim.key)  # freed or not: who has read it meanwhile was told to wait
 
     def _waits(self, claim: ResourceClaim, pod: str) -> bool:
         """Whether a pod that names a claim is in the queue, by its UID."""

@@ -1,5 +1,8 @@
 """Whose it is to allocate what claims ask: Kerf's where devices that it owns could meet it, else kube-scheduler's.
 
+It is Kerf's, too, where nobody has such devices: drivers go away and come back, as with each start of a kubelet, and a
+pod that was left to kube-scheduler meanwhile would wait there for ever.
+
 To find out means to look at the devices of all nodes, and whoever writes a claim decides how long that takes. So it is
 done in small portions between rounds, for all who ask in turn.
 """
@@ -13,7 +16,7 @@ from typing import Final
 
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import Inventory
-from extender.core.fit.device_fits import possible_on
+from extender.core.fit.device_fits import could_serve, possible_on
 from extender.plugins.dra.owned import OwnedDevices
 
 _PORTION: Final = 16
@@ -29,7 +32,10 @@ class Whose:
     owned: OwnedDevices
     _version: int = field(default=-1, init=False)
     _known: dict[DevicesAsked, bool] = field(default_factory=dict, init=False)
-    _looking: OrderedDict[DevicesAsked, Iterator[Inventory]] = field(default_factory=OrderedDict, init=False)
+    _looking: OrderedDict[DevicesAsked, Iterator[tuple[Inventory, bool]]] = field(
+        default_factory=OrderedDict, init=False
+    )
+    _others: set[DevicesAsked] = field(default_factory=set, init=False)  # of which others have a device
 
     def is_kerfs(self, asked: DevicesAsked) -> bool | None:
         """Whether Kerf allocates that; None while it is being found out."""
@@ -37,6 +43,7 @@ class Whose:
             self._version = self.owned.version
             self._known.clear()
             self._looking.clear()
+            self._others.clear()
         if self.owned.all_owned():
             return True
         known = self._known.get(asked)
@@ -50,10 +57,13 @@ class Whose:
         while self._looking and time.perf_counter() < until:
             asked, inventories = self._looking.popitem(last=False)
             portion = list(islice(inventories, _PORTION))
-            if any(possible_on(inventory, asked) for inventory in portion):
+            if any(inventory.devices and possible_on(inventory, asked) for inventory, _ in portion):
                 self._decide(asked, kerfs=True)
-            elif len(portion) < _PORTION:
-                self._decide(asked, kerfs=False)
+                continue
+            if any(others and could_serve(inventory, asked) for inventory, others in portion):
+                self._others.add(asked)
+            if len(portion) < _PORTION:
+                self._decide(asked, kerfs=asked not in self._others)
             else:
                 self._looking[asked] = inventories
         return bool(self._looking)
@@ -62,3 +72,4 @@ class Whose:
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         self._known[asked] = kerfs
+        self._others.discard(asked)

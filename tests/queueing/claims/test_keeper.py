@@ -1,6 +1,7 @@
 """Devices are held from before they are written until it is certain who has them, and never twice."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -314,3 +315,58 @@ def test_nothing_is_written_for_a_pod_whose_devices_are_not_held_any_more() -> N
     rig.ledger.let_go_devices("u-a")
     assert not asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     assert rig.api.writes == []
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_who_was_told_to_wait_for_a_claim_hears_that_it_is_written_or_never_will_be(refused: bool) -> None:
+    rig = ClaimRig()
+    rig.api.add("c")
+    rig.tell("c")
+    pod, other = rig.pod("p", "c").pod, rig.pod("q", "c").pod
+    assert rig.decide(pod)
+    waited = []
+
+    def watch_tells(name: str, part: str) -> ClusterError | None:
+        rig.tell(name)
+        waited.append(bool(rig.keeper.read(other).missing))
+        rig.changed.clear()
+        return ApiError(403, "Forbidden", name) if refused else None
+
+    if refused:
+        rig.api.fail = watch_tells
+    else:
+        rig.api.lose = watch_tells
+    with contextlib.suppress(ApiError):
+        assert asyncio.run(rig.keeper.allocate(pod))
+    assert (waited[-1], rig.changed) == (True, ["default/c"])
+    assert not rig.keeper.read(other).missing
+
+
+def test_and_that_nothing_is_held_for_it_any_more() -> None:
+    rig = ClaimRig()
+    rig.api.add("p")
+    rig.tell("p")
+    pod = rig.pod("p").pod
+    assert rig.decide(pod)
+    rig.changed.clear()
+    rig.keeper.let_go(pod)
+    rig.keeper.let_go(pod)
+    assert rig.changed == ["default/p"]
+
+
+def test_and_that_its_devices_were_not_taken_back() -> None:
+    rig = ClaimRig()
+    rig.api.add("p")
+    rig.tell("p")
+    pod = rig.pod("p").pod
+    assert rig.decide(pod)
+    assert asyncio.run(rig.keeper.allocate(pod))
+    rig.entries.clear()
+    rig.tell("p")
+    rig.changed.clear()
+    rig.api.fail = lambda name, part: ApiError(500, "InternalError", name)
+    for _ in range(2):
+        asyncio.run(rig.reclaimer.look())
+        rig.now += 20
+    assert rig.changed == ["default/p"]
+    assert not rig.keeper.freeing

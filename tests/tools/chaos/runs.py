@@ -166,7 +166,8 @@ class Run:
         self._violations |= loop.call(lambda: dict(cluster.witness.seen.violations))
         self._violations |= dict.fromkeys(checker.bound_beyond(before, nodes, held))
         if isinstance(self._steps, DeviceSteps):
-            self._violations |= dict.fromkeys(of_devices.replay(self._told(), self._steps.touched)[1])
+            touched = self._steps.touched | loop.call(lambda: set(cluster.board.touched))
+            self._violations |= dict.fromkeys(of_devices.replay(self._told(), touched)[1])
 
     def _wait_for_none(self, judge: Callable[[], list[Violation]], within_s: float) -> None:
         """What is not well after that time is a violation."""
