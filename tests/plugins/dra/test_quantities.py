@@ -31,5 +31,5 @@ def test_whole_amounts_are_integers() -> None:
 
 @pytest.mark.parametrize("text", ["", "much", "1Zi", "1 Gi"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="quantity|suffix"):
+    with pytest.raises(ValueError, match=r"quantity|suffix"):
         amount_of(text)
