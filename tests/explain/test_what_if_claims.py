@@ -1,6 +1,7 @@
 """What-if for pods with ResourceClaims: given beside the pods, made from templates, or those of the cluster."""
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from extender.explain.what_if_claims import DeviceFacts, names_of, pack
 from extender.explain.what_if_process import Facts, WhatIfError, answer, read_question
 from extender.ledger.ledger import Ledger
 from extender.plugins.dra.objects import DeviceClass, ResourceClaim
+from extender.queueing.pods.objects import decode_node
 from tests.plugins.claims import resource_claim
 from tests.queueing.claims.rigs import ClaimRig
 
@@ -27,7 +29,7 @@ def facts(rig: ClaimRig, *claims: ResourceClaim, pods_on: dict[str, bytes] | Non
     """All of a rig's ledger, as it reaches the other process."""
     nodes = [node(name) for name in rig.ledger.rows.names()]
     for manifest in nodes:
-        rig.ledger.upsert_node(msgspec.convert(manifest, type(rig.ledger.rows.manifest(manifest["metadata"]["name"]))))
+        rig.ledger.upsert_node(decode_node(manifest))
     cluster = rig.ledger.snapshot(rig.now)
     assert cluster.devices is not None
     devices = {
@@ -140,8 +142,7 @@ def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_ha
 
 def test_where_kerf_allocates_nothing_that_is_said() -> None:
     rig = ClaimRig()
-    made = facts(rig)
-    made = Facts(*(getattr(made, name) for name in Facts.__slots__[:-1]), None)
+    made = replace(facts(rig), devices=None)
     found = answer(read_question(msgspec.json.encode({"pods": [pod("p", resourceClaimName="x")]})), made)
     (entry,) = found["unassigned"]
     assert entry["reason"] == "asks devices by ResourceClaim, and Kerf allocates none here (setting dra.allocate)"
