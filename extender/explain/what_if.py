@@ -18,6 +18,7 @@ from extender.children import Child
 from extender.core.clusters import Cluster
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.policies.policy import Policy
+from extender.dra.objects import ResourceClaim
 from extender.explain.what_if_claims import DeviceFacts, PackedDevices, pack
 from extender.explain.what_if_process import FAULT, LENGTH_BYTES, Facts, Needs, WhatIfError
 from extender.kube.client import ClusterError, Query, Transport
@@ -25,7 +26,6 @@ from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.kube.watches.lists import Lister
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
-from extender.plugins.dra.objects import ResourceClaim
 
 _MAX_WAITING: Final = 4
 

@@ -11,10 +11,10 @@ import numpy as np
 from extender.core.clusters import Cluster
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.resources.requests import RequestError
+from extender.dra.asks import read_asks
+from extender.dra.objects import ClaimMetadata, DeviceClass, ResourceClaim, ResourceClaimSpec
+from extender.dra.pod_claims import PodClaims
 from extender.kube.objects import Pod
-from extender.plugins.dra.asks import read_asks
-from extender.plugins.dra.objects import ClaimMetadata, DeviceClass, ResourceClaim, ResourceClaimSpec
-from extender.plugins.dra.owned import PodClaims
 
 _NOT_HERE: Final = "asks devices by ResourceClaim, and Kerf allocates none here (setting dra.allocate)"
 

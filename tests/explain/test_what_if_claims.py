@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from extender.core.policies.registry import POLICIES
+from extender.dra.objects import DeviceClass, ResourceClaim
 from extender.explain.what_if_claims import DeviceFacts, names_of, pack
 from extender.explain.what_if_process import Facts, WhatIfError, answer, read_question
+from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
-from extender.plugins.dra.objects import DeviceClass, ResourceClaim
-from extender.queueing.pods.objects import decode_node
 from tests.plugins.claims import resource_claim
 from tests.queueing.claims.rigs import ClaimRig
 
@@ -29,7 +29,7 @@ def facts(rig: ClaimRig, *claims: ResourceClaim, pods_on: dict[str, bytes] | Non
     """All of a rig's ledger, as it reaches the other process."""
     nodes = [node(name) for name in rig.ledger.rows.names()]
     for manifest in nodes:
-        rig.ledger.upsert_node(decode_node(manifest))
+        rig.ledger.upsert_node(msgspec.convert(manifest, Node))
     cluster = rig.ledger.snapshot(rig.now)
     assert cluster.devices is not None
     devices = {
@@ -146,7 +146,8 @@ def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_ha
 
 def test_where_kerf_allocates_nothing_that_is_said() -> None:
     rig = ClaimRig()
-    made = replace(facts(rig), devices=None)
+    made = facts(rig)
+    made = replace(made, devices=None)
     found = answer(read_question(msgspec.json.encode({"pods": [pod("p", resourceClaimName="x")]})), made)
     (entry,) = found["unassigned"]
     assert entry["reason"] == "asks devices by ResourceClaim, and Kerf allocates none here (setting dra.allocate)"

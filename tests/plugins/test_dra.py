@@ -4,17 +4,16 @@ import msgspec
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.nodes import GpuUnit, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.dra.conditions import read_request
+from extender.dra.objects import ResourceClaim, ResourceSlice
+from extender.dra.published import gpus as dra
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.ledger.ledger import ClaimState, Ledger
-from extender.plugins.dra import reading as dra
-from extender.plugins.dra.conditions import read_request
-from extender.plugins.dra.objects import ResourceClaim, ResourceSlice
-from extender.plugins.dra.pools import DevicePools
+from extender.plugins.dra import DevicePools
 from extender.plugins.holdings import whole_gpus
-from extender.plugins.protocol import NodeReading
 from tests.ledger.builders import node_object
 from tests.plugins.claims import resource_claim
 from tests.plugins.goldens import case_name, cases

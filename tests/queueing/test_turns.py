@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from extender.core.orders import Order
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.dra.objects import ResourceClaim
 from extender.planning.quotas import Quotas
-from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.holdings import Holding
 from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.placer import PodIdentity

@@ -16,10 +16,9 @@ from extender.core.dra.demands import typed_value
 from extender.core.dra.devices import Device, Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.dra.groups import Shape, shape_of
-from extender.core.dra.matching import DRIVER, Matcher, contents, read
+from extender.core.dra.matching import DRIVER, MAX_STEPS, Matcher, Steps, contents, read
 from extender.core.dra.search import LINK, NUMA
 from extender.core.dra.slots import Matches
-from extender.core.dra.steps import MAX_STEPS, Steps
 from extender.core.dra.worth import Weights, kind_of
 
 _BOUND: Final = 100_000

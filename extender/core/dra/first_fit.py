@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from extender.core.dra.asks import Constraint, DeviceAsk, DevicesAsked, Fault
 from extender.core.dra.consumption import has_room
 from extender.core.dra.devices import Amount, NodeDevices, Taking, Value
-from extender.core.dra.matching import Match, match_of, tolerates
+from extender.core.dra.matching import Match, SearchLimit, match_of, tolerates
 from extender.core.dra.slots import MAX_DEVICES
-from extender.core.dra.steps import SearchLimit
 
 
 class Aborted(Fault):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extender.core.dra.devices import WHOLE, Amount, Device
-from extender.core.dra.steps import Steps
+from extender.core.dra.matching import Steps
 
 GPU: Final = 1_000_000_000
 """A whole GPU, the largest of its node: worth is counted in billionths of one, so that sums are exact."""

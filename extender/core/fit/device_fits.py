@@ -15,8 +15,7 @@ from extender.core.dra.allocations import Allocations
 from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.dra.given import Allocation
-from extender.core.dra.matching import Matcher
-from extender.core.dra.steps import Steps
+from extender.core.dra.matching import Matcher, Steps
 from extender.core.fit.reasons import Reason
 
 FOUND: Final = Allocations()

@@ -10,15 +10,16 @@ from typing import Final
 
 from extender.core.dra.given import Allocation
 from extender.core.resources.requests import RequestError
+from extender.dra.feeds import CLAIMS, RULES, TO_ALLOCATE
+from extender.dra.objects import ResourceClaim
+from extender.dra.owned import OwnedDevices
+from extender.dra.pod_claims import Hold, PodClaims, claim_keys
+from extender.dra.results import allocation_of
 from extender.kube.background import all_of
 from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
-from extender.plugins.dra.objects import ResourceClaim
-from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims, claim_keys
-from extender.plugins.dra.pools import CLAIMS, RULES, TO_ALLOCATE
-from extender.plugins.dra.results import allocation_of
 from extender.queueing.claims.maker import ClaimMaker
 from extender.queueing.claims.whose import Whose
 from extender.queueing.claims.writer import ClaimWriter

@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
+from extender.dra.objects import ResourceClaim
+from extender.dra.pod_claims import Hold
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
-from extender.plugins.dra.objects import ResourceClaim
-from extender.plugins.dra.owned import Hold
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.pods.entries import Stage
 from extender.scheduling.fence import FencedError

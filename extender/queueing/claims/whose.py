@@ -17,7 +17,7 @@ from typing import Final
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import Inventory
 from extender.core.fit.device_fits import could_serve, possible_on
-from extender.plugins.dra.owned import OwnedDevices
+from extender.dra.owned import OwnedDevices
 
 _PORTION: Final = 16
 """Nodes that are looked at for one ask before it is the next one's turn."""
@@ -44,11 +44,11 @@ class Whose:
             self._known.clear()
             self._looking.clear()
             self._others.clear()
-        if self.owned.all_owned():
+        if self.owned.slices.all_owned():
             return True
         known = self._known.get(asked)
         if known is None and asked not in self._looking:
-            self._looking[asked] = iter(self.owned.inventories())
+            self._looking[asked] = iter(self.owned.slices.inventories())
         return known
 
     def look_further(self) -> bool:

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.dra.objects import ResourceClaim
 from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
-from extender.plugins.dra.objects import ResourceClaim
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Keeps a claim that has devices from being deleted; kube-controller-manager takes it off again."""

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Final
 
 from extender.core.resources.requests import RequestError
+from extender.dra.pod_claims import NO_CLAIMS, PodClaims, claim_keys
 from extender.kube.indexes import Index
 from extender.kube.objects import Metadata, Pod, unix_time
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code
-from extender.plugins.dra.owned import NO_CLAIMS, PodClaims, claim_keys
 from extender.plugins.pods import assigned_node
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Entry, Stage

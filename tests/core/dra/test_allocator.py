@@ -18,8 +18,8 @@ from extender.core.dra.asks import (
 from extender.core.dra.devices import WHOLE, Capacity, Device, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.dra.first_fit import Aborted, Picked, first_fit
 from extender.core.dra.groups import shape_of
+from extender.core.dra.matching import SearchLimit, Steps
 from extender.core.dra.slots import AllFault
-from extender.core.dra.steps import SearchLimit, Steps
 from tests.core.dra.cases import random_case, selector
 from tests.core.dra.machines import DRIVER, a100_node
 

@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from extender.core.decisions import Memo, decide
+from extender.core.decisions import decide
+from extender.core.evaluations import Memo
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.objects import Pod
 from extender.kube.watches.feeds import WatchHub
 from extender.ledger.ledger import Ledger
-from extender.plugins.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.reclaimer import Reclaimer
 from extender.queueing.pods.entries import Entry

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from extender.plugins.dra.objects import DeviceClass, ResourceSlice
+from extender.dra.objects import DeviceClass, ResourceSlice
 from tests.queueing.claims.rigs import ClaimRig
 
 OURS, THEIRS = "gpu.nvidia.com", "other.example.com"
