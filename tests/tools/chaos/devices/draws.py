@@ -44,7 +44,9 @@ _ALONE: Final[dict[tuple[tuple[RequestPlan, ...], ...], int]] = {
     ((_GPU, RequestPlan((Ask.NETWORK,), gbit=20)),): 2,
     ((_GPU,), (RequestPlan((Ask.NETWORK,), gbit=20),)): 3,
     ((RequestPlan((Ask.SMALL,)),), (RequestPlan((Ask.MEDIUM,)),)): 2,
-    ((RequestPlan((Ask.OTHER,)),),): 7,
+    ((RequestPlan((Ask.OTHER,)),),): 6,
+    ((_GPU,), (RequestPlan((Ask.OTHER,)),)): 1,
+    ((RequestPlan((Ask.NETWORK,), gbit=10),), (RequestPlan((Ask.OTHER,)),)): 1,
 }
 """What the claims of one pod ask, with weights."""
 _TOGETHER: Final = ((_GPU,), (replace(_GPU, count=2),), (RequestPlan((Ask.SMALL,)),), (RequestPlan((Ask.LARGE,)),))
@@ -81,7 +83,7 @@ def _pools(rng: random.Random) -> list[PoolPlan]:
             pools.append(PoolPlan(node, PoolKind.PARTED, rng.choice((1, 2, 3))))
         if number % 2 == 0 and number <= last_with_cards:
             pools.append(PoolPlan(node, PoolKind.NETWORK, rng.choice((1, 2))))
-        if number in (1, 6, 7):
+        if number in (0, 1, 6, 7):
             pools.append(PoolPlan(node, PoolKind.OTHER, rng.randint(2, 4)))
     return pools
 

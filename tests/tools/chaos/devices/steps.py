@@ -173,13 +173,13 @@ class DeviceSteps(Steps):
         return True
 
     def _finish(self, fault: Fault) -> bool:
-        """Its containers have ended; its kubelet says so."""
-        pod = self._found(fault.target)
-        if pod is None or not pod["spec"].get("nodeName") or holdings.finished(pod):
+        """The containers of a pod with claims have ended; its kubelet says so."""
+        running = [pod for pod in self._seen() if pod["spec"].get("nodeName") and not holdings.finished(pod)]
+        names = [pod["metadata"]["name"] for pod in running if pod["spec"].get("resourceClaims")]
+        if not names:
             return self._too_late(fault)
-        self._cluster.plane.request(
-            "PATCH", f"{_PODS}/{fault.target}/status", {"status": {"phase": "Succeeded"}}, _MERGE
-        )
+        path = f"{_PODS}/{self._rng.choice(names)}/status"
+        self._cluster.plane.request("PATCH", path, {"status": {"phase": "Succeeded"}}, _MERGE)
         self.counts[fault.kind] += 1
         return True
 
