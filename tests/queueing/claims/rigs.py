@@ -24,13 +24,15 @@ Manifest = dict[str, Any]
 
 OWNED = {"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}
 _PREFIX = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/"
+_PODS = "/api/v1/namespaces/default/pods/"
 
 
 class ClaimApi:
-    """Claims by name. `fail` may raise before a write is done, `lose` after it."""
+    """Claims and pods by name. `fail` may raise before a write is done, `lose` after it."""
 
     def __init__(self) -> None:
         self.claims: dict[str, Manifest] = {}
+        self.pods: dict[str, Manifest] = {}
         self.version = 100
         self.fail: Callable[[str, str], ClusterError | None] = lambda name, part: None
         self.lose: Callable[[str, str], ClusterError | None] = lambda name, part: None
@@ -46,6 +48,8 @@ class ClaimApi:
 
     async def get(self, path: str, query: object = None) -> bytes:
         name = path.removeprefix(_PREFIX)
+        if (pod := self.pods.get(path.removeprefix(_PODS))) is not None:
+            return json.dumps(pod).encode()
         if name not in self.claims:
             raise ApiError(404, "NotFound", name)
         return json.dumps(self.claims[name]).encode()
@@ -93,6 +97,10 @@ class _Mirror:
 
     def __init__(self, hub: WatchHub) -> None:
         self.hub = hub
+        self.failing = ""
+
+    def fault(self) -> str:
+        return self.failing
 
     async def list_devices_again(self, feed: object) -> None:
         """All is known."""
@@ -113,9 +121,10 @@ class ClaimRig:
         assert owned is not None
         self.owned = owned
         hub = WatchHub(self.api, clock)  # type: ignore[arg-type]
+        self.mirror = _Mirror(hub)
         self.keeper = ClaimKeeper(
             self.api,  # type: ignore[arg-type]
-            _Mirror(hub),  # type: ignore[arg-type]
+            self.mirror,  # type: ignore[arg-type]
             self.ledger,
             owned,
             self.fence,  # type: ignore[arg-type]
