@@ -341,6 +341,7 @@ class OwnedDevices:
 
     def _claim_gone(self, uid: str) -> set[str]:
         claim = self.claims.get(uid)
+        self._written.pop(uid, None)
         if claim is None or not (_pools_of(claim) and claim.status.reserved_for):
             return self._remove_claim(uid)
         self.orphans[uid] = self.claims.pop(uid)

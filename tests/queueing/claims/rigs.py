@@ -157,6 +157,12 @@ class ClaimRig:
         self.ledger.upsert_device(item)
         self.keeper.upsert(item)
 
+    def forget(self, name: str) -> None:
+        """A watch tells that a claim is gone."""
+        item = msgspec.convert(self.api.claims[name], ResourceClaim)
+        self.ledger.remove_device(ResourceClaim, item.metadata.uid)
+        self.keeper.remove(item)
+
     def pod(self, name: str, *claims: str) -> Entry:
         """A pod of the queue that names claims; the claim of its name unless it is said."""
         named = [{"name": claim, "resourceClaimName": claim} for claim in claims or (name,)]

@@ -205,6 +205,15 @@ def test_what_a_watch_tells_from_before_the_own_write_is_no_news() -> None:
     assert rig.free() == 0
 
 
+def test_a_claim_that_is_gone_before_its_write_is_answered_does_not_come_back() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.lose = lambda name, part: rig.forget(name) if part == "status" else None
+    asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+    assert not rig.owned.claims
+
+
 def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_pod() -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
