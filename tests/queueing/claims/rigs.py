@@ -36,6 +36,8 @@ class ClaimApi:
         self.version = 100
         self.fail: Callable[[str, str], ClusterError | None] = lambda name, part: None
         self.lose: Callable[[str, str], ClusterError | None] = lambda name, part: None
+        self.refuse = ""
+        """What of the metadata is refused."""
         self.writes: list[tuple[str, str]] = []
 
     def add(self, name: str, *requests: Manifest) -> Manifest:
@@ -62,6 +64,8 @@ class ClaimApi:
         if claim is None:
             raise ApiError(404, "NotFound", name)
         known = asked["metadata"]
+        if self.refuse in known:
+            raise ApiError(422, "Invalid", f"metadata.{self.refuse}: Too long")
         if known["uid"] != claim["metadata"]["uid"] or known["resourceVersion"] != claim["metadata"]["resourceVersion"]:
             raise ApiError(409, "Conflict", name)
         self.version += 1

@@ -177,6 +177,20 @@ def test_a_new_leader_changes_the_claims_that_its_predecessor_may_be_about_to_wr
     assert rig.api.writes == [("a", "")]  # nobody waits for b
 
 
+@pytest.mark.parametrize("protected", [False, True])
+def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up(protected: bool) -> None:
+    rig = ClaimRig()
+    rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", *([FINALIZER] if protected else [])]
+    rig.tell("a")
+    rig.pod("a")
+    before = rig.api.claims["a"]["metadata"]["resourceVersion"]
+    rig.api.refuse = "annotations"
+    asyncio.run(rig.keeper.catch_up())
+    metadata = rig.api.claims["a"]["metadata"]
+    assert metadata["resourceVersion"] != before
+    assert metadata["finalizers"] == ["example.org/own", *([] if protected else [FINALIZER])]
+
+
 def test_a_new_leader_takes_in_what_its_predecessor_has_allocated_meanwhile() -> None:
     rig = ClaimRig(gpus=1)
     other = ClaimRig(gpus=1, api=rig.api)
