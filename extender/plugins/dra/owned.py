@@ -149,6 +149,8 @@ class OwnedDevices:
         Raises RequestError where what they ask can't be evaluated exactly and Kerf owns all devices that there are.
         """
         claims, missing = self._named(pod)
+        # Refused as kube-scheduler does: whoever holds its deletion up might have it tried again for ever.
+        missing = missing or next((claim.metadata.name for claim in claims if claim.metadata.deletion_timestamp), "")
         allocated = tuple(claim for claim in claims if claim.status.allocation is not None)
         ours: list[ResourceClaim] = []
         left: list[ResourceClaim] = []

@@ -23,6 +23,7 @@ from extender.queueing.claims.maker import ClaimMaker
 from extender.queueing.claims.whose import Whose
 from extender.queueing.claims.writer import ClaimWriter
 from extender.queueing.pods.entries import Entry
+from extender.scheduling.binding.marks import refused
 from extender.scheduling.fence import Fence
 
 _MAX_CONCURRENT: Final = 16
@@ -203,7 +204,7 @@ class ClaimKeeper:
             written = await self.writer.allocate(hold.claim, hold.pod, hold.allocation)
             known = True
         except ApiError as error:
-            known = error.status <= _MAX_CLIENT_ERROR
+            known = error.status <= _MAX_CLIENT_ERROR or refused(error)
             raise
         finally:
             self.writing.discard(uid)

@@ -66,9 +66,15 @@ class ClaimWriter:
         except ApiError as error:
             if not refused(error):
                 raise
-        others = [name for name in claim.metadata.finalizers or () if name != FINALIZER]
-        added = [FINALIZER] if len(others) == len(claim.metadata.finalizers or ()) else []
-        return await self._patch(claim, "", {"finalizers": [*others, *added]})
+        known = claim.metadata.finalizers or []
+        if FINALIZER in known:
+            return await self._patch(claim, "", {"finalizers": [name for name in known if name != FINALIZER]})
+        try:
+            return await self._patch(claim, "", {"finalizers": [*known, FINALIZER]})
+        except ApiError as error:
+            if not refused(error):
+                raise
+        return claim  # too large, or being deleted: nobody can allocate it, for that takes the finalizer
 
     async def _patch(
         self, claim: ResourceClaim, part: str, metadata: dict[str, Any] | None = None, **parts: Any

@@ -191,6 +191,31 @@ def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up(protected: bool
     assert metadata["finalizers"] == ["example.org/own", *([] if protected else [FINALIZER])]
 
 
+def test_a_claim_that_nobody_can_write_holds_no_new_leader_up() -> None:
+    rig = ClaimRig()
+    rig.api.add("a")
+    rig.tell("a")
+    rig.pod("a")
+    rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
+    asyncio.run(rig.keeper.catch_up())
+
+
+def test_nothing_is_held_for_a_claim_that_is_too_large_to_be_written() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
+    with pytest.raises(ApiError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+
+
+def test_a_claim_that_is_being_deleted_is_given_nothing() -> None:
+    rig = ClaimRig()
+    rig.api.add("a")["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.org/own"]}
+    rig.tell("a")
+    assert rig.keeper.read(rig.pod("a").pod).missing == "a"
+
+
 def test_a_new_leader_takes_in_what_its_predecessor_has_allocated_meanwhile() -> None:
     rig = ClaimRig(gpus=1)
     other = ClaimRig(gpus=1, api=rig.api)
