@@ -116,8 +116,7 @@ class ClaimKeeper:
     def anything_new(self) -> bool:
         """Whether what claims may be given, or mean, has changed since this was asked last."""
         self._news |= self._whose.look_around()
-        if self._whose.look_further():
-            self.dirty()
+        self._whose.look_further()
         fault = self.fault()
         news, self._news, self._last_fault = self._news or fault != self._last_fault, False, fault
         return news
@@ -136,6 +135,8 @@ class ClaimKeeper:
         if self.fault() and pod.spec.resource_claims:
             return PodClaims(missing=pod.spec.resource_claims[0].name)
         found = self.owned.claims_of(pod, self._whose.is_kerfs)
+        if found.undecided:
+            self.dirty()  # each round looks further
         # What is held for a claim that was not written as it should be may be written on it yet.
         moving = self.freeing | self.owned.holds.keys()
         claims = (*found.allocated, *found.unallocated)

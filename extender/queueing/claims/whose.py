@@ -10,9 +10,8 @@ kube-scheduler meanwhile would wait for ever, for that gives no device of it.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from extender.core.dra.asks import DevicesAsked
@@ -41,7 +40,10 @@ class Whose:
     """Nodes of which it is not seen now."""
     _version: int = field(default=-1, init=False)
     _known: dict[DevicesAsked, bool] = field(default_factory=dict, init=False)
-    _looking: OrderedDict[DevicesAsked, Iterator[Inventory]] = field(default_factory=OrderedDict, init=False)
+    _there: list[Inventory] = field(default_factory=list, init=False)
+    """What is looked at, in that order."""
+    _looking: OrderedDict[DevicesAsked, int] = field(default_factory=OrderedDict, init=False)
+    """How many of these have been looked at."""
 
     def is_kerfs(self, asked: DevicesAsked) -> bool | None:
         """Whether Kerf allocates that; None while it is being found out."""
@@ -50,7 +52,7 @@ class Whose:
             return True
         known = self._known.get(asked)
         if known is None and asked not in self._looking:
-            self._looking[asked] = iter(list(self._last.values()))
+            self._looking[asked] = 0
         return known
 
     def look_around(self) -> bool:
@@ -60,8 +62,7 @@ class Whose:
         if self._version == self.owned.version and not overdue:
             return False
         self._version = self.owned.version
-        self._known.clear()
-        self._looking.clear()
+        before = self._last.copy()
         for node in overdue:
             del self._away_since[node], self._last[node]
         present = {node: found for node in self.owned.nodes() if (found := self.owned.inventory_on(node)).devices}
@@ -72,21 +73,33 @@ class Whose:
                 self._away_since.setdefault(node, now)
         self._last |= present
         self._away_since = {node: since for node, since in self._away_since.items() if node not in present}
+        self._look_again(before)
         return bool(overdue)
 
-    def look_further(self) -> bool:
-        """Look at some nodes; whether there is more to look at."""
+    def _look_again(self, before: Mapping[str, Inventory]) -> None:
+        """Find out once more what the devices that are other than before may change: slices may come all the time."""
+        news = [new for node, new in self._last.items() if (old := before.get(node)) is not new and old != new]
+        if len(news) != len(self._last) - len(before):  # some are gone, or others than before
+            self._known.clear()
+            self._there = list(self._last.values())
+            self._looking = OrderedDict.fromkeys(self._looking, 0)
+        elif news:
+            self._looking.update((asked, len(self._there)) for asked, kerfs in self._known.items() if not kerfs)
+            self._known = {asked: True for asked, kerfs in self._known.items() if kerfs}
+            self._there += news
+
+    def look_further(self) -> None:
+        """Look at some nodes."""
         until = time.perf_counter() + _ROUND_S
         while self._looking and time.perf_counter() < until:
-            asked, inventories = self._looking.popitem(last=False)
-            portion = list(islice(inventories, _PORTION))
-            if any(possible_on(inventory, asked) for inventory in portion):
+            asked, begin = self._looking.popitem(last=False)
+            end = begin + _PORTION
+            if any(possible_on(inventory, asked) for inventory in self._there[begin:end]):
                 self._decide(asked, kerfs=True)
-            elif len(portion) < _PORTION:
+            elif end >= len(self._there):
                 self._decide(asked, kerfs=False)
             else:
-                self._looking[asked] = inventories
-        return bool(self._looking)
+                self._looking[asked] = end
 
     def _decide(self, asked: DevicesAsked, *, kerfs: bool) -> None:
         if len(self._known) >= _MAX_KNOWN:

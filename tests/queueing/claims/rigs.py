@@ -119,6 +119,7 @@ class ClaimRig:
         self.ledger = Ledger(reservation_ttl_s=30.0, allocates=True)
         self.entries: dict[str, Entry] = {}
         self.changed: list[str] = []
+        self.dirty: list[bool] = []
         self.fence = _Fence()
         clock = lambda: self.now  # noqa: E731 - a clock
         owned = self.ledger.rows.owned
@@ -136,7 +137,7 @@ class ClaimRig:
             entries_of=lambda key: [entry for entry in self.entries.values() if self._names(entry, key)],
             entries=self.entries.values,
             changed=self.changed.append,
-            dirty=lambda: None,
+            dirty=lambda: self.dirty.append(True),
             max_age_s=float("inf"),
         )
         self.reclaimer = Reclaimer(self.keeper)

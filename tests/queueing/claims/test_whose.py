@@ -85,3 +85,42 @@ def test_devices_that_do_not_come_back_are_waited_for_no_longer(rig: ClaimRig) -
 def test_a_pool_that_was_given_back_is_waited_for_no_more(rig: ClaimRig) -> None:
     publish_other(rig, "n", "gpu.nvidia.com")
     assert not is_kerfs(rig)
+
+
+def test_as_long_as_it_is_being_found_out_the_next_round_is_due(rig: ClaimRig) -> None:
+    rig.publish("m", 1)
+    rig.api.add("d", {"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": 9}})
+    rig.tell("d")
+    rig.keeper.anything_new()
+    rig.dirty.clear()
+    assert rig.keeper.read(rig.pod("d").pod).undecided
+    assert rig.dirty
+
+
+def test_slices_of_others_that_change_all_the_time_hold_nothing_up(rig: ClaimRig) -> None:
+    rig.api.add("d", {"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": 9}})
+    rig.tell("d")
+    pod = rig.pod("d").pod
+    for number in range(3):
+        publish_other(rig, f"other-{number}")
+        rig.keeper.anything_new()
+        assert rig.keeper.read(rig.entries["c"].pod).unallocated
+        found = rig.keeper.read(pod)
+    assert found.left
+
+
+def test_devices_that_come_are_looked_at_for_what_was_not_kerfs_before(rig: ClaimRig) -> None:
+    rig.api.add("d", {"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": 3}})
+    rig.tell("d")
+    pod = rig.pod("d").pod
+    rig.keeper.read(pod)
+    rig.keeper.anything_new()
+    assert rig.keeper.read(pod).left
+    rig.publish("m", 3)
+    rig.keeper.read(pod)
+    rig.keeper.anything_new()
+    assert rig.keeper.read(pod).unallocated
+    rig.publish("m", 1)
+    rig.keeper.read(pod)
+    rig.keeper.anything_new()
+    assert rig.keeper.read(pod).left
