@@ -178,6 +178,45 @@ def test_a_new_leader_changes_the_claims_that_its_predecessor_may_be_about_to_wr
     assert rig.api.writes == [("a", "")]  # nobody waits for b
 
 
+@pytest.mark.parametrize("protected", [False, True])
+def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up(protected: bool) -> None:
+    rig = ClaimRig()
+    rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", *([FINALIZER] if protected else [])]
+    rig.tell("a")
+    rig.pod("a")
+    before = rig.api.claims["a"]["metadata"]["resourceVersion"]
+    rig.api.refuse = "annotations"
+    asyncio.run(rig.keeper.catch_up())
+    metadata = rig.api.claims["a"]["metadata"]
+    assert metadata["resourceVersion"] != before
+    assert metadata["finalizers"] == ["example.org/own", *([] if protected else [FINALIZER])]
+
+
+def test_a_claim_that_nobody_can_write_holds_no_new_leader_up() -> None:
+    rig = ClaimRig()
+    rig.api.add("a")
+    rig.tell("a")
+    rig.pod("a")
+    rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
+    asyncio.run(rig.keeper.catch_up())
+
+
+def test_nothing_is_held_for_a_claim_that_is_too_large_to_be_written() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
+    with pytest.raises(ApiError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+
+
+def test_a_claim_that_is_being_deleted_is_given_nothing() -> None:
+    rig = ClaimRig()
+    rig.api.add("a")["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.org/own"]}
+    rig.tell("a")
+    assert rig.keeper.read(rig.pod("a").pod).missing == "a"
+
+
 def test_a_new_leader_takes_in_what_its_predecessor_has_allocated_meanwhile() -> None:
     rig = ClaimRig(gpus=1)
     other = ClaimRig(gpus=1, api=rig.api)
@@ -204,6 +243,15 @@ def test_what_a_watch_tells_from_before_the_own_write_is_no_news() -> None:
     rig.api.claims["a"] = now
     rig.tell("a")
     assert rig.free() == 0
+
+
+def test_a_claim_that_is_gone_before_its_write_is_answered_does_not_come_back() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.lose = lambda name, part: rig.forget(name) if part == "status" else None
+    asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+    assert not rig.owned.claims
 
 
 def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_pod() -> None:
