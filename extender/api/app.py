@@ -60,7 +60,7 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
         "status": service.status,
         "waiting": lambda: waitlist.listing(_MAX_WAITING_SHOWN),
     }
-    view = PageView(base.ledger, parts.placer, parts.rejections, rules, panels, base.clock)
+    view = PageView(base.ledger, parts.placer, parts.rejections, rules, panels, base.clock, service.overviews.devices)
     streams = Streams(view, lambda: service.draining)
     install_page(app, streams)
     service.metrics.add(lambda: usage_metrics(service.placer.snapshot(), service.status(), streams.num_open))

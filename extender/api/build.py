@@ -13,6 +13,7 @@ from extender.api.service import Service
 from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import NO_REQUEST
+from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
 from extender.explain.node_devices import DeviceViews
@@ -33,7 +34,6 @@ from extender.metrics.telemetry import telemetry_metrics
 from extender.metrics.traces import Traces
 from extender.pipelines.build import build_pipelines
 from extender.pipelines.controller import PipelineController
-from extender.plugins.dra.owned import NO_CLAIMS, PodClaims
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
 from extender.queueing.pods.batches import gang_of

@@ -27,6 +27,7 @@ _NOT_OFFERED = (
     "kube-scheduler has not offered it to Kerf recently: its own plugins rule out every node (nvidia.com/gpu, CPU, "
     "taints, affinity: see the pod's events), the pod is gated, or its scheduler does not call Kerf. Of all nodes now:"
 )
+_WAITS = "it waits in Kerf's queue: {}. Of all nodes now:"
 _MAX_NODES = 15
 
 
@@ -72,7 +73,9 @@ def _print(answer: Any, console: Console) -> None:
     asks = f"asks for {answer['request']}; policy {answer['policy']}; decided {answer['decidedAt']}"
     console.print(escape(asks), soft_wrap=True)
     if not answer["offered"]:
-        console.print(_NOT_OFFERED, soft_wrap=True)
+        console.print(_WAITS.format(escape(answer["queue"])) if answer.get("queue") else _NOT_OFFERED, soft_wrap=True)
+    if answer.get("lacks"):
+        console.print(f"[bold]nearest[/bold]: {escape(answer['lacks'])}", soft_wrap=True)
     fit = sum(node["reason"] == "FITS" for node in answer["nodes"])
     had = (
         f"{len(answer['nodes'])} candidates had room"
@@ -104,7 +107,7 @@ def _candidates(nodes: list[Any]) -> Table:
             str(node.get("rank") or "-"),
             "-" if score is None else f"{score:.4g}",
             f"{sum(gpu['free'] for gpu in gpus)}/{len(gpus)}",
-            escape(_gpus(gpus) or node["text"]),
+            escape(node.get("lacks") or _gpus(gpus) or node["text"]),
         )
     return table
 

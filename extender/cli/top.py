@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import typer
 from rich.console import Console, Group
@@ -20,12 +20,17 @@ _PAGE = 500
 @asks_kerf
 def top(
     kerf: Kerf,
+    node: Annotated[str, typer.Argument(help="Only this node, GPU by GPU.", metavar="[NODE]")] = "",
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between refreshes.")] = 2.0,
     all_nodes: Annotated[bool, typer.Option("--all", "-A", help="Include nodes without GPUs.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """The cluster as a running Kerf sees it. Prints once if the output is not a terminal, or is JSON or YAML."""
+
+    if node:
+        _one(kerf, node, output)
+        return
 
     def look() -> Any:
         try:
@@ -39,6 +44,14 @@ def top(
         show(told, output, lambda console: console.print(_picture(told)))
     else:
         _watch(look, interval, out)
+
+
+def _one(kerf: Kerf, node: str, output: Output) -> None:
+    try:
+        told = kerf.ask(f"/nodes/{quote(node, safe='')}")
+    except AnswerError as error:
+        fail(str(error), FAILED)
+    show(told, output, lambda console: console.print(_node_picture(told)))
 
 
 def _watch(look: Callable[[], Any], interval_s: float, out: Console) -> None:
@@ -85,8 +98,11 @@ def _picture(told: Any, most: int | None = None) -> Group:
     for name in ("GPUS", "BOOKED", "FREE", "FRAGMENT", "MEMORY", "LOAD", "PODS", "RESERVED"):
         table.add_column(name, justify="right", no_wrap=True)
     items = told["items"]
+    with_devices = any(node.get("devices") for node in items)
+    if with_devices:
+        table.add_column("DEVICES FREE", overflow="fold")
     for node in items[:most]:
-        table.add_row(*_line(node))
+        table.add_row(*_line(node), *([_devices(node.get("devices"))] if with_devices else []))
     hidden = len(items) - len(items[:most])
     return Group(head, table, *([Text(f"and {hidden} more nodes (--once prints all)")] if hidden else []))
 
@@ -106,3 +122,55 @@ def _line(node: Any) -> list[str]:
         str(node["pods"]),
         str(node["reservations"]) if node["reservations"] else "-",
     ]
+
+
+def _devices(told: Any) -> str:
+    """What of a node's devices Kerf can give to ResourceClaims, and the faults of its pools."""
+    if not told:
+        return "-"
+    faults = [f"[red]{escape(pool['pool'])}: {escape(pool['fault'])}[/red]" for pool in told["pools"] if pool["fault"]]
+    free = [escape(told["free"])] if told["owned"] else [] if faults else ["kube-scheduler's"]
+    return "; ".join([*free, *faults])
+
+
+def _node_picture(told: Any) -> Group:
+    """One node: GPU by GPU what is booked, who has it, and which devices are free."""
+    devices = told["devices"]
+    head = Text(f"{told['node']}: {told['gpusBooked']:g} of {told['gpus']} GPUs booked")
+    lines = []
+    for pool in devices["pools"] if devices else ():
+        owner = {"kerf": "Kerf", "nobody": "nobody"}.get(pool["owner"], pool["owner"])
+        fault = f": {pool['fault']}" if pool["fault"] else ""
+        lines.append(f"pool {pool['pool']} of {pool['driver']}: {pool['devices']} devices, allocated by {owner}{fault}")
+    if devices and devices["owned"]:
+        lines.append(f"free: {devices['free']}")
+    table = Table(box=None, pad_edge=False)
+    for name in ("GPU", "MODEL", "BOOKED"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("HELD BY", overflow="fold")
+    table.add_column("FREE", overflow="fold")
+    for gpu in told["gpuDetails"]:
+        holders = [holder for holder in told["holders"] if gpu["index"] in holder["gpus"] and "claim" not in holder]
+        held = [*map(_use, gpu.get("uses", ())), *map(_holder, holders)]
+        table.add_row(
+            str(gpu["index"]),
+            escape(gpu["model"] or "-"),
+            "unhealthy" if not gpu["healthy"] else f"{(1000 - gpu['freeMilli']) / 10:g} %",
+            escape("\n".join(held) or "-"),
+            escape(gpu.get("freeDevices") or ("-" if not gpu["free"] else "GPU")),
+        )
+    others = [Text(_use(use)) for use in told["deviceUses"] if use["gpu"] is None]
+    return Group(head, *map(Text, lines), table, *others)
+
+
+def _use(use: Any) -> str:
+    """A device, who has it, and what for."""
+    pods = f" of {', '.join(use['pods'])}" if use["pods"] else ""
+    state = "" if use["state"] == "allocated" else f" ({use['state']})"
+    looks = ", only looked at by" if use["admin"] else ":"
+    return f"{use['device']}{looks} claim {use['claim']}{pods}{state}"
+
+
+def _holder(holder: Any) -> str:
+    state = "" if holder["state"] == "BOUND" else f" ({holder['state'].lower()})"
+    return f"{holder['pod'] or 'a pod'}{state}"

@@ -30,7 +30,10 @@ _MAX_NAMES = 4
 def what_if(
     kerf: Kerf,
     files: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", help="Manifests of pods, and of nodes to add; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            "--file", "-f", help="Manifests of pods, their ResourceClaims and templates, and nodes to add; repeatable."
+        ),
     ] = None,
     replicas: Annotated[int, typer.Option(min=1, help="How many of each pod.")] = 1,
     drain: Annotated[list[str] | None, typer.Option(help="A node to drain: its pods go elsewhere; repeatable.")] = None,
@@ -43,11 +46,12 @@ def what_if(
 
     Exit status 0 if all pods find a node, 3 if some stay pending, 2 for wrong usage, 1 if Kerf can't be reached.
     """
-    pods, nodes = _read(files or [])
+    pods, nodes, claims, templates = _read(files or [])
     added = [*nodes, *(_template(text) for text in add_node or ())]
     if not pods and not drain:
         fail("nothing to place: give pod manifests with -f, or a node with --drain", USAGE)
     question = {"pods": pods, "replicas": replicas, "drain": drain or [], "addNodes": added}
+    question |= {"claims": claims, "claimTemplates": templates}
     try:
         answer = kerf.ask("/what-if", question)
     except AnswerError as error:
@@ -57,10 +61,12 @@ def what_if(
         raise typer.Exit(PENDING)
 
 
-def _read(files: list[Path]) -> tuple[list[Any], list[Any]]:
-    """The pods of the files, and the nodes as what is to be added."""
+def _read(files: list[Path]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    """The pods of the files, the nodes as what is to be added, ResourceClaims and their templates."""
     pods: list[Any] = []
     nodes: list[Any] = []
+    claims: list[Any] = []
+    templates: list[Any] = []
     for path in files:
         try:
             documents = list(yaml.safe_load_all(path.read_text()))
@@ -72,9 +78,13 @@ def _read(files: list[Path]) -> tuple[list[Any], list[Any]]:
                 pods.append(document)
             elif kind == "Node":
                 nodes.append({"manifest": document})
+            elif kind == "ResourceClaim":
+                claims.append(document)
+            elif kind == "ResourceClaimTemplate":
+                templates.append(document)
             elif document is not None:
-                fail(f"{path}: {kind} can't be placed; write pods, and nodes to add", USAGE)
-    return pods, nodes
+                fail(f"{path}: {kind} can't be placed; write pods, their claims, and nodes to add", USAGE)
+    return pods, nodes, claims, templates
 
 
 def _template(text: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Rows
-from extender.core.decisions import evaluate, near_best, ranked
+from extender.core.decisions import near_best, ranked
+from extender.core.evaluations import evaluate
 from extender.core.fit.device_relaxations import device_relaxations, device_shortfalls
 from extender.core.fit.relaxations import Relaxation, Shortfall, relaxations, shortfalls
 from extender.core.occupancies import ObservedRules, counting_observed

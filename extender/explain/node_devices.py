@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from extender.core.dra.devices import NodeDevices
 from extender.core.dra.explained.free_room import free_of, in_words, total
+from extender.dra.uses import DeviceUse
 from extender.ledger.ledger import Ledger
-from extender.plugins.dra.uses import DeviceUse
 
 _BOUND: Final = 20_000
 

@@ -9,8 +9,8 @@ import numpy as np
 from extender.core.clusters import Cluster, Mask
 from extender.core.dra.explained.free_room import WHOLE
 from extender.core.occupancies import ObservedRules, faulty, unmanaged_mib
+from extender.dra.uses import HELD, DeviceUse
 from extender.ledger.ledger import Claim, ClaimState
-from extender.plugins.dra.uses import HELD, DeviceUse
 
 _MAX_NAMES: Final = 4
 

@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 from extender.core.resources.requests import PodRequest, RequestError
+from extender.dra.objects import ResourceClaim
+from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
-from extender.plugins.dra.objects import ResourceClaim
-from extender.plugins.dra.owned import NO_CLAIMS, PodClaims
 from extender.plugins.pods import owner_of
 from extender.queueing.pods.batches import devices_of
 from extender.scheduling.placer import Placement, Placer, PodIdentity

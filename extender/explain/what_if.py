@@ -10,11 +10,16 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from extender.children import Child
+from extender.core.clusters import Cluster
+from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.policies.policy import Policy
+from extender.dra.objects import ResourceClaim
+from extender.explain.what_if_claims import DeviceFacts, PackedDevices, pack
 from extender.explain.what_if_process import FAULT, LENGTH_BYTES, Facts, Needs, WhatIfError
 from extender.kube.client import ClusterError, Query, Transport
 from extender.kube.paths import NODES_PATH, PODS_PATH
@@ -47,6 +52,8 @@ class WhatIfAnswers:
     """The time for an answer."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _num_waiting: int = field(default=0, init=False)
+    _inventories: WeakKeyDictionary[Inventory, bytes] = field(default_factory=WeakKeyDictionary, init=False)
+    """Pickled: they are large, and change seldom."""
 
     async def answer(self, body: bytes) -> bytes:
         """Where the pods would go, as JSON. Raises WhatIfError, BusyError, ClusterError."""
@@ -83,7 +90,36 @@ class WhatIfAnswers:
         # Only what ranks nodes: the rest are functions, which can't be sent.
         policies = {name: replace(policy, apart=None, terms=None) for name, policy in self.policies().items()}
         ledger = self.ledger.apart(self.clock()) if needs.adds else None
-        return Facts(nodes, pods_on, cluster, ledger, num_pods, self.policy, policies)
+        devices, claims = self._claims(needs, drained, cluster)
+        told = await self._devices(devices, claims) if devices else None
+        return Facts(nodes, pods_on, replace(cluster, devices=None), ledger, num_pods, self.policy, policies, told)
+
+    def _claims(
+        self, needs: Needs, drained: list[str], cluster: Cluster
+    ) -> tuple[dict[str, NodeDevices], dict[str, ResourceClaim]]:
+        """The devices of all nodes and the claims that matter; nothing where no pod names a claim."""
+        owned = self.ledger.rows.owned
+        if owned is None or cluster.devices is None:
+            return {}, {}
+        named = [claim for key in needs.claims if (claim := owned.claim_at(key)) is not None]
+        moving = [claim for node in drained for claim in owned.claims_on(node)]
+        if not needs.claims and not moving:
+            return {}, {}
+        devices = {name: cluster.devices[row] for name, row in cluster.row_of.items()}
+        found = {name: one for name, one in devices.items() if one is not None}
+        return found, {claim.key: claim for claim in (*named, *moving)}
+
+    async def _devices(self, devices: Mapping[str, NodeDevices], claims: Mapping[str, ResourceClaim]) -> DeviceFacts:
+        """What does not change any more, node by node: others have their turn in between."""
+        packed: dict[str, PackedDevices] = {}
+        for name, one in devices.items():
+            inventory = self._inventories.get(one.inventory)
+            if inventory is None:
+                inventory = self._inventories[one.inventory] = pickle.dumps(one.inventory, pickle.HIGHEST_PROTOCOL)
+                await asyncio.sleep(0)
+            packed[name] = pack(one, inventory)
+        owned = self.ledger.rows.owned
+        return DeviceFacts(packed, dict(claims), dict(owned.classes) if owned is not None else {})
 
     async def _list(self, path: str, query: Query) -> bytes:
         """A list of the API server, its objects as they come. Raises ClusterError."""

@@ -21,6 +21,14 @@ import numpy as np
 from extender.core.clusters import Cluster
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import RequestError
+from extender.explain.what_if_claims import (
+    AskedClaims,
+    DeviceFacts,
+    names_of,
+    read_claims,
+    read_templates,
+    with_devices,
+)
 from extender.kube.objects import Node, Pod
 from extender.kube.watches.lists import ListDecoder
 from extender.ledger.rows import NodeRows
@@ -69,6 +77,10 @@ class WhatIf(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     drain: list[str] = []
     """Nodes that are taken out of use: their pods have to go elsewhere, before the others."""
     add_nodes: list[AddedNodes] = []
+    claims: list[dict[str, Any]] = []
+    """Manifests of ResourceClaims that the cluster does not have."""
+    claim_templates: list[dict[str, Any]] = []
+    """Manifests of ResourceClaimTemplates that pods name."""
 
 
 _decoder: Final = msgspec.json.Decoder(WhatIf)
@@ -92,6 +104,8 @@ class Facts:
     default_policy: str
     policies: dict[str, Policy]
     """By name, as they are configured."""
+    devices: DeviceFacts | None
+    """For pods with ResourceClaims; None where Kerf allocates none."""
 
 
 def read_question(body: bytes) -> WhatIf:
@@ -123,18 +137,30 @@ def answer(asked: WhatIf, facts: Facts) -> dict[str, Any]:
         raise WhatIfError(f"nodes and pods can't be read: {error}") from None
     added = _added(asked.add_nodes, by_name)
     kinds = Kinds()
-    batch, faults = _planned([*moving, *_pods(asked)], kinds, facts.default_policy)
-    cluster = facts.ledger.extended(added) if added and facts.ledger else facts.cluster
-    view = view_of(cluster, [*nodes, *added], kinds, batch, num_pods=facts.num_pods)
+    batch, faults = _planned([*moving, *_pods(asked)], kinds, facts.default_policy, _claims(asked, facts))
+    cluster = facts.ledger.extended([node for node, _ in added]) if added and facts.ledger else facts.cluster
+    if facts.devices is not None:
+        cluster = with_devices(cluster, facts.devices, {node.metadata.name: like for node, like in added})
+    described = [*nodes, *(node for node, _ in added)]
+    view = view_of(cluster, described, kinds, batch, num_pods=facts.num_pods)
     drained = [cluster.row_of[name] for name in asked.drain if name in cluster.row_of]
     view.allowed[:, drained] = False
     view = replace(view, policies=facts.policies)
     return _result(view, batch, faults, [pod.key for pod in moving])
 
 
-def _added(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[Node]:
-    """The nodes to add, under names that the cluster does not have. Raises WhatIfError."""
-    added: list[Node] = []
+def _claims(asked: WhatIf, facts: Facts) -> AskedClaims:
+    """The claims of the question. Raises WhatIfError."""
+    try:
+        return AskedClaims(facts.devices, read_claims(asked.claims), read_templates(asked.claim_templates))
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise WhatIfError(f"claims: {error}") from None
+
+
+def _added(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[tuple[Node, str]]:
+    """The nodes to add, under names that the cluster does not have, each with the one that it is like. Raises
+    WhatIfError."""
+    added: list[tuple[Node, str]] = []
     for entry in asked:
         if bool(entry.template) == (entry.manifest is not None):
             raise WhatIfError("addNodes: write either template (a node's name) or manifest")
@@ -152,7 +178,7 @@ def _added(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[Node]:
             labels = {**(template.metadata.labels or {}), _HOSTNAME: new}
             metadata = msgspec.structs.replace(template.metadata, name=new, uid=new, labels=labels)
             spec = msgspec.structs.replace(template.spec, unschedulable=False)
-            added.append(msgspec.structs.replace(template, metadata=metadata, spec=spec))
+            added.append((msgspec.structs.replace(template, metadata=metadata, spec=spec), entry.template))
     return added
 
 
@@ -183,13 +209,15 @@ def _pods(asked: WhatIf) -> list[Pod]:
     return pods
 
 
-def _planned(pods: Iterable[Pod], kinds: Kinds, policy: str) -> tuple[list[PlanPod], dict[str, str]]:
+def _planned(
+    pods: Iterable[Pod], kinds: Kinds, policy: str, claims: AskedClaims
+) -> tuple[list[PlanPod], dict[str, str]]:
     """The pods as planners take them, and the faults of those that can't be understood, by key."""
     batch: list[PlanPod] = []
     faults: dict[str, str] = {}
     for pod in pods:
         try:
-            planned = plan_pod(pod, kinds)
+            planned = plan_pod(pod, kinds, claims.of(pod))
         except RequestError as error:
             faults[pod.key] = str(error)
             continue
@@ -217,6 +245,8 @@ class Needs(msgspec.Struct):
 
     drain: list[str]
     adds: bool
+    claims: list[str]
+    """ResourceClaims that its pods name, by `namespace/name`; "" for the name of one that is made from a template."""
 
 
 def main() -> None:
@@ -226,7 +256,11 @@ def main() -> None:
     source, target = sys.stdin.buffer, sys.stdout.buffer
     try:
         asked = read_question(_read(source))
-        _write(target, FINE + msgspec.json.encode(Needs(list(dict.fromkeys(asked.drain)), bool(asked.add_nodes))))
+        _write(
+            target,
+            FINE
+            + msgspec.json.encode(Needs(list(dict.fromkeys(asked.drain)), bool(asked.add_nodes), names_of(asked.pods))),
+        )
         # From the service alone, and never from who asks: what it pickles may be trusted.
         facts: Facts = pickle.loads(_read(source))  # noqa: S301
         _write(target, FINE + msgspec.json.encode(answer(asked, facts)))

@@ -156,3 +156,8 @@ async def all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         if isinstance(result, BaseException):
             raise result
     return [result for result in results if not isinstance(result, BaseException)]
+
+
+async def give_way() -> None:
+    """Let others of the event loop go on between two steps of something long."""
+    await asyncio.sleep(0)

@@ -128,6 +128,8 @@ class PodClaim(Object, rename="camel"):
 
     name: str = ""
     resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+    """What the claim is made from, where it is named by no name."""
 
 
 class SchedulingGroup(Object, rename="camel"):

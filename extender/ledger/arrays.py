@@ -81,6 +81,11 @@ class ClusterArrays:
         self.set_compute(row, 0, 0)
         self._free_rows.append(row)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without devices, which are large."""
+        devices = np.full_like(self._arrays["devices"], None)
+        return vars(self) | {"_arrays": self._arrays | {"devices": devices}, "_snapshot": None, "_moved": set(Moves)}
+
     def set_held(self, row: int, held: Held) -> None:
         """Write who holds what on a node."""
         free = self._free(row, held)

@@ -1,6 +1,6 @@
 """What decisions do to the ledger: reservations, bindings under way, and what became of them."""
 
-from extender.core.resources.nodes import OF_CLAIMS
+from extender.core.resources.nodes import OF_CLAIMS, NodeReading
 from extender.kube import objects
 from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.pod_groups import Cycles
@@ -8,7 +8,6 @@ from extender.ledger.rows import NodeRows
 from extender.plugins.holdings import NOTHING, Holding
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import Reading, read_holdings
-from extender.plugins.protocol import NodeReading
 
 
 class Bookings:

@@ -11,20 +11,21 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
+from extender.core.resources.nodes import NodeReading
 from extender.core.resources.requests import PodRequest
+from extender.dra.objects import ResourceClaim
+from extender.dra.pod_claims import Hold
+from extender.dra.uses import DeviceUse
 from extender.kube import objects
 from extender.ledger.arrays import ClusterArrays
 from extender.ledger.bookings import Bookings
 from extender.ledger.claims import Claim, ClaimState
 from extender.ledger.rows import NodeRows, NodeState
 from extender.ledger.static_pods import MIRROR, Orphans
-from extender.plugins.dra.objects import ResourceClaim
-from extender.plugins.dra.owned import Hold
-from extender.plugins.dra.uses import DeviceUse
 from extender.plugins.node_reports import told_given
 from extender.plugins.pod_resources import read_compute
 from extender.plugins.pods import Reading, completed, read_holdings, read_pod_request, read_policy
-from extender.plugins.protocol import NodeReading, Stock
+from extender.plugins.protocol import Stock
 
 __all__ = ["Claim", "ClaimState", "Ledger", "NodeState"]
 
@@ -214,9 +215,9 @@ class Ledger(Bookings):
             self._restock(self.rows.owned.let_go(claim))
 
     def claim_written(self, claim: ResourceClaim) -> None:
-        """This process has written a claim, which is like this now."""
-        self.upsert_device(claim)
-        if self.rows.owned is not None:
+        """This process has written a claim, which is like this now, unless a watch has told that it is gone."""
+        if self.rows.owned is not None and claim.metadata.uid in self.rows.owned.claims:
+            self.upsert_device(claim)
             self.rows.owned.wrote(claim)
 
     def forget_orphan(self, claim: str) -> None:

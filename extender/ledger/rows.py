@@ -15,15 +15,15 @@ from extender.core.resources.nodes import (
     SLICES,
     GpuUnit,
     NodeOffer,
+    NodeReading,
 )
 from extender.kube import objects
 from extender.ledger.arrays import ClusterArrays
 from extender.ledger.claims import Claim, Claims, ClaimState
 from extender.ledger.given_gpus import GivenGpus
 from extender.ledger.occupancy import Occupancy
-from extender.plugins.dra.pools import DevicePools
 from extender.plugins.nodes import read_capacity, read_offer
-from extender.plugins.protocol import DevicePlugin, NodeReading
+from extender.plugins.protocol import DevicePlugin
 from extender.plugins.registry import NATIVE, plugin_of, plugins
 
 _MAX_DOUBTS: Final = 8
@@ -55,7 +55,7 @@ class NodeRows:
         self.given = GivenGpus()
         self.stocks = tuple(stock for plugin in plugins() if (stock := plugin.stock(reading)) is not None)
         """What device plugins tell by objects of their own."""
-        self.pools = next((stock for stock in self.stocks if isinstance(stock, DevicePools)), None)
+        self.pools = next(iter(self.stocks), None)
         """Devices of ResourceClaims, None where the plugin for them is not there."""
         self.owned = self.pools.owned if self.pools is not None else None
         """The devices that Kerf allocates to ResourceClaims, None where it allocates none."""

@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from extender.core.dra.devices import Inventory
+from extender.dra.owned import OwnedDevices
+from extender.dra.published.inventory import Owner
+from extender.dra.unhandled import KINDS
 from extender.metrics.registry import by_label, counter, gauge
-from extender.plugins.dra.inventory import Owner
-from extender.plugins.dra.owned import OwnedDevices
-from extender.plugins.dra.unhandled import KINDS
 from extender.queueing.claims.keeper import ClaimKeeper
 
 

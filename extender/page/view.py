@@ -12,6 +12,7 @@ from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules
 from extender.core.resources.nodes import GpuUnit
 from extender.explain.explanations import RejectionLog
+from extender.explain.node_devices import DeviceViews
 from extender.ledger.ledger import Ledger
 from extender.page.gpu_cells import cells
 from extender.scheduling.placer import Placement, Placer
@@ -32,6 +33,7 @@ class PageView:
     panels: Mapping[str, Callable[[], Any]]
     """By name, what a panel shows; told whenever it has changed."""
     clock: Callable[[], float]
+    devices: DeviceViews
     _sections: tuple[float, dict[str, Any]] = float("-inf"), {}
 
     def cluster(self) -> Cluster:
@@ -57,9 +59,15 @@ class PageView:
                     "unit": GpuUnit(int(cluster.unit[row])).name,
                     "samples": "" if observed is None else SampleState(int(observed.state[row])).name,
                     "gpus": gpus[:num_gpus],
+                    **self._devices(name),
                 }
             )
         return told
+
+    def _devices(self, node: str) -> dict[str, Any]:
+        """What is free of the devices that Kerf allocates, and how many pools have faults, where there is something."""
+        told = {"free": self.devices.free_words(node), "faults": len(self.devices.faults(node))}
+        return {name: value for name, value in told.items() if value}
 
     def sections(self) -> dict[str, Any]:
         """What the panels show; a moment later the same does for another client."""

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from extender.core.bookings import Booking, book, bookable, booking
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
-from extender.core.decisions import Evaluation, Memo, choice
+from extender.core.decisions import choice
 from extender.core.dra.asks import DevicesAsked
+from extender.core.evaluations import Evaluation, Memo
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import enough_compute
 from extender.core.fit.reasons import Reason, sentence

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL
-from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, NodeOffer
+from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, NodeOffer, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube import objects
 from extender.plugins.formats import (
@@ -26,7 +26,7 @@ from extender.plugins.formats import (
     with_conditions,
 )
 from extender.plugins.holdings import Holding, Part
-from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, NodeReading, UnreadableError
+from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, UnreadableError
 
 MEMORY_RESOURCE: Final = "aliyun.com/gpu-mem"
 COUNT_RESOURCE: Final = "aliyun.com/gpu-count"

@@ -20,12 +20,13 @@ from extender.core.resources.nodes import (
     Gpu,
     GpuUnit,
     NodeOffer,
+    NodeReading,
     nominal_mib,
 )
 from extender.core.resources.requests import GpuRequest
 from extender.plugins.formats import bounded, by_index
 from extender.plugins.holdings import Part
-from extender.plugins.protocol import NodeReading, UnreadableError
+from extender.plugins.protocol import UnreadableError
 
 GPUS: Final = "kerf.dev/gpus"
 """A node's GPUs, as a JSON list of `AnnotatedGpu`."""

@@ -20,9 +20,10 @@ from extender.core.resources.nodes import (
     Gpu,
     GpuUnit,
     NodeOffer,
+    NodeReading,
 )
 from extender.plugins.kerf import AnnotatedGpu, Given, described, read_given
-from extender.plugins.protocol import NodeReading, UnreadableError
+from extender.plugins.protocol import UnreadableError
 
 REPORT: Final = "kerf.dev/node-report"
 """JSON: see `_Report`."""

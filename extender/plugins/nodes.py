@@ -9,12 +9,12 @@ given away.
 from dataclasses import replace
 from fractions import Fraction
 
-from extender.core.resources.nodes import NodeOffer, read_node
+from extender.core.resources.nodes import NodeOffer, NodeReading, read_node
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.kube import objects
 from extender.plugins.kerf import GPUS, merged, read_gpus
 from extender.plugins.node_reports import with_report
-from extender.plugins.protocol import NodeReading, UnreadableError
+from extender.plugins.protocol import UnreadableError
 from extender.plugins.registry import plugin_of
 
 

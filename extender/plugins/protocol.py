@@ -4,13 +4,15 @@ A plugin's words on nodes and pods are read into Kerf's terms, and what Kerf dec
 Each node belongs to one plugin. Packages bring their own by the entry point group `kerf.plugins`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.resources.nodes import NodeOffer
+from extender.core.resources.nodes import NodeOffer, NodeReading
 from extender.core.resources.requests import GpuRequest, PodRequest
+from extender.dra.owned import OwnedDevices
+from extender.dra.uses import DeviceUse
 from extender.kube import objects
 from extender.kube.client import Transport
 from extender.kube.watches.feeds import Feed
@@ -23,18 +25,6 @@ class UnreadableError(ValueError):
 
 class LockError(Exception):
     """A node's lock could not be had in time; the sentence says who has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReading:
-    """How the facts of nodes are understood."""
-
-    memory_tolerance_frac: float = 0.02
-    aliases: Mapping[str, Iterable[str]] = field(default_factory=dict)
-    allocates: bool = False
-    """Whether Kerf allocates devices to ResourceClaims where it owns the pool."""
-    extender: bool = True
-    """Whether kube-scheduler calls Kerf, which then binds pods itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +70,10 @@ class Stock(Protocol):
         """Which objects."""
 
     @property
+    def owned(self) -> OwnedDevices | None:
+        """The devices that Kerf allocates itself."""
+
+    @property
     def num_allocated(self) -> Mapping[str, int]:
         """Devices that are allocated, by namespace."""
 
@@ -94,6 +88,9 @@ class Stock(Protocol):
 
     def offer_of(self, node: str) -> NodeOffer | None:
         """What a node offers by these objects, where its kubelet offers no GPUs; None when it has none."""
+
+    def uses_on(self, node: str) -> list[DeviceUse]:
+        """Who has which of a node's devices."""
 
     def holdings_on(self, node: str) -> list[Holding]:
         """What is allocated of a node's GPUs."""

@@ -7,17 +7,17 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final, TypeVar
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.resources.nodes import NodeOffer
+from extender.core.resources.nodes import NodeOffer, NodeReading
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
 from extender.kube.client import Transport
-from extender.plugins.dra.pools import Dra
+from extender.plugins.dra import Dra
 from extender.plugins.formats import asks_any
 from extender.plugins.gpushare import GpuShare
 from extender.plugins.hami.plugin import Hami
 from extender.plugins.holdings import Holding
 from extender.plugins.native import Native
-from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks, NodeReading, UnreadableError
+from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks, UnreadableError
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 
 from extender.core.resources.requests import GpuRequest
+from extender.dra.owned import OwnedDevices
 from extender.kube.watches.feeds import PENDING_PODS
-from extender.plugins.dra.owned import OwnedDevices
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.controller import QueueController
 from extender.queueing.direct.dispatch import DirectDispatcher
@@ -34,7 +34,7 @@ def build_queue(
         base.mirror.hub,
         base.ledger,
         placer,
-        Options.of(settings.queue, settings.decisions.policy),
+        Options.of(settings.queue, settings.decisions),
         clock=base.clock,
         wall_clock=time.time,
         standby=base.fence.fault,

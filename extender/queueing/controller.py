@@ -19,17 +19,14 @@ from extender.core.durations import Durations
 from extender.core.orders import Order
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
-from extender.kube.background import Tasks, until_set
+from extender.kube.background import Tasks, give_way, until_set
 from extender.kube.client import ClusterError, Transport
 from extender.kube.paths import NAMESPACES_PATH
 from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, WatchHub
 from extender.kube.watches.reflector import Reflector
 from extender.ledger.ledger import Ledger
-from extender.planning.wait_reasons import Code, WaitReason
-from extender.plugins.dra.owned import NO_CLAIMS
 from extender.queueing.claims.keeper import ClaimKeeper
-from extender.queueing.claims.reclaimer import Reclaimer
-from extender.queueing.claims.turns import Turns
+from extender.queueing.claims.of_queue import QueueClaims
 from extender.queueing.dispatch import Dispatcher
 from extender.queueing.gang_eviction import GangEviction
 from extender.queueing.gangs import Gangs, units_of
@@ -37,7 +34,7 @@ from extender.queueing.node_view import NodeBook
 from extender.queueing.opt_in import Namespaces, opted_out
 from extender.queueing.options import Counts, Options
 from extender.queueing.pods.backlog import Backlog
-from extender.queueing.pods.entries import Entry, Stage
+from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
 from extender.queueing.quota_use import QuotaUse
@@ -79,32 +76,19 @@ class QueueController(QueueRules):
         did not. `dispatcher` makes what lets pods go, `keeper` what allocates devices to their ResourceClaims.
         """
         self._transport, self._ledger, self._options = transport, ledger, options
-        self._clock, self._wall_clock = clock, wall_clock
-        self._standby, self._mirror_fault = standby, mirror_fault
+        self._clock, self._wall_clock, self._standby, self._mirror_fault = clock, wall_clock, standby, mirror_fault
         self._dirty = asyncio.Event()
-        self._planned_version = -1
-        self._planned_at = float("-inf")
-        self._takes_more = takes_more
-        self._why_refused = why_refused
+        self._planned_version, self._planned_at = -1, float("-inf")
+        self._takes_more, self._why_refused = takes_more, why_refused
         self.backlog = Backlog(
             *(clock, self._dirty.set),
             left=lambda entry: self.dispatcher.left(entry),  # noqa: PLW0108 - it is made below
             found_open=lambda entry: self.dispatcher.found_open(entry),  # noqa: PLW0108
             check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
-            claims_of=lambda pod: NO_CLAIMS if self.claims is None else self.claims.read(pod),
+            claims_of=lambda pod: self._claims.of(pod),  # noqa: PLW0108
         )
-        self.claims = (
-            None
-            if keeper is None
-            else keeper(
-                entries_of=self.backlog.naming,
-                entries=self.backlog.entries.values,
-                dirty=self._dirty.set,
-                changed=self.backlog.claim_changed,
-            )
-        )
-        """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
-        self._turns = None if self.claims is None else Turns(self.claims, self._dirty.set)
+        self._claims = QueueClaims(keeper, self._dirty.set)
+        self._claims.begin(self.backlog)
         self.counts = Counts()
         self.durations = Durations()
         self.tasks = Tasks()
@@ -119,30 +103,27 @@ class QueueController(QueueRules):
         writer = PodWriter(transport)
         self.dispatcher = dispatcher(
             *(writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set),
-            claims=self.claims,
+            claims=self._claims.keeper,
         )
         self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self._use.by_namespace, clock)
         self._notes = Notes(writer, clock)
-        self._own: dict[str, Reflector[Any]] = {
-            _WAITING: hub.subscribe(PENDING_PODS, self.backlog),
-            "namespaces": hub.subscribe(_NAMESPACES, self._namespaces),
-        }
+        self._own = self._subscribed(hub)
         self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
         """All that a round goes by; what is not the queue's own begins and ends with the mirror of the cluster."""
         if options.order is Order.KERF or options.fair_share or options.quotas.gpus or options.gang_timeout_s:
             self.reflectors["running pods"] = hub.subscribe(BOUND_PODS, self._running)
+
+    def _subscribed(self, hub: WatchHub) -> dict[str, Reflector[Any]]:
+        waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.subscribe(_NAMESPACES, self._namespaces)
+        return {_WAITING: waiting, "namespaces": namespaces}
 
     def start(self) -> None:
         """Begin, in the running event loop."""
         for name, reflector in self._own.items():
             self.tasks.begin(_MIRROR_OF + name, reflector.run, needed=False)
         self.tasks.begin("queue", self._run, needed=False)
-        for name, work in self.dispatcher.works().items():
+        for name, work in (self.dispatcher.works() | self._claims.works()).items():
             self.tasks.begin(name, work, needed=False)
-        if self.claims is not None:
-            self.tasks.begin("queue's ResourceClaims", Reclaimer(self.claims).run, needed=False)
-            if self.claims.classes_to_make:
-                self.tasks.begin("claims for extended resources", self.claims.maker().run, needed=False)
         if self._options.order is Order.KERF:
             self.tasks.begin("queue's list of finished pods", self._learn, needed=False)
         if self._options.gang_timeout_s:
@@ -163,6 +144,11 @@ class QueueController(QueueRules):
         """End; what has been sent may take effect yet."""
         await self.tasks.end()
         await self.dispatcher.stop()
+
+    @property
+    def claims(self) -> ClaimKeeper | None:
+        """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
+        return self._claims.keeper
 
     @property
     def num_unread(self) -> int:
@@ -214,12 +200,11 @@ class QueueController(QueueRules):
         if self._standby():
             return
         self.dispatcher.take_stock(now)
-        await _give_way()
-        if self.claims is not None:
-            self.backlog.read_claims_again(all_=self.claims.anything_new())
-            await _give_way()
+        await give_way()
+        self._claims.take_stock()
+        await give_way()
         await self._release(now)
-        await _give_way()
+        await give_way()
         if self.fault():
             return
         self.backlog.forget_kinds()
@@ -228,16 +213,15 @@ class QueueController(QueueRules):
             for entry in self.backlog.entries.values()
             if entry.stage.waits and entry.planned is not None and not self.dispatcher.found_a_node(entry)
         ]
-        if self._turns is not None:
-            waiting, passed = self._turns.sort_out(waiting)
-            for entry, why in passed:
-                _skip(entry, why)
+        waiting, passed = self._claims.sort_out(waiting)
+        for entry, why in passed:
+            entry.pass_over(why)
         window, limits = self._planner.windows(waiting)
         if window < self._options.max_open / 4:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
-        await _give_way()
+        await give_way()
         units = await units_of(waiting, self._gangs)
-        await _give_way()
+        await give_way()
         ready = in_order(
             [unit for unit in units if unit.pods and not unit.missing],
             self._wall_clock(),
@@ -246,24 +230,24 @@ class QueueController(QueueRules):
             self.durations,
             self._takes_more,
         )
-        await _give_way()
+        await give_way()
         self._planned_at = now
         if ready:
             plan, batch, names = await self._planner.plan(ready, window, limits)
             self.counts.rounds += 1
             self.counts.round_s = self._clock() - now
-            await _give_way()
+            await give_way()
             await self.dispatcher.carry_out(plan, names, batch)
             for position, why in plan.unassigned.items():
-                _skip(batch[position][0], why)
-        await _give_way()
+                batch[position][0].pass_over(why)
+        await give_way()
         for unit in units:
             for entry in unit.entries:
-                _skip(entry, unit.missing)
+                entry.pass_over(unit.missing)
         still = self.backlog.waiting()
         for entry in still:
-            _skip(entry, entry.fault)
-        await _give_way()
+            entry.pass_over(entry.fault)
+        await give_way()
         self.dispatcher.withdraw(still)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
 
@@ -309,13 +293,3 @@ class QueueController(QueueRules):
                 self.counts.errors += 1
                 logger.exception("a round of the queue failed")
             await self._planner.rest(min(2 * self.counts.round_s, 1.0))
-
-
-async def _give_way() -> None:
-    """Filter and bind go on between two steps of a round, each of which walks through all that waits."""
-    await asyncio.sleep(0)
-
-
-def _skip(entry: Entry, why: WaitReason | None) -> None:
-    if why is not None and why.code is not Code.NOT_REACHED and entry.stage.waits:
-        entry.skips.add(why)

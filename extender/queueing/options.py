@@ -6,6 +6,7 @@ from typing import Self
 from extender.core.orders import HELD_MOST_S, Order
 from extender.planning.plan_state import DEFAULT_POLICY
 from extender.planning.quotas import Quotas
+from extender.settings.decisions import DecisionSettings
 from extender.settings.queue import QueueSettings
 
 
@@ -15,6 +16,8 @@ class Options:
 
     planner: str = "greedy"
     policy: str = DEFAULT_POLICY
+    rank_cpu_pods: bool = True
+    """Whether pods without GPUs go where those who ask for GPUs lose least."""
     order: Order = Order.KERF
     held_most_s: float = HELD_MOST_S
     ageing_s: float = 3600.0
@@ -32,10 +35,11 @@ class Options:
     quotas: Quotas = field(default_factory=Quotas)
 
     @classmethod
-    def of(cls, settings: QueueSettings, policy: str) -> Self:
+    def of(cls, settings: QueueSettings, decisions: DecisionSettings) -> Self:
         """As the settings want it."""
         given = {name: getattr(settings, name) for item in fields(cls) if hasattr(settings, name := item.name)}
-        return cls(**given | {"policy": policy, "quotas": Quotas(settings.quotas, settings.weights)})
+        decided = {"policy": decisions.policy, "rank_cpu_pods": decisions.rank_cpu_pods}
+        return cls(**given | decided | {"quotas": Quotas(settings.quotas, settings.weights)})
 
 
 @dataclass

@@ -81,7 +81,10 @@ class RoundPlanner:
         cluster = self.ledger.snapshot(now)
         on_way = self.backlog.on_their_way(now)
         view = self.nodes.view(cluster, self.backlog.kinds, pods, on_way, options.reserve_frac)
-        view = replace(view, policies=self.placer.policies_apart())
+        policies = self.placer.policies_apart()
+        if not options.rank_cpu_pods:
+            policies = {name: replace(policy, without_gpus=False) for name, policy in policies.items()}
+        view = replace(view, policies=policies)
         waited_s = {unit: now - min(entry.seen for entry in unit.entries) for unit in units}
         rules = Rules(
             quotas=options.quotas,

@@ -11,7 +11,8 @@ import numpy as np
 
 from extender.core.bookings import Booking, book, booking
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs
-from extender.core.decisions import Memo, choice
+from extender.core.decisions import choice
+from extender.core.evaluations import Memo
 from extender.core.fit.fits import enough_compute, fit
 from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.policies.policy import Policy

@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.decisions import Decision, Memo, decide, decide_from_top
+from extender.core.decisions import Decision, decide, decide_from_top
+from extender.core.evaluations import Memo
 from extender.core.fit.fits import fit
 from extender.core.policies.kerf import LearnedScore, serving
 from extender.core.policies.policy import Policy

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Rows
-from extender.core.decisions import MAX_LEVEL, Evaluation, Memo, levels, ranked
+from extender.core.decisions import MAX_LEVEL, levels, ranked
+from extender.core.evaluations import Evaluation, Memo
 from extender.core.fit.fits import enough_compute
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit

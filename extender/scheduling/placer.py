@@ -9,7 +9,8 @@ import numpy as np
 
 from extender.core.annotations import POLICY
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
-from extender.core.decisions import Decision, Memo, decide, decide_from_top, decide_on
+from extender.core.decisions import Decision, decide, decide_from_top, decide_on
+from extender.core.evaluations import Memo
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import CANDIDATE, POLICIES, names, renamed
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError

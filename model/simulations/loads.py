@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.decisions import Memo, decide
+from extender.core.decisions import decide
+from extender.core.evaluations import Memo
 from extender.core.fragmentation.arrivals import expected_count
 from extender.core.observations import Gauge, Observations, SampleState
 from extender.core.policies.interference import interference

@@ -74,6 +74,7 @@ def test_containers_ask_by_requests_of_one_claim() -> None:
     ]
     assert entry["name"] == name
     assert found["spec"]["schedulingGates"] == [{"name": "kerf.dev/queue"}]
+    assert found["metadata"]["annotations"]["kerf.dev/queued-by"] == "namespace"
     claim = claim_of(found)
     assert claim["metadata"]["name"] == name
     assert claim["metadata"]["ownerReferences"] == [

@@ -7,17 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions import (
-    Evaluation,
-    Memo,
-    decide,
-    decide_from_top,
-    decide_on,
-    evaluate,
-    levels,
-    near_best,
-    ranked,
-)
+from extender.core.decisions import decide, decide_from_top, decide_on, levels, near_best, ranked
+from extender.core.evaluations import Evaluation, Memo, evaluate
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason
 from extender.core.policies.registry import POLICIES

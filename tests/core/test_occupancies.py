@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.decisions import Evaluation, Memo, decide, evaluate
+from extender.core.decisions import decide
+from extender.core.evaluations import Evaluation, Memo, evaluate
 from extender.core.fit.reasons import RESOLVABLE, Reason, sentence
 from extender.core.observations import Gauge
 from extender.core.occupancies import (

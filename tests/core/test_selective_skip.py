@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.decisions import Memo, decide
+from extender.core.decisions import decide
+from extender.core.evaluations import Memo
 from extender.core.fit.fits import fit
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster, Floats, Rows
-from extender.core.decisions import Decision, Evaluation, Memo, choice, decide, decide_from_top, decide_on, evaluate
+from extender.core.decisions import Decision, choice, decide, decide_from_top, decide_on
+from extender.core.evaluations import Evaluation, Memo, evaluate
 from extender.core.fit.fits import Fit, fit
 from extender.core.fit.reasons import Reason
 from extender.core.observations import Gauge

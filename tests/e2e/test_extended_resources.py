@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.controlplane import dra
 from tests.controlplane.objects import pod
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, Manifest
@@ -14,7 +15,7 @@ from tests.e2e.test_dra import API, CLAIMS, free
 from tests.e2e.test_owned_devices import GPU_CLASS, given, gpus, open_owner, publish
 from tests.e2e.webhooks import gating
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, dra.TAINTS]
 
 RESOURCE = "example.com/gpu"
 CLASSES = {RESOURCE: GPU_CLASS}

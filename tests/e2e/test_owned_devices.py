@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from model.workloads.partitions import GPUS, resource_slices
+from tests.controlplane import dra
 from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import cpu_node, pod
 from tests.controlplane.processes import wait_until
@@ -17,7 +18,7 @@ from tests.e2e.test_direct import PLAIN
 from tests.e2e.test_dra import API, CLAIMS, DRIVER, free
 from tests.e2e.test_queueing import GATED, gang, gated, skipped
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, dra.TAINTS]
 
 OWNED = {"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}
 GPU_CLASS = "gpu.example.com"

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
+from extender.dra.objects import ResourceClaim
 from extender.kube.client import ApiServer, ClusterError
-from extender.plugins.dra.objects import ResourceClaim
 from extender.queueing.claims.writer import ClaimWriter
 from extender.settings.cluster import ClusterSettings
 from tests.controlplane.objects import pod

@@ -16,6 +16,7 @@ from extender.cli.install.kerf import Installed
 from extender.cli.install.rights import ALLOCATING, QUEUEING, SERVING, Right, electing, serving
 from extender.cli.main import app
 from extender.kube.client import Transport
+from tests.controlplane import dra
 from tests.controlplane.kerf import ROOT
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
@@ -226,6 +227,7 @@ def test_the_planner_needs_the_rights_of_the_queue_and_none_to_bind(plane: Contr
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 def test_devices_that_are_kerfs_are_told_with_who_allocates_them(plane: ControlPlane, helm: Helm) -> None:
     """From no pool to one that is Kerf's, and each thing that can be wrong with it."""
     planner = ("--set", "mode=planner", "--set", "queue.enabled=true")
@@ -235,29 +237,29 @@ def test_devices_that_are_kerfs_are_told_with_who_allocates_them(plane: ControlP
         finding = check(plane)[1].get("DRA devices", {"verdict": "", "told": "", "fix": ""})
         return finding["verdict"] == verdict and text in finding["told"] and fix in finding["fix"]
 
-    def dra(*arguments: str) -> int:
+    def install(*arguments: str) -> int:
         command = ["install", "dra", "--driver", "gpu.example.com", "--kubeconfig", str(plane.kubeconfig("admin"))]
         return CliRunner().invoke(app, [*command, "--force", "--settle", "0", *arguments]).exit_code
 
     try:
         helm(*upgrade)
         assert told("", "")
-        assert dra() == 1  # Kerf does not allocate
+        assert install() == 1  # Kerf does not allocate
         helm(*upgrade, "--set", "dra.enabled=true")
         assert told("note", "owns no pool", "kerf install dra")
-        assert dra() == 0
+        assert install() == 0
         assert told("ok", "allocated by Kerf: gpu.example.com")
         for path in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
             plane.request("DELETE", f"/apis/admissionregistration.k8s.io/v1/{path}/kerf-gpu.example.com")
         assert told("broken", "no policy kerf-gpu.example.com is in force", "kerf install dra --driver gpu.example.com")
-        assert dra() == 0
+        assert install() == 0
         assert told("ok", "allocated by Kerf")
         held = {"spec": {"taint": {"value": "held"}}}
         plane.request("PATCH", "/apis/resource.k8s.io/v1/devicetaintrules/kerf-gpu.example.com", held, MERGE_PATCH)
         assert told("broken", "nobody allocates them: kerf-gpu.example.com", "again, with or without --remove")
         helm(*upgrade, "--set", "dra.enabled=false")
         assert told("broken", "which does not allocate", "--set dra.enabled=true")
-        assert dra("--remove") == 0
+        assert install("--remove") == 0
         assert told("", "")
     finally:
         helm("uninstall", "kerf", "--namespace", NAMESPACE)

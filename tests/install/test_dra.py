@@ -11,11 +11,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from extender.cli.install.dra.facts import pools_of, waits_in_queue
+from extender.cli.install.dra.facts import pools_of
 from extender.cli.install.dra.giving import rule_for, rule_name
 from extender.cli.install.dra.policies import fence, user_of
+from extender.cli.install.dra.users import tolerates, waits_in_queue
 from extender.cli.main import app
 from extender.core.dra import owning
+from tests.controlplane import dra
 from tests.controlplane.api import ApiError
 from tests.controlplane.kerf import ROOT, SERVICE_ACCOUNT
 from tests.controlplane.objects import cpu_node, pod
@@ -26,8 +28,10 @@ from tests.install.test_dra_policy import (
     BINDINGS,
     CLAIMS,
     DRIVER,
+    INTOLERABLE,
     MERGE,
     POLICIES,
+    TOLERABLE,
     allocation,
     claim,
     denied,
@@ -187,6 +191,7 @@ def allocate(plane: ControlPlane, user: str, name: str, pool: str, device: str) 
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 def test_given_to_kerf_and_taken_back(cluster: ControlPlane) -> None:
     """kube-scheduler allocates before and after, and in between binds what Kerf has allocated."""
     label(cluster, "enabled")
@@ -219,6 +224,7 @@ def test_given_to_kerf_and_taken_back(cluster: ControlPlane) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 def test_the_fence_stands_before_kerf_has_them(cluster: ControlPlane) -> None:
     """What another allocator decided before it saw the taint is refused, so that nothing is allocated twice."""
     submit(cluster, "late", schedulingGates=[{"name": "kerf.dev/queue"}])
@@ -232,6 +238,7 @@ def test_the_fence_stands_before_kerf_has_them(cluster: ControlPlane) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 def test_nothing_is_allocated_twice_while_it_changes_hands(cluster: ControlPlane) -> None:
     """Pods come all the time; Kerf takes all that is free at once when it may, kube-scheduler when it may again."""
     label(cluster, "enabled")
@@ -265,6 +272,7 @@ def test_nothing_is_allocated_twice_while_it_changes_hands(cluster: ControlPlane
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 @pytest.mark.parametrize("direction", [(), ("--remove",)], ids=["taking", "giving back"])
 def test_whoever_is_killed_on_the_way_goes_on_from_there(cluster: ControlPlane, direction: tuple[str, ...]) -> None:
     rule(cluster, "kerf-gpu.example.com", "held", driver=DRIVER)
@@ -283,6 +291,7 @@ def test_whoever_is_killed_on_the_way_goes_on_from_there(cluster: ControlPlane, 
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 def test_single_pools(cluster: ControlPlane) -> None:
     """Those that are named are Kerf's, the others stay kube-scheduler's; they are given back one by one or together."""
     status, said = install(cluster, "--pool", "one")
@@ -311,6 +320,7 @@ def test_single_pools(cluster: ControlPlane) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 def test_pods_that_get_nothing_any_more_are_named_and_kept_from_harm(cluster: ControlPlane) -> None:
     submit(cluster, "runs")
     assert bound(cluster, "runs")
@@ -319,9 +329,11 @@ def test_pods_that_get_nothing_any_more_are_named_and_kept_from_harm(cluster: Co
     by_name = pod("by-name", nodeSelector={"kubernetes.io/hostname": "nowhere"})
     by_name["spec"]["containers"][0]["resources"]["limits"] = {"example.com/gpu": "1"}
     cluster.request("POST", f"{DEFAULT}/pods", by_name)
+    cluster.request("POST", CLAIMS, named(claim(INTOLERABLE[0]), "tolerant"))
     status, said = install(cluster)
     assert status == 1
     assert (rules(cluster), policies_of(cluster)) == ({}, [])
+    assert "which tolerate all taints or Kerf's: default/tolerant" in said
     assert "outside Kerf's queue: they run on, but their successors wait for ever: default/runs" in said
     assert "such pods are now: default/by-name, default/waits" in said
     assert "claim templates in namespaces that do not opt in: default/gpu" in said
@@ -339,6 +351,7 @@ def test_pods_that_get_nothing_any_more_are_named_and_kept_from_harm(cluster: Co
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 def test_what_speaks_against_it(cluster: ControlPlane) -> None:
     status, said = install(cluster, driver="gpu.exmaple.com")
     assert (status, "no ResourceSlice is of driver gpu.exmaple.com; there are gpu.example.com" in said) == (1, True)
@@ -366,6 +379,7 @@ def test_what_speaks_against_it(cluster: ControlPlane) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 def test_a_dry_run_writes_nothing_and_shows_what_would_be(cluster: ControlPlane) -> None:
     status, said = install(cluster, "--dry-run", "--pool", "one")
     assert status == 0
@@ -384,6 +398,7 @@ def test_a_dry_run_writes_nothing_and_shows_what_would_be(cluster: ControlPlane)
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 @pytest.mark.parametrize(
     ("disabled", "told"),
     [
@@ -404,6 +419,7 @@ def test_where_the_api_server_has_no_such_rules_it_says_what_can_be_done(
 
 @pytest.mark.e2e
 @pytest.mark.controlplane
+@dra.RULES
 def test_pods_with_claims_get_the_gate_where_their_namespace_opts_in(cluster: ControlPlane, tmp_path: Path) -> None:
     with gating(cluster, tmp_path):
         claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
@@ -437,6 +453,15 @@ def test_who_waits_in_the_queue(
     labels: dict[str, str], gates: list[Manifest], opted_in: list[str], waits: bool
 ) -> None:
     assert waits_in_queue(pod("p", labels=labels, schedulingGates=gates), opted_in) is waits
+
+
+@pytest.mark.parametrize("form", ["exactly", "firstAvailable"])
+def test_what_the_policy_refuses_is_found_among_what_was_there_before(form: str) -> None:
+    for toleration in INTOLERABLE:
+        assert tolerates(claim(TOLERABLE[0], toleration, form=form)["spec"])
+    assert not tolerates(claim(*TOLERABLE, form=form)["spec"])
+    assert not tolerates(claim(INTOLERABLE[0], admin=True)["spec"])
+    assert not tolerates({})
 
 
 def test_pools_are_those_of_the_newest_generation() -> None:

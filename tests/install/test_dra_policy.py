@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from extender.cli.install.dra import policies
+from tests.controlplane import dra
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kerf import ROOT, SERVICE_ACCOUNT
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
 from tests.install.manifests import DRA_POLICY
 
-pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
+pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, dra.TAINTS]
 
 Manifest = dict[str, Any]
 GROUP = "/apis/resource.k8s.io"

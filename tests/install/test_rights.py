@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.controlplane import podgroups
+from tests.controlplane import dra, podgroups
 from tests.controlplane.kerf import DRA_RBAC, RBAC, ROOT, SERVICE_ACCOUNT
 from tests.controlplane.objects import POD_GROUPS
 from tests.controlplane.plane import ControlPlane
@@ -23,8 +23,11 @@ from tests.ledger.builders import until
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 
 Manifest = dict[str, Any]
-FILES = (RBAC, DRA_RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml")))
-FLOWS = rights.FLOWS | queue_rights.FLOWS | dra_rights.FLOWS
+FILES = (RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml")))
+FLOWS = rights.FLOWS | queue_rights.FLOWS
+if dra.HAS_RULES:
+    FILES += (DRA_RBAC,)
+    FLOWS |= dra_rights.FLOWS
 ROLES = [
     document
     for path in FILES

@@ -3,8 +3,8 @@
 import pytest
 
 from extender.core.resources.nodes import GpuUnit
+from extender.dra.objects import ResourceClaim, ResourceSlice
 from extender.ledger.ledger import ClaimState, Ledger
-from extender.plugins.dra.objects import ResourceClaim, ResourceSlice
 from extender.plugins.holdings import whole_gpus
 from tests.ledger.builders import TTL_S, node_object, pod_object
 from tests.plugins.claims import resource_claim, slice_of

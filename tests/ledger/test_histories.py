@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from extender.core.clusters import Cluster
-from extender.core.decisions import Memo, evaluate
+from extender.core.evaluations import Memo, evaluate
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.ledger.ledger import Claim, ClaimState, Ledger

@@ -12,7 +12,7 @@ from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.kube.watches.reflector import ReflectorTimes
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
-from extender.plugins.dra.pools import DevicePools
+from extender.plugins.dra import DevicePools
 from tests.ledger.builders import Clock, Fault, FaultyTransport, node_manifest, pod_manifest, until
 
 CLAIMS_PATH, DRA_PATH = DevicePools.feeds[1].path, DevicePools.feeds[1].served_at

@@ -18,7 +18,7 @@ from extender.kube.paths import NODES_PATH, PODS_PATH
 from extender.kube.watches.reflector import ReflectorTimes
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
-from extender.plugins.dra.pools import DevicePools
+from extender.plugins.dra import DevicePools
 from extender.plugins.holdings import whole_gpus
 from extender.plugins.kerf import GIVEN
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, pod_manifest, until

@@ -8,14 +8,13 @@ import pytest
 
 from extender.core.clusters import Cluster
 from extender.core.resources.gpu_models import describe_model
-from extender.core.resources.nodes import NO_GPUS, Gpu, GpuUnit, NodeOffer
+from extender.core.resources.nodes import NO_GPUS, Gpu, GpuUnit, NodeOffer, NodeReading
 from extender.kube import objects
 from extender.ledger.ledger import Ledger, NodeState
 from extender.ledger.occupancy import Occupancy
 from extender.ledger.rows import NodeRows
 from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.plugins.kerf import GIVEN, GPUS
-from extender.plugins.protocol import NodeReading
 from tests.ledger.builders import TTL_S, ledger_of, node_manifest, node_object, pod_object
 
 MIB = 15360

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from extender.dra.objects import ResourceClaim, ResourceSlice
 from extender.metrics.devices import DeviceFigures, device_metrics
-from extender.plugins.dra.objects import ResourceClaim, ResourceSlice
 from tests.queueing.claims.rigs import OWNED, ClaimRig
 
 

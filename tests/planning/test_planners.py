@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.core.decisions import Memo, decide
+from extender.core.decisions import decide
+from extender.core.evaluations import Memo
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.planning.plan_state import state_after

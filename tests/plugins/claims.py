@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from extender.plugins.dra import reading as dra
-from extender.plugins.dra.objects import ResourceClaim, ResourceSlice
+from extender.dra.objects import ResourceClaim, ResourceSlice
+from extender.dra.published import gpus as dra
 
 
 def resource_claim(

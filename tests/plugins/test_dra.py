@@ -4,17 +4,16 @@ import msgspec
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.nodes import GpuUnit, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.dra.conditions import read_request
+from extender.dra.objects import ResourceClaim, ResourceSlice
+from extender.dra.published import gpus as dra
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.ledger.ledger import ClaimState, Ledger
-from extender.plugins.dra import reading as dra
-from extender.plugins.dra.conditions import read_request
-from extender.plugins.dra.objects import ResourceClaim, ResourceSlice
-from extender.plugins.dra.pools import DevicePools
+from extender.plugins.dra import DevicePools
 from extender.plugins.holdings import whole_gpus
-from extender.plugins.protocol import NodeReading
 from tests.ledger.builders import node_object
 from tests.plugins.claims import resource_claim
 from tests.plugins.goldens import case_name, cases
@@ -76,6 +75,15 @@ def test_requests_of_a_pod_are_added_up() -> None:
 def test_the_first_alternative_counts() -> None:
     alternatives = {"name": "gpu", "firstAvailable": [exactly(count=4)["exactly"], exactly(count=1)["exactly"]]}
     assert read_request([resource_claim("a", alternatives)]) == GpuRequest(4, AskedUnit.CLAIM)
+
+
+def test_more_selectors_than_can_be_read_at_once_are_no_conditions() -> None:
+    t4 = "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
+    read = read_request([resource_claim("a", exactly(t4, f"true // {'x' * 9000}"))])
+    unread = read_request([resource_claim("a", exactly(t4, f"true // {'x' * 9000}", f"true // {'y' * 2000}"))])
+    assert read is not None
+    assert read.include is not None
+    assert unread == GpuRequest(1, AskedUnit.CLAIM)
 
 
 @pytest.mark.parametrize(

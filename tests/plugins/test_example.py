@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from extender.core.resources.nodes import NodeReading
 from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.memory import Manifest
 from extender.plugins import managed_resources
-from extender.plugins.protocol import DevicePlugin, NodeReading, UnreadableError
+from extender.plugins.protocol import DevicePlugin, UnreadableError
 from extender.plugins.registry import GROUP, Guarded, load
 from tests.api.services import running
 from tests.docs.example import example_on_path, install_example

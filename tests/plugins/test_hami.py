@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, describe_model
-from extender.core.resources.nodes import Gpu
+from extender.core.resources.nodes import Gpu, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.plugins.formats import MAX_CHARS, ContainerResources
 from extender.plugins.hami import locks, nodes
 from extender.plugins.hami import pods as hami
 from extender.plugins.holdings import Holding
-from extender.plugins.protocol import AssignedGpu, NodeReading, UnreadableError
+from extender.plugins.protocol import AssignedGpu, UnreadableError
 from tests.plugins.goldens import case_name, cases, containers_of, golden
 
 

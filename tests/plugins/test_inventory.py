@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extender.core.resources.nodes import NO_GPUS, Gpu, GpuUnit, NodeOffer
+from extender.core.resources.nodes import NO_GPUS, Gpu, GpuUnit, NodeOffer, NodeReading
 from extender.kube import objects
 from extender.plugins.kerf import GPUS
 from extender.plugins.nodes import read_capacity, read_offer
-from extender.plugins.protocol import NodeReading
 from tests.ledger.builders import node_manifest
 
 A100 = {"index": 0, "uuid": "GPU-a", "model": "A100-SXM4-40GB", "memory_mib": 40536, "numa": 0, "link": 0}

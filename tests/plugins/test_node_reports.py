@@ -9,12 +9,12 @@ import pytest
 from extender.agent import pods
 from extender.agent.inventory import Gpu as AgentGpu
 from extender.agent.report import NODE_REPORT, replicas_of, text_of
-from extender.core.resources.nodes import GpuUnit, NodeOffer, read_node
+from extender.core.resources.nodes import GpuUnit, NodeOffer, NodeReading, read_node
 from extender.kube import objects
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, GIVEN, GPUS
 from extender.plugins.node_reports import MAX_CHARS, REPORT, read_report, told_given, with_report
 from extender.plugins.nodes import read_offer
-from extender.plugins.protocol import NodeReading, UnreadableError
+from extender.plugins.protocol import UnreadableError
 from tests.ledger.builders import node_manifest
 
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.memory": "40960"}

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from extender.core.orders import Order
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.dra.objects import ResourceClaim
 from extender.planning.quotas import Quotas
-from extender.plugins.dra.objects import ResourceClaim
 from extender.plugins.holdings import Holding
 from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.placer import PodIdentity
@@ -150,3 +150,21 @@ def test_quotas_hold_for_those_who_opt_out_of_the_queue() -> None:
     assert rig.node_of("queued") == "n"
     assert rig.queue.over_quota(PodIdentity("ns", "queued", "queued"), GpuRequest(1)) == ""
     assert asks("d")
+
+
+@pytest.mark.parametrize(("ranked", "node"), [(True, "a"), (False, "b")])
+def test_a_pod_without_gpus_goes_where_those_who_ask_for_them_lose_least_if_that_is_wanted(
+    ranked: bool, node: str
+) -> None:
+    """1 of 3 GPUs of a is free, and 2 of 8 of b, of which three pods have 3 of 64 CPU."""
+    rig = Rig(rank_cpu_pods=ranked)
+    rig.node("a", 3)
+    rig.node("b", 8)
+    for name, expected in (("p0", "a"), ("p1", "b"), ("p2", "b"), ("p3", "b")):
+        rig.pod(name, 2)
+        rig.round()
+        assert rig.node_of(name) == expected
+        rig.bind(name)
+    rig.pod("web", 0)
+    rig.round()
+    assert rig.node_of("web") == node

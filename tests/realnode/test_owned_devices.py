@@ -113,7 +113,6 @@ def test_partitions_are_those_that_kerf_wrote(cluster: KerfCluster, drive: Drive
     assert waves.tally == Tally(40, 40)
 
 
-@pytest.mark.xfail(strict=True, reason="claims are left to kube-scheduler while the slices of an owned pool are away")
 def test_while_a_kubelets_restart_takes_its_slices_away_nothing_is_given_twice(
     cluster: KerfCluster, drive: Drive
 ) -> None:

@@ -12,18 +12,19 @@ from weakref import WeakKeyDictionary
 
 from extender.core.dra.allocator import Memory, matches_of, search
 from extender.core.dra.asks import DevicesAsked, Fault
-from extender.core.dra.demands import typed_value
 from extender.core.dra.devices import Device, Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.dra.groups import Shape, shape_of
-from extender.core.dra.matching import DRIVER, Matcher, contents, read
+from extender.core.dra.matching import DRIVER, MAX_STEPS, Matcher, Steps, contents, read
 from extender.core.dra.search import LINK, NUMA
-from extender.core.dra.slots import Matches
-from extender.core.dra.steps import MAX_STEPS, Steps
+from extender.core.dra.slots import Matches, typed_value
 from extender.core.dra.worth import Weights, kind_of
 
 _BOUND: Final = 100_000
 _MAX_ASKED: Final = 1_000
+_MAX_WAYS: Final = 5_000
+"""Of groups of devices: those of one GPU may be a hundred."""
+_MAX_SHAPES: Final = 10_000
 _MAX_SPENT: Final = 4 * MAX_STEPS
 """Of all long searches for those who ask the same, whatever the number of nodes that are not alike: from then on they
 get no long ones any more."""
@@ -111,8 +112,8 @@ class Allocations:
 
     def _search(self, devices: NodeDevices, asked: DevicesAsked, known: _Asked, seen: _Seen, alike: int) -> Outcome:
         memory = self._memory
-        for table in (memory.ways, memory.worths, memory.rooms):
-            if len(table) > _BOUND:
+        for table, bound in ((memory.ways, _MAX_WAYS), (memory.worths, _BOUND), (memory.rooms, _MAX_SHAPES)):
+            if len(table) > bound:
                 table.clear()
         spent = self._spent.get(known.number, 0)
         steps = Steps(MAX_STEPS if spent < _MAX_SPENT else _FEW_STEPS)
@@ -132,7 +133,7 @@ class Allocations:
         shape = self._shapes.get(structure)
         if shape is None:
             shape = shape_of(inventory, self._weights, self._memory.keys, self._memory.rooms)
-            _put(self._shapes, structure, shape)
+            _put(self._shapes, structure, shape, _MAX_SHAPES)
         seen = self._seen[inventory] = _Seen(structure, shape)
         return seen
 

@@ -97,7 +97,12 @@ class Taking(NamedTuple):
     device: int
     """Index in `Inventory.devices`."""
     capacity: tuple[tuple[str, Amount], ...] = ()
-    """Of a shareable device: how much of each of its capacities, sorted; () of any other."""
+    """Of a shareable device: how much of each of its capacities, sorted, or WHOLE; () of any other."""
+
+
+WHOLE: Final[tuple[tuple[str, Amount], ...]] = (("", 1),)
+"""What is taken of a device that was given as a whole before it became shareable: nobody gets a part of it. No
+capacity has this name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,6 +129,10 @@ class NodeDevices:
             for name, amount in part:
                 used[name] = used.get(name, 0) + amount
         return used
+
+    def is_whole(self, device: int) -> bool:
+        """Whether a shareable device is taken as a whole."""
+        return WHOLE in self.parts.get(device, ())
 
     def taking(self, takings: Iterable[Taking]) -> "NodeDevices":
         """The same with more taken."""

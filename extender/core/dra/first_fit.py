@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from extender.core.dra.asks import Constraint, DeviceAsk, DevicesAsked, Fault
 from extender.core.dra.consumption import has_room
 from extender.core.dra.devices import Amount, NodeDevices, Taking, Value
-from extender.core.dra.matching import Match, match_of, tolerates
+from extender.core.dra.matching import Match, SearchLimit, match_of, tolerates
 from extender.core.dra.slots import MAX_DEVICES
-from extender.core.dra.steps import SearchLimit
 
 
 class Aborted(Fault):
@@ -166,7 +165,7 @@ class _Search:
     def _in_use(self, claim_idx: int, ask: DeviceAsk, index: int) -> bool:
         if ask.admin:
             return self.allocating[index, claim_idx] > 0
-        exclusive = not self.devices.inventory.devices[index].shareable
+        exclusive = not self.devices.inventory.devices[index].shareable or self.devices.is_whole(index)
         taken = exclusive and bool(self.devices.taken >> index & 1)
         return taken or any(self.allocating[index, claim] for claim in range(len(self.asked.claims)))
 

@@ -38,7 +38,7 @@ class Shape:
 class Keys:
     """Small numbers for things that are equal. Bounded: it starts again, with other numbers, when it is full."""
 
-    def __init__(self, bound: int = 200_000) -> None:
+    def __init__(self, bound: int = 50_000) -> None:
         self._bound = bound
         self._keys: dict[object, int] = {}
         self._next = 0

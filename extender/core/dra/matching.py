@@ -9,7 +9,6 @@ from typing import Final
 from extender.core.dra.asks import DeviceAsk, Fault, Selector, Toleration
 from extender.core.dra.consumption import consumption_of
 from extender.core.dra.devices import Amount, Device, Taint
-from extender.core.dra.steps import Steps
 
 Match = tuple[tuple[str, Amount], ...] | None | Fault
 """What a request takes of a device's capacities, None where the device does not do; or why that can't be told."""
@@ -19,6 +18,27 @@ DRIVER: Final = "driver"
 
 _STEPS_A_SELECTOR: Final = 20
 """Asking a selector takes about as long as so many steps of a search."""
+
+MAX_STEPS: Final = 100_000
+"""Of one search for one pod on one node: about a tenth of a second."""
+
+
+class SearchLimit(Fault):
+    """The search has taken too many steps."""
+
+
+class Steps:
+    """Counts down. Raises SearchLimit when there are none left."""
+
+    def __init__(self, limit: int = MAX_STEPS) -> None:
+        self.limit = limit
+        self.left = limit
+
+    def take(self, steps: int = 1) -> None:
+        """Take some steps."""
+        self.left -= steps
+        if self.left < 0:
+            raise SearchLimit(f"the search has taken {self.limit} steps")
 
 
 def match_of(device: Device, ask: DeviceAsk) -> Match:

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from extender.core.dra.devices import Amount, Device
-from extender.core.dra.steps import Steps
+from extender.core.dra.devices import WHOLE, Amount, Device
+from extender.core.dra.matching import Steps
 
 GPU: Final = 1_000_000_000
 """A whole GPU, the largest of its node: worth is counted in billionths of one, so that sums are exact."""
@@ -106,6 +106,8 @@ def worth_of(room: Room, taken: int, left: Left, steps: Steps | None = None) -> 
 
 def worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> int:
     """V of a device that several claims may have parts of, in billionths of a GPU."""
+    if WHOLE[0][0] in used:
+        return 0
     left = min((1 - used.get(name, 0) / item.value for name, item in device.capacity.items() if item.value), default=0)
     return round(scale * sum(int(left * part) / part for part in _PARTS) / len(_PARTS)) if left > 0 else 0
 

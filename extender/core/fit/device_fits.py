@@ -15,6 +15,7 @@ from extender.core.dra.allocations import Allocations
 from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.dra.given import Allocation
+from extender.core.dra.matching import Matcher, Steps
 from extender.core.fit.reasons import Reason
 
 FOUND: Final = Allocations()
@@ -54,6 +55,17 @@ def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fa
 def possible_on(inventory: Inventory, asked: DevicesAsked) -> bool:
     """Whether claims can be met by a node of which nothing is taken."""
     return isinstance(best_on(NodeDevices.of(inventory), asked), Allocation)
+
+
+def could_serve(inventory: Inventory, asked: DevicesAsked) -> bool:
+    """Whether a device that is not Kerf's to give does for some request of claims, or that can't be told."""
+    asks = [ask for claim in asked.claims for request in claim.requests for ask in request.alternatives]
+    matcher, steps = Matcher(), Steps()
+    try:
+        matches = (matcher.match(device, ask, steps) for device in inventory.unavailable for ask in asks)
+        return not inventory.complete or any(match is not None for match in matches)
+    except Fault:  # too many selectors had to be asked
+        return True
 
 
 def devices_at(cluster: Cluster, row: int) -> NodeDevices | None:

@@ -4,7 +4,7 @@ Label formats: `k8s-device-plugin/internal/lm/resource.go`; resource names: the 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -97,6 +97,18 @@ class NodeOffer:
 
 
 NO_GPUS: Final = NodeOffer()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """How the facts of nodes are understood."""
+
+    memory_tolerance_frac: float = 0.02
+    aliases: Mapping[str, Iterable[str]] = field(default_factory=dict)
+    allocates: bool = False
+    """Whether Kerf allocates devices to ResourceClaims where it owns the pool."""
+    extender: bool = True
+    """Whether kube-scheduler calls Kerf, which then binds pods itself."""
 
 
 def nominal_mib(memory_mib: int, tolerance_frac: float) -> int:

@@ -21,7 +21,9 @@ export async function explainPod(key) {
     ),
     told.askedAgain && el('p', {}, `asked again, Kerf would ${told.askedAgain.node ? `choose ${told.askedAgain.node}` : 'find no node'}; the pod stays where it is bound`),
     el('p', {}, `asks for ${told.request}; policy ${told.policy}; decided ${clock(Date.parse(told.decidedAt) / 1000)}`),
-    !told.offered && el('p', {}, 'kube-scheduler has not asked Kerf about this pod recently: its own plugins rule out every node, or the pod is gated. Evaluated on all nodes now:'),
+    told.queue && el('p', {}, `it waits in Kerf's queue: ${told.queue}`),
+    told.lacks && el('p', {}, `nearest: ${told.lacks}`),
+    !told.offered && !told.queue && el('p', {}, 'kube-scheduler has not asked Kerf about this pod recently: its own plugins rule out every node, or the pod is gated. Evaluated on all nodes now:'),
     el('p', {}, nowWords(told)),
     told.crosses && el('p', {}, `its GPUs are on more than one ${told.crosses === 'numa' ? 'NUMA node' : 'link group'}`),
     told.interference && el('p', {}, sharingWords(told.interference)),
@@ -49,20 +51,42 @@ function ranking({ served, reason, gainGPUs, headroom, features }) {
 export async function explainNode(name) {
   const told = await ask(`nodes/${encodeURIComponent(name)}`);
   const heldBy = (index) => told.holders.filter((holder) => holder.gpus.includes(index));
+  const claimed = told.gpuDetails.some((gpu) => gpu.uses);
   const rows = told.gpuDetails.map((gpu) => [
     String(gpu.index),
     `${gpu.model || 'unknown'}${gpu.memoryMiB ? `, ${memory(gpu.memoryMiB)}` : ''}`,
     gpu.healthy ? bookedWords(gpu) : 'unhealthy',
     usedWords(gpu),
     pods(heldBy(gpu.index)),
+    ...(claimed ? [el('div', {}, wordsOfDevices(gpu).map((line) => el('div', {}, line)))] : []),
   ]);
-  const elsewhere = told.holders.filter((holder) => !holder.gpus.length);
+  const elsewhere = told.holders.filter((holder) => !holder.gpus.length && !holder.claim);
   return [
     el('p', {}, `${told.models.join(', ') || 'no GPUs'}; ${told.gpusBooked} of ${plural(told.gpus, 'GPU')} booked, ${plural(told.unitsFree, 'unit')} free`),
     told.fragments > 0 && el('p', {}, `${plural(told.fragments, 'unit')} fragmented: free on a node in use`),
-    rows.length > 0 && table(`GPUs of ${name}`, ['GPU', 'Model', 'Booked', 'Used', 'Held by'], rows),
+    told.devices?.owned > 0 && el('p', {}, `devices that Kerf can give to ResourceClaims: ${told.devices.free}`),
+    ...(told.devices?.pools ?? []).filter((pool) => pool.fault).map((pool) => el('p', { class: 'fault' }, `pool ${pool.pool} of ${pool.driver}: ${pool.fault}`)),
+    rows.length > 0 && table(`GPUs of ${name}`, ['GPU', 'Model', 'Booked', 'Used', 'Held by', ...(claimed ? ['Devices'] : [])], rows),
+    others(told.deviceUses),
     elsewhere.length > 0 && el('p', {}, 'On GPUs whose index is unknown: ', pods(elsewhere)),
   ];
+}
+
+/** Devices of no GPU. */
+function others(uses) {
+  const found = uses.filter((use) => use.gpu == null);
+  return found.length > 0 && el('ul', {}, found.map((use) => el('li', {}, wordsOfUse(use))));
+}
+
+/** Who has which devices of a GPU, and what is free of it, line by line. */
+export function wordsOfDevices({ uses = [], freeDevices }) {
+  return [...uses.map(wordsOfUse), ...(freeDevices ? [`free: ${freeDevices}`] : [])];
+}
+
+function wordsOfUse({ device, kind, claim, pods: users, state, admin }) {
+  const what = kind && kind !== 'GPU' ? `${device} (${kind})` : device;
+  const of = users.length ? ` of ${users.join(', ')}` : '';
+  return `${what}: ${admin ? 'looked at by ' : ''}claim ${claim}${of}${state === 'allocated' ? '' : `, ${state}`}`;
 }
 
 function pods(holders) {
@@ -135,7 +159,7 @@ function candidates(told) {
     link('node', node.node),
     node.rank ?? '-',
     node.score == null ? '-' : +node.score.toPrecision(4),
-    node.terms ? `${node.terms.freeUnits} free, takes ${node.terms.takenUnits}, leaves ${node.terms.leftUnits}` : node.text,
+    node.terms ? `${node.terms.freeUnits} free, takes ${node.terms.takenUnits}, leaves ${node.terms.leftUnits}` : node.lacks || node.text,
     obstacleWords(node.gpus ?? []),
   ]);
   const hidden = order.length - rows.length;

@@ -1,6 +1,7 @@
 // The cluster map: one canvas for each kind of GPU, walked by pointer or keyboard.
 
-import { el, figure, memory, plural } from './dom.js';
+import { ask, el, figure, memory, plural } from './dom.js';
+import { wordsOfDevices } from './explain.js';
 import { words } from './store.js';
 import { at, colours, cornerOf, drawTile, layout } from './tiles.js';
 
@@ -25,6 +26,8 @@ export class ClusterMap {
   #chosen = -1; // row
   #width = 0;
   #colour = colours();
+  #hovered = [null, -1]; // node and GPU
+  #asked = { name: '', at: 0, told: null }; // the node under the pointer
 
   /** `root` takes the canvases, `told` the words for what is chosen; `open` is called with a node's name. */
   constructor(store, root, told, open) {
@@ -169,12 +172,34 @@ export class ClusterMap {
     this.tip.hidden = !node;
     this.root.style.cursor = node ? 'pointer' : '';
     if (!node) return;
-    const lines = [el('strong', {}, node.node), el('span', {}, words(node).slice(node.node.length + 2))];
-    if (gpu >= 0) lines.push(el('span', {}, wordsOfGpu(gpu, node.gpus[gpu])));
-    this.tip.replaceChildren(...lines);
+    this.#hovered = [node, gpu];
+    this.#tellTip();
     const box = this.root.getBoundingClientRect();
     const left = Math.max(0, Math.min(event.clientX - box.left + 14, this.root.clientWidth - this.tip.offsetWidth));
     this.tip.style.cssText = `left:${left}px;top:${event.clientY - box.top + 18}px`;
+  }
+
+  #tellTip() {
+    const [node, gpu] = this.#hovered;
+    const lines = [el('strong', {}, node.node), el('span', {}, words(node).slice(node.node.length + 2))];
+    if (gpu >= 0) lines.push(el('span', {}, wordsOfGpu(gpu, node.gpus[gpu])));
+    if (gpu >= 0 && (node.unit === 'CLAIM' || node.unit === 'OWNED')) lines.push(...this.#devices(node.node, gpu).map((line) => el('span', {}, line)));
+    this.tip.replaceChildren(...lines);
+  }
+
+  /** Who has which devices of a GPU, as far as that is known; asked for where the pointer is, and told when it comes. */
+  #devices(name, gpu) {
+    const known = this.#asked;
+    if (known.name !== name || Date.now() - known.at > 3000) {
+      const asked = (this.#asked = { name, at: Date.now(), told: known.name === name ? known.told : null });
+      const take = (told) => {
+        asked.told = told;
+        if (this.#hovered[0]?.node === name) this.#tellTip();
+      };
+      ask(`nodes/${encodeURIComponent(name)}`).then(take, () => null);
+    }
+    const found = this.#asked.told?.gpuDetails.find((one) => one.index === gpu);
+    return found ? wordsOfDevices(found) : [];
   }
 
   #click(event) {

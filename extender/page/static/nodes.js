@@ -97,5 +97,7 @@ function notes(node) {
   if (node.unmanaged) said.push(`${node.unmanaged} used without a booking`);
   if (node.samples === 'STALE') said.push('stale metrics');
   if (node.unit.startsWith('REPLICA')) said.push('time slices');
+  if (node.free) said.push(`devices free: ${node.free}`);
+  if (node.faults) said.push(`${plural(node.faults, 'pool')} with a fault`);
   return said.join(', ');
 }

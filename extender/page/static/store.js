@@ -1,5 +1,7 @@
 // The cluster as the stream tells of it. Listeners hear of changes once a frame, however many events came.
 
+import { plural } from './dom.js';
+
 const MAX_DECISIONS = 100;
 
 export const MARK = { error: 1, fragment: 2, stale: 4, unmanaged: 8, unindexed: 16 };
@@ -91,12 +93,14 @@ function describe(node) {
 
 /** The words for a node that the map and its listeners use. */
 export function words(node) {
-  if (!node.gpus.length) return `${node.node}: no GPUs`;
+  if (!node.gpus.length) return `${node.node}: no GPUs${node.free ? `; devices free: ${node.free}` : ''}`;
   const parts = [`${+node.booked.toFixed(2)} of ${node.gpus.length} GPUs booked`];
   if (node.load != null) parts.push(`load ${Math.round(node.load)} %`);
   if (node.fragments) parts.push(`${node.fragments} fragmented`);
   if (node.unmanaged) parts.push(`${node.unmanaged} used without a booking`);
   if (node.errors) parts.push(`${node.errors} with an error`);
+  if (node.free) parts.push(`devices free: ${node.free}`);
+  if (node.faults) parts.push(`${plural(node.faults, 'pool')} of devices with a fault`);
   if (node.samples === 'STALE') parts.push('stale metrics');
   return `${node.node}: ${parts.join(', ')}`;
 }

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, describe_model
-from extender.core.resources.nodes import GPU_RESOURCE, MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, NodeOffer
+from extender.core.resources.nodes import GPU_RESOURCE, MAX_GPUS_PER_NODE, MAX_MEMORY_MIB, Gpu, NodeOffer, NodeReading
 from extender.plugins.formats import bounded, parts_offer, shorten, whole_number
-from extender.plugins.protocol import NodeReading, UnreadableError
+from extender.plugins.protocol import UnreadableError
 
 REGISTER: Final = "hami.io/node-nvidia-register"
 HANDSHAKE: Final = "hami.io/node-handshake"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from extender.core.annotations import MODEL, MODEL_EXCLUDE, UUID, UUID_EXCLUDE
-from extender.core.resources.nodes import NodeOffer
+from extender.core.resources.nodes import NodeOffer, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest, RequestError
 from extender.kube import objects
 from extender.kube.client import Transport
@@ -12,7 +12,7 @@ from extender.plugins.formats import asks_any, containers_of, with_conditions
 from extender.plugins.hami import nodes, pods
 from extender.plugins.hami.locks import NodeLocks
 from extender.plugins.holdings import Holding
-from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks, NodeReading
+from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks
 
 _CHOICES: Final = {
     MODEL: (pods.USE_TYPE, pods.type_pattern),

@@ -10,19 +10,21 @@ from typing import Final
 
 from extender.core.dra.given import Allocation
 from extender.core.resources.requests import RequestError
+from extender.dra.feeds import CLAIMS, RULES, TO_ALLOCATE
+from extender.dra.objects import ResourceClaim
+from extender.dra.owned import OwnedDevices
+from extender.dra.pod_claims import Hold, PodClaims, claim_keys
+from extender.dra.results import allocation_of
 from extender.kube.background import all_of
 from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
-from extender.plugins.dra.objects import ResourceClaim
-from extender.plugins.dra.owned import Hold, OwnedDevices, PodClaims, claim_keys
-from extender.plugins.dra.pools import CLAIMS, RULES, TO_ALLOCATE
-from extender.plugins.dra.results import allocation_of
 from extender.queueing.claims.maker import ClaimMaker
 from extender.queueing.claims.whose import Whose
 from extender.queueing.claims.writer import ClaimWriter
 from extender.queueing.pods.entries import Entry
+from extender.scheduling.binding.marks import refused
 from extender.scheduling.fence import Fence
 
 _MAX_CONCURRENT: Final = 16
@@ -116,6 +118,7 @@ class ClaimKeeper:
         """Whether what claims may be given, or mean, has changed since this was asked last."""
         if self._whose.look_further():
             self.dirty()
+        self._news, self._whose.news = self._news or self._whose.news, False
         fault = self.fault()
         news, self._news, self._last_fault = self._news or fault != self._last_fault, False, fault
         return news
@@ -134,6 +137,8 @@ class ClaimKeeper:
         if self.fault() and pod.spec.resource_claims:
             return PodClaims(missing=pod.spec.resource_claims[0].name)
         found = self.owned.claims_of(pod, self._whose.is_kerfs)
+        if found.undecided:
+            self.dirty()  # each round looks further
         # What is held for a claim that was not written as it should be may be written on it yet.
         moving = self.freeing | self.owned.holds.keys()
         claims = (*found.allocated, *found.unallocated)
@@ -170,8 +175,10 @@ class ClaimKeeper:
     def let_go(self, pod: Pod) -> None:
         """Hold nothing for the claims of a pod of which nothing was written."""
         for uid in self._due.pop(pod.metadata.uid, ()):
-            if uid not in self.writing:
+            hold = self.owned.holds.get(uid)
+            if hold is not None and uid not in self.writing:
                 self.ledger.let_go_devices(uid)
+                self.changed(hold.claim.key)
 
     async def allocate(self, pod: Pod) -> bool:
         """Write what is held for the claims of a pod; whether all of it is written.
@@ -202,7 +209,7 @@ class ClaimKeeper:
             written = await self.writer.allocate(hold.claim, hold.pod, hold.allocation)
             known = True
         except ApiError as error:
-            known = error.status <= _MAX_CLIENT_ERROR
+            known = error.status <= _MAX_CLIENT_ERROR or refused(error)
             raise
         finally:
             self.writing.discard(uid)
@@ -210,11 +217,12 @@ class ClaimKeeper:
                 self.ledger.let_go_devices(uid)
             if written is None:
                 self._told.pop(uid, None)
-        if written is None:
-            return False
-        self.ledger.claim_written(written)
-        self.counts.allocated += 1
-        return True
+            else:
+                self.ledger.claim_written(written)
+                self.counts.allocated += 1
+            if known:
+                self.changed(hold.claim.key)  # a watch may have told before that, of a claim that was still in doubt
+        return written is not None
 
     async def catch_up(self) -> None:
         """Before the first decision of a term: change every claim that a leader before may be about to allocate, so

@@ -7,13 +7,15 @@ from typing import Final
 
 import msgspec
 
+from extender.dra.objects import ResourceClaim
+from extender.dra.pod_claims import Hold
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
-from extender.plugins.dra.objects import ResourceClaim
-from extender.plugins.dra.owned import Hold
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.pods.entries import Stage
+from extender.scheduling.binding.marks import read
 from extender.scheduling.fence import FencedError
+from extender.scheduling.placer import PodIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,8 @@ class Reclaimer:
                 keeper.ledger.let_go_devices(uid)
             self._unused_since.clear()
             return
-        if keeper.fence.fault() or keeper.fault():
+        if keeper.fence.fault() or keeper.fault() or keeper.mirror.fault():
+            self._unused_since.clear()  # which pods run is not known: nor is it afterwards, for a moment
             return
         for uid, hold in list(keeper.owned.holds.items()):
             if uid not in keeper.writing and not self._is_awaited(hold.claim.key, hold.node):
@@ -93,18 +96,30 @@ class Reclaimer:
         keeper, uid = self.keeper, claim.metadata.uid
         keeper.freeing.add(uid)
         try:
+            if await self._has_bound_pod(claim):
+                return  # the watch of pods lags
             await keeper.fence.confirm_now()
             freed = await keeper.writer.free(claim)
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
             keeper.counts.errors += 1
             logger.warning("the devices of claim %s, which no pod uses, were not taken back: %s", claim.key, error)
             return
+        else:
+            if freed is not None:
+                keeper.counts.freed += 1
+                keeper.ledger.claim_written(freed)
         finally:
             keeper.freeing.discard(uid)
-        if freed is not None:
-            keeper.counts.freed += 1
-            keeper.ledger.claim_written(freed)
-            keeper.changed(claim.key)
+            keeper.changed(claim.key)  # freed or not: who has read it meanwhile was told to wait
+
+    async def _has_bound_pod(self, claim: ResourceClaim) -> bool:
+        """Whether a pod that a claim is reserved for has its node. Raises ClusterError, DecodeError."""
+        for consumer in claim.status.reserved_for or ():
+            identity = PodIdentity(claim.metadata.namespace, consumer.name, consumer.uid)
+            pod = await read(self.keeper.transport, identity)
+            if pod is not None and pod.spec.node_name and not pod.finished:
+                return True
+        return False
 
     def _waits(self, claim: ResourceClaim, pod: str) -> bool:
         """Whether a pod that names a claim is in the queue, by its UID."""

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from extender.core.decisions import Memo, decide_on
+from extender.core.decisions import decide_on
+from extender.core.evaluations import Memo
 from extender.core.resources.requests import PodRequest
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Claim, Ledger

@@ -8,7 +8,7 @@ a pod as long as its gate is shut.
 from dataclasses import dataclass, field
 from typing import Any
 
-from extender.core.decisions import Memo
+from extender.core.evaluations import Memo
 from extender.core.fit.reasons import RESOLVABLE, Reason
 from extender.core.resources.nodes import PRODUCT_LABEL
 from extender.core.resources.requests import GpuRequest, PodRequest

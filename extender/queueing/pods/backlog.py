@@ -4,20 +4,22 @@ from collections.abc import Callable
 from typing import Final
 
 from extender.core.resources.requests import RequestError
+from extender.dra.pod_claims import NO_CLAIMS, PodClaims, claim_keys
 from extender.kube.indexes import Index
 from extender.kube.objects import Metadata, Pod, unix_time
 from extender.planning.plans import PlanPod
 from extender.planning.wait_reasons import Code
-from extender.plugins.dra.owned import NO_CLAIMS, PodClaims, claim_keys
 from extender.plugins.pods import assigned_node
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Entry, Stage
-from extender.queueing.pods.nominations import nominated_node, planned_node, written_by_author
+from extender.queueing.pods.nominations import NOMINATION_LOST, nominated_node, planned_node, written_by_author
 from extender.queueing.pods.objects import is_gated, other_gates
 from extender.queueing.pods.restrictions import Kinds
 
 ON_ITS_WAY_S: Final = 30.0
 _SEEN_OPEN_WITHIN_S: Final = 15.0
+_ANSWERED_WITHIN_S: Final = 15.0
+"""More than the longest that kube-scheduler lets a pod wait for its next try."""
 _TRIED_WITHIN_S: Final = 5.0
 """A pod whose ResourceClaims have their devices may be refused by a kube-scheduler that does not know of these yet."""
 _MAX_FAULT: Final = 500
@@ -90,6 +92,16 @@ class Backlog:
         """Entries whose gate was opened, and of which the watch has not told that it is."""
         opened = [entry for entry in self._in(Stage.OPENED) if is_gated(entry.pod)]
         return [entry for entry in opened if now - entry.opened >= _SEEN_OPEN_WITHIN_S]
+
+    def unanswered(self, now: float) -> list[Entry]:
+        """Entries nominated anew a while ago, of which kube-scheduler has said nothing since.
+
+        A nomination does not make it look again at a pod that it refused for want of room. A node that changes does,
+        a pod that goes, or a nomination that is taken back; not a nominated pod that is bound elsewhere.
+        """
+        anew = [entry for entry in self._in(Stage.OPENED) if NOMINATION_LOST in (entry.pod.metadata.annotations or ())]
+        silent = [entry for entry in anew if entry.node and not is_gated(entry.pod) and not entry.pod.refusal]
+        return [entry for entry in silent if now - entry.opened >= _ANSWERED_WITHIN_S]
 
     def notice_lost(self, now: float) -> list[Entry]:
         """Find those whose node was lost since the last time: they wait for another one."""

@@ -13,9 +13,9 @@ from extender.core.dra.asks import DevicesAsked
 from extender.core.policies.registry import POLICIES, names
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
+from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.kube.objects import Node, Pod
 from extender.planning.plans import PlanPod
-from extender.plugins.dra.owned import NO_CLAIMS, PodClaims
 from extender.plugins.nodes import read_capacity
 from extender.plugins.pod_resources import requested
 from extender.plugins.pods import read_pod_request, read_policy

@@ -10,7 +10,7 @@ from typing import Final
 
 from extender.kube.objects import Pod
 from extender.planning.plans import PlanPod
-from extender.planning.wait_reasons import WaitReason
+from extender.planning.wait_reasons import Code, WaitReason
 from extender.queueing.pods.nominations import nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
@@ -127,6 +127,11 @@ class Entry:
     def num_gpus(self) -> int:
         """GPUs that it asks for, 0 where that can't be understood."""
         return self.planned.num_gpus if self.planned is not None else 0
+
+    def pass_over(self, why: WaitReason | None) -> None:
+        """It gets no node in this round."""
+        if why is not None and why.code is not Code.NOT_REACHED and self.stage.waits:
+            self.skips.add(why)
 
     def on_its_way(self, now: float, within_s: float) -> bool:
         """Whether it is being let go for a node, or was a short while ago."""

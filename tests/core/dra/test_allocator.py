@@ -15,11 +15,11 @@ from extender.core.dra.asks import (
     Selector,
     SelectorFault,
 )
-from extender.core.dra.devices import Capacity, Device, DeviceId, Inventory, NodeDevices, Taking
+from extender.core.dra.devices import WHOLE, Capacity, Device, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.dra.first_fit import Aborted, Picked, first_fit
 from extender.core.dra.groups import shape_of
+from extender.core.dra.matching import SearchLimit, Steps
 from extender.core.dra.slots import AllFault
-from extender.core.dra.steps import SearchLimit, Steps
 from tests.core.dra.cases import random_case, selector
 from tests.core.dra.machines import DRIVER, a100_node
 
@@ -162,6 +162,15 @@ def test_parts_of_a_device_take_its_counters_once() -> None:
     assert [taking.capacity for taking in allocation.takings] == [(("memory", 1),)] * 4
     assert allocate(node, claims(*(ask(f"part-{number}") for number in range(5)))) is None
     assert allocate(node, claims(ask("twice", count=2))) is None  # a request gets a device once
+
+
+def test_nobody_gets_a_part_of_a_device_that_was_given_as_a_whole() -> None:
+    """A driver may have made it shareable since."""
+    shared = Device(DeviceId("d", "pool", "shared"), shareable=True)
+    node = NodeDevices.of(Inventory((shared,)), [Taking(0, WHOLE)])
+    assert allocate(node, claims(ask("part"))) is None
+    assert allocate(node, claims(ask("look", admin=True))) is not None
+    assert allocate(node.giving_back([Taking(0, WHOLE)]), claims(ask("part"))) is not None
 
 
 def test_a_selector_that_fails_on_a_device_that_might_be_asked_about_is_a_fault() -> None:

@@ -9,6 +9,7 @@ from extender.core.dra.allocator import allocate
 from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
 from extender.core.dra.devices import Capacity, Device, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.dra.given import Allocation
+from extender.core.dra.search import LINK
 from extender.core.dra.worth import GPU, Weights, most_at_once, room_of, worth_of, worth_of_parts
 from tests.core.dra.cases import selector
 from tests.core.dra.machines import DRIVER, a100_node, partition
@@ -119,6 +120,18 @@ def test_two_gpus_leave_the_roots_that_are_whole() -> None:
     pair = DeviceAsk("gpus", (), 2)
     assert given(allocate(devices, asking(pair)), devices) == ["gpu-4", "gpu-5"]
     assert given(allocate(devices, asking(DeviceAsk("gpu"))), devices) == ["gpu-1"]
+
+
+def test_of_two_roots_that_is_taken_that_has_least_besides() -> None:
+    roots = ("a", "a", "a", "b", "b")
+    gpus = [
+        Device(DeviceId(DRIVER, "node", f"gpu-{index}"), {LINK: root}, gpu=index, milli=1000, mib=8)
+        for index, root in enumerate(roots)
+    ]
+    devices = NodeDevices.of(Inventory(tuple(gpus)), [Taking(0)])
+    assert given(allocate(devices, asking(DeviceAsk("gpus", (), 2))), devices) == ["gpu-1", "gpu-2"]  # the first
+    devices = NodeDevices.of(Inventory(tuple(gpus[index] for index in (0, 3, 1, 4, 2))))
+    assert given(allocate(devices, asking(DeviceAsk("gpus", (), 2))), devices) == ["gpu-3", "gpu-4"]
 
 
 def test_the_smaller_gpu_is_given_where_both_do() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
-from extender.core.decisions import Memo, decide
+from extender.core.decisions import decide
+from extender.core.evaluations import Memo
 from extender.core.fit.fits import fit
 from extender.core.fragmentation.arrays import ANY_MODEL, MAX_MODELS, Asks, Nodes
 from extender.core.fragmentation.fragments import TypicalPod, mix_of

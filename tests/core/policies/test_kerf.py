@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
-from extender.core.decisions import Memo, decide, evaluate
+from extender.core.decisions import decide
+from extender.core.evaluations import Memo, evaluate
 from extender.core.fit.fits import fit
 from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.observations import Gauge

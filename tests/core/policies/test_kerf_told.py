@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.decisions import evaluate
+from extender.core.evaluations import evaluate
 from extender.core.fit.fits import fit
 from extender.core.observations import Gauge
 from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.decisions import Memo, decide, evaluate
+from extender.core.decisions import decide
+from extender.core.evaluations import Memo, evaluate
 from extender.core.fit.fits import fit
 from extender.core.observations import Gauge
 from extender.core.policies.alnair import AlnairScore

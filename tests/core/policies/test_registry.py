@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster
-from extender.core.decisions import evaluate
+from extender.core.evaluations import evaluate
 from extender.core.observations import Gauge
 from extender.core.occupancies import ObservedRules
 from extender.core.policies import registry

@@ -8,9 +8,9 @@ import pytest
 
 from extender.core.dra.devices import Device, NodeDevices, Taking
 from extender.core.dra.worth import most_at_once
-from extender.plugins.dra import objects
-from extender.plugins.dra.inventory import read_pools
-from extender.plugins.protocol import NodeReading
+from extender.core.resources.nodes import NodeReading
+from extender.dra import objects
+from extender.dra.published.inventory import read_pools
 from model.evaluation.partitions import cuts
 from model.workloads.partitions import GPUS, MEMORY_SLICES, inventory, resource_slices
 

@@ -1,6 +1,7 @@
 """Devices are held from before they are written until it is certain who has them, and never twice."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -177,6 +178,45 @@ def test_a_new_leader_changes_the_claims_that_its_predecessor_may_be_about_to_wr
     assert rig.api.writes == [("a", "")]  # nobody waits for b
 
 
+@pytest.mark.parametrize("protected", [False, True])
+def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up(protected: bool) -> None:
+    rig = ClaimRig()
+    rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", *([FINALIZER] if protected else [])]
+    rig.tell("a")
+    rig.pod("a")
+    before = rig.api.claims["a"]["metadata"]["resourceVersion"]
+    rig.api.refuse = "annotations"
+    asyncio.run(rig.keeper.catch_up())
+    metadata = rig.api.claims["a"]["metadata"]
+    assert metadata["resourceVersion"] != before
+    assert metadata["finalizers"] == ["example.org/own", *([] if protected else [FINALIZER])]
+
+
+def test_a_claim_that_nobody_can_write_holds_no_new_leader_up() -> None:
+    rig = ClaimRig()
+    rig.api.add("a")
+    rig.tell("a")
+    rig.pod("a")
+    rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
+    asyncio.run(rig.keeper.catch_up())
+
+
+def test_nothing_is_held_for_a_claim_that_is_too_large_to_be_written() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
+    with pytest.raises(ApiError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+
+
+def test_a_claim_that_is_being_deleted_is_given_nothing() -> None:
+    rig = ClaimRig()
+    rig.api.add("a")["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.org/own"]}
+    rig.tell("a")
+    assert rig.keeper.read(rig.pod("a").pod).missing == "a"
+
+
 def test_a_new_leader_takes_in_what_its_predecessor_has_allocated_meanwhile() -> None:
     rig = ClaimRig(gpus=1)
     other = ClaimRig(gpus=1, api=rig.api)
@@ -203,6 +243,15 @@ def test_what_a_watch_tells_from_before_the_own_write_is_no_news() -> None:
     rig.api.claims["a"] = now
     rig.tell("a")
     assert rig.free() == 0
+
+
+def test_a_claim_that_is_gone_before_its_write_is_answered_does_not_come_back() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.lose = lambda name, part: rig.forget(name) if part == "status" else None
+    asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+    assert not rig.owned.claims
 
 
 def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_pod() -> None:
@@ -314,3 +363,58 @@ def test_nothing_is_written_for_a_pod_whose_devices_are_not_held_any_more() -> N
     rig.ledger.let_go_devices("u-a")
     assert not asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
     assert rig.api.writes == []
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_who_was_told_to_wait_for_a_claim_hears_that_it_is_written_or_never_will_be(refused: bool) -> None:
+    rig = ClaimRig()
+    rig.api.add("c")
+    rig.tell("c")
+    pod, other = rig.pod("p", "c").pod, rig.pod("q", "c").pod
+    assert rig.decide(pod)
+    waited = []
+
+    def watch_tells(name: str, part: str) -> ClusterError | None:
+        rig.tell(name)
+        waited.append(bool(rig.keeper.read(other).missing))
+        rig.changed.clear()
+        return ApiError(403, "Forbidden", name) if refused else None
+
+    if refused:
+        rig.api.fail = watch_tells
+    else:
+        rig.api.lose = watch_tells
+    with contextlib.suppress(ApiError):
+        assert asyncio.run(rig.keeper.allocate(pod))
+    assert (waited[-1], rig.changed) == (True, ["default/c"])
+    assert not rig.keeper.read(other).missing
+
+
+def test_and_that_nothing_is_held_for_it_any_more() -> None:
+    rig = ClaimRig()
+    rig.api.add("p")
+    rig.tell("p")
+    pod = rig.pod("p").pod
+    assert rig.decide(pod)
+    rig.changed.clear()
+    rig.keeper.let_go(pod)
+    rig.keeper.let_go(pod)
+    assert rig.changed == ["default/p"]
+
+
+def test_and_that_its_devices_were_not_taken_back() -> None:
+    rig = ClaimRig()
+    rig.api.add("p")
+    rig.tell("p")
+    pod = rig.pod("p").pod
+    assert rig.decide(pod)
+    assert asyncio.run(rig.keeper.allocate(pod))
+    rig.entries.clear()
+    rig.tell("p")
+    rig.changed.clear()
+    rig.api.fail = lambda name, part: ApiError(500, "InternalError", name)
+    for _ in range(2):
+        asyncio.run(rig.reclaimer.look())
+        rig.now += 20
+    assert rig.changed == ["default/p"]
+    assert not rig.keeper.freeing

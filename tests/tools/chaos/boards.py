@@ -32,6 +32,8 @@ class Board:
         """The replica that schedulers are led to."""
         self.stopped: set[int] = set()
         """Replicas that a SIGSTOP holds."""
+        self.touched: set[str] = set()
+        """Names of claims from which devices were taken back."""
         self._cut_off_until = 0.0
         self._watchless_until = 0.0
         self._lapse: Fault | None = None
@@ -42,6 +44,7 @@ class Board:
         self._began = self._clock()
         self._faults = sorted(faults, key=lambda fault: fault.at_s)
         self.counts.clear()
+        self.touched.clear()
         self._recorded.clear()
 
     def end(self) -> None:

@@ -19,7 +19,7 @@ from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, RBAC, SCHEDULER_CONFIG
 from tests.controlplane.objects import pod
 from tests.controlplane.processes import clean_environment
 from tests.install.policies import POLICY
-from tests.tools.chaos import attacks
+from tests.tools.chaos import attacks, audits
 from tests.tools.chaos.boards import Board
 from tests.tools.chaos.devices import cleaning, manifests
 from tests.tools.chaos.devices.journals import Journal
@@ -35,17 +35,6 @@ REFUSED = (403, 422)
 """Statuses of what an admission policy does not let through."""
 TTL_S = 4.0
 
-_PODS_AUDITED = {"resources": [{"group": "", "resources": ["pods", "pods/eviction"]}], "namespaces": ["default"]}
-_AUDIT = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [
-        {"level": "Metadata", "verbs": ["create", "delete", "deletecollection"], **_PODS_AUDITED},
-        {"level": "None"},
-    ],
-}
-"""Who has created and deleted which pods: for the case that one is gone."""
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _CONFIG = SCHEDULER_CONFIG / "decisive.yaml"
 # Everything that waits is shortened alike: kube-scheduler gives up first, then Kerf, then the reservation ends.
@@ -89,7 +78,7 @@ class Cluster:
         directory.mkdir(parents=True, exist_ok=True)
         self._audit = directory / "audit.log"
         policy = directory / "audit.yaml"
-        policy.write_text(yaml.safe_dump(_AUDIT))
+        policy.write_text(yaml.safe_dump(audits.POLICY))
         flags = (
             *(podgroups.SERVER_FLAGS if self.has_groups else ()),
             *(f"--audit-policy-file={policy}", f"--audit-log-path={self._audit}", "--audit-log-maxsize=100"),

@@ -24,6 +24,7 @@ from tests.tools.chaos.workers import Worker, carry_out
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
+_DRA_SINCE = (1, 37)
 _errors = Console(stderr=True)
 
 
@@ -62,6 +63,8 @@ def chaos(
     if not extender and not queue:
         raise typer.BadParameter("--no-extender needs --queue: without it Kerf decides nothing")
     version = kubernetes or os.environ.get("KERF_TEST_KUBERNETES") or binaries.DEFAULT_VERSION
+    if dra and tuple(map(int, accounts.minor_of(version).split("."))) < _DRA_SINCE:
+        raise typer.BadParameter("--dra needs Kubernetes 1.37 or newer: pools are given to Kerf by DeviceTaintRules")
     since = since or accounts.last_mend()
     grown = Account.at(resume) if resume else Account()
     alike = list(grown.like(version, queue=queue, extender=extender, dra=dra))

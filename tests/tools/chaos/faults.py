@@ -53,6 +53,8 @@ class Kind(StrEnum):
     CLAIM_ERROR_AFTER_WRITE = "claim-error-after-write"
     CLAIM_RESET_BEFORE_WRITE = "claim-reset-before-write"
     CLAIM_RESET_AFTER_WRITE = "claim-reset-after-write"
+    ALLOCATION_TAKEN = "allocation-taken"
+    """The devices of a claim are taken back as soon as they are written."""
     CLOCK_JUMP = "clock-jump"
     """Kerf's wall clock is set an hour ahead, or back again."""
     LATE_BINDING = "late-binding"
@@ -132,8 +134,6 @@ class Kind(StrEnum):
     """The author takes off what keeps a claim with devices from being deleted, and deletes it."""
     CLAIM_EDITED = "claim-edited"
     """The author annotates claims at every moment: what is written to the version before fails."""
-    ALLOCATION_TAKEN = "allocation-taken"
-    """The devices of a claim are taken back while its pod is on its way."""
     NODE_CORDONED = "node-cordoned"
     NODE_CPU_SHORT = "node-cpu-short"
     """A node lacks CPU for a while: kube-scheduler takes devices back."""
@@ -175,11 +175,12 @@ HOSTILE = (
 CLAIM_WRITES = (
     *(Kind.PAUSE_IN_ALLOCATION, Kind.LATE_ALLOCATION, Kind.CLAIM_CONFLICT, Kind.CLAIM_ERROR),
     *(Kind.CLAIM_ERROR_AFTER_WRITE, Kind.CLAIM_RESET_BEFORE_WRITE, Kind.CLAIM_RESET_AFTER_WRITE),
+    Kind.ALLOCATION_TAKEN,
 )
 """What happens to a write to a claim on its way."""
 DEVICES = (
-    *(Kind.CLAIM_DELETED, Kind.CLAIM_STRIPPED, Kind.CLAIM_EDITED, Kind.ALLOCATION_TAKEN, Kind.NODE_CORDONED),
-    *(Kind.NODE_CPU_SHORT, Kind.SLICES_REPUBLISHED, Kind.DEVICES_FEWER, Kind.DRIVER_GONE, Kind.POD_FINISHED),
+    *(Kind.CLAIM_DELETED, Kind.CLAIM_STRIPPED, Kind.CLAIM_EDITED, Kind.NODE_CORDONED, Kind.NODE_CPU_SHORT),
+    *(Kind.SLICES_REPUBLISHED, Kind.DEVICES_FEWER, Kind.DRIVER_GONE, Kind.POD_FINISHED),
 )
 """What happens to claims, devices and the nodes that have them."""
 OBJECTS = (

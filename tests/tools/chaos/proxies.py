@@ -11,24 +11,12 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from tests.tools.chaos import hops
+from tests.tools.chaos import answers, hops
 from tests.tools.chaos.boards import Board
 from tests.tools.chaos.devices import writes
 from tests.tools.chaos.faults import Fault, Kind
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "date"}
-_STATUSES = {
-    Kind.CONFLICT: (409, "Conflict", "the object has been modified; please apply your changes to the latest version"),
-    Kind.GONE: (410, "Expired", "too old resource version"),
-    Kind.THROTTLED: (429, "TooManyRequests", "the server has received too many requests"),
-    Kind.SERVER_ERROR: (500, "InternalError", "etcdserver: leader changed"),
-    Kind.ERROR_AFTER_WRITE: (500, "InternalError", "etcdserver: request timed out"),
-}
-_STATUSES |= {
-    Kind.CLAIM_CONFLICT: _STATUSES[Kind.CONFLICT],
-    Kind.CLAIM_ERROR: _STATUSES[Kind.SERVER_ERROR],
-    Kind.CLAIM_ERROR_AFTER_WRITE: _STATUSES[Kind.ERROR_AFTER_WRITE],
-}
 _TICK_S = 0.02
 _BINDINGS_S = 0.4
 """For so long after the first one Bindings meet the same fate: requests pass, answers don't."""
@@ -99,7 +87,7 @@ class ApiProxy:
                     watch.silent_until = now + fault.for_s
             if self._watches and self._board.take(Kind.WATCH_GONE):
                 self._board.record(Kind.WATCH_GONE)
-                line = json.dumps({"type": "ERROR", "object": _status(Kind.GONE)[1]}).encode() + b"\n"
+                line = json.dumps({"type": "ERROR", "object": answers.status_of(Kind.GONE)[1]}).encode() + b"\n"
                 for watch in self._watches:
                     watch.injected.append(line)
             if self._watches and (fault := self._board.lasting(Kind.UNREACHABLE)):
@@ -232,7 +220,7 @@ class ApiProxy:
     def untrue(self, kind: Kind) -> web.Response:
         """An answer that the API server never gave."""
         self._board.record(kind)
-        code, status = _status(kind)
+        code, status = answers.status_of(kind)
         return web.json_response(status, status=code)
 
     async def pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
@@ -305,8 +293,3 @@ def _lets_go(body: bytes) -> bool:
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
-
-
-def _status(kind: Kind) -> tuple[int, dict[str, object]]:
-    code, reason, message = _STATUSES[kind]
-    return code, {"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "message": message}

@@ -1,16 +1,15 @@
 """One run: an empty cluster, a storm of pods and faults, calm, and the judgement of the checker."""
 
-import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import urllib3
 
 from tests.controlplane import ApiError, ProcessError, wait_until
 from tests.controlplane.objects import cpu_node
-from tests.tools.chaos import checker, faults, holdings
+from tests.tools.chaos import checker, evidence, faults, holdings
 from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.clusters import SCHEDULERS, TTL_S, Cluster, HarnessError, create_all
 from tests.tools.chaos.devices import checker as of_devices
@@ -22,7 +21,6 @@ from tests.tools.chaos.manifests import node_manifest
 from tests.tools.chaos.plans import Plan
 from tests.tools.chaos.schedules import done
 from tests.tools.chaos.steps import Steps
-from tests.tools.chaos.witnesses import NAMESPACE
 
 _NODES = "/api/v1/nodes"
 _PODS = "/api/v1/namespaces/default/pods"
@@ -33,7 +31,6 @@ _STORM_WITHIN_S = 240.0
 _READY_WITHIN_S = 60.0
 _READY_AGAIN_S = 0.02
 _LOOK_S = 0.1
-_MAX_SUBJECTS = 8
 _HEARD_WITHIN_S = 30.0
 _LAST_NODE = cpu_node("last") | {"spec": {"unschedulable": True}}
 _CALM_WITHIN_S = 90.0
@@ -166,7 +163,8 @@ class Run:
         self._violations |= loop.call(lambda: dict(cluster.witness.seen.violations))
         self._violations |= dict.fromkeys(checker.bound_beyond(before, nodes, held))
         if isinstance(self._steps, DeviceSteps):
-            self._violations |= dict.fromkeys(of_devices.replay(self._told(), self._steps.touched)[1])
+            touched = self._steps.touched | loop.call(lambda: set(cluster.board.touched))
+            self._violations |= dict.fromkeys(of_devices.replay(self._told(), touched)[1])
 
     def _wait_for_none(self, judge: Callable[[], list[Violation]], within_s: float) -> None:
         """What is not well after that time is a violation."""
@@ -181,32 +179,8 @@ class Run:
             time.sleep(_LOOK_S)
 
     def _keep_evidence(self, found: list[Violation]) -> None:
-        """What there is to see of violations while all that runs still runs, beside the logs."""
-        cluster, seen = self._cluster, self._cluster.witness.seen
-        path = cluster.plane.directory / f"seed-{self._plan.seed}-{len(self._violations)}.json"
-        subjects = sorted({violation.subject for violation in found})[:_MAX_SUBJECTS]
-        told = {
-            "violations": [str(violation) for violation in found],
-            "kerf": {name: cluster.kerf_answers(f"/explain/pod/{NAMESPACE}/{name}") for name in subjects},
-            "audit": cluster.audited(subjects),
-            "metrics": cluster.kerf_answers("/metrics"),
-            "overview": cluster.kerf_answers("/nodes"),
-            "nodes": cluster.loop.call(lambda: list(seen.nodes.values())),
-            "pods": cluster.loop.call(lambda: list(seen.pods.values())),
-            "bound": cluster.loop.call(lambda: list(seen.bound.values())),
-            "journal": self._history(subjects),
-        }
-        path.write_text(json.dumps(told, indent=1))
-
-    def _history(self, subjects: Sequence[str]) -> list[str]:
-        """Each version of what violations are about, and of all claims."""
-        if not isinstance(self._steps, DeviceSteps):
-            return []
-        return [
-            f"{event.version} {event.kind} {'gone' if event.gone else ''} {json.dumps(event.manifest)}"
-            for event in self._told()
-            if event.manifest["metadata"]["name"] in subjects or event.kind == "claims"
-        ]
+        journal = self._told() if isinstance(self._steps, DeviceSteps) else None
+        evidence.keep(self._cluster, f"seed-{self._plan.seed}-{len(self._violations)}", found, journal)
 
     def _unheard(self) -> list[Violation]:
         """That Kerf, each of its processes, does not know of the last node."""

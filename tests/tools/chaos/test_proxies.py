@@ -313,6 +313,16 @@ def test_one_claim_suffers_and_the_next_does_not(kind: Kind, status: int, num_wr
     assert (signal.SIGKILL in rig.process.signals) == kind.startswith("kill-")
 
 
+def test_devices_are_taken_back_as_soon_as_they_are_written() -> None:
+    async def scenario(rig: Rig) -> None:
+        assert await rig.change(b'{"metadata":{"finalizers":["f"]}}') == 200
+        assert await rig.change(ALLOCATION, "/status") == 200
+        assert b'"allocation":null' in rig.upstream.written[-1]
+
+    rig = run(scenario, Fault(Kind.ALLOCATION_TAKEN, 0.0))
+    assert (len(rig.upstream.written), rig.board.touched) == (3, {"c"})
+
+
 def test_kills_wait_for_the_write_that_they_are_for() -> None:
     async def scenario(rig: Rig) -> None:
         assert await rig.change(b'{"status":{"allocation":null}}', "/status") == 200

@@ -12,13 +12,13 @@ import msgspec
 from extender.core.dra.allocator import Allocation, Given, allocate
 from extender.core.dra.asks import Fault
 from extender.core.dra.devices import Amount, NodeDevices
-from extender.plugins.dra.asks import read_asks
-from extender.plugins.dra.inventory import read_pools
-from extender.plugins.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
-from extender.plugins.dra.quantities import amount_of
-from extender.plugins.dra.results import format_quantity, takings_of
-from extender.plugins.dra.unhandled import UnhandledError
-from extender.plugins.protocol import NodeReading
+from extender.core.resources.nodes import NodeReading
+from extender.dra.asks import read_asks
+from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.dra.published.inventory import read_pools
+from extender.dra.quantities import amount_of
+from extender.dra.results import format_quantity, takings_of
+from extender.dra.unhandled import UnhandledError
 
 Json = dict[str, Any]
 

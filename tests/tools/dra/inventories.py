@@ -89,6 +89,8 @@ def _device(rng: Random, name: str, kind: str = "whole", consumes: list[Json] | 
     if rng.random() < 0.2:
         device["allowMultipleAllocations"] = True
         device["capacity"] = {"memory": _consumable(rng)}
+        if rng.random() < 0.1:
+            del device["capacity"]["memory"]
         if rng.random() < 0.4:
             device["capacity"]["bandwidth"] = _consumable(rng)
     return device

@@ -80,6 +80,9 @@ def consequences(found: Facts) -> Iterator[str]:
     )
     if found.waiting:
         yield f"such pods are now: {names(found.waiting)}"
+    if found.tolerant:
+        told = f"delete these claims and templates, which tolerate all taints or Kerf's: {names(found.tolerant)}"
+        yield f"{told}; kube-scheduler would try to give them such devices, and be refused each time"
     if found.templates:
         yield f"claim templates in namespaces that do not opt in: {names(found.templates)}"
     if found.resources:

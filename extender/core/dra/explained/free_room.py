@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from extender.core.clusters import WHOLE_MILLI
 from extender.core.dra.devices import Amount, Device, NodeDevices
 from extender.core.dra.matching import tolerates
 from extender.core.texts import printable
 
+_ALL_MILLI: Final = 1000
 WHOLE: Final = "GPU"
 """The kind of a device that is a whole GPU."""
 
@@ -19,7 +19,7 @@ def kind_of(device: Device) -> str:
     if isinstance(profile, str):
         return printable(profile)
     if device.gpu >= 0:
-        return WHOLE if device.milli >= WHOLE_MILLI else f"{device.milli} milli of a GPU"
+        return WHOLE if device.milli >= _ALL_MILLI else f"{device.milli} milli of a GPU"
     named = device.attributes.get(f"{device.id.driver}/type")
     return printable(named) if isinstance(named, str) else "device"
 

@@ -14,9 +14,8 @@ from extender.core.dra.asks import Constraint, DeviceAsk, DevicesAsked, Fault, R
 from extender.core.dra.consumption import CapacityFault, consumption_of, has_room
 from extender.core.dra.devices import Amount, Device, NodeDevices
 from extender.core.dra.given import Allocation
-from extender.core.dra.matching import Match, Matcher, tolerates
+from extender.core.dra.matching import MAX_STEPS, Match, Matcher, Steps, tolerates
 from extender.core.dra.slots import MAX_DEVICES
-from extender.core.dra.steps import MAX_STEPS, Steps
 from extender.core.texts import printable
 
 _MAX_CHARS: Final = 160

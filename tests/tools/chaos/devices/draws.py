@@ -44,7 +44,9 @@ _ALONE: Final[dict[tuple[tuple[RequestPlan, ...], ...], int]] = {
     ((_GPU, RequestPlan((Ask.NETWORK,), gbit=20)),): 2,
     ((_GPU,), (RequestPlan((Ask.NETWORK,), gbit=20),)): 3,
     ((RequestPlan((Ask.SMALL,)),), (RequestPlan((Ask.MEDIUM,)),)): 2,
-    ((RequestPlan((Ask.OTHER,)),),): 7,
+    ((RequestPlan((Ask.OTHER,)),),): 6,
+    ((_GPU,), (RequestPlan((Ask.OTHER,)),)): 1,
+    ((RequestPlan((Ask.NETWORK,), gbit=10),), (RequestPlan((Ask.OTHER,)),)): 1,
 }
 """What the claims of one pod ask, with weights."""
 _TOGETHER: Final = ((_GPU,), (replace(_GPU, count=2),), (RequestPlan((Ask.SMALL,)),), (RequestPlan((Ask.LARGE,)),))
@@ -71,16 +73,17 @@ def with_devices(plan: Plan) -> Plan:
 
 
 def _pools(rng: random.Random) -> list[PoolPlan]:
-    pools = []
+    """Network cards are sometimes on one node alone: without its driver nobody has any."""
+    pools, last_with_cards = [], rng.choice((0, 4))
     for number in range(8):
         node = f"devices-{number}"
         if number < 3:
             pools.append(PoolPlan(node, PoolKind.WHOLE, rng.choice((2, 4, 8))))
         elif number < 6:
             pools.append(PoolPlan(node, PoolKind.PARTED, rng.choice((1, 2, 3))))
-        if number % 2 == 0 and number < 6:
+        if number % 2 == 0 and number <= last_with_cards:
             pools.append(PoolPlan(node, PoolKind.NETWORK, rng.choice((1, 2))))
-        if number in (1, 6, 7):
+        if number in (0, 1, 6, 7):
             pools.append(PoolPlan(node, PoolKind.OTHER, rng.randint(2, 4)))
     return pools
 
@@ -127,12 +130,12 @@ def _pod(rng: random.Random, name: str, claims: Iterable[ClaimPlan]) -> PodPlan:
 
 
 def _under_faults(plan: Plan, rng: random.Random, pods: Sequence[PodPlan], nodes: Sequence[str]) -> Plan:
-    faults = [drawn_fault(rng, kind) for kind in rng.choices(CLAIM_WRITES, k=rng.randint(3, 6))]
+    faults = [drawn_fault(rng, kind) for kind in rng.choices(CLAIM_WRITES, k=rng.randint(4, 7))]
     faults += [drawn_fault(rng, kind) for kind in rng.choices(CLAIM_KILLS, k=rng.choice((0, 1, 1, 2)))]
     faults += [_on_node(rng, kind, nodes) for kind in rng.choices(_ON_NODES, k=rng.randint(1, 4))]
     if rng.random() < 0.4:
         faults.append(_on_node(rng, Kind.NODE_DELETED, nodes))
-    of_claims = (Kind.CLAIM_DELETED, Kind.ALLOCATION_TAKEN, Kind.CLAIM_EDITED, Kind.POD_FINISHED)
+    of_claims = (Kind.CLAIM_DELETED, Kind.CLAIM_EDITED, Kind.POD_FINISHED)
     faults += [_on_pod(rng, kind, pods) for kind in rng.choices(of_claims, k=rng.randint(2, 6))]
     ends = (Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_RECREATED, Kind.POD_TERMINATING)
     faults += [_on_pod(rng, kind, [pod]) for kind, pod in zip(ends * 3, rng.sample(pods, 9), strict=False)]

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from tests.controlplane import ApiError
@@ -9,9 +10,9 @@ from tests.controlplane.api import Object
 from tests.tools.chaos import holdings, manifests
 from tests.tools.chaos.clusters import Cluster
 from tests.tools.chaos.devices import manifests as of_devices
-from tests.tools.chaos.devices.books import consumers_of, takings_of
+from tests.tools.chaos.devices.books import takings_of
 from tests.tools.chaos.devices.manifests import CLAIMS, SLICES
-from tests.tools.chaos.devices.plans import PoolPlan
+from tests.tools.chaos.devices.plans import OWNED, ClaimPlan, PoolPlan
 from tests.tools.chaos.faults import Fault, Kind
 from tests.tools.chaos.holdings import Manifest
 from tests.tools.chaos.plans import Plan, PodPlan
@@ -21,10 +22,11 @@ from tests.tools.chaos.steps import Steps
 _NODES: Final = "/api/v1/nodes"
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _MERGE: Final = "application/merge-patch+json"
-_WITHIN_S: Final = 4.0
+_WITHIN_S: Final = 12.0
 """So long a fault waits for the moment that it is for."""
 _EDIT_EACH_S: Final = 0.1
 _NUM_EDITED: Final = 8
+_NUM_THIRSTY: Final = 2
 
 
 class DeviceSteps(Steps):
@@ -82,7 +84,6 @@ class DeviceSteps(Steps):
             Kind.CLAIM_DELETED: self._delete_claim,
             Kind.CLAIM_STRIPPED: self._strip,
             Kind.CLAIM_EDITED: self._annotate,
-            Kind.ALLOCATION_TAKEN: self._take_back,
             Kind.NODE_CORDONED: self._cordon,
             Kind.NODE_CPU_SHORT: self._starve,
             Kind.SLICES_REPUBLISHED: self._republish,
@@ -131,32 +132,33 @@ class DeviceSteps(Steps):
         return True
 
     def _strip(self, fault: Fault) -> bool:
-        """Once it has devices and its pod a node."""
-        pod, names = self._found(fault.target), self._named(fault)
-        claims = [claim for name in names if (claim := self._claim(name)) and takings_of(claim)]
-        if not claims or pod is None or not pod["spec"].get("nodeName"):
+        """Once it has devices of Kerf's and its pod a node. Others then come that would like to have these."""
+        bound = [pod for pod in self._seen() if pod["spec"].get("nodeName") and not holdings.finished(pod)]
+        named = [found for pod in bound for found in self._planned_claims(pod)]
+        claims = [(planned, claim) for planned, name in named if (claim := self._claim(name)) and _has_ours(claim)]
+        if not claims:
             return self._too_late(fault)
-        name = self._rng.choice(claims)["metadata"]["name"]
+        planned, claim = self._rng.choice(claims)
+        name = claim["metadata"]["name"]
         self.touched.add(name)
         self._as_author("PATCH", f"{CLAIMS}/{name}", {"metadata": {"finalizers": None}})
         if self._as_author("DELETE", f"{CLAIMS}/{name}", {}):
             self.counts[fault.kind] += 1
+        for number in range(_NUM_THIRSTY):
+            thirsty = f"thirsty-{len(self._claims)}-{number}"
+            self._claims[thirsty] = replace(planned, name=thirsty, template=False)
+            self.pods[thirsty] = PodPlan(thirsty, fault.at_s, 0, 0, gated=True, claims=(thirsty,))
+            self.schedule.at(self._now_s(), self.creation(self.pods[thirsty]))
         return True
 
-    def _take_back(self, fault: Fault) -> bool:
-        """As kube-scheduler does where a pod fits nowhere; what is in use stays."""
-        claims = [claim for name in self._named(fault) if (claim := self._claim(name)) and takings_of(claim)]
-        nodes = {found["metadata"]["uid"]: found["spec"].get("nodeName") for found in self._seen()}
-        free = [claim for claim in claims if not any(map(nodes.get, consumers_of(claim)))]
-        if not free:
-            return self._too_late(fault)
-        metadata = {key: free[0]["metadata"][key] for key in ("uid", "resourceVersion")}
-        taken = {"metadata": metadata, "status": {"allocation": None, "reservedFor": None}}
-        name = free[0]["metadata"]["name"]
-        self._cluster.plane.request("PATCH", f"{CLAIMS}/{name}/status", taken, _MERGE)
-        self.touched.add(name)
-        self.counts[fault.kind] += 1
-        return True
+    def _planned_claims(self, pod: Manifest) -> list[tuple[ClaimPlan, str]]:
+        """The plans of a pod's claims, and what these are called."""
+        made = {
+            item["name"]: item.get("resourceClaimName") for item in pod["status"].get("resourceClaimStatuses") or ()
+        }
+        named = pod["spec"].get("resourceClaims") or ()
+        names = {item["name"]: item.get("resourceClaimName") or made.get(item["name"]) for item in named}
+        return [(self._claims[planned], name) for planned, name in names.items() if name and planned in self._claims]
 
     def _annotate(self, fault: Fault, until_s: float = 0.0) -> bool:
         """Again and again, whichever claims there are."""
@@ -171,13 +173,13 @@ class DeviceSteps(Steps):
         return True
 
     def _finish(self, fault: Fault) -> bool:
-        """Its containers have ended; its kubelet says so."""
-        pod = self._found(fault.target)
-        if pod is None or not pod["spec"].get("nodeName") or holdings.finished(pod):
+        """The containers of a pod with claims have ended; its kubelet says so."""
+        running = [pod for pod in self._seen() if pod["spec"].get("nodeName") and not holdings.finished(pod)]
+        names = [pod["metadata"]["name"] for pod in running if pod["spec"].get("resourceClaims")]
+        if not names:
             return self._too_late(fault)
-        self._cluster.plane.request(
-            "PATCH", f"{_PODS}/{fault.target}/status", {"status": {"phase": "Succeeded"}}, _MERGE
-        )
+        path = f"{_PODS}/{self._rng.choice(names)}/status"
+        self._cluster.plane.request("PATCH", path, {"status": {"phase": "Succeeded"}}, _MERGE)
         self.counts[fault.kind] += 1
         return True
 
@@ -248,3 +250,8 @@ class DeviceSteps(Steps):
         self._withdraw(fault.target)
         self.schedule.at(self._now_s() + fault.for_s, lambda: self.publish(fault.target))
         return True
+
+
+def _has_ours(claim: Manifest) -> bool:
+    """Whether a claim has devices that Kerf allocates."""
+    return any(taking.key.driver in OWNED for taking in takings_of(claim))

@@ -10,6 +10,8 @@ from tests.tools.chaos.boards import Board
 from tests.tools.chaos.faults import Fault, Kind
 
 _CLAIMS: Final = "/resourceclaims/"
+_TAKEN: Final = b'{"status":{"allocation":null,"reservedFor":null}}'
+"""What takes devices back, whoever has the right to: kube-scheduler does, where a pod fits nowhere."""
 
 
 class Way(Protocol):
@@ -54,6 +56,10 @@ async def write_claim(
     elif fault := board.take(Kind.CLAIM_CONFLICT, Kind.CLAIM_ERROR):
         return way.untrue(fault.kind)
     answer = await way.pass_on(request, body)
+    if gives and answer.status == 200 and (fault := board.take(Kind.ALLOCATION_TAKEN)):
+        board.record(fault.kind)
+        board.touched.add(request.path.split("/")[-2])
+        await way.pass_on(request, _TAKEN)
     written = Kind.KILL_ALLOCATION_WRITTEN if gives else Kind.KILL_PROTECTION_WRITTEN
     if (gives or b'"finalizers"' in body) and board.kill(written, replica):
         return hops.abort(request)

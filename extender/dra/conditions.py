@@ -1,0 +1,160 @@
+"""What claims on pools that Kerf does not own ask of NVIDIA's GPUs, as conditions that nodes can be ranked by.
+
+kube-scheduler picks the devices there; what is left to Kerf is which node. So nothing here has to be exact: a node that
+reaches Kerf's filter has passed kube-scheduler's check of all claims, and a selector that can't be read is one
+condition less in the ranking.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from extender.core.resources.gpu_models import ModelPattern
+from extender.core.resources.nodes import MAX_MEMORY_MIB
+from extender.core.resources.quantities import mib_of_bytes, parse_quantity
+from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.dra.cel.errors import RefusedError
+from extender.dra.cel.parsing import Call, Index, ListOf, Literal, Name, Node, Select, parse
+from extender.dra.objects import ExactRequest, ResourceClaim
+from extender.dra.published.gpus import DRIVER
+from extender.kube.patterns import compile_pattern
+
+_MAX_COUNT: Final = 1024
+_MAX_CHARS: Final = 10 * 1024
+"""Of all selectors of a pod's claims: reading them takes some 10 ms then."""
+_MEMORY: Final = ("device", "capacity", DRIVER, "memory")
+_SEPARATORS: Final = re.compile(r"[\s_-]+")
+
+
+def read_request(claims: Iterable[ResourceClaim]) -> GpuRequest | None:
+    """The whole GPUs that claims without an allocation ask for, None when they ask for none.
+
+    Of alternatives (`firstAvailable`) the first counts. Conditions count where all requests have the same ones.
+    """
+    requests = [request for claim in claims for request in _gpu_requests(claim)]
+    if not requests:
+        return None
+    readable = sum(len(expression) for request in requests for expression in _expressions(request)) <= _MAX_CHARS
+    asked = [_read_exactly(request, readable) for request in requests]
+    count = min(sum(request.count for request in asked), _MAX_COUNT)
+    same = len({replace(request, count=1) for request in asked}) == 1
+    return replace(asked[0], count=count) if same else GpuRequest(count, AskedUnit.CLAIM)
+
+
+def _gpu_requests(claim: ResourceClaim) -> Iterator[ExactRequest]:
+    for request in claim.spec.devices.requests or ():
+        exactly = request.exactly or next(iter(request.first_available or ()), None)
+        if exactly and exactly.device_class_name == DRIVER and not exactly.admin_access:
+            yield exactly
+
+
+def _expressions(request: ExactRequest) -> Iterator[str]:
+    return (selector.cel.expression for selector in request.selectors or () if selector.cel)
+
+
+def _read_exactly(request: ExactRequest, readable: bool) -> GpuRequest:
+    """One request, with the conditions that can be read."""
+    asked = GpuRequest(max(request.count, 1), AskedUnit.CLAIM)
+    for expression in _expressions(request) if readable else ():
+        for condition in _conditions(expression):
+            asked = _with_condition(asked, condition)
+    return asked
+
+
+@lru_cache(maxsize=64)
+def _conditions(expression: str) -> tuple[Node, ...]:
+    """What must all be true of a device, as far as that can be read."""
+    try:
+        tree = parse(expression)
+    except RefusedError:
+        return ()
+    return tuple(_joined_by_and(tree))
+
+
+def _joined_by_and(node: Node) -> Iterator[Node]:
+    if isinstance(node, Call) and node.name == "_&&_":
+        for arg in node.args:
+            yield from _joined_by_and(arg)
+    else:
+        yield node
+
+
+def _with_condition(asked: GpuRequest, condition: Node) -> GpuRequest:
+    """The request with one more condition; unchanged by one that can't be read."""
+    if not isinstance(condition, Call):
+        return asked
+    args = (condition.of, *condition.args) if condition.of else condition.args
+    match condition.name, args:
+        case "_==_", (Literal(str(text)), attribute) | (attribute, Literal(str(text))):
+            return _with_values(asked, attribute, [text])
+        case "_in_", (attribute, ListOf(items)):
+            texts = [item.value for item in items if isinstance(item, Literal) and isinstance(item.value, str)]
+            return _with_values(asked, attribute, texts) if len(texts) == len(items) else asked
+        case ("matches" | "contains") as verb, (attribute, Literal(str(text))):
+            return _with_pattern(asked, attribute, verb, text)
+        case "_>=_" | "_>_", (Call("compareTo", (Call("quantity", (Literal(str(text)),), None),), memory), Literal(0)):
+            return _with_memory(asked, memory, text)
+        case "isGreaterThan", (memory, Call("quantity", (Literal(str(text)),), None)):
+            return _with_memory(asked, memory, text)
+    return asked
+
+
+def _path(node: Node | None) -> tuple[str, ...]:
+    """Where in the device something is, () for what is nowhere in it."""
+    match node:
+        case Name("device"):
+            return ("device",)
+        case Select(of, field, False) | Index(of, Literal(str(field)), False) if path := _path(of):
+            return (*path, field)
+    return ()
+
+
+def _attribute(node: Node) -> str:
+    """The name of an attribute of the driver, "" for anything else."""
+    path = _path(node)
+    return path[3] if len(path) == 4 and path[:3] == ("device", "attributes", DRIVER) else ""
+
+
+def _product(node: Node) -> bool:
+    """Whether something is a product's name, in its own case or in lower case."""
+    inner = node.of if isinstance(node, Call) and node.name == "lowerAscii" and node.of else node
+    return _attribute(inner) == "productName"
+
+
+def _with_values(asked: GpuRequest, node: Node, values: Sequence[str]) -> GpuRequest:
+    if _attribute(node) == "uuid":
+        return replace(asked, uuids=frozenset(values))
+    if _product(node):
+        return _with_model(asked, "|".join(f"^{_spelled(value)}$" for value in values))
+    return asked
+
+
+def _with_memory(asked: GpuRequest, node: Node | None, text: str) -> GpuRequest:
+    try:
+        memory_mib = mib_of_bytes(parse_quantity(text)) if _path(node) == _MEMORY else 0
+    except ValueError:
+        return asked
+    return replace(asked, memory_each_mib=max(asked.memory_each_mib, min(memory_mib, MAX_MEMORY_MIB)))
+
+
+def _with_pattern(asked: GpuRequest, node: Node, verb: str, text: str) -> GpuRequest:
+    if not _product(node):
+        return asked
+    if verb == "contains":
+        return _with_model(asked, _spelled(text))
+    # Kerf knows models with blanks or hyphens only: a pattern of the driver's own spelling can't be tried on those.
+    return asked if _SEPARATORS.search(text) or "[" in text else _with_model(asked, text)
+
+
+def _spelled(text: str) -> str:
+    """A product's name as a pattern on the spellings that Kerf knows of it."""
+    return "[ -]".join(re.escape(part) for part in _SEPARATORS.split(text))
+
+
+def _with_model(asked: GpuRequest, pattern: str) -> GpuRequest:
+    try:
+        return replace(asked, include=ModelPattern(pattern, compile_pattern(f"(?i){pattern}")))
+    except ValueError:
+        return asked

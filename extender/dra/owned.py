@@ -1,0 +1,295 @@
+"""Devices of pools that Kerf owns: which a node has, which claims have them, and which are held for claims that are
+being written."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.devices import Inventory, NodeDevices, Taking
+from extender.core.resources.nodes import NodeReading
+from extender.dra.asks import read_asks
+from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from extender.dra.pod_claims import Hold, PodClaims
+from extender.dra.published.inventory import PoolState
+from extender.dra.results import takings_of
+from extender.dra.slices import NodeSlices
+from extender.dra.unhandled import MISSING_CLASS, UnhandledError
+from extender.kube import objects
+from extender.kube.indexes import Index
+
+
+class OwnedDevices:
+    """Not thread-safe; every method returns at once. What takes objects in returns the nodes that have changed."""
+
+    def __init__(self, reading: NodeReading) -> None:
+        self.slices = NodeSlices(reading)
+        """What drivers publish."""
+        self._devices: dict[str, NodeDevices] = {}  # by node, as they are now
+        self.claims: dict[str, ResourceClaim] = {}
+        """By uid."""
+        self.orphans: dict[str, ResourceClaim] = {}
+        """Claims that are gone, by uid, whose pods may have their devices yet: whoever may change a claim may take off
+        what keeps it from being deleted."""
+        self._claim_at: dict[str, str] = {}  # uid by namespace/name
+        self._allocated: Index[str] = Index()  # claims by pool
+        self._written: dict[str, int] = {}  # claims by uid, and the version of which no watch has told yet
+        self.holds: dict[str, Hold] = {}
+        """By a claim's uid."""
+        self.unhandled: dict[str, str] = {}
+        """Claims of pods that wait that can't be evaluated exactly, by uid: what kind of thing is in the way."""
+        self._held_on: Index[Hold] = Index()  # by node and a claim's uid
+        self._classes: dict[str, DeviceClass] = {}
+        self._class_names: dict[str, str] = {}  # by uid
+        self._allotted: set[str] = set()  # claims with devices, for one pod at most
+        self._class_version = 0
+
+    # Reading
+
+    def devices_on(self, node: str) -> NodeDevices | None:
+        """A node's devices and what is taken of them; None where Kerf owns none."""
+        inventory = self.slices.pools_on(node).inventory
+        if not inventory.devices:
+            return None
+        known = self._devices.get(node)
+        if known is None:
+            known = self._devices[node] = NodeDevices.of(inventory, self._taken(node, inventory))
+        return known
+
+    def faults_on(self, node: str) -> tuple[str, ...]:
+        """Why devices of a node's pools can't be used."""
+        return self.slices.pools_on(node).faults
+
+    def pools_on(self, node: str) -> tuple[PoolState, ...]:
+        """A node's pools, whoever allocates their devices."""
+        return self.slices.pools_on(node).states
+
+    def nodes(self) -> Collection[str]:
+        """Nodes that have pools."""
+        return self.slices.nodes()
+
+    def claim_at(self, key: str) -> ResourceClaim | None:
+        """A claim by its `namespace/name`."""
+        return self.claims.get(self._claim_at.get(key, ""))
+
+    def claims_on(self, node: str) -> Iterator[ResourceClaim]:
+        """Claims that have devices of a node's pools, those that are gone while their pods run included."""
+        seen: set[str] = set()
+        for pool in self.slices.names_on(node):
+            for uid in self._allocated.of(pool):
+                if uid not in seen:
+                    seen.add(uid)
+                    yield self.claims.get(uid) or self.orphans[uid]
+
+    def holds_on(self, node: str) -> Mapping[str, Hold]:
+        """What is held of a node's devices, by a claim's uid."""
+        return self._held_on.of(node)
+
+    @property
+    def version(self) -> int:
+        """Grows when other claims may be met than before."""
+        return self.slices.version + self._class_version
+
+    @property
+    def classes(self) -> Mapping[str, DeviceClass]:
+        """Device classes by name."""
+        return self._classes
+
+    def inventory_on(self, node: str) -> Inventory:
+        """The devices of a node that Kerf allocates."""
+        return self.slices.pools_on(node).inventory
+
+    def claims_of(self, pod: objects.Pod, is_kerfs: Callable[[DevicesAsked], bool | None]) -> PodClaims:
+        """The claims of a pod as they are now; `is_kerfs` tells whether Kerf allocates what is asked.
+
+        Raises RequestError where what they ask can't be evaluated exactly and Kerf owns all devices that there are.
+        """
+        claims, missing = self._named(pod)
+        # Refused as kube-scheduler does: whoever holds its deletion up might have it tried again for ever.
+        missing = missing or next((claim.metadata.name for claim in claims if claim.metadata.deletion_timestamp), "")
+        allocated = tuple(claim for claim in claims if claim.status.allocation is not None)
+        ours: list[ResourceClaim] = []
+        left: list[ResourceClaim] = []
+        for claim in claims:
+            if claim.status.allocation is None:
+                kerfs = self._is_kerfs(claim, is_kerfs)
+                if kerfs is None:
+                    return PodClaims(undecided=claim.metadata.name)
+                (ours if kerfs else left).append(claim)
+        asked = read_asks(ours, self.classes) if ours else None
+        return PodClaims(allocated, tuple(ours), asked, missing, tuple(left))
+
+    def named(self, pod: objects.Pod) -> list[ResourceClaim]:
+        """The claims of a pod that exist, in its order."""
+        return self._named(pod)[0]
+
+    def allotted(self) -> Iterator[tuple[ResourceClaim, str]]:
+        """Claims that have devices of pools that Kerf owns, for one pod at most; with the node of these."""
+        for uid in self._allotted:
+            nodes = {node for pool in _pools_of(self.claims[uid]) for node in self.slices.nodes_of(pool)}
+            owned = [node for node in nodes if self.inventory_on(node).devices]
+            if len(nodes) == len(owned) == 1:
+                yield self.claims[uid], owned[0]
+
+    def _named(self, pod: objects.Pod) -> tuple[list[ResourceClaim], str]:
+        generated = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses or ()}
+        claims: dict[str, ResourceClaim] = {}
+        missing = ""
+        for item in pod.spec.resource_claims or ():
+            if item.name in generated and not generated[item.name]:
+                continue  # its template makes no claim for this pod
+            name = item.resource_claim_name or generated.get(item.name) or ""
+            claim = self.claims.get(self._claim_at.get(f"{pod.metadata.namespace}/{name}", ""))
+            if claim is None:
+                missing = missing or name or item.name
+            else:
+                claims[claim.metadata.uid] = claim
+        return list(claims.values()), missing
+
+    def _is_kerfs(self, claim: ResourceClaim, is_kerfs: Callable[[DevicesAsked], bool | None]) -> bool | None:
+        """Whether Kerf allocates for a claim: what can't be evaluated exactly is left to whoever else has devices."""
+        try:
+            asked = read_asks([claim], self.classes)
+            self.unhandled.pop(claim.metadata.uid, None)
+            return is_kerfs(asked)
+        except UnhandledError as error:
+            self.unhandled[claim.metadata.uid] = error.kind
+            if self.slices.all_owned() or error.kind == MISSING_CLASS:
+                raise
+            return False
+
+    def _taken(self, node: str, inventory: Inventory) -> Iterable[Taking]:
+        seen: set[str] = set()
+        for claim in self.claims_on(node):
+            seen.add(claim.metadata.uid)
+            yield from takings_of(claim, inventory)
+        for uid, hold in self._held_on.of(node).items():
+            if uid not in seen:
+                for device, capacity in hold.devices:
+                    if (index := inventory.index_of.get(device)) is not None:
+                        yield Taking(index, capacity)
+
+    def has_gpus(self, node: str) -> bool:
+        """Whether Kerf allocates GPUs of a node."""
+        return any(device.gpu >= 0 for device in self.inventory_on(node).devices)
+
+    # Holding
+
+    def hold(self, uid: str, hold: Hold) -> set[str]:
+        """Hold devices for a claim, from before it is written."""
+        changed = self.let_go(uid)
+        self.holds[uid] = hold
+        self._held_on.put(hold.node, uid, hold)
+        return changed | self._forget({hold.node})
+
+    def let_go(self, uid: str) -> set[str]:
+        """A claim says itself what it has, or will never have what was held for it."""
+        hold = self.holds.pop(uid, None)
+        if hold is None:
+            return set()
+        self._held_on.pop(hold.node, uid)
+        return self._forget({hold.node})
+
+    def wrote(self, claim: ResourceClaim) -> None:
+        """This process has written a claim: what a watch tells of it from before is none of its news."""
+        self._written[claim.metadata.uid] = _version(claim)
+
+    def is_outdated(self, item: objects.Named) -> bool:
+        """Whether a claim is told as it was before this process has written it."""
+        written = self._written.get(item.metadata.uid)
+        if written is None or not isinstance(item, ResourceClaim) or _version(item) < written:
+            return written is not None
+        del self._written[item.metadata.uid]
+        return False
+
+    # What the watches tell
+
+    def upsert(self, item: objects.Named) -> set[str]:
+        """An object was added or changed."""
+        if isinstance(item, ResourceSlice | DeviceTaintRule):
+            return self._forget(self.slices.upsert(item))
+        if isinstance(item, ResourceClaim):
+            return self._upsert_claim(item)
+        if isinstance(item, DeviceClass):
+            self._classes[item.metadata.name] = item
+            self._class_names[item.metadata.uid] = item.metadata.name
+            self._class_version += 1
+        return set()
+
+    def remove(self, kind: type, uid: str) -> set[str]:
+        """An object is gone."""
+        if kind is ResourceClaim:
+            return self._claim_gone(uid)
+        if kind is DeviceClass:
+            name = self._class_names.pop(uid, "")
+            if name and self._classes[name].metadata.uid == uid:
+                del self._classes[name]
+            self._class_version += 1
+            return set()
+        return self._forget(self.slices.remove(uid))
+
+    def keep(self, kind: type, uids: Collection[str]) -> set[str]:
+        """A complete list names these objects of a kind; others are gone."""
+        known: dict[type, Collection[str]] = {ResourceClaim: self.claims, DeviceClass: self._class_names}
+        gone = set(known[kind] if kind in known else self.slices.uids(kind)) - set(uids)
+        return set().union(*(self.remove(kind, uid) for uid in gone))
+
+    def _upsert_claim(self, claim: ResourceClaim) -> set[str]:
+        uid = claim.metadata.uid
+        changed = self._remove_claim(uid)
+        self.claims[uid] = claim
+        self._claim_at[claim.key] = uid
+        for pool in _pools_of(claim):
+            self._allocated.put(pool, uid, uid)
+            if len(claim.status.reserved_for or ()) <= 1:
+                self._allotted.add(uid)
+            changed |= self.slices.nodes_of(pool)
+        return self._forget(changed)
+
+    def forget_orphan(self, uid: str) -> set[str]:
+        """The pods of a claim that is gone are gone, too."""
+        claim = self.orphans.pop(uid, None)
+        return set() if claim is None else self._unallocate(claim)
+
+    def _claim_gone(self, uid: str) -> set[str]:
+        claim = self.claims.get(uid)
+        self._written.pop(uid, None)
+        if claim is None or not (_pools_of(claim) and claim.status.reserved_for):
+            return self._remove_claim(uid)
+        self.orphans[uid] = self.claims.pop(uid)
+        self._allotted.discard(uid)
+        self.unhandled.pop(uid, None)
+        if self._claim_at.get(claim.key) == uid:
+            del self._claim_at[claim.key]
+        return set()
+
+    def _remove_claim(self, uid: str) -> set[str]:
+        claim = self.claims.pop(uid, None)
+        if claim is None:
+            return set()
+        self._allotted.discard(uid)
+        self.unhandled.pop(uid, None)
+        if self._claim_at.get(claim.key) == uid:
+            del self._claim_at[claim.key]
+        return self._unallocate(claim)
+
+    def _unallocate(self, claim: ResourceClaim) -> set[str]:
+        changed: set[str] = set()
+        for pool in _pools_of(claim):
+            self._allocated.pop(pool, claim.metadata.uid)
+            changed |= self.slices.nodes_of(pool)
+        return self._forget(changed)
+
+    def _forget(self, nodes: set[str]) -> set[str]:
+        for node in nodes:
+            self._devices.pop(node, None)
+        return nodes
+
+
+def _pools_of(claim: ResourceClaim) -> Sequence[str]:
+    allocation = claim.status.allocation
+    results = (allocation.devices.results or ()) if allocation is not None else ()
+    return sorted({f"{result.driver}/{result.pool}" for result in results})
+
+
+def _version(claim: ResourceClaim) -> int:
+    text = claim.metadata.resource_version
+    return int(text) if text.isdecimal() else 0

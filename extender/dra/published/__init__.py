@@ -1,0 +1,1 @@
+"""What drivers publish in ResourceSlices, read into the devices of a node."""

@@ -1,0 +1,176 @@
+"""What is allocated to a claim, in the words of its status.
+
+As kube-scheduler writes it: kubernetes 1.37.2 `dynamic-resource-allocation/structured/internal/incubating`, the end of
+`Allocate`, and `createNodeSelector`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from extender.core.dra.allocator import Given
+from extender.core.dra.devices import WHOLE, Amount, Device, DeviceId, Inventory, Taking
+from extender.dra.objects import AllocatedDevice, DeviceClass, ExactRequest, Opaque, ResourceClaim
+from extender.dra.quantities import amount_of
+
+_FROM_CLASS: Final = "FromClass"
+_FROM_CLAIM: Final = "FromClaim"
+_BINARY: Final = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_FRACTIONS: Final = ("", "m", "u", "n")
+
+
+def allocation_of(
+    claim: ResourceClaim,
+    given: Sequence[Given],
+    inventory: Inventory,
+    classes: Mapping[str, DeviceClass],
+    node: str,
+    now: float,
+    new_share: Callable[[], str] = lambda: str(uuid4()),
+) -> dict[str, Any]:
+    """`status.allocation` of a claim that is given devices of a node, for msgspec to encode.
+
+    `now` is Unix time; `new_share` makes the id of a part of a shareable device. Raises KeyError when the claim does
+    not ask for what is given, or its class is gone.
+    """
+    asked = dict(_requests(claim))
+    results = [_result(asked[item.request], item, inventory, new_share) for item in given]
+    chosen = _chosen(claim, given)
+    config = [*_of_classes(chosen, asked, classes), *_of_claim(claim, chosen)]
+    devices: dict[str, Any] = {"results": results}
+    if config:
+        devices["config"] = [_for_all(item, chosen) for item in config]
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return {
+        "devices": devices,
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+        "allocationTimestamp": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _requests(claim: ResourceClaim) -> Iterator[tuple[str, ExactRequest]]:
+    """Requests, and alternatives as `request/alternative`."""
+    for request in claim.spec.devices.requests or ():
+        if request.exactly:
+            yield request.name, request.exactly
+        for alternative in request.first_available or ():
+            yield f"{request.name}/{alternative.name}", alternative
+
+
+def _chosen(claim: ResourceClaim, given: Iterable[Given]) -> dict[str, str]:
+    """Which request or alternative is given, of each request of the claim."""
+    of = {item.request.partition("/")[0]: item.request for item in given}
+    return {request.name: of[request.name] for request in claim.spec.devices.requests or ()}
+
+
+# Results
+
+
+def _result(request: ExactRequest, given: Given, inventory: Inventory, new_share: Callable[[], str]) -> dict[str, Any]:
+    device = inventory.devices[given.taking.device]
+    result: dict[str, Any] = {"request": given.request, **device.id._asdict()}
+    if given.admin:
+        result["adminAccess"] = True
+    if request.tolerations:
+        result["tolerations"] = msgspec.to_builtins(request.tolerations)
+    if device.shareable:
+        result["shareID"] = new_share()
+        consumed = given.taking.capacity
+        asked = (request.capacity.requests or {}) if request.capacity else {}
+        if consumed:
+            result["consumedCapacity"] = {name: _quantity(amount, asked.get(name)) for name, amount in consumed}
+    return result
+
+
+def _quantity(amount: Amount, asked: str | int | float | None) -> str:
+    """An amount, in the author's words where it is as much as asked."""
+    if asked is not None and amount_of(asked) == amount:
+        return str(asked)
+    return format_quantity(amount)
+
+
+def format_quantity(amount: Amount) -> str:
+    """A canonical quantity: by powers of 1024 where there are some, else as a number."""
+    value = Fraction(amount)
+    power = next((power for power in range(len(_FRACTIONS)) if (value * 1000**power).denominator == 1), None)
+    if power is None:
+        raise ValueError(f"{amount} is no quantity")
+    number, binary = int(value * 1000**power), ""
+    if not power:
+        for larger in _BINARY:
+            if number == 0 or number % 1024:
+                break
+            number, binary = number // 1024, larger
+    return f"{number}{_FRACTIONS[power] or binary}"
+
+
+# Config
+
+
+def _of_classes(
+    chosen: Mapping[str, str], asked: Mapping[str, ExactRequest], classes: Mapping[str, DeviceClass]
+) -> Iterator[dict[str, Any]]:
+    """The config of each class once, with all requests that it is for."""
+    requests: dict[str, list[str]] = {}
+    for name in chosen.values():
+        requests.setdefault(asked[name].device_class_name, []).append(name)
+    for name, of in requests.items():
+        for config in classes[name].spec.config or ():
+            yield _config(_FROM_CLASS, of, config.opaque)
+
+
+def _of_claim(claim: ResourceClaim, chosen: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """What of the claim's own config is for a request or alternative that is given, or for all."""
+    names = {*chosen, *chosen.values()}
+    for config in claim.spec.devices.config or ():
+        if not config.requests or not names.isdisjoint(config.requests):
+            yield _config(_FROM_CLAIM, config.requests or (), config.opaque)
+
+
+def _config(source: str, requests: Sequence[str], opaque: Opaque | None) -> dict[str, Any]:
+    of_driver = {"opaque": {"driver": opaque.driver, "parameters": opaque.parameters}} if opaque else {}
+    return {"source": source, "requests": list(requests), **of_driver}
+
+
+def _for_all(config: dict[str, Any], chosen: Mapping[str, str]) -> dict[str, Any]:
+    """What is for every request names none."""
+    named = config["requests"]
+    if all(request in named or given in named for request, given in chosen.items()):
+        named = []
+    return {key: value for key, value in config.items() if key != "requests"} | ({"requests": named} if named else {})
+
+
+# What is allocated already
+
+
+def takings_of(claim: ResourceClaim, inventory: Inventory) -> tuple[Taking, ...]:
+    """What a claim takes of an inventory; nothing while it has no allocation, and by access for administrators.
+
+    What is not understood is taken as a whole.
+    """
+    allocation = claim.status.allocation
+    takings = []
+    for result in (allocation.devices.results or ()) if allocation else ():
+        index = inventory.index_of.get(DeviceId(result.driver, result.pool, result.device))
+        if index is not None and not result.admin_access:
+            takings.append(Taking(index, _consumed(inventory.devices[index], result)))
+    return tuple(takings)
+
+
+def _consumed(device: Device, result: AllocatedDevice) -> tuple[tuple[str, Amount], ...]:
+    """What is taken of the capacity of a shareable device."""
+    if not device.shareable:
+        return ()
+    try:
+        consumed = {name: amount_of(quantity) for name, quantity in (result.consumed_capacity or {}).items()}
+    except ValueError:
+        consumed = {}
+    else:
+        if result.share_id is not None:
+            return tuple(sorted(consumed.items()))
+    # Given as a whole before it was shareable: kube-scheduler gives no part of it, even where that asks for nothing.
+    return WHOLE

@@ -1,0 +1,104 @@
+"""What drivers publish of each node, as the watches tell of it."""
+
+from collections.abc import Collection
+
+from extender.core.dra.devices import Inventory
+from extender.core.resources.nodes import NodeReading
+from extender.dra.objects import DeviceTaintRule, ResourceSlice
+from extender.dra.published.inventory import NodePools, read_pools
+from extender.kube.indexes import Index
+
+_NO_POOLS = NodePools()
+
+
+class NodeSlices:
+    """ResourceSlices, read with the DeviceTaintRules that there are. What takes objects in returns the nodes that have
+    changed."""
+
+    def __init__(self, reading: NodeReading) -> None:
+        self._reading = reading
+        self._slices: dict[str, ResourceSlice] = {}  # by uid
+        self._in_pool: Index[ResourceSlice] = Index()  # by pool and uid
+        self._names_on: Index[str] = Index()  # pools by node and a slice's uid
+        self._pools: dict[str, NodePools] = {}  # by node
+        self._rules: dict[str, DeviceTaintRule] = {}  # by uid
+        self.version = 0
+        """Grows with every change."""
+        self._all_owned: bool | None = None
+
+    def nodes(self) -> Collection[str]:
+        """Nodes that have pools."""
+        return self._pools.keys()
+
+    def uids(self, kind: type) -> Collection[str]:
+        """Objects of a kind that are known."""
+        return self._slices if kind is ResourceSlice else self._rules
+
+    def pools_on(self, node: str) -> NodePools:
+        """What a node has."""
+        return self._pools.get(node, _NO_POOLS)
+
+    def names_on(self, node: str) -> list[str]:
+        """A node's pools, `driver/pool`."""
+        return sorted(set(self._names_on.of(node).values()))
+
+    def nodes_of(self, pool: str) -> set[str]:
+        """Nodes that have slices of a pool, `driver/pool`."""
+        return {item.spec.node_name for item in self._in_pool.of(pool).values() if item.spec.node_name}
+
+    def all_owned(self) -> bool:
+        """Whether all devices that there are are Kerf's."""
+        if self._all_owned is None:
+            pools = self._pools.values()
+            owned, others = any(item.inventory.devices for item in pools), any(item.others for item in pools)
+            self._all_owned = owned and not others
+        return self._all_owned
+
+    def inventories(self) -> list[tuple[Inventory, bool]]:
+        """The devices of each node, and whether some are others' to give."""
+        return [(pools.inventory, pools.others) for pools in self._pools.values()]
+
+    def upsert(self, item: ResourceSlice | DeviceTaintRule) -> set[str]:
+        """An object was added or changed."""
+        uid = item.metadata.uid
+        if isinstance(item, DeviceTaintRule):
+            self._rules[uid] = item
+            return self._read_again(set(self._pools))
+        changed = self._drop(uid)
+        self._slices[uid] = item
+        self._in_pool.put(_pool_of(item), uid, item)
+        if item.spec.node_name:
+            self._names_on.put(item.spec.node_name, uid, _pool_of(item))
+        return self._read_again(changed | self.nodes_of(_pool_of(item)))
+
+    def remove(self, uid: str) -> set[str]:
+        """An object is gone."""
+        if self._rules.pop(uid, None) is not None:
+            return self._read_again(set(self._pools))
+        return self._read_again(self._drop(uid))
+
+    def _drop(self, uid: str) -> set[str]:
+        item = self._slices.pop(uid, None)
+        if item is None:
+            return set()
+        nodes = self.nodes_of(_pool_of(item))
+        self._in_pool.pop(_pool_of(item), uid)
+        if item.spec.node_name:
+            self._names_on.pop(item.spec.node_name, uid)
+        return nodes
+
+    def _read_again(self, nodes: set[str]) -> set[str]:
+        rules = list(self._rules.values())
+        for node in nodes:
+            if names := self.names_on(node):
+                slices = [item for name in names for item in self._in_pool.of(name).values()]
+                self._pools[node] = read_pools(slices, rules, self._reading, node=node)
+            else:
+                self._pools.pop(node, None)
+        self.version += 1
+        self._all_owned = None
+        return nodes
+
+
+def _pool_of(item: ResourceSlice) -> str:
+    return f"{item.spec.driver}/{item.spec.pool.name}"

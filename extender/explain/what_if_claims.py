@@ -1,0 +1,142 @@
+"""What-if for pods with ResourceClaims: claims and templates given beside the pods, or claims that the cluster has."""
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from extender.core.clusters import Cluster
+from extender.core.dra.devices import Inventory, NodeDevices
+from extender.core.resources.requests import RequestError
+from extender.dra.asks import read_asks
+from extender.dra.objects import ClaimMetadata, DeviceClass, ResourceClaim, ResourceClaimSpec
+from extender.dra.pod_claims import PodClaims
+from extender.kube.objects import Pod
+
+_NOT_HERE: Final = "asks devices by ResourceClaim, and Kerf allocates none here (setting dra.allocate)"
+
+PackedDevices = tuple[bytes, int, Any, Any]
+"""A node's devices for another process: the pickled inventory, and what is taken of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What a plan for pods with claims is made on."""
+
+    devices: Mapping[str, PackedDevices]
+    """By node."""
+    claims: Mapping[str, ResourceClaim]
+    """Those of the cluster that are named, by `namespace/name`."""
+    classes: Mapping[str, DeviceClass]
+
+
+def pack(devices: NodeDevices, inventory: bytes) -> PackedDevices:
+    """A node's devices, whose inventory is pickled already."""
+    return inventory, devices.taken, devices.parts, devices.left
+
+
+def with_devices(cluster: Cluster, facts: DeviceFacts, likes: Mapping[str, str]) -> Cluster:
+    """The cluster with its nodes' devices; `likes` are nodes that are added, with the one that each is like: of its
+    devices nothing is taken."""
+    known: dict[bytes, Inventory] = {}
+    column = np.full(cluster.num_nodes, None, np.object_)
+    for name, row in cluster.row_of.items():
+        packed = facts.devices.get(likes.get(name, name))
+        if packed is None:
+            continue
+        content, taken, parts, left = packed
+        inventory = known.get(content)
+        if inventory is None:
+            inventory = known[content] = pickle.loads(content)  # noqa: S301 - from the service alone
+        column[row] = NodeDevices.of(inventory) if name in likes else NodeDevices(inventory, taken, parts, left)
+    return replace(cluster, devices=column)
+
+
+@dataclass(eq=False)
+class AskedClaims:
+    """The claims of the pods of one question. A claim gets its devices for the first pod that names it."""
+
+    facts: DeviceFacts | None
+    """None where Kerf allocates no devices."""
+    given: Mapping[str, ResourceClaim]
+    """By `namespace/name`."""
+    templates: Mapping[str, ResourceClaimSpec]
+    _first: dict[str, str] = field(default_factory=dict, init=False)
+    """By claim: the pod that gets its devices."""
+
+    def of(self, pod: Pod) -> PodClaims:
+        """The claims of a pod; those of one that has a node are allocated anew, as it has to leave that. Raises
+        RequestError."""
+        names = pod.spec.resource_claims or ()
+        if not names:
+            return PodClaims()
+        if self.facts is None:
+            raise RequestError(_NOT_HERE)
+        allocated, unallocated = list[ResourceClaim](), list[ResourceClaim]()
+        made = {item.name: item.resource_claim_name for item in pod.status.resource_claim_statuses or ()}
+        for item in names:
+            name = item.resource_claim_name or made.get(item.name) or ""
+            template = item.resource_claim_template_name or ""
+            claim = self._named(pod, name) if name or not template else self._made(pod, item.name, template)
+            keeps = claim.status.allocation is not None and not pod.spec.node_name
+            (allocated if keeps else unallocated).append(claim)
+        asked = read_asks(unallocated, self.facts.classes) if unallocated else None
+        return PodClaims(tuple(allocated), tuple(unallocated), asked)
+
+    def _named(self, pod: Pod, name: str) -> ResourceClaim:
+        key = f"{pod.metadata.namespace}/{name}"
+        claim = self.given.get(key) or (self.facts.claims.get(key) if self.facts else None)
+        if claim is None:
+            raise RequestError(f"its ResourceClaim {name} is neither in the cluster nor given beside it")
+        if claim.status.allocation is None or pod.spec.node_name:
+            first = self._first.setdefault(key, pod.key)
+            if first != pod.key:
+                raise RequestError(f"its ResourceClaim {name} gets its devices for {first}: it goes where these are")
+        return claim
+
+    def _made(self, pod: Pod, item: str, template: str) -> ResourceClaim:
+        spec = self.templates.get(f"{pod.metadata.namespace}/{template}")
+        if spec is None:
+            raise RequestError(f"its ResourceClaimTemplate {template} is not given beside it")
+        name = f"{pod.metadata.name}-{item}"
+        return ResourceClaim(ClaimMetadata(name, pod.metadata.namespace, f"{pod.metadata.uid}/{item}"), spec)
+
+
+def read_claims(manifests: Sequence[Mapping[str, Any]]) -> dict[str, ResourceClaim]:
+    """Claims by `namespace/name`. Raises msgspec.ValidationError."""
+    claims = msgspec.json.decode(msgspec.json.encode(manifests), type=list[ResourceClaim])  # configs stay as bytes
+    for claim in claims:
+        claim.metadata.namespace = claim.metadata.namespace or "default"
+        claim.metadata.uid = claim.metadata.uid or f"given/{claim.key}"
+    return {claim.key: claim for claim in claims}
+
+
+class _Template(msgspec.Struct):
+    spec: ResourceClaimSpec
+
+
+class _NamedTemplate(msgspec.Struct):
+    metadata: ClaimMetadata
+    spec: _Template
+
+
+def read_templates(manifests: Sequence[Mapping[str, Any]]) -> dict[str, ResourceClaimSpec]:
+    """What the claims of templates ask, by the template's `namespace/name`. Raises msgspec.ValidationError."""
+    templates = msgspec.json.decode(msgspec.json.encode(manifests), type=list[_NamedTemplate])
+    return {f"{item.metadata.namespace or 'default'}/{item.metadata.name}": item.spec.spec for item in templates}
+
+
+def names_of(manifests: Iterable[Any]) -> list[str]:
+    """`namespace/name` of the claims that manifests of pods name, as far as they can be read."""
+    found: dict[str, None] = {}
+    for manifest in manifests:
+        try:
+            pod = msgspec.convert(manifest, Pod)
+        except msgspec.ValidationError:
+            continue
+        for item in pod.spec.resource_claims or ():
+            found[f"{pod.metadata.namespace or 'default'}/{item.resource_claim_name or ''}"] = None
+    return list(found)

@@ -1,0 +1,204 @@
+"""Which nodes have GPUs that are allocated to ResourceClaims, which of them are allocated, and who asks for them."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from extender.core.dra.devices import NO_DEVICES, DeviceId, NodeDevices
+from extender.core.resources.nodes import GpuUnit, NodeOffer, NodeReading
+from extender.core.resources.requests import GpuRequest
+from extender.dra.conditions import read_request
+from extender.dra.feeds import CLAIMS, CLASSES, RULES, SLICES
+from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from extender.dra.owned import OwnedDevices
+from extender.dra.published.gathering import gather_pools
+from extender.dra.published.gpus import DRIVER, Inventory, allocated_devices, read_inventory
+from extender.dra.uses import DeviceUse, uses_of
+from extender.kube import objects
+from extender.kube.indexes import Index
+from extender.kube.watches.feeds import Feed
+from extender.plugins.holdings import Holding, Part, whole_gpus
+from extender.plugins.protocol import DevicePlugin, Stock
+
+
+class Dra(DevicePlugin):
+    """NVIDIA's DRA driver. kube-scheduler hands its GPUs out, so it is told nothing with a Binding."""
+
+    name = "dra"
+
+    def stock(self, reading: NodeReading) -> Stock | None:
+        return DevicePools(reading)
+
+
+class DevicePools:
+    """ResourceSlices and ResourceClaims of NVIDIA's driver. Not thread-safe; every method returns at once."""
+
+    feeds: Sequence[Feed[Any]] = (SLICES, CLAIMS)
+
+    def __init__(self, reading: NodeReading) -> None:
+        self._reading = reading
+        self.owned = OwnedDevices(reading) if reading.allocates else None
+        """Those that Kerf allocates itself."""
+        if self.owned is not None:
+            self.feeds = (*self.feeds, CLASSES, RULES)
+        self._slices: dict[str, ResourceSlice] = {}  # by uid
+        self._slices_on: Index[ResourceSlice] = Index()  # by node and uid
+        self._nodes_of: Index[str] = Index()  # by pool and a slice's uid
+        self._inventories: dict[str, Inventory] = {}  # by node
+        self._claims: dict[str, ResourceClaim] = {}  # by uid
+        self._claim_at: dict[str, str] = {}  # uid by namespace/name
+        self._allocated: Index[list[str]] = Index()  # devices by pool and a claim's uid
+        self._served: Index[str] = Index()  # allocated claims by the uids of the pod and the claim
+        self.num_allocated: Counter[str] = Counter()
+        """Devices that claims hold, by namespace."""
+
+    def offer_of(self, node: str) -> NodeOffer | None:
+        inventory = self._inventories.get(node)
+        if inventory is None:
+            return None
+        owned = self.owned is not None and self.owned.has_gpus(node)
+        return replace(inventory.offer, unit=GpuUnit.OWNED) if owned else inventory.offer
+
+    def holdings_on(self, node: str) -> list[Holding]:
+        """What ResourceClaims hold of a node's GPUs. Of pools that Kerf owns, as much as each device has of its GPU;
+        of others, partitions of one, or a device that claims share, count once."""
+        inventory = self._inventories.get(node)
+        if inventory is None:
+            return []
+        owned = None if self.owned is None else self.owned.devices_on(node)
+        holdings = [] if owned is None else _parts_taken(owned)
+        known: Collection[DeviceId] = () if owned is None else owned.inventory.index_of
+        seen: set[int] = set()
+        for pool in self._pools_of(node):
+            for devices in self._allocated.of(pool).values():
+                others = [device for device in devices if DeviceId(DRIVER, pool, device) not in known]
+                indices = [inventory.index_of.get((pool, device)) for device in others]
+                gpus = sorted({index for index in indices if index is not None} - seen)
+                seen.update(gpus)
+                if others or not devices:
+                    holdings.append(whole_gpus(len(gpus) + indices.count(None), gpus))
+        return holdings
+
+    def uses_on(self, node: str) -> list[DeviceUse]:
+        """Who has which of a node's devices; without pools that Kerf owns those of NVIDIA's driver alone."""
+        known = self._inventories.get(node)
+        gpu_of = known.index_of if known else {}
+        owned = self.owned
+        if owned is not None:
+            pools = frozenset((state.id.driver, state.id.pool) for state in owned.pools_on(node))
+            gone = frozenset(owned.orphans)
+            inventory = owned.inventory_on(node)
+            return uses_of(list(owned.claims_on(node)), owned.holds_on(node), inventory, gpu_of, pools, gone)
+        names = self._pools_of(node)
+        uids = dict.fromkeys(uid for pool in names for uid in self._allocated.of(pool))
+        claims, nvidia = [self._claims[uid] for uid in uids], frozenset((DRIVER, name) for name in names)
+        return uses_of(claims, {}, NO_DEVICES, gpu_of, nvidia)
+
+    def _pools_of(self, node: str) -> list[str]:
+        return sorted({item.spec.pool.name for item in self._slices_on.of(node).values()})
+
+    def serves(self, pod_uid: str) -> bool:
+        return bool(self._served.of(pod_uid))
+
+    def request_of(self, pod: objects.Pod) -> GpuRequest | None:
+        """What a pod asks by claims that have no devices yet."""
+        named = (*(pod.spec.resource_claims or ()), *(pod.status.resource_claim_statuses or ()))
+        names = {claim.resource_claim_name for claim in named}
+        uids = {self._claim_at.get(f"{pod.metadata.namespace}/{name}", "") for name in names if name}
+        claims = [self._claims[uid] for uid in sorted(uids - {""})]
+        return read_request(claim for claim in claims if claim.status.allocation is None)
+
+    def upsert(self, item: ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule) -> set[str]:
+        if self.owned is not None and self.owned.is_outdated(item):
+            return set()
+        nodes = set() if self.owned is None else self.owned.upsert(item)
+        if isinstance(item, ResourceSlice | ResourceClaim):
+            nodes |= self._remove(type(item), item.metadata.uid)
+            nodes |= self._add_slice(item) if isinstance(item, ResourceSlice) else self._add_claim(item)
+        return nodes
+
+    def remove(self, kind: type, uid: str) -> set[str]:
+        nodes = set() if self.owned is None else self.owned.remove(kind, uid)
+        return nodes | self._remove(kind, uid)
+
+    def keep(self, kind: type, uids: Collection[str]) -> set[str]:
+        known = self._slices if kind is ResourceSlice else self._claims if kind is ResourceClaim else {}
+        nodes = set() if self.owned is None else self.owned.keep(kind, uids)
+        return nodes.union(*(self._remove(kind, uid) for uid in known.keys() - uids))
+
+    def _remove(self, kind: type, uid: str) -> set[str]:
+        if kind is ResourceSlice:
+            return self._remove_slice(uid)
+        return self._remove_claim(uid) if kind is ResourceClaim else set()
+
+    # Slices
+
+    def _add_slice(self, item: ResourceSlice) -> set[str]:
+        uid, node = item.metadata.uid, item.spec.node_name
+        if item.spec.driver != DRIVER or not node:
+            return set()
+        self._slices[uid] = item
+        self._slices_on.put(node, uid, item)
+        self._nodes_of.put(item.spec.pool.name, uid, node)
+        self._take_stock(node)
+        return {node}
+
+    def _remove_slice(self, uid: str) -> set[str]:
+        item = self._slices.pop(uid, None)
+        if item is None or not item.spec.node_name:
+            return set()
+        self._slices_on.pop(item.spec.node_name, uid)
+        self._nodes_of.pop(item.spec.pool.name, uid)
+        self._take_stock(item.spec.node_name)
+        return {item.spec.node_name}
+
+    def _take_stock(self, node: str) -> None:
+        """Read a node's complete pools."""
+        pools = gather_pools(node, self._slices_on.of(node).values())
+        slices = [item for pool in pools if pool.sound for item in pool.slices]
+        if slices:
+            self._inventories[node] = read_inventory(slices, self._reading)
+        else:
+            self._inventories.pop(node, None)
+
+    # Claims
+
+    def _add_claim(self, claim: ResourceClaim) -> set[str]:
+        uid, namespace = claim.metadata.uid, claim.metadata.namespace
+        self._claims[uid] = claim
+        self._claim_at[claim.key] = uid
+        devices = allocated_devices(claim)
+        for pool, device in devices:
+            self._allocated.put(pool, uid, [*self._allocated.of(pool).get(uid, ()), device])
+        if devices:
+            self.num_allocated[namespace] += len(devices)
+        for consumer in (claim.status.reserved_for or ()) if claim.status.allocation else ():
+            self._served.put(consumer.uid, uid, uid)
+        return self._nodes_with(devices)
+
+    def _remove_claim(self, uid: str) -> set[str]:
+        claim = self._claims.pop(uid, None)
+        if claim is None:
+            return set()
+        namespace = claim.metadata.namespace
+        if self._claim_at.get(claim.key) == uid:
+            del self._claim_at[claim.key]
+        devices = allocated_devices(claim)
+        for pool, _ in devices:
+            self._allocated.pop(pool, uid)
+        self.num_allocated[namespace] -= len(devices)
+        if not self.num_allocated[namespace]:
+            del self.num_allocated[namespace]
+        for consumer in claim.status.reserved_for or ():
+            self._served.pop(consumer.uid, uid)
+        return self._nodes_with(devices)
+
+    def _nodes_with(self, devices: Collection[tuple[str, str]]) -> set[str]:
+        return {node for pool, _ in devices for node in self._nodes_of.of(pool).values()}
+
+
+def _parts_taken(devices: NodeDevices) -> list[Holding]:
+    """What is taken of GPUs, device by device."""
+    taken = (device for index, device in enumerate(devices.inventory.devices) if devices.taken >> index & 1)
+    return [Holding(1, (Part(device.gpu, device.milli, device.mib),)) for device in taken if device.gpu >= 0]

@@ -1,1 +1,0 @@
-"""NVIDIA's driver for dynamic resource allocation (DRA): GPUs that kube-scheduler allocates to ResourceClaims."""

@@ -1,0 +1,159 @@
+from typing import Any
+
+import pytest
+
+from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, RequestAsk, Selector, Toleration
+from extender.dra.asks import read_asks
+from extender.dra.objects import ResourceClaim
+from extender.dra.unhandled import KINDS, UnhandledError
+from tests.dra.builders import claim, device_class, exactly
+
+CLASSES = {
+    "gpu": device_class("gpu", selectors=[{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]),
+    "any": device_class("any"),
+}
+
+
+def asked(*claims: ResourceClaim) -> tuple[ClaimAsk, ...]:
+    return read_asks(claims, CLASSES).claims
+
+
+def only(request: Any) -> DeviceAsk:
+    (found,) = asked(claim(request))
+    ((ask,),) = (item.alternatives for item in found.requests)
+    return ask
+
+
+def selectors(*expressions: str) -> tuple[Selector, ...]:
+    return tuple(Selector(expression, lambda _: True) for expression in expressions)
+
+
+def test_a_request_in_full() -> None:
+    ask = only(
+        exactly(
+            "r",
+            selectors=[{"cel": {"expression": "device.allowMultipleAllocations"}}],
+            allocationMode="ExactCount",
+            count=3,
+            adminAccess=True,
+            tolerations=[
+                {"key": "a", "value": "b", "effect": "NoExecute", "tolerationSeconds": 3},
+                {"operator": "Exists"},
+            ],
+            capacity={"requests": {"b": "500m", "a": "1Gi"}},
+        )
+    )
+    assert ask == DeviceAsk(
+        "r",
+        selectors("device.driver == 'gpu.nvidia.com'", "device.allowMultipleAllocations"),
+        3,
+        True,
+        (Toleration("a", "Equal", "b", "NoExecute"), Toleration("", "Exists")),
+        ask.capacity,
+    )
+    assert [(name, amount * 2) for name, amount in ask.capacity] == [("a", 2**31), ("b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "count"),
+    [
+        (exactly(), 1),  # as the API server defaults it
+        (exactly(count=2), 2),
+        (exactly(allocationMode="ExactCount", count=1), 1),
+        (exactly(allocationMode="All"), 0),
+    ],
+)
+def test_counts(request_: Any, count: int) -> None:
+    assert only(request_).count == count
+
+
+def test_alternatives_have_names_of_two_parts() -> None:
+    alternatives = [{"name": "big", "deviceClassName": "gpu", "count": 2}, {"name": "small", "deviceClassName": "any"}]
+    (found,) = asked(claim({"name": "r", "firstAvailable": alternatives}))
+    gpu = selectors("device.driver == 'gpu.nvidia.com'")
+    assert found.requests == (RequestAsk("r", (DeviceAsk("r/big", gpu, 2), DeviceAsk("r/small"))),)
+
+
+def test_constraints() -> None:
+    (found,) = asked(
+        claim(
+            exactly("a", device_class="any"),
+            constraints=[{"matchAttribute": "x.com/a"}, {"distinctAttribute": "x.com/b", "requests": ["a"]}],
+        )
+    )
+    assert found.constraints == (Constraint("x.com/a"), Constraint("x.com/b", ("a",), distinct=True))
+
+
+def test_who_asks_the_same_is_equal() -> None:
+    one, other = (read_asks([claim(exactly(count=2), name=name)], CLASSES) for name in "ab")
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != read_asks([claim(exactly(count=3))], CLASSES)
+
+
+def test_claims_keep_their_order() -> None:
+    found = asked(claim(exactly(count=2)), claim(exactly(count=1)))
+    assert [item.requests[0].alternatives[0].count for item in found] == [2, 1]
+
+
+ALTERNATIVE = {"name": "x", "deviceClassName": "any"}
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "sentence"),
+    [
+        (claim(exactly(device_class="gone")), "missing class", "claim c, request r: device class gone does not exist"),
+        (claim(exactly(device_class="")), "request", "claim c, request r: names no device class"),
+        (claim({"name": "r"}), "request", "claim c, request r: neither exactly nor firstAvailable"),
+        (claim(exactly(allocationMode="Some")), "allocation mode", "allocation mode Some"),
+        (claim(exactly(count=-1)), "allocation mode", "a count of -1"),
+        (claim(exactly(count=33)), "too many devices", "33 devices, a claim has at most 32"),
+        (claim(exactly("a", count=20), exactly("b", count=13)), "too many devices", "claim c: more than 32 devices"),
+        (claim(exactly(derivedAttributes=[{"name": "a/b"}])), "derived attributes", "derived attributes"),
+        (
+            claim({"name": "r", "firstAvailable": [{**ALTERNATIVE, "derivedAttributes": [{}]}]}),
+            "derived attributes",
+            "r/x",
+        ),
+        (claim(exactly(selectors=[{}])), "selector", "a selector of an unknown type"),
+        (claim(exactly(), constraints=[{}]), "constraint", "a constraint of an unknown type"),
+        (claim(exactly(capacity={"requests": {"a": "much"}})), "capacity", "not a quantity"),
+        (claim(exactly(capacity={"requests": {"a": "-1"}})), "capacity", "less than no capacity"),
+        (claim(exactly(selectors=[{"cel": {"expression": "1u == 1u"}}])), "CEL: uint", "selector '1u == 1u': unsigned"),
+    ],
+)
+def test_what_is_not_handled_is_refused_by_kind(found: ResourceClaim, kind: str, sentence: str) -> None:
+    with pytest.raises(UnhandledError) as error:
+        asked(found)
+    assert error.value.kind == kind
+    assert sentence in str(error.value)
+    assert kind.partition(":")[0] in KINDS
+
+
+def test_32_devices_are_not_too_many() -> None:
+    asked(claim(exactly("a", count=31), exactly("b", allocationMode="All"), exactly("c")))
+    small = [{"name": "a", "deviceClassName": "any", "count": 30}, {"name": "b", "deviceClassName": "any", "count": 2}]
+    asked(claim({"name": "r", "firstAvailable": small}, exactly("c", count=30)))  # the smaller alternative has room
+
+
+def test_a_pod_has_a_bounded_number_of_selectors() -> None:
+    def long(count: int) -> list[Any]:
+        """Different selectors of 8 KiB."""
+        return [{"cel": {"expression": f"true // {index} {'x' * 8184}"}} for index in range(count)]
+
+    asked(claim(exactly(selectors=long(7))), claim(exactly(selectors=long(7))))  # equal ones count once
+    with pytest.raises(UnhandledError) as error:
+        asked(claim(exactly(selectors=long(4))), claim(exactly("r", selectors=long(9)[4:])))
+    assert error.value.kind == "CEL: length"
+    loop = "[1, 2, 3, 4, 5, 6, 7, 8].all(a, "
+    loops = [{"cel": {"expression": f"{index} == {index} && {loop * 3}true)))"}} for index in range(20)]
+    asked(claim(exactly(selectors=loops[:2])))
+    with pytest.raises(UnhandledError) as error:
+        asked(claim(exactly(selectors=loops)))
+    assert error.value.kind == "CEL: cost"
+
+
+def test_an_author_can_not_write_over_lines() -> None:
+    with pytest.raises(UnhandledError) as error:
+        asked(claim(exactly(device_class="a\nb")))
+    assert "\n" not in str(error.value)

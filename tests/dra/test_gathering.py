@@ -1,0 +1,94 @@
+from collections.abc import Sequence
+
+import pytest
+
+from extender.dra.objects import ResourceSlice
+from extender.dra.published.gathering import NodePool, gather_pools
+from tests.dra.builders import consuming, counters, device, resource_slice
+
+
+def gathered(*slices: ResourceSlice) -> list[NodePool]:
+    return gather_pools("n1", slices)
+
+
+def names(pools: Sequence[NodePool]) -> list[list[str]]:
+    return [[device.name for device in pool.devices] for pool in pools]
+
+
+def test_pools_come_by_driver_and_name_and_devices_by_slice() -> None:
+    pools = gathered(
+        resource_slice(device("d"), device("c"), name="b", count=2),
+        resource_slice(device("z"), name="a", count=2),
+        resource_slice(device("x"), name="x", driver="a.example.com", pool="q"),
+        resource_slice(device("y"), name="y", driver="a.example.com", pool="B"),
+    )
+    assert [(pool.id.driver, pool.id.pool) for pool in pools] == [
+        ("a.example.com", "B"),
+        ("a.example.com", "q"),
+        ("gpu.nvidia.com", "p"),
+    ]
+    assert names(pools) == [["y"], ["x"], ["z", "d", "c"]]
+
+
+def test_the_newest_generation_counts_alone() -> None:
+    old, new = resource_slice(device("old")), resource_slice(device("new"), name="s1", generation=2)
+    assert names(gathered(new, old)) == [["new"]]
+
+
+def test_a_pool_waits_for_its_slices() -> None:
+    (pool,) = gathered(resource_slice(device("a"), count=2), resource_slice(device("o"), name="s1", generation=0))
+    assert pool.incomplete == "1 of its 2 slices are there"
+
+
+def test_slices_of_other_nodes_make_a_pool_complete() -> None:
+    near = resource_slice(device("a"), count=2)
+    (pool,) = gathered(near, resource_slice(device("b"), name="s1", count=2, nodeName="n2"))
+    assert (pool.incomplete, names([pool])) == ("", [["a"]])
+    assert [item.metadata.name for item in pool.elsewhere] == ["s1"]
+    assert gathered(near, resource_slice(device("b"), name="s1", generation=2, nodeName="n2")) == []  # being replaced
+
+
+def test_a_node_that_has_all_slices_asks_no_others() -> None:
+    replaced = resource_slice(device("b"), name="s1", generation=2, nodeName="n2")
+    assert names(gathered(resource_slice(device("a")), replaced)) == [["a"]]
+
+
+def test_a_pool_of_other_nodes_is_none_of_the_nodes() -> None:
+    assert gathered(resource_slice(device("b"), nodeName="n2")) == []
+
+
+@pytest.mark.parametrize(
+    ("slices", "reason"),
+    [
+        ([resource_slice(device("a"), device("a"))], "device name a is there twice"),
+        (
+            [resource_slice(device("a"), count=2), resource_slice(device("a"), name="s1", count=2)],
+            "device name a is there twice",
+        ),
+        (
+            [
+                counters(("g", {"m": "1"}), name="c0", count=2),
+                counters(("g", {"m": "1"}), name="c1", count=2),
+            ],
+            "counter set g is there twice",
+        ),
+        ([resource_slice(device("a", **consuming("g", m="1")))], "counter set g of device a is missing"),
+        (
+            [
+                counters(("g", {"n": "1"}), count=2),
+                resource_slice(device("a", **consuming("g", m="1")), count=2),
+            ],
+            "counter m of device a is missing",
+        ),
+        (
+            [
+                resource_slice(device("a"), count=2),
+                resource_slice(device("b", **consuming("g", m="1")), name="s1", count=2, nodeName="n2"),
+            ],
+            "counter set g of device b is missing",
+        ),
+    ],
+)
+def test_contradictions_make_a_pool_invalid(slices: list[ResourceSlice], reason: str) -> None:
+    (pool,) = gathered(*slices)
+    assert pool.invalid == reason

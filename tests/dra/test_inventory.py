@@ -1,0 +1,283 @@
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from extender.core.dra.devices import Capacity, DeviceId, Taint, Version
+from extender.dra.objects import ResourceSlice
+from tests.dra.builders import DRIVER, consuming, counters, device, pools_of, resource_slice, rule
+
+GPU: dict[str, Any] = {
+    "attributes": {"type": {"string": "gpu"}, "uuid": {"string": "GPU-0"}},
+    "capacity": {"memory": {"value": "40Gi"}},
+}
+
+
+def a100(minor: int, *placements: tuple[str, int, int, int, int]) -> list[Any]:
+    """A GPU and its MIG devices as NVIDIA's driver publishes them: name, multiprocessors, MiB, first memory slice, and
+    how many of these. Numbers of an A100-SXM4-40GB: seven slices of 14 multiprocessors, eight of memory."""
+
+    def partition(name: str, kind: str, sms: int, mib: int, start: int, size: int, **more: Any) -> Any:
+        slices = {f"memory_slice_{index}": "1" for index in range(start, start + size)}
+        capacity = {"multiprocessors": {"value": str(sms)}, "memory": {"value": f"{mib}Mi"}}
+        used = consuming(f"gpu-{minor}-counter-set", multiprocessors=str(sms), memory=f"{mib}Mi", **slices)
+        return device(name, attributes={"type": {"string": kind}, **more}, capacity=capacity, **used)
+
+    whole = partition(f"gpu-{minor}", "gpu", 98, 40192, 0, 8, uuid={"string": f"GPU-{minor}"})
+    parts = [
+        partition(f"gpu-{minor}-mig-{name}-{start}", "mig", sms, mib, start, size)
+        for name, sms, mib, start, size in placements
+    ]
+    return [whole, *parts]
+
+
+def counters_of(*minors: int) -> ResourceSlice:
+    """The counters of these GPUs."""
+    slices = {f"memory-slice-{index}": "1" for index in range(8)}
+    found = {"multiprocessors": "98", "memory": "40192Mi", **slices}
+    return counters(*((f"gpu-{minor}-counter-set", found) for minor in minors), name="s-counters", count=2)
+
+
+def test_a_device_is_read_as_published() -> None:
+    found = pools_of(
+        resource_slice(
+            device(
+                "d",
+                attributes={
+                    "text": {"string": "a"},
+                    "number": {"int": 3},
+                    "truth": {"bool": True},
+                    "other.example.com/version": {"version": "1.2.3"},
+                },
+                capacity={
+                    "memory": {"value": "1Gi"},
+                    f"{DRIVER}/parts": {
+                        "value": "10",
+                        "requestPolicy": {"default": "1", "validRange": {"min": "500m", "step": "1"}},
+                    },
+                    "sizes": {"value": "4", "requestPolicy": {"default": "2", "validValues": ["2", "4"]}},
+                },
+                taints=[{"key": "health", "value": "bad", "effect": "NoExecute"}],
+                allowMultipleAllocations=True,
+            )
+        )
+    )
+    (read,) = found.inventory.devices
+    assert read.id == DeviceId(DRIVER, "p", "d")
+    assert read.attributes == {
+        f"{DRIVER}/text": "a",
+        f"{DRIVER}/number": 3,
+        f"{DRIVER}/truth": True,
+        "other.example.com/version": Version("1.2.3"),
+    }
+    assert read.attributes[f"{DRIVER}/truth"] is True
+    assert read.capacity[f"{DRIVER}/parts"] == Capacity(10, 1, (), (Fraction(1, 2), None, 1))
+    assert read.capacity["memory"] == Capacity(2**30)
+    assert read.capacity["sizes"] == Capacity(4, 2, (2, 4))
+    assert read.taints == (Taint("health", "bad", "NoExecute"),)  # not that by which Kerf owns it
+    assert read.shareable
+    assert found.inventory.index_of == {read.id: 0}
+
+
+def test_only_pools_that_kerf_owns_are_given() -> None:
+    found = pools_of(
+        resource_slice(device("a"), pool="ours"),
+        resource_slice(device("b", owned=False), pool="theirs", name="s1"),
+    )
+    assert [read.id.device for read in found.inventory.devices] == ["a"]
+    assert [read.id.device for read in found.inventory.unavailable] == ["b"]
+    assert (found.others, found.faults, found.inventory.complete) == (True, (), True)
+
+
+@pytest.mark.parametrize(
+    ("selector", "owns"),
+    [
+        ({"driver": DRIVER}, True),
+        ({"driver": DRIVER, "pool": "p"}, True),
+        ({}, True),
+        ({"driver": "other.example.com"}, False),
+        ({"pool": "q"}, False),
+    ],
+)
+def test_rules_own_pools(selector: dict[str, str], owns: bool) -> None:
+    found = pools_of(resource_slice(device("a", owned=False)), rules=[rule(**selector)])
+    assert bool(found.inventory.devices) is owns
+
+
+def test_a_pool_on_its_way_is_nobodys() -> None:
+    held = {"key": "kerf.dev/owned", "value": "held", "effect": "NoSchedule"}
+    found = pools_of(resource_slice(device("a")), rules=[rule(held)])
+    assert (found.inventory.devices, found.others, found.faults) == ((), False, ())
+    assert len(found.inventory.unavailable) == 1
+
+
+def test_a_pool_of_which_a_part_is_owned_is_not_given() -> None:
+    found = pools_of(resource_slice(device("a"), device("b", owned=False)))
+    assert found.inventory.devices == ()
+    assert found.faults == (f"pool p of {DRIVER}: only some of its devices have the taint kerf.dev/owned",)
+    assert pools_of(resource_slice(device("b", owned=False)), rules=[rule(device="b")]).inventory.devices
+    part = [
+        resource_slice(device("a"), count=2),
+        resource_slice(device("b", owned=False), name="s1", count=2, nodeName="n2"),
+    ]
+    assert pools_of(*part).faults
+
+
+def test_taints_of_rules_count() -> None:
+    taint = {"key": "health", "effect": "NoSchedule"}
+    found = pools_of(resource_slice(device("a"), device("b")), rules=[rule(taint, device="b")])
+    assert [read.taints for read in found.inventory.devices] == [(), (Taint("health", "", "NoSchedule"),)]
+
+
+@pytest.mark.parametrize(
+    ("more", "spec", "sentence"),
+    [
+        ({"bindingConditions": ["ready"]}, {}, "device a has binding conditions: not handled"),
+        ({"nodeAllocatableResources": {"cpu": {}}}, {}, "device a has resources of its node: not handled"),
+        ({"nodeName": "n1"}, {"perDeviceNodeSelection": True}, "devices that are reached over the network"),
+        ({}, {"allNodes": True}, "devices that are reached over the network"),
+        ({}, {"nodeSelector": {"nodeSelectorTerms": [{}]}}, "devices that are reached over the network"),
+        ({}, {"skipNodeOperations": ["*"]}, "devices without operations on their node"),
+        ({}, {"count": 2}, "1 of its 2 slices are there"),
+        ({"attributes": {"n": {"ints": [1]}}}, {}, "device a: attribute n is a list: not handled"),
+        ({"attributes": {"n": {}}}, {}, "device a: attribute n has a value of an unknown type"),
+        ({"attributes": {"n": {"version": "1.02.3"}}}, {}, "device a: attribute n is no semantic version"),
+        ({"attributes": {"n": {"int": 1}, f"{DRIVER}/n": {"int": 1}}}, {}, f"{DRIVER}/n is there with its domain"),
+        ({"capacity": {"m": {"value": "much"}}}, {}, "device a: not a quantity"),
+    ],
+)
+def test_what_is_not_handled_is_said_and_not_given(more: Any, spec: Any, sentence: str) -> None:
+    found = pools_of(resource_slice(device("a", **more), **spec))
+    assert found.inventory.devices == ()
+    (fault,) = found.faults
+    assert fault.startswith(f"pool p of {DRIVER}: ")
+    assert sentence in fault
+    nobodys = pools_of(resource_slice(device("a", owned=False, **more), **spec))
+    assert nobodys.faults == ()  # nobody asks why Kerf does not give what it does not own
+
+
+def test_counters_of_several_nodes_are_not_handled() -> None:
+    shared = counters(("g", {"m": "2"}), count=3)
+    near = resource_slice(device("a", **consuming("g", m="1")), count=3)
+    far = resource_slice(device("b", **consuming("g", m="1")), name="s1", count=3, nodeName="n2")
+    (fault,) = pools_of(shared, near, far).faults
+    assert "counters that devices of several nodes share" in fault
+
+
+def test_compatibility_groups_are_not_handled() -> None:
+    group = consuming("g", m="1")
+    group["consumesCounters"][0]["compatibilityGroups"] = ["x"]
+    (fault,) = pools_of(counters(("g", {"m": "2"}), count=2), resource_slice(device("a", **group), count=2)).faults
+    assert "compatibility groups" in fault
+
+
+def test_who_asks_for_all_must_know_all() -> None:
+    assert pools_of(resource_slice(device("a"))).inventory.complete
+    assert not pools_of(resource_slice(device("a"), count=2)).inventory.complete
+    assert not pools_of(resource_slice(device("a"), device("a"))).inventory.complete
+    network = pools_of(resource_slice(device("a")), resource_slice(device("n", owned=False), pool="net", allNodes=True))
+    assert network.inventory.complete
+    assert [read.id.device for read in network.inventory.unavailable] == ["n"]
+    lists = device("n", owned=False, attributes={"n": {"ints": [1]}})
+    assert not pools_of(resource_slice(lists, pool="net", name="s1"), resource_slice(device("a"))).inventory.complete
+
+
+def test_counters_are_one_row() -> None:
+    found = pools_of(
+        counters_of(0, 1),
+        resource_slice(*a100(0), *a100(1, ("1g.5gb", 14, 4864, 6, 1)), count=2),
+    )
+    assert found.faults == ()
+    assert len(found.inventory.counters) == 2 * 10
+    first, second, part = found.inventory.devices
+    assert {index for index, _ in first.consumes}.isdisjoint(index for index, _ in second.consumes)
+    assert {index for index, _ in part.consumes} < {index for index, _ in second.consumes}
+    assert sorted(found.inventory.counters[index] for index, _ in part.consumes) == [1, 98, 40192 * 2**20]
+    assert sorted(amount for _, amount in part.consumes) == [1, 14, 4864 * 2**20]
+
+
+def test_counters_of_several_pools_are_apart() -> None:
+    found = pools_of(
+        *(
+            item
+            for pool in ("p", "q")
+            for item in (
+                counters(("g", {"m": "2"}), name=f"counters-{pool}", pool=pool, count=2),
+                resource_slice(device("a", **consuming("g", m="1")), name=f"s-{pool}", pool=pool, count=2),
+            )
+        )
+    )
+    assert [read.consumes for read in found.inventory.devices] == [((0, 1),), ((1, 1),)]
+    assert found.inventory.counters == (2, 2)
+
+
+def test_what_is_taken_of_one_counter_twice_is_added_up() -> None:
+    both: dict[str, Any] = {
+        "consumesCounters": [*consuming("g", m="1")["consumesCounters"], *consuming("g", m="2")["consumesCounters"]]
+    }
+    found = pools_of(counters(("g", {"m": "5"}), count=2), resource_slice(device("a", **both), count=2))
+    assert found.inventory.devices[0].consumes == ((0, 3),)
+
+
+def test_partitions_are_parts_of_their_gpu() -> None:
+    found = pools_of(
+        counters_of(0, 1),
+        resource_slice(*a100(0), *a100(1, ("3g.20gb", 42, 19968, 4, 4), ("1g.5gb", 14, 4864, 6, 1)), count=2),
+    )
+    placed = {read.id.device: (read.gpu, read.milli, read.mib) for read in found.inventory.devices}
+    assert placed == {
+        "gpu-0": (0, 1000, 40960),  # as it is sold
+        "gpu-1": (1, 1000, 40960),
+        "gpu-1-mig-3g.20gb-4": (1, 428, 19968),  # 42 of 98 multiprocessors
+        "gpu-1-mig-1g.5gb-6": (1, 142, 4864),
+    }
+    assert len(found.offer.gpus) == 2
+
+
+def test_partitions_name_their_gpu() -> None:
+    part = device(
+        "m",
+        attributes={"type": {"string": "mig"}, "parentUUID": {"string": "GPU-0"}},
+        capacity={"memory": {"value": "10Gi"}},
+    )
+    found = pools_of(resource_slice(device("gpu-0", **GPU), part))
+    assert [(read.gpu, read.milli, read.mib) for read in found.inventory.devices] == [(0, 1000, 40960), (0, 250, 10240)]
+    alone = pools_of(resource_slice(part)).inventory.devices
+    assert (alone[0].gpu, alone[0].milli) == (-1, 0)
+
+
+def test_a_partition_of_which_nothing_is_known_is_all_of_its_gpu() -> None:
+    part = device("m", attributes={"type": {"string": "mig"}, "parentUUID": {"string": "GPU-0"}})
+    found = pools_of(resource_slice(device("gpu-0", **GPU), part))
+    assert (found.inventory.devices[1].milli, found.inventory.devices[1].mib) == (1000, 40960)
+
+
+def test_gpus_are_offered_whoever_owns_them() -> None:
+    for owned in (True, False):
+        found = pools_of(resource_slice(device("gpu-0", owned=owned, **GPU)))
+        assert [gpu.healthy for gpu in found.offer.gpus] == [True]
+        assert found.index_of == {("p", "gpu-0"): 0}
+    tainted = pools_of(resource_slice(device("gpu-0", **GPU)), rules=[rule({"key": "x", "effect": "NoExecute"})])
+    assert [gpu.healthy for gpu in tainted.offer.gpus] == [False]
+    assert pools_of(resource_slice(device("gpu-0", **GPU), count=2)).offer.gpus == ()
+
+
+def test_devices_of_any_driver_are_given() -> None:
+    found = pools_of(resource_slice(device("nic-0"), driver="nic.example.com"))
+    assert [(read.id.driver, read.gpu) for read in found.inventory.devices] == [("nic.example.com", -1)]
+    assert found.offer.gpus == ()
+
+
+def test_without_ownership_all_is_given_and_taints_count() -> None:
+    found = pools_of(resource_slice(device("a"), device("b", owned=False)), owned_only=False)
+    assert [len(read.taints) for read in found.inventory.devices] == [1, 0]
+
+
+def test_a_node_has_a_bounded_number_of_devices() -> None:
+    slices = [
+        resource_slice(*(device(f"d{index}") for index in range(128)), pool=f"p{number:03}", name=f"s{number}")
+        for number in range(33)
+    ]
+    found = pools_of(*slices)
+    assert len(found.inventory.devices) == 4096
+    assert found.faults == (f"pool p032 of {DRIVER}: more than 4096 devices on one node",)

@@ -1,0 +1,36 @@
+"""What there is to see of violations while all that runs still runs, beside the logs."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+from tests.tools.chaos.checker import Violation
+from tests.tools.chaos.clusters import Cluster
+from tests.tools.chaos.devices.journals import Journal
+from tests.tools.chaos.witnesses import NAMESPACE
+
+_MAX_SUBJECTS: Final = 8
+
+
+def keep(cluster: Cluster, name: str, found: Collection[Violation], journal: Journal | None) -> None:
+    """Write a file of that name; with a `journal` each version of what violations are about is in it, and of claims."""
+    seen = cluster.witness.seen
+    subjects = sorted({violation.subject for violation in found})[:_MAX_SUBJECTS]
+    told = {
+        "violations": [str(violation) for violation in found],
+        "kerf": {subject: cluster.kerf_answers(f"/explain/pod/{NAMESPACE}/{subject}") for subject in subjects},
+        "audit": cluster.audited(subjects),
+        "metrics": cluster.kerf_answers("/metrics"),
+        "overview": cluster.kerf_answers("/nodes"),
+        "nodes": cluster.loop.call(lambda: list(seen.nodes.values())),
+        "pods": cluster.loop.call(lambda: list(seen.pods.values())),
+        "bound": cluster.loop.call(lambda: list(seen.bound.values())),
+        "journal": list(_versions(journal, subjects)) if journal is not None else [],
+    }
+    (cluster.plane.directory / f"{name}.json").write_text(json.dumps(told, indent=1))
+
+
+def _versions(journal: Journal, subjects: Iterable[str]) -> Iterator[str]:
+    for event in journal:
+        if event.kind == "claims" or event.manifest["metadata"]["name"] in subjects:
+            yield f"{event.version} {event.kind} {'gone' if event.gone else ''} {json.dumps(event.manifest)}"
