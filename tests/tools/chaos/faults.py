@@ -46,7 +46,7 @@ class Kind(StrEnum):
     PAUSE_IN_ALLOCATION = "pause-in-allocation"
     """SIGSTOP as the devices of a claim leave; they arrive before or after the SIGCONT, past time-outs."""
     LATE_ALLOCATION = "late-allocation"
-    """A write to a claim that arrives when Kerf has given up waiting for it."""
+    """The devices of a claim that arrive when Kerf has given up waiting for the answer."""
     CLAIM_CONFLICT = "claim-conflict"
     CLAIM_ERROR = "claim-error"
     """500 to a write to a claim, nothing done."""

@@ -47,13 +47,10 @@ async def write_claim(
     gives = allocates(request, body)
     if gives and (fate := await _fate(way, board, replica, request, body)):
         return fate
-    if fault := board.take(Kind.LATE_ALLOCATION):
-        board.record(fault.kind)
-        await asyncio.sleep(fault.for_s)
-    elif fault := board.take(Kind.CLAIM_RESET_BEFORE_WRITE):
+    if fault := board.take(Kind.CLAIM_RESET_BEFORE_WRITE):
         board.record(fault.kind)
         return hops.abort(request)
-    elif fault := board.take(Kind.CLAIM_CONFLICT, Kind.CLAIM_ERROR):
+    if fault := board.take(Kind.CLAIM_CONFLICT, Kind.CLAIM_ERROR):
         return way.untrue(fault.kind)
     answer = await way.pass_on(request, body)
     if gives and answer.status == 200 and (fault := board.take(Kind.ALLOCATION_TAKEN)):
@@ -85,4 +82,7 @@ async def _fate(
     if fault := board.take(Kind.PAUSE_IN_ALLOCATION, Kind.VM_PAUSE):
         board.pause(fault, replica)
         await asyncio.sleep(fault.for_s + (0.05 if fault.late else -0.05))
+    elif fault := board.take(Kind.LATE_ALLOCATION):
+        board.record(fault.kind)
+        await asyncio.sleep(fault.for_s)
     return None
