@@ -217,6 +217,7 @@ class QueueController(QueueRules):
         await _give_way()
         if self.claims is not None:
             self.backlog.read_claims_again(all_=self.claims.anything_new())
+            self.backlog.notice_unserved(lambda pod: opted_out(pod, self._namespaces))
             await _give_way()
         await self._release(now)
         await _give_way()

@@ -12,7 +12,7 @@ from extender.plugins.dra.owned import NO_CLAIMS, PodClaims, claim_keys
 from extender.plugins.pods import assigned_node
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Entry, Stage
-from extender.queueing.pods.nominations import nominated_node, planned_node, written_by_author
+from extender.queueing.pods.nominations import PLANNED_BY, nominated_node, planned_node, written_by_author
 from extender.queueing.pods.objects import is_gated, other_gates
 from extender.queueing.pods.restrictions import Kinds
 
@@ -99,6 +99,14 @@ class Backlog:
             self.read_again(entry)
         return found
 
+    def notice_unserved(self, opted_out: Callable[[Pod], object]) -> None:
+        """Find those let go without a node, and refused, whose ResourceClaims are Kerf's to allocate by now: nobody
+        else has devices for them. They wait for a plan."""
+        for entry in self._in(Stage.OPENED):
+            refused = not entry.node and not is_gated(entry.pod) and entry.pod.refusal
+            if refused and entry.planned is not None and entry.planned.claims and not opted_out(entry.pod):
+                entry.lose("kube-scheduler")
+
     def recall(self, now: float) -> list[Entry]:
         """Those of which nobody tells that they are open wait behind the gate again."""
         recalled = self.unseen(now)
@@ -135,7 +143,8 @@ class Backlog:
         """What claims may be given is another than before; without `all_` only more is known of whose they are."""
         for entry in self.entries.values():
             undecided = entry.fault is not None and entry.fault.code is Code.CLAIM_UNDECIDED
-            if undecided or (all_ and entry.stage.waits and entry.pod.spec.resource_claims):
+            waits = entry.stage.waits or (entry.stage is Stage.OPENED and not entry.node)
+            if undecided or (all_ and waits and entry.pod.spec.resource_claims):
                 self.read_again(entry)
 
     def upsert(self, item: Pod) -> None:
@@ -147,7 +156,7 @@ class Backlog:
             self._drop(uid)
         elif known is None:
             let_go = planned_node(item) and (nominated_node(item) or item.refusal or assigned_node(item))
-            if is_gated(item) or let_go:
+            if is_gated(item) or let_go or _was_left(item):
                 now = self._clock()
                 self.entries[uid] = entry = Entry(item, unix_time(item.metadata.creation_timestamp), now)
                 self.read_again(entry)
@@ -225,6 +234,11 @@ def _has_its_devices(entry: Entry) -> bool:
     """Whether a pod names ResourceClaims, and all of them have devices: kube-scheduler takes these away from one that
     can't be had where they are."""
     return bool(claim_keys(entry.pod)) and entry.planned is not None and not entry.planned.claims
+
+
+def _was_left(pod: Pod) -> bool:
+    """Whether a pod with ResourceClaims was let go without a node, and kube-scheduler has refused it."""
+    return bool(PLANNED_BY in (pod.metadata.annotations or {}) and pod.spec.resource_claims and pod.refusal)
 
 
 def _shorten(metadata: Metadata) -> None:
