@@ -1,6 +1,6 @@
 """The pods that wait behind Kerf's gate, as the watch tells of them, and those let go that have no node yet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from extender.core.resources.requests import RequestError
@@ -44,6 +44,7 @@ class Backlog:
         self._check = check
         self._claims_of = claims_of
         self._naming: Index[Entry] = Index()  # by a claim's namespace/name and uid
+        self._named: dict[str, Sequence[str]] = {}  # what is in it, by uid
         self._clock = clock
         self._changed = changed
         self._left = left
@@ -118,6 +119,7 @@ class Backlog:
         """Forget all entries, of which `left` does not hear: a complete list follows."""
         self.entries.clear()
         self._naming = Index()
+        self._named.clear()
 
     def forget_kinds(self) -> None:
         """Forget restrictions that no entry has any more. Their numbers change: not while a plan is being made."""
@@ -190,10 +192,18 @@ class Backlog:
     def _drop(self, uid: str) -> None:
         entry = self.entries.pop(uid, None)
         if entry is not None:
-            for claim in claim_keys(entry.pod):
-                self._naming.pop(claim, uid)
+            self._name(entry, ())
             self._left(entry)
             self._changed()
+
+    def _name(self, entry: Entry, claims: Sequence[str]) -> None:
+        """A pod names these claims: one that was made for it may be another by now."""
+        for claim in self._named.pop(entry.uid, ()):
+            self._naming.pop(claim, entry.uid)
+        for claim in claims:
+            self._naming.put(claim, entry.uid, entry)
+        if claims:
+            self._named[entry.uid] = claims
 
     def _update(self, known: Entry, item: Pod) -> None:
         old, new = known.pod.metadata, item.metadata
@@ -207,8 +217,7 @@ class Backlog:
     def read_again(self, entry: Entry) -> None:
         """What its pod asks for now: the domain of its gang, too, which is written into it as it is let go."""
         entry.planned, entry.fault, entry.left = None, None, ""
-        for claim in claim_keys(entry.pod):
-            self._naming.put(claim, entry.uid, entry)
+        self._name(entry, claim_keys(entry.pod))
         if others := other_gates(entry.pod):  # let go, it would hold a node for as long as they stay shut
             entry.fault = Code.OTHER_GATE.reason(gates=", ".join(others)[:_MAX_FAULT])
             return

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from extender.core.dra.asks import DevicesAsked
-from extender.kube.objects import Pod
+from extender.kube.objects import Pod, PodClaim
 from extender.plugins.dra.owned import PodClaims
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Stage
@@ -91,3 +91,14 @@ def test_open_pods_that_kerf_has_not_let_go_are_none_of_its() -> None:
     pod.metadata.annotations = {}
     queue.backlog.upsert(pod)
     assert not queue.backlog.entries
+
+
+def test_a_pod_whose_claim_was_made_again_names_the_one_before_no_more() -> None:
+    queue = Queue()
+    for name in ("a-1", "a-2"):
+        pod = manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}])
+        pod.status.resource_claim_statuses = [PodClaim(name="a", resource_claim_name=name)]
+        queue.backlog.upsert(pod)
+    assert [len(queue.backlog.naming(f"default/{name}")) for name in ("a-1", "a-2")] == [0, 1]
+    queue.backlog.remove(pod)
+    assert not queue.backlog.naming("default/a-2")
