@@ -24,6 +24,8 @@ _FREE_AFTER_S: Final = 2.0
 """What is freed too early costs its pod another plan."""
 _FREE_ENDED_AFTER_S: Final = 15.0
 """kube-controller-manager frees the claims of pods that have ended; where it does not, this is done for it."""
+_FORGET_AFTER_S: Final = 5.0
+"""A pod leaves those without a node before another watch tells of its node."""
 _ON_ITS_WAY: Final = (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING, Stage.OPENED, Stage.UNSETTLED)
 
 
@@ -33,6 +35,7 @@ class Reclaimer:
 
     keeper: ClaimKeeper
     _unused_since: dict[str, float] = field(default_factory=dict, init=False)  # claims by uid
+    _orphaned_since: dict[str, float] = field(default_factory=dict, init=False)  # claims that are gone, by uid
 
     async def run(self) -> None:
         """Settle and take back, until cancelled."""
@@ -45,9 +48,11 @@ class Reclaimer:
             for uid in list(keeper.owned.holds):
                 keeper.ledger.let_go_devices(uid)
             self._unused_since.clear()
+            self._orphaned_since.clear()
             return
         if keeper.fence.fault() or keeper.fault() or keeper.mirror.fault():
             self._unused_since.clear()  # which pods run is not known: nor is it afterwards, for a moment
+            self._orphaned_since.clear()
             return
         for uid, hold in list(keeper.owned.holds.items()):
             if uid not in keeper.writing and not self._is_awaited(hold.claim.key, hold.node):
@@ -74,9 +79,14 @@ class Reclaimer:
         keeper.changed(hold.claim.key)
 
     def _forget_orphans(self) -> None:
-        keeper = self.keeper
-        for uid, claim in list(keeper.owned.orphans.items()):
-            if not any(keeper.ledger.is_bound(pod) or self._waits(claim, pod) for pod in _pods_of(claim)):
+        keeper, now = self.keeper, self.keeper.clock()
+        self._orphaned_since = {
+            uid: self._orphaned_since.get(uid, now)
+            for uid, claim in keeper.owned.orphans.items()
+            if not any(keeper.ledger.is_bound(pod) or self._may_come(claim, pod) for pod in _pods_of(claim))
+        }
+        for uid, since in self._orphaned_since.items():
+            if now - since >= _FORGET_AFTER_S:
                 keeper.ledger.forget_orphan(uid)
 
     async def _free_unused(self) -> None:
@@ -124,6 +134,12 @@ class Reclaimer:
     def _waits(self, claim: ResourceClaim, pod: str) -> bool:
         """Whether a pod that names a claim is in the queue, by its UID."""
         return any(entry.uid == pod for entry in self.keeper.entries_of(claim.key))
+
+    def _may_come(self, claim: ResourceClaim, pod: str) -> bool:
+        """Whether a pod may get to its node with a claim that is gone: a kubelet takes the one of its name."""
+        is_replaced = self.keeper.owned.claim_at(claim.key) is not None
+        named = () if is_replaced else self.keeper.entries_of(claim.key)
+        return any(entry.uid == pod and entry.stage in _ON_ITS_WAY for entry in named)
 
     def _is_awaited(self, claim: str, node: str) -> bool:
         """Whether a pod is on its way to a node that names this claim."""

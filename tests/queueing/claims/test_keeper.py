@@ -266,6 +266,8 @@ def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_p
     assert rig.free() == 0
     rig.ledger.remove_pod("p-a")
     asyncio.run(rig.reclaimer.look())
+    rig.now += 6
+    asyncio.run(rig.reclaimer.look())
     assert rig.free() == 1
 
 

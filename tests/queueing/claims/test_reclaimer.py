@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.queueing.claims.rigs import ClaimRig
 
 
@@ -45,3 +47,30 @@ def test_a_running_pod_of_which_no_watch_has_told_keeps_its_devices() -> None:
     rig.api.pods["a"]["status"]["phase"] = "Succeeded"
     _look(rig, 60.0)
     assert "allocation" not in rig.api.claims["a"]["status"]
+
+
+def test_a_pod_that_is_between_two_watches_keeps_the_devices_of_a_claim_that_is_gone() -> None:
+    rig = ClaimRig(gpus=1)
+    _allocated(rig)
+    rig.forget("a")
+    _look(rig, 1.0)
+    assert rig.free() == 0
+    _look(rig, 6.0)
+    assert rig.free() == 1
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_pod_on_its_way_keeps_the_devices_of_a_claim_that_is_gone_until_another_has_its_name(replaced: bool) -> None:
+    rig = ClaimRig(gpus=1)
+    _allocated(rig)
+    entry = rig.pod("a")
+    entry.reserve("n")
+    rig.forget("a")
+    if replaced:
+        rig.api.add("a")["metadata"]["uid"] = "u-other"
+        rig.tell("a")
+    _look(rig, 60.0)
+    assert rig.free() == (1 if replaced else 0)
+    entry.put_back(rig.now)
+    _look(rig, 60.0)
+    assert rig.free() == 1
