@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from extender.plugins.dra.owned import PodClaims
 
 from extender.core.dra.asks import DevicesAsked
+from extender.dra.pod_claims import PodClaims
 from extender.kube.objects import Pod, PodClaim
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Stage
@@ -96,10 +96,10 @@ def test_open_pods_that_kerf_has_not_let_go_are_none_of_its() -> None:
 
 def test_a_pod_whose_claim_was_made_again_names_the_one_before_no_more() -> None:
     queue = Queue()
-    for name in ("a-1", "a-2"):
-        pod = manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}])
+    pods = [manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}]) for _ in range(2)]
+    for pod, name in zip(pods, ("a-1", "a-2"), strict=True):
         pod.status.resource_claim_statuses = [PodClaim(name="a", resource_claim_name=name)]
         queue.backlog.upsert(pod)
     assert [len(queue.backlog.naming(f"default/{name}")) for name in ("a-1", "a-2")] == [0, 1]
-    queue.backlog.remove(pod)
+    queue.backlog.remove(pods[1])
     assert not queue.backlog.naming("default/a-2")
