@@ -103,6 +103,8 @@ class OwnedDevices:
         Raises RequestError where what they ask can't be evaluated exactly and Kerf owns all devices that there are.
         """
         claims, missing = self._named(pod)
+        # Refused as kube-scheduler does: whoever holds its deletion up might have it tried again for ever.
+        missing = missing or next((claim.metadata.name for claim in claims if claim.metadata.deletion_timestamp), "")
         allocated = tuple(claim for claim in claims if claim.status.allocation is not None)
         ours: list[ResourceClaim] = []
         left: list[ResourceClaim] = []
@@ -249,6 +251,7 @@ class OwnedDevices:
 
     def _claim_gone(self, uid: str) -> set[str]:
         claim = self.claims.get(uid)
+        self._written.pop(uid, None)
         if claim is None or not (_pools_of(claim) and claim.status.reserved_for):
             return self._remove_claim(uid)
         self.orphans[uid] = self.claims.pop(uid)

@@ -62,8 +62,11 @@ class NodeSlices:
         """An object was added or changed."""
         uid = item.metadata.uid
         if isinstance(item, DeviceTaintRule):
+            known = self._rules.get(uid)
             self._rules[uid] = item
-            return self._read_again(set(self._pools))
+            if known is not None and known.spec == item.spec:
+                return set()  # its status tells how far it has come
+            return self._read_again(self._selected(item) | (self._selected(known) if known is not None else set()))
         changed = self._drop(uid)
         self._slices[uid] = item
         self._in_pool.put(_pool_of(item), uid, item)
@@ -73,9 +76,16 @@ class NodeSlices:
 
     def remove(self, uid: str) -> set[str]:
         """An object is gone."""
-        if self._rules.pop(uid, None) is not None:
-            return self._read_again(set(self._pools))
+        if (rule := self._rules.pop(uid, None)) is not None:
+            return self._read_again(self._selected(rule))
         return self._read_again(self._drop(uid))
+
+    def _selected(self, rule: DeviceTaintRule) -> set[str]:
+        """Nodes of which a rule may select devices."""
+        selector = rule.spec.device_selector
+        driver = selector.driver if selector is not None else None
+        names = self._in_pool.groups()
+        return set().union(*(self.nodes_of(name) for name in names if not driver or name.startswith(f"{driver}/")))
 
     def _drop(self, uid: str) -> set[str]:
         item = self._slices.pop(uid, None)

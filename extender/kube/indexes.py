@@ -1,6 +1,6 @@
 """Values by two keys: what several parts keep by node, by pool or by namespace."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -16,6 +16,10 @@ class Index(Generic[ValueT]):
     def __len__(self) -> int:
         """How many groups have values."""
         return len(self._groups)
+
+    def groups(self) -> Collection[str]:
+        """Groups that have values."""
+        return self._groups.keys()
 
     def of(self, group: str) -> Mapping[str, ValueT]:
         """The values of a group by key, in the order in which their keys came."""

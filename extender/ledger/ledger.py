@@ -215,9 +215,9 @@ class Ledger(Bookings):
             self._restock(self.rows.owned.let_go(claim))
 
     def claim_written(self, claim: ResourceClaim) -> None:
-        """This process has written a claim, which is like this now."""
-        self.upsert_device(claim)
-        if self.rows.owned is not None:
+        """This process has written a claim, which is like this now, unless a watch has told that it is gone."""
+        if self.rows.owned is not None and claim.metadata.uid in self.rows.owned.claims:
+            self.upsert_device(claim)
             self.rows.owned.wrote(claim)
 
     def forget_orphan(self, claim: str) -> None:

@@ -201,8 +201,7 @@ class QueueController(QueueRules):
             return
         self.dispatcher.take_stock(now)
         await give_way()
-        self._claims.take_stock()
-        await give_way()
+        await self._claims.take_stock(lambda pod: opted_out(pod, self._namespaces))
         await self._release(now)
         await give_way()
         if self.fault():

@@ -175,8 +175,10 @@ class Server:
     def __init__(self, status: int = 201) -> None:
         self.status = status
         self.created: list[Manifest] = []
+        self.num_tries = 0
 
     async def post(self, path: str, body: bytes) -> bytes:
+        self.num_tries += 1
         if self.status >= 400:
             raise ApiError(self.status, "", "no")
         self.created.append(json.loads(body) | {"path": path})
@@ -229,3 +231,14 @@ def test_what_is_refused_is_tried_again_later(status: int) -> None:
     now[0] = 10.5
     asyncio.run(made.look())
     assert len(server.created) == 1
+
+
+@pytest.mark.parametrize(("status", "num_tries"), [(403, 1), (409, 2)])
+def test_a_namespace_that_refuses_a_claim_is_not_asked_for_each_of_its_pods(status: int, num_tries: int) -> None:
+    server = Server(status)
+    made, _ = maker(server)
+    first, *_ = made.entries()
+    metadata = msgspec.structs.replace(first.pod.metadata, uid="u-2", name="p-2")
+    made.entries = lambda: [first, Entry(msgspec.structs.replace(first.pod, metadata=metadata), 0.0, 0.0)]
+    asyncio.run(made.look())
+    assert server.num_tries == num_tries

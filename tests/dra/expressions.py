@@ -86,6 +86,9 @@ BY_HAND = [
     f"{_C}.memory == quantity('5Gi')",
     f"{_C}.memory == {_A}.type",
     f"{_A}.type == {_C}.memory",
+    f"{_C}.memory != {_A}.type",  # what can't be compared is not equal
+    f"{_A}.driverVersion != {_A}.type",
+    "device.capacity['other.example.com'].memory == quantity('40Gi')",
     f"{_C}.half.isInteger()",
     f"{_C}.memory.asInteger() == 42949672960",
     f"{_C}.half.asInteger() == 0",

@@ -1,11 +1,16 @@
 """What people see of devices that Kerf allocates: why a pod waits, who has what, and what is free."""
 
 import contextlib
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.testing import CliRunner, Result
 
+from extender.cli.main import app
 from tests.controlplane.objects import cpu_node, pod
 from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest
@@ -133,6 +138,46 @@ def test_partitions_are_told_with_their_claims_and_what_is_left_of_the_gpu(owner
     skipped(owner, "large", "request gpu: needs 2 devices of one node; 2 would do, 1 free (node a)")
 
 
+def test_commands_tell_of_devices_and_claims(owner: KerfCluster, tmp_path: Path) -> None:
+    publish_partitions(owner, "a")
+    ask(owner, "small", MIG_CLASS, f"device.attributes['{DRIVER}'].profile == '1g.10gb'")
+    owner.bound("small")
+    ask(owner, "wants", GPU_CLASS, f"{MODEL} == 'H200'")
+    skipped(owner, "wants", "no device meets")
+    told = kerf(owner, "top", "--once").output
+    assert "DEVICES FREE" in told
+    assert "2g.20gb, 1g.10gb" in told
+    told = kerf(owner, "top", "a").output
+    assert "pool a of gpu.nvidia.com: 7 devices, allocated by Kerf" in told
+    assert "claim default/small of default/small" in told
+    told = kerf(owner, "explain", "default/wants").output
+    assert "it waits in Kerf's queue: needs 1 device by ResourceClaim" in told
+    assert f"nearest: request gpu: no device meets {MODEL} == 'H200'" in told
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "half"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": _half()}]}}},
+    }
+    asking = pod("train", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "half"}])
+    file = tmp_path / "pods.yaml"
+    file.write_text(yaml.safe_dump_all([asking, template]))
+    found = kerf(owner, "what-if", "-f", str(file), "--replicas", "3", "-o", "json")
+    answer = json.loads(found.output)
+    assert (answer["pods"], answer["placed"]) == (3, 1)  # one half is left beside the quarter
+    assert "request gpu: needs 1 device of one node; 2 would do, 0 free (node a)" in next(iter(answer["reasons"]))
+
+
+def _half() -> Manifest:
+    selector = {"cel": {"expression": f"device.attributes['{DRIVER}'].profile == '2g.20gb'"}}
+    return {"deviceClassName": MIG_CLASS, "selectors": [selector]}
+
+
+def kerf(cluster: KerfCluster, *arguments: str) -> Result:
+    """A command that asks the cluster's Kerf, on a wide terminal."""
+    return CliRunner().invoke(app, [*arguments], env={"KERF_SERVER_URL": cluster.kerf.url, "COLUMNS": "250"})
+
+
 def _uses(cluster: KerfCluster, node: str) -> list[tuple[str, list[str]]]:
     found: list[dict[str, Any]] = cluster.kerf.get(f"/nodes/{node}")["deviceUses"]
     return [(use["claim"], use["pods"]) for use in found]
@@ -155,12 +200,13 @@ def test_a_pool_that_is_kerfs_only_in_part_is_told_with_its_fault(owner: KerfClu
 
 
 def test_devices_and_claims_are_counted(owner: KerfCluster) -> None:
+    before = owner.kerf.metric("kerf_dra_claims_allocated_total")
     publish(owner, "a", gpus(2))
     submit(owner, "one")
     owner.bound("one")
     metrics = owner.kerf.get("/metrics")
     assert f'kerf_dra_devices{{driver="{DRIVER}"}} 2.0' in metrics
     assert f'kerf_dra_devices_taken{{driver="{DRIVER}"}} 1.0' in metrics
-    assert owner.kerf.metric("kerf_dra_claims_allocated_total") == 1
+    assert owner.kerf.metric("kerf_dra_claims_allocated_total") == before + 1
     (item,) = owner.kerf.get("/nodes")["items"]
     assert (item["devices"]["taken"], item["devices"]["free"]) == (1, "GPU")

@@ -84,14 +84,18 @@ def test_what_claims_of_the_cluster_have_is_taken_and_nothing_is_left_of_the_que
     assert rig.free() == 1
 
 
+def placed(claim: ResourceClaim, node: str) -> ResourceClaim:
+    """A claim whose devices are on a node."""
+    place = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    manifest = msgspec.to_builtins(claim)
+    manifest["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [place]}
+    return msgspec.convert(manifest, ResourceClaim)
+
+
 def test_a_claim_with_devices_keeps_its_pod_where_these_are() -> None:
     rig = ClaimRig(gpus=1)
     rig.publish("m", 1)
-    claim = resource_claim("has", devices=("gpu-0",), pool="m")
-    place = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["m"]}]}
-    manifest = msgspec.to_builtins(claim)
-    manifest["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [place]}
-    claim = msgspec.convert(manifest, ResourceClaim)
+    claim = placed(resource_claim("has", devices=("gpu-0",), pool="m"), "m")
     found = told(rig, claim, pods=[pod("p", resourceClaimName="has")])
     assert [entry["node"] for entry in found["assignments"]] == ["m"]
 
@@ -129,7 +133,7 @@ def test_nodes_that_are_added_like_another_have_its_devices_free() -> None:
 def test_a_pod_of_a_drained_node_gets_devices_elsewhere_for_the_claim_that_it_has() -> None:
     rig = ClaimRig(gpus=1)
     rig.publish("m", 1)
-    claim = resource_claim("made", ONE, devices=("gpu-0",), pool="n", pods=("p",))
+    claim = placed(resource_claim("made", ONE, devices=("gpu-0",), pool="n", pods=("p",)), "n")
     rig.ledger.upsert_device(claim)
     running = pod("p", resourceClaimTemplateName="gone")
     running["metadata"] |= {"namespace": "default", "uid": "p"}
@@ -163,6 +167,7 @@ def test_the_names_that_pods_give_are_what_is_asked_of_the_cluster() -> None:
 
 def test_a_ledger_goes_to_another_process_without_devices() -> None:
     rig = ClaimRig()
+    rig.ledger.snapshot(rig.now)  # from here on only what moves is copied
     copy: Ledger = pickle.loads(pickle.dumps(rig.ledger.apart(rig.now)))  # noqa: S301
     cluster = copy.extended([])  # type: ignore[attr-defined]
     assert cluster.devices[cluster.row_of["n"]] is None

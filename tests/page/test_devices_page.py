@@ -64,5 +64,5 @@ def test_a_pod_that_waits_for_devices_is_explained(owner: KerfCluster, open_page
     page = open_page(SimpleNamespace(port=owner.kerf.port))
     page.goto(f"http://127.0.0.1:{owner.kerf.port}/#pod/default/wants")
     drawer = page.locator("#drawer-body")
-    expect(drawer).to_contain_text(f"no device meets {MODEL} == 'H200'; nearest: gpu-0 of node whole")
+    expect(drawer).to_contain_text(f"no device meets {MODEL} == 'H200'; nearest: gpu-0 of node parts")
     expect(drawer).to_contain_text(f"without the condition {MODEL} == 'H200' for request gpu")

@@ -1,1 +1,1 @@
-"""What measures Kerf (`bench`) and what breaks it (`chaos`), each with a command of its own; nothing here ships."""
+"""What measures Kerf (`bench`), breaks it (`chaos`) and compares it (`dra`), each with a command; none of it ships."""

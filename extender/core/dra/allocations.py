@@ -12,13 +12,12 @@ from weakref import WeakKeyDictionary
 
 from extender.core.dra.allocator import Memory, matches_of, search
 from extender.core.dra.asks import DevicesAsked, Fault
-from extender.core.dra.demands import typed_value
 from extender.core.dra.devices import Device, Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.dra.groups import Shape, shape_of
 from extender.core.dra.matching import DRIVER, MAX_STEPS, Matcher, Steps, contents, read
 from extender.core.dra.search import LINK, NUMA
-from extender.core.dra.slots import Matches
+from extender.core.dra.slots import Matches, typed_value
 from extender.core.dra.worth import Weights, kind_of
 
 _BOUND: Final = 100_000

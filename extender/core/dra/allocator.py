@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extender.core.dra.asks import DevicesAsked
-from extender.core.dra.demands import Demand, Slot, asked_of
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.given import Allocation, Given
 from extender.core.dra.groups import Keys, Shape, overdrawn, shape_of
 from extender.core.dra.matching import MAX_STEPS, Matcher, SearchLimit, Steps
 from extender.core.dra.packing import Packer, Way, enough
 from extender.core.dra.search import Chosen, Offer, cheapest, closest
-from extender.core.dra.slots import MAX_DEVICES, Matches, Request, faults_of, requests_of
+from extender.core.dra.slots import MAX_DEVICES, Demand, Matches, Request, Slot, asked_of, faults_of, requests_of
 from extender.core.dra.worth import GPU, Room, Weights
 
 MAX_AT_ONCE: Final = 256

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from extender.core.dra.consumption import has_room
-from extender.core.dra.demands import Amounts, Asked, Demand, Typed
 from extender.core.dra.devices import Amount, Device, NodeDevices
 from extender.core.dra.groups import Group
 from extender.core.dra.matching import Steps
+from extender.core.dra.slots import Amounts, Asked, Demand, Typed
 from extender.core.dra.worth import most_at_once, worth_of, worth_of_parts
 
 _STEPS_A_DEVICE: Final = 4

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from extender.core.dra.demands import Asked, Typed, typed_value
 from extender.core.dra.devices import Device, Inventory
 from extender.core.dra.groups import Group
 from extender.core.dra.matching import SearchLimit, Steps
 from extender.core.dra.packing import Values, Way
+from extender.core.dra.slots import Asked, Typed, typed_value
 
 LINK: Final = "resource.kubernetes.io/pcieRoot"
 NUMA: Final = ("numaNode", "numa")

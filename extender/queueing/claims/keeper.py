@@ -24,6 +24,7 @@ from extender.queueing.claims.maker import ClaimMaker
 from extender.queueing.claims.whose import Whose
 from extender.queueing.claims.writer import ClaimWriter
 from extender.queueing.pods.entries import Entry
+from extender.scheduling.binding.marks import refused
 from extender.scheduling.fence import Fence
 
 _MAX_CONCURRENT: Final = 16
@@ -117,6 +118,7 @@ class ClaimKeeper:
         """Whether what claims may be given, or mean, has changed since this was asked last."""
         if self._whose.look_further():
             self.dirty()
+        self._news, self._whose.news = self._news or self._whose.news, False
         fault = self.fault()
         news, self._news, self._last_fault = self._news or fault != self._last_fault, False, fault
         return news
@@ -135,6 +137,8 @@ class ClaimKeeper:
         if self.fault() and pod.spec.resource_claims:
             return PodClaims(missing=pod.spec.resource_claims[0].name)
         found = self.owned.claims_of(pod, self._whose.is_kerfs)
+        if found.undecided:
+            self.dirty()  # each round looks further
         # What is held for a claim that was not written as it should be may be written on it yet.
         moving = self.freeing | self.owned.holds.keys()
         claims = (*found.allocated, *found.unallocated)
@@ -205,7 +209,7 @@ class ClaimKeeper:
             written = await self.writer.allocate(hold.claim, hold.pod, hold.allocation)
             known = True
         except ApiError as error:
-            known = error.status <= _MAX_CLIENT_ERROR
+            known = error.status <= _MAX_CLIENT_ERROR or refused(error)
             raise
         finally:
             self.writing.discard(uid)

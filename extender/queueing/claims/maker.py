@@ -35,6 +35,7 @@ class ClaimMaker:
     """Why this process may write nothing now, "" when it may."""
     clock: Callable[[], float]
     _next: dict[str, float] = field(default_factory=dict, init=False)  # by pod: when it is looked at again
+    _rests: dict[str, float] = field(default_factory=dict, init=False)  # by namespace that has refused one: until when
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -51,20 +52,28 @@ class ClaimMaker:
             if entry.pod.spec.resource_claims and (asked := asked_of(entry.pod, self.classes)) is not None
         ]
         known = {pod.metadata.uid for pod, _ in wanted}
+        self._rests = {namespace: until for namespace, until in self._rests.items() if now < until}
         self._next = {uid: due for uid, due in self._next.items() if uid in known}
         for pod, asked in wanted:
-            if now < self._next.get(pod.metadata.uid, now) or self.exists(pod, asked.name):
+            namespace = pod.metadata.namespace
+            if now < max(self._next.get(pod.metadata.uid, now), self._rests.get(namespace, now)):
+                continue
+            if self.exists(pod, asked.name):
                 continue
             if self.fault():
                 return
             self._next[pod.metadata.uid] = now + _AGAIN_S
-            await self._create(pod, asked)
+            if not await self._create(pod, asked):
+                self._rests[namespace] = now + _AGAIN_S  # the others of it would hold everybody up
 
-    async def _create(self, pod: Pod, asked: AskedClaim) -> None:
+    async def _create(self, pod: Pod, asked: AskedClaim) -> bool:
+        """Whether it is there."""
         path = f"/apis/resource.k8s.io/v1/namespaces/{pod.metadata.namespace}/resourceclaims"
         try:
             await self.transport.post(path, msgspec.json.encode(manifest_of(asked, pod)))
         except ClusterError as error:
             if isinstance(error, ApiError) and error.status == _CONFLICT:
-                return  # created before; the watch is about to tell
+                return True  # created before; the watch is about to tell
             logger.warning("no ResourceClaim was created for pod %s: %s", pod.key, error)
+            return False
+        return True

@@ -51,10 +51,12 @@ class QueueClaims:
         made = {"claims for extended resources": self.keeper.maker().run} if self.keeper.classes_to_make else {}
         return {"queue's ResourceClaims": Reclaimer(self.keeper).run, **made}
 
-    def take_stock(self) -> None:
-        """Read the claims again that may mean something else since the last round."""
+    async def take_stock(self, opted_out: Callable[[Pod], object]) -> None:
+        """Read the claims again that may mean something else since the last round; `opted_out` tells of pods that no
+        longer take part."""
         if self.keeper is not None:
-            self._backlog.read_claims_again(all_=self.keeper.anything_new())
+            await self._backlog.read_claims_again(all_=self.keeper.anything_new())
+            self._backlog.notice_unserved(opted_out)
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
         """Those that can be planned, and why the others can't."""

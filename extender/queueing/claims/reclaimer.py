@@ -13,7 +13,9 @@ from extender.kube.background import repeat
 from extender.kube.client import ClusterError
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.pods.entries import Stage
+from extender.scheduling.binding.marks import read
 from extender.scheduling.fence import FencedError
+from extender.scheduling.placer import PodIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +24,8 @@ _FREE_AFTER_S: Final = 2.0
 """What is freed too early costs its pod another plan."""
 _FREE_ENDED_AFTER_S: Final = 15.0
 """kube-controller-manager frees the claims of pods that have ended; where it does not, this is done for it."""
+_FORGET_AFTER_S: Final = 5.0
+"""A pod leaves those without a node before another watch tells of its node."""
 _ON_ITS_WAY: Final = (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING, Stage.OPENED, Stage.UNSETTLED)
 
 
@@ -31,7 +35,7 @@ class Reclaimer:
 
     keeper: ClaimKeeper
     _unused_since: dict[str, float] = field(default_factory=dict, init=False)  # claims by uid
-    _alone_since: dict[str, float] = field(default_factory=dict, init=False)  # claims that are gone, by uid
+    _orphaned_since: dict[str, float] = field(default_factory=dict, init=False)  # claims that are gone, by uid
 
     async def run(self) -> None:
         """Settle and take back, until cancelled."""
@@ -44,8 +48,11 @@ class Reclaimer:
             for uid in list(keeper.owned.holds):
                 keeper.ledger.let_go_devices(uid)
             self._unused_since.clear()
+            self._orphaned_since.clear()
             return
-        if keeper.fence.fault() or keeper.fault():
+        if keeper.fence.fault() or keeper.fault() or keeper.mirror.fault():
+            self._unused_since.clear()  # which pods run is not known: nor is it afterwards, for a moment
+            self._orphaned_since.clear()
             return
         for uid, hold in list(keeper.owned.holds.items()):
             if uid not in keeper.writing and not self._is_awaited(hold.claim.key, hold.node):
@@ -72,15 +79,14 @@ class Reclaimer:
         keeper.changed(hold.claim.key)
 
     def _forget_orphans(self) -> None:
-        """Not at once: a pod that comes to its node leaves the queue before another watch tells that it is there."""
         keeper, now = self.keeper, self.keeper.clock()
-        self._alone_since = {
-            uid: self._alone_since.get(uid, now)
+        self._orphaned_since = {
+            uid: self._orphaned_since.get(uid, now)
             for uid, claim in keeper.owned.orphans.items()
-            if not any(keeper.ledger.is_bound(pod) or self._waits(claim, pod) for pod in _pods_of(claim))
+            if not any(keeper.ledger.is_bound(pod) or self._may_come(claim, pod) for pod in _pods_of(claim))
         }
-        for uid, since in self._alone_since.items():
-            if now - since >= _FREE_ENDED_AFTER_S:
+        for uid, since in self._orphaned_since.items():
+            if now - since >= _FORGET_AFTER_S:
                 keeper.ledger.forget_orphan(uid)
 
     async def _free_unused(self) -> None:
@@ -100,6 +106,8 @@ class Reclaimer:
         keeper, uid = self.keeper, claim.metadata.uid
         keeper.freeing.add(uid)
         try:
+            if await self._has_bound_pod(claim):
+                return  # the watch of pods lags
             await keeper.fence.confirm_now()
             freed = await keeper.writer.free(claim)
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
@@ -114,9 +122,24 @@ class Reclaimer:
             keeper.freeing.discard(uid)
             keeper.changed(claim.key)  # freed or not: who has read it meanwhile was told to wait
 
+    async def _has_bound_pod(self, claim: ResourceClaim) -> bool:
+        """Whether a pod that a claim is reserved for has its node. Raises ClusterError, DecodeError."""
+        for consumer in claim.status.reserved_for or ():
+            identity = PodIdentity(claim.metadata.namespace, consumer.name, consumer.uid)
+            pod = await read(self.keeper.transport, identity)
+            if pod is not None and pod.spec.node_name and not pod.finished:
+                return True
+        return False
+
     def _waits(self, claim: ResourceClaim, pod: str) -> bool:
         """Whether a pod that names a claim is in the queue, by its UID."""
         return any(entry.uid == pod for entry in self.keeper.entries_of(claim.key))
+
+    def _may_come(self, claim: ResourceClaim, pod: str) -> bool:
+        """Whether a pod may get to its node with a claim that is gone: a kubelet takes the one of its name."""
+        is_replaced = self.keeper.owned.claim_at(claim.key) is not None
+        named = () if is_replaced else self.keeper.entries_of(claim.key)
+        return any(entry.uid == pod and entry.stage in _ON_ITS_WAY for entry in named)
 
     def _is_awaited(self, claim: str, node: str) -> bool:
         """Whether a pod is on its way to a node that names this claim."""

@@ -23,6 +23,11 @@ class Turns:
     keeper: ClaimKeeper
     dirty: Callable[[], None]
     """Hears that another round is due."""
+    _round: int = field(default=0, init=False)
+    _tried: dict[str, int] = field(default_factory=dict, init=False)
+    """Round in which a pod with claims was planned last, by UID."""
+    _served: dict[str, int] = field(default_factory=dict, init=False)
+    """Round in which something new was taken on of a namespace."""
     _known: set[DevicesAsked] = field(default_factory=set, init=False)
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
@@ -34,7 +39,9 @@ class Turns:
         fault, first, new = self.keeper.fault(), dict[str, str](), Counter[str]()
         planned: list[Entry] = []
         passed: list[tuple[Entry, WaitReason]] = []
-        for entry in waiting:
+        found = list(waiting)
+        position = {entry.uid: number for number, entry in enumerate(found)}
+        for entry in self._in_turn(found):
             claims = entry.planned.claims if entry.planned is not None else ()
             if claims and fault:
                 passed.append((entry, Code.CLAIMS_UNKNOWN.reason(why=fault)))
@@ -46,7 +53,19 @@ class Turns:
                 passed.append((entry, NOT_REACHED))
         if any(why is NOT_REACHED for _, why in passed):
             self.dirty()
-        return planned, passed
+        self._round += 1
+        self._tried.update((entry.uid, self._round) for entry in planned if entry.uid in self._tried)
+        return sorted(planned, key=lambda entry: position[entry.uid]), passed
+
+    def _in_turn(self, waiting: list[Entry]) -> list[Entry]:
+        """First those with claims whose turn was longest ago: the first pod that names a claim may never find room.
+
+        Of namespaces that ask what is new, too: many that ask it all the time hold no other up.
+        """
+        with_claims = [entry for entry in waiting if entry.planned is not None and entry.planned.claims]
+        self._tried = {entry.uid: self._tried.get(entry.uid, 0) for entry in with_claims}
+        self._served = {namespace: self._served.get(namespace, 0) for namespace in {e.namespace for e in with_claims}}
+        return sorted(waiting, key=lambda entry: (self._served.get(entry.namespace, 0), self._tried.get(entry.uid, 0)))
 
     def _takes_on(self, entry: Entry, new: Counter[str]) -> bool:
         asked = entry.planned.gpus.devices if entry.planned and entry.planned.gpus else None
@@ -55,6 +74,7 @@ class Turns:
         if new[entry.namespace] >= _NEW_ASKS or new.total() >= _NEW_ASKS_IN_ALL:
             return False
         new[entry.namespace] += 1
+        self._served[entry.namespace] = self._round + 1
         if len(self._known) >= _MAX_ASKS:
             self._known.clear()
         self._known.add(asked)

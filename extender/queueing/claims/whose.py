@@ -30,46 +30,44 @@ class Whose:
     """Remembers what was found out, until the devices that there are change."""
 
     owned: OwnedDevices
-    _version: int = field(default=-1, init=False)
-    _known: dict[DevicesAsked, bool] = field(default_factory=dict, init=False)
-    _looking: OrderedDict[DevicesAsked, Iterator[tuple[Inventory, bool]]] = field(
+    _known: dict[DevicesAsked, tuple[bool, int]] = field(default_factory=dict, init=False)
+    """With the version of the devices that it was found out of: it counts until another one is."""
+    _looking: OrderedDict[DevicesAsked, tuple[Iterator[tuple[Inventory, bool]], int]] = field(
         default_factory=OrderedDict, init=False
     )
+    news: bool = field(default=False, init=False)
+    """Whether something is another's than before, until somebody takes note of it."""
     _others: set[DevicesAsked] = field(default_factory=set, init=False)  # of which others have a device
 
     def is_kerfs(self, asked: DevicesAsked) -> bool | None:
         """Whether Kerf allocates that; None while it is being found out."""
-        if self._version != self.owned.version:
-            self._version = self.owned.version
-            self._known.clear()
-            self._looking.clear()
-            self._others.clear()
         if self.owned.slices.all_owned():
             return True
-        known = self._known.get(asked)
-        if known is None and asked not in self._looking:
-            self._looking[asked] = iter(self.owned.slices.inventories())
+        known, version = self._known.get(asked, (None, -1))
+        if version != self.owned.version and asked not in self._looking:
+            self._looking[asked] = iter(self.owned.slices.inventories()), self.owned.version
         return known
 
     def look_further(self) -> bool:
         """Look at some nodes; whether there is more to look at."""
         until = time.perf_counter() + _ROUND_S
         while self._looking and time.perf_counter() < until:
-            asked, inventories = self._looking.popitem(last=False)
+            asked, (inventories, version) = self._looking.popitem(last=False)
             portion = list(islice(inventories, _PORTION))
             if any(inventory.devices and possible_on(inventory, asked) for inventory, _ in portion):
-                self._decide(asked, kerfs=True)
+                self._decide(asked, version, kerfs=True)
                 continue
             if any(others and could_serve(inventory, asked) for inventory, others in portion):
                 self._others.add(asked)
             if len(portion) < _PORTION:
-                self._decide(asked, kerfs=asked not in self._others)
+                self._decide(asked, version, kerfs=asked not in self._others)
             else:
-                self._looking[asked] = inventories
+                self._looking[asked] = inventories, version
         return bool(self._looking)
 
-    def _decide(self, asked: DevicesAsked, *, kerfs: bool) -> None:
+    def _decide(self, asked: DevicesAsked, version: int, *, kerfs: bool) -> None:
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
-        self._known[asked] = kerfs
+        self.news |= self._known.get(asked, (kerfs, 0))[0] is not kerfs
+        self._known[asked] = kerfs, version
         self._others.discard(asked)

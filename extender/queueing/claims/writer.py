@@ -9,14 +9,13 @@ from extender.dra.objects import ResourceClaim
 from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
+from extender.scheduling.binding.marks import refused
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Keeps a claim that has devices from being deleted; kube-controller-manager takes it off again."""
 TOUCHED: Final = "kerf.dev/touched"
 """Written only to change a claim, so that a write to the version before it fails."""
 
-_NOT_WRITTEN: Final = (404, 409, 422)
-"""The claim is gone, has changed, or is another one of its name."""
 _decoder: Final = Decoder(ResourceClaim)
 
 
@@ -58,8 +57,24 @@ class ClaimWriter:
         return await self._patch(claim, "/status", status={"allocation": None, "reservedFor": None})
 
     async def touch(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
-        """Change a claim, so that no write to this version of it succeeds any more."""
-        return await self._patch(claim, "", {"annotations": {TOUCHED: word}})
+        """Change a claim that has no devices, so that no write to this version of it succeeds any more.
+
+        Its author may have filled its annotations: then the finalizer comes or goes, which guards nothing yet.
+        """
+        try:
+            return await self._patch(claim, "", {"annotations": {TOUCHED: word}})
+        except ApiError as error:
+            if not refused(error):
+                raise
+        known = claim.metadata.finalizers or []
+        if FINALIZER in known:
+            return await self._patch(claim, "", {"finalizers": [name for name in known if name != FINALIZER]})
+        try:
+            return await self._patch(claim, "", {"finalizers": [*known, FINALIZER]})
+        except ApiError as error:
+            if not refused(error):
+                raise
+        return claim  # too large, or being deleted: nobody can allocate it, for that takes the finalizer
 
     async def _patch(
         self, claim: ResourceClaim, part: str, metadata: dict[str, Any] | None = None, **parts: Any

@@ -62,8 +62,9 @@ class DirectDispatcher(Dispatcher):
         return super().found_a_node(entry) or self.clock() < entry.rests_until
 
     def take_stock(self, now: float) -> None:
-        """Have what was written on pods that kube-scheduler has refused taken back: they hold it until then."""
-        for entry in self.backlog.refused(now, _is_news):
+        """Have what was written on pods that kube-scheduler has refused, or does not look at, taken back: they hold it
+        until then."""
+        for entry in (*self.backlog.refused(now, _is_news), *self.backlog.unanswered(now)):
             entry.doubt(take_back=True)
         for entry in self.backlog.unseen(now):
             entry.doubt()

@@ -1,10 +1,11 @@
 """The pods that wait behind Kerf's gate, as the watch tells of them, and those let go that have no node yet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from extender.core.resources.requests import RequestError
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims, claim_keys
+from extender.kube.background import give_way
 from extender.kube.indexes import Index
 from extender.kube.objects import Metadata, Pod, unix_time
 from extender.planning.plans import PlanPod
@@ -12,17 +13,26 @@ from extender.planning.wait_reasons import Code
 from extender.plugins.pods import assigned_node
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Entry, Stage
-from extender.queueing.pods.nominations import nominated_node, planned_node, written_by_author
+from extender.queueing.pods.nominations import (
+    NOMINATION_LOST,
+    PLANNED_BY,
+    nominated_node,
+    planned_node,
+    written_by_author,
+)
 from extender.queueing.pods.objects import is_gated, other_gates
 from extender.queueing.pods.restrictions import Kinds
 
 ON_ITS_WAY_S: Final = 30.0
 _SEEN_OPEN_WITHIN_S: Final = 15.0
+_ANSWERED_WITHIN_S: Final = 15.0
+"""More than the longest that kube-scheduler lets a pod wait for its next try."""
 _TRIED_WITHIN_S: Final = 5.0
 """A pod whose ResourceClaims have their devices may be refused by a kube-scheduler that does not know of these yet."""
 _MAX_FAULT: Final = 500
 _SPARE_KINDS: Final = 64
 _MAX_TEXT: Final = 2**16
+_PORTION: Final = 16
 _MAX_NAME: Final = 253
 
 
@@ -44,6 +54,7 @@ class Backlog:
         self._check = check
         self._claims_of = claims_of
         self._naming: Index[Entry] = Index()  # by a claim's namespace/name and uid
+        self._named: dict[str, Sequence[str]] = {}  # what is in it, by uid
         self._clock = clock
         self._changed = changed
         self._left = left
@@ -91,6 +102,16 @@ class Backlog:
         opened = [entry for entry in self._in(Stage.OPENED) if is_gated(entry.pod)]
         return [entry for entry in opened if now - entry.opened >= _SEEN_OPEN_WITHIN_S]
 
+    def unanswered(self, now: float) -> list[Entry]:
+        """Entries nominated anew a while ago, of which kube-scheduler has said nothing since.
+
+        A nomination does not make it look again at a pod that it refused for want of room. A node that changes does,
+        a pod that goes, or a nomination that is taken back; not a nominated pod that is bound elsewhere.
+        """
+        anew = [entry for entry in self._in(Stage.OPENED) if NOMINATION_LOST in (entry.pod.metadata.annotations or ())]
+        silent = [entry for entry in anew if entry.node and not is_gated(entry.pod) and not entry.pod.refusal]
+        return [entry for entry in silent if now - entry.opened >= _ANSWERED_WITHIN_S]
+
     def notice_lost(self, now: float) -> list[Entry]:
         """Find those whose node was lost since the last time: they wait for another one."""
         found = self.refused(now)
@@ -98,6 +119,14 @@ class Backlog:
             entry.lose(entry.node)
             self.read_again(entry)
         return found
+
+    def notice_unserved(self, opted_out: Callable[[Pod], object]) -> None:
+        """Find those let go without a node, and refused, whose ResourceClaims are Kerf's to allocate by now: nobody
+        else has devices for them. They wait for a plan."""
+        for entry in self._in(Stage.OPENED):
+            refused = not entry.node and not is_gated(entry.pod) and entry.pod.refusal
+            if refused and entry.planned is not None and entry.planned.claims and not opted_out(entry.pod):
+                entry.lose("kube-scheduler")
 
     def recall(self, now: float) -> list[Entry]:
         """Those of which nobody tells that they are open wait behind the gate again."""
@@ -110,6 +139,7 @@ class Backlog:
         """Forget all entries, of which `left` does not hear: a complete list follows."""
         self.entries.clear()
         self._naming = Index()
+        self._named.clear()
 
     def forget_kinds(self) -> None:
         """Forget restrictions that no entry has any more. Their numbers change: not while a plan is being made."""
@@ -131,12 +161,22 @@ class Backlog:
                 self.read_again(entry)
             self._changed()
 
-    def read_claims_again(self, *, all_: bool) -> None:
-        """What claims may be given is another than before; without `all_` only more is known of whose they are."""
-        for entry in self.entries.values():
+    async def read_claims_again(self, *, all_: bool) -> None:
+        """What claims may be given is another than before; without `all_` only more is known of whose they are.
+
+        In portions: each of thousands of pods takes as long as its author wants.
+        """
+        num_read = 0
+        for entry in list(self.entries.values()):
+            if self.entries.get(entry.uid) is not entry:
+                continue
             undecided = entry.fault is not None and entry.fault.code is Code.CLAIM_UNDECIDED
-            if undecided or (all_ and entry.stage.waits and entry.pod.spec.resource_claims):
+            waits = entry.stage.waits or (entry.stage is Stage.OPENED and not entry.node)
+            if undecided or (all_ and waits and entry.pod.spec.resource_claims):
                 self.read_again(entry)
+                num_read += 1
+                if num_read % _PORTION == 0:
+                    await give_way()
 
     def upsert(self, item: Pod) -> None:
         """A pending pod was added or changed."""
@@ -147,7 +187,7 @@ class Backlog:
             self._drop(uid)
         elif known is None:
             let_go = planned_node(item) and (nominated_node(item) or item.refusal or assigned_node(item))
-            if is_gated(item) or let_go:
+            if is_gated(item) or let_go or _was_left(item):
                 now = self._clock()
                 self.entries[uid] = entry = Entry(item, unix_time(item.metadata.creation_timestamp), now)
                 self.read_again(entry)
@@ -181,10 +221,18 @@ class Backlog:
     def _drop(self, uid: str) -> None:
         entry = self.entries.pop(uid, None)
         if entry is not None:
-            for claim in claim_keys(entry.pod):
-                self._naming.pop(claim, uid)
+            self._name(entry, ())
             self._left(entry)
             self._changed()
+
+    def _name(self, entry: Entry, claims: Sequence[str]) -> None:
+        """A pod names these claims: one that was made for it may be another by now."""
+        for claim in self._named.pop(entry.uid, ()):
+            self._naming.pop(claim, entry.uid)
+        for claim in claims:
+            self._naming.put(claim, entry.uid, entry)
+        if claims:
+            self._named[entry.uid] = claims
 
     def _update(self, known: Entry, item: Pod) -> None:
         old, new = known.pod.metadata, item.metadata
@@ -198,8 +246,7 @@ class Backlog:
     def read_again(self, entry: Entry) -> None:
         """What its pod asks for now: the domain of its gang, too, which is written into it as it is let go."""
         entry.planned, entry.fault, entry.left = None, None, ""
-        for claim in claim_keys(entry.pod):
-            self._naming.put(claim, entry.uid, entry)
+        self._name(entry, claim_keys(entry.pod))
         if others := other_gates(entry.pod):  # let go, it would hold a node for as long as they stay shut
             entry.fault = Code.OTHER_GATE.reason(gates=", ".join(others)[:_MAX_FAULT])
             return
@@ -225,6 +272,11 @@ def _has_its_devices(entry: Entry) -> bool:
     """Whether a pod names ResourceClaims, and all of them have devices: kube-scheduler takes these away from one that
     can't be had where they are."""
     return bool(claim_keys(entry.pod)) and entry.planned is not None and not entry.planned.claims
+
+
+def _was_left(pod: Pod) -> bool:
+    """Whether a pod with ResourceClaims was let go without a node, and kube-scheduler has refused it."""
+    return bool(PLANNED_BY in (pod.metadata.annotations or {}) and pod.spec.resource_claims and pod.refusal)
 
 
 def _shorten(metadata: Metadata) -> None:

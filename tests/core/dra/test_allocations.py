@@ -6,8 +6,17 @@ from random import Random
 
 from extender.core.dra.allocations import Allocations
 from extender.core.dra.allocator import Allocation, allocate
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, Fault, RequestAsk, Selector, SelectorFault
-from extender.core.dra.devices import Device, Inventory, NodeDevices, Taking
+from extender.core.dra.asks import (
+    ClaimAsk,
+    Constraint,
+    DeviceAsk,
+    DevicesAsked,
+    Fault,
+    RequestAsk,
+    Selector,
+    SelectorFault,
+)
+from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.dra.worth import Weights
 from tests.core.dra.cases import random_case
 from tests.core.dra.machines import DRIVER, a100_node
@@ -80,6 +89,27 @@ def test_what_is_taken_and_what_is_alike_count() -> None:
     changed = replace(free.inventory.devices[0], consumes=((0, 2),))
     dearer = Inventory((changed, *free.inventory.devices[1:]), free.inventory.counters)
     assert memory.best(NodeDevices.of(dearer), whole) is None
+
+
+def test_devices_without_counters_that_are_taken_count() -> None:
+    memory, kind = Allocations(), Counted(f"{DRIVER}/type")
+    free = NodeDevices.of(a100_node("node", 2, mig=False))
+    assert isinstance(memory.best(free, asking(kind.selector, 2)), Allocation)
+    assert memory.best(free.taking([Taking(1)]), asking(kind.selector, 2)) is None
+
+
+def test_which_devices_are_alike_to_a_constraint_counts() -> None:
+    """Two nodes whose GPUs differ only in where they are on one NUMA node, by an attribute that no selector reads."""
+    ask = RequestAsk("r", (DeviceAsk("r", (), 2),))
+    together = DevicesAsked((ClaimAsk((ask,), (Constraint("d/socket"),)),))
+    memory = Allocations()
+    for sockets, names in (((0, 1, 1), {1, 2}), ((0, 0, 1), {0, 1}), ((5, 6, 6), {1, 2}), ((0, 1, 2), None)):
+        devices = tuple(
+            Device(DeviceId("d", "pool", str(index)), {"d/socket": socket}) for index, socket in enumerate(sockets)
+        )
+        found = memory.best(NodeDevices.of(Inventory(devices)), together)
+        assert not isinstance(found, Fault)
+        assert (found and {taking.device for taking in found.takings}) == names
 
 
 def test_a_fault_is_an_outcome() -> None:

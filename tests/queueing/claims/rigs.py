@@ -25,16 +25,20 @@ Manifest = dict[str, Any]
 
 OWNED = {"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}
 _PREFIX = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/"
+_PODS = "/api/v1/namespaces/default/pods/"
 
 
 class ClaimApi:
-    """Claims by name. `fail` may raise before a write is done, `lose` after it."""
+    """Claims and pods by name. `fail` may raise before a write is done, `lose` after it."""
 
     def __init__(self) -> None:
         self.claims: dict[str, Manifest] = {}
+        self.pods: dict[str, Manifest] = {}
         self.version = 100
         self.fail: Callable[[str, str], ClusterError | None] = lambda name, part: None
         self.lose: Callable[[str, str], ClusterError | None] = lambda name, part: None
+        self.refuse = ""
+        """What of the metadata is refused."""
         self.writes: list[tuple[str, str]] = []
 
     def add(self, name: str, *requests: Manifest) -> Manifest:
@@ -47,6 +51,8 @@ class ClaimApi:
 
     async def get(self, path: str, query: object = None) -> bytes:
         name = path.removeprefix(_PREFIX)
+        if (pod := self.pods.get(path.removeprefix(_PODS))) is not None:
+            return json.dumps(pod).encode()
         if name not in self.claims:
             raise ApiError(404, "NotFound", name)
         return json.dumps(self.claims[name]).encode()
@@ -59,6 +65,8 @@ class ClaimApi:
         if claim is None:
             raise ApiError(404, "NotFound", name)
         known = asked["metadata"]
+        if self.refuse in known:
+            raise ApiError(422, "Invalid", f"metadata.{self.refuse}: Too long")
         if known["uid"] != claim["metadata"]["uid"] or known["resourceVersion"] != claim["metadata"]["resourceVersion"]:
             raise ApiError(409, "Conflict", name)
         self.version += 1
@@ -94,6 +102,10 @@ class _Mirror:
 
     def __init__(self, hub: WatchHub) -> None:
         self.hub = hub
+        self.failing = ""
+
+    def fault(self) -> str:
+        return self.failing
 
     async def list_devices_again(self, feed: object) -> None:
         """All is known."""
@@ -108,15 +120,17 @@ class ClaimRig:
         self.ledger = Ledger(reservation_ttl_s=30.0, allocates=True)
         self.entries: dict[str, Entry] = {}
         self.changed: list[str] = []
+        self.dirty: list[bool] = []
         self.fence = _Fence()
         clock = lambda: self.now  # noqa: E731 - a clock
         owned = self.ledger.rows.owned
         assert owned is not None
         self.owned = owned
         hub = WatchHub(self.api, clock)  # type: ignore[arg-type]
+        self.mirror = _Mirror(hub)
         self.keeper = ClaimKeeper(
             self.api,  # type: ignore[arg-type]
-            _Mirror(hub),  # type: ignore[arg-type]
+            self.mirror,  # type: ignore[arg-type]
             self.ledger,
             owned,
             self.fence,  # type: ignore[arg-type]
@@ -124,7 +138,7 @@ class ClaimRig:
             entries_of=lambda key: [entry for entry in self.entries.values() if self._names(entry, key)],
             entries=self.entries.values,
             changed=self.changed.append,
-            dirty=lambda: None,
+            dirty=lambda: self.dirty.append(True),
             max_age_s=float("inf"),
         )
         self.reclaimer = Reclaimer(self.keeper)
@@ -148,6 +162,12 @@ class ClaimRig:
         item = msgspec.convert(self.api.claims[name], ResourceClaim)
         self.ledger.upsert_device(item)
         self.keeper.upsert(item)
+
+    def forget(self, name: str) -> None:
+        """A watch tells that a claim is gone."""
+        item = msgspec.convert(self.api.claims[name], ResourceClaim)
+        self.ledger.remove_device(ResourceClaim, item.metadata.uid)
+        self.keeper.remove(item)
 
     def pod(self, name: str, *claims: str) -> Entry:
         """A pod of the queue that names claims; the claim of its name unless it is said."""

@@ -178,6 +178,45 @@ def test_a_new_leader_changes_the_claims_that_its_predecessor_may_be_about_to_wr
     assert rig.api.writes == [("a", "")]  # nobody waits for b
 
 
+@pytest.mark.parametrize("protected", [False, True])
+def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up(protected: bool) -> None:
+    rig = ClaimRig()
+    rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", *([FINALIZER] if protected else [])]
+    rig.tell("a")
+    rig.pod("a")
+    before = rig.api.claims["a"]["metadata"]["resourceVersion"]
+    rig.api.refuse = "annotations"
+    asyncio.run(rig.keeper.catch_up())
+    metadata = rig.api.claims["a"]["metadata"]
+    assert metadata["resourceVersion"] != before
+    assert metadata["finalizers"] == ["example.org/own", *([] if protected else [FINALIZER])]
+
+
+def test_a_claim_that_nobody_can_write_holds_no_new_leader_up() -> None:
+    rig = ClaimRig()
+    rig.api.add("a")
+    rig.tell("a")
+    rig.pod("a")
+    rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
+    asyncio.run(rig.keeper.catch_up())
+
+
+def test_nothing_is_held_for_a_claim_that_is_too_large_to_be_written() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
+    with pytest.raises(ApiError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+
+
+def test_a_claim_that_is_being_deleted_is_given_nothing() -> None:
+    rig = ClaimRig()
+    rig.api.add("a")["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.org/own"]}
+    rig.tell("a")
+    assert rig.keeper.read(rig.pod("a").pod).missing == "a"
+
+
 def test_a_new_leader_takes_in_what_its_predecessor_has_allocated_meanwhile() -> None:
     rig = ClaimRig(gpus=1)
     other = ClaimRig(gpus=1, api=rig.api)
@@ -206,6 +245,15 @@ def test_what_a_watch_tells_from_before_the_own_write_is_no_news() -> None:
     assert rig.free() == 0
 
 
+def test_a_claim_that_is_gone_before_its_write_is_answered_does_not_come_back() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.lose = lambda name, part: rig.forget(name) if part == "status" else None
+    asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+    assert not rig.owned.claims
+
+
 def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_pod() -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
@@ -217,27 +265,10 @@ def test_a_claim_that_is_deleted_under_a_running_pod_keeps_its_device_for_that_p
     asyncio.run(rig.reclaimer.look())
     assert rig.free() == 0
     rig.ledger.remove_pod("p-a")
-    for _ in range(2):
-        asyncio.run(rig.reclaimer.look())
-        rig.now += 20
-    assert rig.free() == 1
-
-
-def test_and_for_one_of_which_the_queue_knows_nothing_more_and_the_watch_of_bound_pods_nothing_yet() -> None:
-    rig = ClaimRig(gpus=1)
-    started(rig, "a")
-    pod = rig.entries["a"].pod
-    asyncio.run(rig.keeper.allocate(pod))
-    rig.ledger.remove_device(type(rig.owned.claims["u-a"]), "u-a")
-    del rig.entries["a"]
     asyncio.run(rig.reclaimer.look())
-    assert rig.free() == 0
-    pod.spec.node_name = "n"
-    rig.ledger.upsert_pod(pod, rig.now)
-    for _ in range(3):
-        rig.now += 20
-        asyncio.run(rig.reclaimer.look())
-    assert rig.free() == 0
+    rig.now += 6
+    asyncio.run(rig.reclaimer.look())
+    assert rig.free() == 1
 
 
 def test_a_claim_that_is_being_freed_can_not_be_planned_with() -> None:
@@ -389,3 +420,20 @@ def test_and_that_its_devices_were_not_taken_back() -> None:
         rig.now += 20
     assert rig.changed == ["default/p"]
     assert not rig.keeper.freeing
+
+
+def test_a_claim_that_is_deleted_before_the_watch_of_bound_pods_tells_of_its_pod_keeps_its_device() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    pod = rig.entries["a"].pod
+    asyncio.run(rig.keeper.allocate(pod))
+    rig.ledger.remove_device(type(rig.owned.claims["u-a"]), "u-a")
+    del rig.entries["a"]
+    asyncio.run(rig.reclaimer.look())
+    assert rig.free() == 0
+    pod.spec.node_name = "n"
+    rig.ledger.upsert_pod(pod, rig.now)
+    for _ in range(3):
+        rig.now += 20
+        asyncio.run(rig.reclaimer.look())
+    assert rig.free() == 0

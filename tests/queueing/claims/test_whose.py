@@ -60,3 +60,17 @@ def test_who_asks_for_more_than_there_is_waits_for_it() -> None:
 
 def test_what_others_have_too_few_of_is_theirs_all_the_same() -> None:
     assert left(rig_beside_others(), THEIRS, count=2)
+
+
+def test_slices_that_come_all_the_time_hold_nobody_up_and_an_old_answer_counts_meanwhile() -> None:
+    rig = rig_beside_others()
+    rig.api.add("a", {"name": "r", "exactly": {"deviceClassName": OURS}})
+    rig.tell("a")
+    pod = rig.pod("a").pod
+    assert rig.keeper.read(pod).undecided == "a"
+    rig.publish("n", 1, generation=2)
+    rig.keeper.anything_new()
+    assert rig.keeper.read(pod).unallocated
+    for generation in range(3, 6):
+        rig.publish("n", 1, generation=generation)
+        assert rig.keeper.read(pod).unallocated

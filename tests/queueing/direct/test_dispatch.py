@@ -130,6 +130,31 @@ def test_a_refused_pod_is_nominated_anew_with_its_gpus() -> None:
     assert rig.queue.counts.nominated_anew == 1
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
+def test_what_kube_scheduler_does_not_look_at_again_is_taken_back(restarted: bool) -> None:
+    """It has refused the pod and is told of a nomination; only its being taken back makes it ask once more."""
+    rig = let_go("a", n=1)
+    rig.refuse("a", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    rig.round()
+    rig.settle()
+    rig.round()
+    assert rig.written("a") == ("n", "0")
+    if restarted:
+        before, rig = rig, DirectRig()
+        rig.node("n", 1)
+        rig.api.pods["a"] = before.api.pods["a"]
+        rig.told("a")
+    rig.round(14.5)
+    assert stage(rig, "a") is Stage.OPENED
+    rig.round(1.0)
+    assert stage(rig, "a") is Stage.UNSETTLED
+    rig.settle()
+    assert not rig.api.pods["a"]["status"].get("nominatedNodeName")
+    assert rig.free() == 1
+    rig.round(61.0)
+    assert rig.written("a") == ("n", "0")
+
+
 def test_a_pod_that_is_bound_as_it_is_to_be_taken_back_keeps_what_it_has() -> None:
     rig = let_go("a", n=1)
     rig.refuse("a")
