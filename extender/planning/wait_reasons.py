@@ -41,6 +41,11 @@ class Code(Enum):
     CLAIM_MISSING = (Cause.CLAIM, "waits for its ResourceClaim {claim}: it does not exist yet, or is being changed")
     CLAIM_UNDECIDED = (Cause.CLAIM, "whether Kerf allocates for its ResourceClaim {claim} is being found out")
     CLAIM_SHARED = (Cause.CLAIM, "waits for its ResourceClaim {claim}: another pod gets its devices first")
+    CLAIM_IN_GANG = (
+        Cause.CLAIM,
+        "pods of its gang {gang} share ResourceClaim {claim}: give each a claim of its own, by a ResourceClaimTemplate",
+    )
+    CLAIM_REFUSED = (Cause.CLAIM, "the API server refuses it its devices: {why}")
     CLAIMS_UNKNOWN = (Cause.CLAIM, "devices can't be chosen now: {why}")
     UNREADABLE = (Cause.REQUEST, "{text}")
     """In the words of whoever read the request."""

@@ -31,6 +31,10 @@ _MAX_CONCURRENT: Final = 16
 _TOLD_WITHIN_S: Final = 0.5
 """What a watch has told Kerf, kube-scheduler's has told it, too, or is about to: a pod that it looks at before it knows
 of the allocation is refused first."""
+_FIRST_REST_S: Final = 1.0
+_MAX_REST_S: Final = 60.0
+_MAX_RESTS: Final = 10_000
+_MAX_WHY: Final = 300
 _MAX_CLIENT_ERROR: Final = 499
 """With a higher status the API server does not say whether it did what was asked."""
 
@@ -73,6 +77,8 @@ class ClaimKeeper:
     """Claims that are being written, by uid."""
     freeing: set[str] = field(default_factory=set, init=False)
     """Claims whose devices are being taken back."""
+    _rests: dict[str, tuple[float, float, str]] = field(default_factory=dict, init=False)
+    """By pod: until when it is left alone, for how long that was, and why."""
     _due: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)  # by pod: claims to be written for it
     _told: dict[str, asyncio.Event] = field(default_factory=dict, init=False)
     """By claim that was written: set once a watch has told of a change."""
@@ -189,14 +195,31 @@ class ClaimKeeper:
         if due:
             await self.fence.confirm_now()  # that nobody else led when these claims were known
         for uid in due:
-            if not await self._allocate(uid):
-                return False
+            try:
+                if not await self._allocate(uid):
+                    return False
+            except ApiError as error:
+                self._rest(pod.metadata.uid, str(error))
+                raise
+        self._rests.pop(pod.metadata.uid, None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TOLD_WITHIN_S):
                 for uid in due:
                     if told := self._told.get(uid):
                         await told.wait()
         return True
+
+    def resting(self, pod: str) -> str:
+        """Why a pod is not decided on again yet, by its UID: what the API server said when it refused its devices."""
+        until, _, why = self._rests.get(pod, (0.0, 0.0, ""))
+        return why if self.clock() < until else ""
+
+    def _rest(self, pod: str, why: str) -> None:
+        _, before_s, _ = self._rests.get(pod, (0.0, 0.0, ""))
+        if len(self._rests) >= _MAX_RESTS:
+            self._rests.clear()
+        rest_s = min(max(2 * before_s, _FIRST_REST_S), _MAX_REST_S)
+        self._rests[pod] = self.clock() + rest_s, rest_s, why[:_MAX_WHY]
 
     async def _allocate(self, uid: str) -> bool:
         hold = self.owned.holds.get(uid)

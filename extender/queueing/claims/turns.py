@@ -40,11 +40,16 @@ class Turns:
         planned: list[Entry] = []
         passed: list[tuple[Entry, WaitReason]] = []
         found = list(waiting)
+        within = self._shared_within(found)
         position = {entry.uid: number for number, entry in enumerate(found)}
         for entry in self._in_turn(found):
             claims = entry.planned.claims if entry.planned is not None else ()
             if claims and fault:
                 passed.append((entry, Code.CLAIMS_UNKNOWN.reason(why=fault)))
+            elif claims and (why := self.keeper.resting(entry.uid)):
+                passed.append((entry, Code.CLAIM_REFUSED.reason(why=why)))
+            elif claims and entry.planned is not None and (shared := within.get((entry.planned.gang, claims[0]), "")):
+                passed.append((entry, Code.CLAIM_IN_GANG.reason(gang=entry.planned.gang, claim=shared)))
             elif shared := next((uid for uid in claims if first.setdefault(uid, entry.uid) != entry.uid), ""):
                 passed.append((entry, Code.CLAIM_SHARED.reason(claim=self.keeper.name_of(shared))))
             elif self._takes_on(entry, new):
@@ -56,6 +61,23 @@ class Turns:
         self._round += 1
         self._tried.update((entry.uid, self._round) for entry in planned if entry.uid in self._tried)
         return sorted(planned, key=lambda entry: position[entry.uid]), passed
+
+    def _shared_within(self, waiting: list[Entry]) -> dict[tuple[str, str], str]:
+        """Claims that several pods of one gang name, by the gang and each claim of such a pod: they can't be let go
+        together, for one of them would have to come first."""
+        pods: dict[tuple[str, str], list[Entry]] = {}
+        for entry in waiting:
+            if entry.planned is not None and entry.planned.gang:
+                for uid in entry.planned.claims:
+                    pods.setdefault((entry.planned.gang, uid), []).append(entry)
+        return {
+            (gang, own): self.keeper.name_of(uid)
+            for (gang, uid), entries in pods.items()
+            if len(entries) > 1
+            for entry in entries
+            if entry.planned is not None
+            for own in entry.planned.claims
+        }
 
     def _in_turn(self, waiting: list[Entry]) -> list[Entry]:
         """First those with claims whose turn was longest ago: the first pod that names a claim may never find room.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -437,3 +438,43 @@ def test_a_claim_that_is_deleted_before_the_watch_of_bound_pods_tells_of_its_pod
         rig.now += 20
         asyncio.run(rig.reclaimer.look())
     assert rig.free() == 0
+
+
+def test_a_pod_whose_devices_are_refused_rests_longer_each_time_and_says_why() -> None:
+    rig = ClaimRig(gpus=1)
+    rig.api.add("a")
+    rig.tell("a")
+    entry = rig.pod("a")
+    entry.planned = plan_pod(entry.pod, Kinds(), rig.keeper.read(entry.pod))
+    turns = Turns(rig.keeper, lambda: None)
+    turns.sort_out([entry])
+    rig.api.fail = lambda name, part: ApiError(403, "Forbidden", "the fence") if part == "status" else None
+    for rest_s in (1, 2, 4):
+        assert turns.sort_out([entry]) == ([entry], [])
+        assert rig.decide(entry.pod)
+        with pytest.raises(ApiError):
+            asyncio.run(rig.keeper.allocate(entry.pod))
+        rig.tell("a")
+        rig.now += rest_s - 0.5
+        ((_, why),) = turns.sort_out([entry])[1]
+        assert "the fence" in str(why)
+        rig.now += 1
+    rig.api.fail = lambda name, part: None
+    assert rig.decide(entry.pod)
+    assert asyncio.run(rig.keeper.allocate(entry.pod))
+
+
+def test_pods_of_a_gang_that_share_a_claim_are_told_so() -> None:
+    rig = ClaimRig(gpus=2)
+    rig.api.add("shared")
+    rig.tell("shared")
+    entries = [rig.pod(name, "shared") for name in "ab"]
+    for entry in entries:
+        planned = plan_pod(entry.pod, Kinds(), rig.keeper.read(entry.pod))
+        entry.planned = replace(planned, gang="default/train")
+    planned_, passed = Turns(rig.keeper, lambda: None).sort_out(entries)
+    assert not planned_
+    assert len(passed) == 2
+    assert all(
+        "default/train share ResourceClaim shared: give each a claim of its own" in str(why) for _, why in passed
+    )
