@@ -9,7 +9,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.given import Allocation
-from extender.core.fit.device_fits import Part, best_on, devices_at, parts_of
+from extender.core.fit.device_fits import Part, best_on, devices_at, parts_at
 from extender.core.fit.fits import share_mib
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -74,7 +74,9 @@ def _of_devices(cluster: Cluster, row: int, asked: DevicesAsked, cpu_milli: int,
     found = best_on(devices, asked)
     if devices is None or not isinstance(found, Allocation):
         raise AssertionError(f"nothing fits at node {cluster.node_names[row]}")
-    return Booking(takings=found.takings, parts=parts_of(devices, found), cpu_milli=cpu_milli, memory_mib=memory_mib)
+    return Booking(
+        takings=found.takings, parts=parts_at(cluster, row, found), cpu_milli=cpu_milli, memory_mib=memory_mib
+    )
 
 
 def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:

@@ -14,7 +14,7 @@ from extender.core.devices import choose_among, crossed_groups
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.given import Allocation
 from extender.core.evaluations import Evaluation, Memo, reasons
-from extender.core.fit.device_fits import best_on, devices_at, parts_of
+from extender.core.fit.device_fits import best_on, devices_at, parts_at
 from extender.core.fit.fits import fit
 from extender.core.policies.policy import Policy, Terms
 from extender.core.resources.requests import GpuRequest
@@ -144,7 +144,7 @@ def _with_devices(cluster: Cluster, plain: Decision, best: int, asked: DevicesAs
     found = best_on(devices, asked)
     if devices is None or not isinstance(found, Allocation):
         raise AssertionError(f"fit and devices disagree at node {cluster.node_names[best]}")
-    parts = parts_of(devices, found)
+    parts = parts_at(cluster, best, found)
     gpus, milli = tuple(part.gpu for part in parts), min((part.milli for part in parts), default=WHOLE_MILLI)
     mib_each = tuple(part.mib for part in parts) if milli < WHOLE_MILLI else ()
     return replace(plain, best=best, gpus=gpus, milli=milli, mib_each=mib_each, allocation=found)

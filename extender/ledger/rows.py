@@ -206,7 +206,9 @@ class NodeRows:
         """What a node offers; a plugin's own objects tell where the kubelet offers no GPUs."""
         offer = read_offer(node, self._reading)
         allocatable = node.status.allocatable or {}
-        if GPU_RESOURCE in allocatable or SHARED_GPU_RESOURCE in allocatable or offer.unit is GpuUnit.PART:
+        # Of a plugin that is gone the kubelet goes on telling that it offers none.
+        told = any(str(allocatable.get(name, "0")) != "0" for name in (GPU_RESOURCE, SHARED_GPU_RESOURCE))
+        if told or offer.unit is GpuUnit.PART:
             return offer
         stocked = (stock.offer_of(node.metadata.name) for stock in self.stocks)
         return next((found for found in stocked if found is not None), offer)

@@ -61,6 +61,7 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
         "queue__enabled": True,
         "history__path": str(tmp_path),
         "model__learned": "a/b",
+        "dra__allocate": True,
     }
     served = set()
     for mode in ("shadow", "serve"):

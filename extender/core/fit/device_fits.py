@@ -17,6 +17,7 @@ from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.dra.matching import Matcher, Steps
 from extender.core.fit.reasons import Reason
+from extender.core.resources.nodes import OF_CLAIMS
 
 FOUND: Final = Allocations()
 """What was found on nodes, remembered by what they have: of use to all who ask, and bounded."""
@@ -93,7 +94,7 @@ def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> DeviceFits
         elif isinstance(found, Fault):
             reason[position] = Reason.NOT_THIS_KIND
         else:
-            gpus = [part.gpu for part in parts_of(devices, found)]
+            gpus = [part.gpu for part in parts_at(cluster, row, found)]
             room[position, gpus] = True
             available[position], taken[position] = len(found.takings), len(gpus)
     free_units = np.maximum(num_true(idle) - cluster.taken(cluster.untracked_units, rows), 0)
@@ -110,6 +111,14 @@ def parts_of(devices: NodeDevices, allocation: Allocation) -> tuple[Part, ...]:
         before = parts.get(device.gpu, Part(device.gpu, 0, 0))
         parts[device.gpu] = Part(device.gpu, before.milli + device.milli, before.mib + device.mib)
     return tuple(parts[gpu] for gpu in sorted(parts))
+
+
+def parts_at(cluster: Cluster, row: int, allocation: Allocation) -> tuple[Part, ...]:
+    """The same on a row of a cluster: nothing where its GPUs are a device plugin's, and none of the devices'."""
+    devices = devices_at(cluster, row)
+    if devices is None or cluster.unit[row] not in OF_CLAIMS:
+        return ()
+    return parts_of(devices, allocation)
 
 
 def whole(parts: Sequence[Part]) -> bool:

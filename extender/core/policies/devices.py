@@ -8,7 +8,7 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Rows, num_true
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.given import Allocation
-from extender.core.fit.device_fits import best_on, devices_at, parts_of, whole
+from extender.core.fit.device_fits import best_on, devices_at, parts_at, whole
 from extender.core.fit.fits import Fit
 from extender.core.policies.policy import Policy, Score
 from extender.core.resources.requests import GpuRequest
@@ -30,7 +30,7 @@ def device_score(policy: Policy, asked: DevicesAsked) -> Score:
             allocation = best_on(devices, asked)
             if devices is not None and isinstance(allocation, Allocation):
                 found[position] = -allocation.loss - _RANKED * sum(allocation.rank)
-                wholes[position] = whole(parts_of(devices, allocation))
+                wholes[position] = whole(parts_at(cluster, int(rows[position]), allocation))
         free = cluster.taken(cluster.gpu_free_milli, rows).sum(axis=1) / WHOLE_MILLI
         fraction = free / np.maximum(num_true(cluster.taken(cluster.gpu_healthy, rows)), 1)
         found += (_LEFT if policy.spreads else -_LEFT) * fraction

@@ -150,7 +150,8 @@ class ClaimRig:
     def publish(self, node: str, gpus: int, generation: int = 1) -> None:
         """A node, and all that its driver has."""
         self.ledger.upsert_node(decode_node({"metadata": {"name": node, "uid": f"u-{node}"}}))
-        devices = [{"name": f"gpu-{index}", "taints": [OWNED]} for index in range(gpus)]
+        facts = {"type": {"string": "gpu"}}
+        devices = [{"name": f"gpu-{index}", "attributes": facts, "taints": [OWNED]} for index in range(gpus)]
         pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
         spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": devices}
         self.ledger.upsert_device(

@@ -11,6 +11,7 @@ from extender.queueing.claims.turns import Turns
 from extender.queueing.claims.writer import FINALIZER
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Stage
+from extender.queueing.pods.objects import decode_node
 from extender.queueing.pods.restrictions import Kinds
 from tests.queueing.claims.rigs import ClaimRig
 
@@ -478,3 +479,16 @@ def test_pods_of_a_gang_that_share_a_claim_are_told_so() -> None:
     assert all(
         "default/train share ResourceClaim shared: give each a claim of its own" in str(why) for _, why in passed
     )
+
+
+@pytest.mark.parametrize(("told", "idle"), [("0", 1), ("4", 4)])
+def test_devices_of_a_node_whose_kubelet_tells_of_gpus_of_a_device_plugin_too(told: str, idle: int) -> None:
+    """Of a plugin that is gone a kubelet goes on telling that it offers none."""
+    rig = ClaimRig(gpus=2)
+    allocatable = {"allocatable": {"nvidia.com/gpu": told}}
+    rig.ledger.upsert_node(decode_node({"metadata": {"name": "n", "uid": "u-n"}, "status": allocatable}))
+    started(rig, "a")
+    assert asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+    cluster = rig.ledger.snapshot(rig.now)
+    assert cluster.gpu_idle[cluster.row_of["n"]].sum() == idle
