@@ -147,10 +147,9 @@ class ClaimRig:
         self.ledger.upsert_device(msgspec.convert({"metadata": {"name": "gpu", "uid": "u-class"}}, DeviceClass))
         self.publish(node, gpus)
 
-    def publish(self, node: str, gpus: int, generation: int = 1) -> None:
-        """A node, and all that its driver has."""
+    def publish(self, node: str, gpus: int, generation: int = 1, **facts: Manifest) -> None:
+        """A node, and all that its driver has; `facts` are attributes of each device."""
         self.ledger.upsert_node(decode_node({"metadata": {"name": node, "uid": f"u-{node}"}}))
-        facts = {"type": {"string": "gpu"}}
         devices = [{"name": f"gpu-{index}", "attributes": facts, "taints": [OWNED]} for index in range(gpus)]
         pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
         spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": devices}

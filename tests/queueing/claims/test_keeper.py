@@ -485,6 +485,7 @@ def test_pods_of_a_gang_that_share_a_claim_are_told_so() -> None:
 def test_devices_of_a_node_whose_kubelet_tells_of_gpus_of_a_device_plugin_too(told: str, idle: int) -> None:
     """Of a plugin that is gone a kubelet goes on telling that it offers none."""
     rig = ClaimRig(gpus=2)
+    rig.publish("n", 2, type={"string": "gpu"})
     allocatable = {"allocatable": {"nvidia.com/gpu": told}}
     rig.ledger.upsert_node(decode_node({"metadata": {"name": "n", "uid": "u-n"}, "status": allocatable}))
     started(rig, "a")
