@@ -8,8 +8,7 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Cluster
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices, Taking
-from extender.core.dra.given import Allocation
-from extender.core.fit.device_fits import Part, best_on, devices_at, parts_at
+from extender.core.fit.device_fits import Part, given_at, parts_at
 from extender.core.fit.fits import share_mib
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -70,13 +69,9 @@ def booking(
 
 
 def _of_devices(cluster: Cluster, row: int, asked: DevicesAsked, cpu_milli: int, memory_mib: int) -> Booking:
-    devices = devices_at(cluster, row)
-    found = best_on(devices, asked)
-    if devices is None or not isinstance(found, Allocation):
-        raise AssertionError(f"nothing fits at node {cluster.node_names[row]}")
-    return Booking(
-        takings=found.takings, parts=parts_at(cluster, row, found), cpu_milli=cpu_milli, memory_mib=memory_mib
-    )
+    found = given_at(cluster, row, asked)
+    parts = parts_at(cluster, row, found)
+    return Booking(takings=found.takings, parts=parts, cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
 def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:

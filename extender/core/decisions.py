@@ -14,7 +14,7 @@ from extender.core.devices import choose_among, crossed_groups
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.given import Allocation
 from extender.core.evaluations import Evaluation, Memo, reasons
-from extender.core.fit.device_fits import best_on, devices_at, parts_at
+from extender.core.fit.device_fits import given_at, parts_at
 from extender.core.fit.fits import fit
 from extender.core.policies.policy import Policy, Terms
 from extender.core.resources.requests import GpuRequest
@@ -140,10 +140,7 @@ def _decided(cluster: Cluster, policy: Policy, plain: Decision, best: int, room:
 
 def _with_devices(cluster: Cluster, plain: Decision, best: int, asked: DevicesAsked) -> Decision:
     """A decision for one of its rows, with the devices of that node."""
-    devices = devices_at(cluster, best)
-    found = best_on(devices, asked)
-    if devices is None or not isinstance(found, Allocation):
-        raise AssertionError(f"fit and devices disagree at node {cluster.node_names[best]}")
+    found = given_at(cluster, best, asked)
     parts = parts_at(cluster, best, found)
     gpus, milli = tuple(part.gpu for part in parts), min((part.milli for part in parts), default=WHOLE_MILLI)
     mib_each = tuple(part.mib for part in parts) if milli < WHOLE_MILLI else ()

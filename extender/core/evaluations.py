@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
-from extender.core.fit.fits import Fit, fit
+from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason, resolvable
+from extender.core.fit.results import Fit
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
 from extender.core.policies.devices import device_score
 from extender.core.policies.policy import Policy

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import Cluster, Rows
-from extender.core.fit.fits import Fit, fit
+from extender.core.fit.fits import fit
+from extender.core.fit.results import Fit
 from extender.core.observations import Gauge
 from extender.core.resources.requests import GpuRequest
 from extender.planning import rounds

@@ -8,15 +8,15 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Longs, Mask, Rows, num_true
+from extender.core.clusters import WHOLE_MILLI, Cluster, Rows, num_true
 from extender.core.dra.allocations import Allocations
 from extender.core.dra.asks import DevicesAsked, Fault
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.dra.given import Allocation
 from extender.core.dra.matching import Matcher, Steps
 from extender.core.fit.reasons import Reason
+from extender.core.fit.results import Fit
 from extender.core.resources.nodes import OF_CLAIMS
 
 FOUND: Final = Allocations()
@@ -31,18 +31,6 @@ class Part(NamedTuple):
     gpu: int
     milli: int
     mib: int
-
-
-class DeviceFits(NamedTuple):
-    """The fit on R rows, field by field as `fits.Fit` has it."""
-
-    reason: npt.NDArray[np.uint8]
-    available: Longs
-    room: Mask
-    idle: Mask
-    free_units: Longs
-    taken_units: Longs
-    shares: Mask
 
 
 def best_on(devices: NodeDevices | None, asked: DevicesAsked) -> Allocation | Fault | None:
@@ -75,7 +63,7 @@ def devices_at(cluster: Cluster, row: int) -> NodeDevices | None:
     return found
 
 
-def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> DeviceFits:
+def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> Fit:
     """Check what claims ask on R rows of a cluster."""
     milli, mib = cluster.taken(cluster.gpu_free_milli, rows), cluster.taken(cluster.gpu_free_mib, rows)
     idle = (milli == WHOLE_MILLI) & (mib == cluster.taken(cluster.gpu_memory_mib, rows))
@@ -98,11 +86,23 @@ def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> DeviceFits
             room[position, gpus] = True
             available[position], taken[position] = len(found.takings), len(gpus)
     free_units = np.maximum(num_true(idle) - cluster.taken(cluster.untracked_units, rows), 0)
-    return DeviceFits(reason, available, room, idle, free_units, taken, np.zeros(len(rows), np.bool_))
+    return Fit(reason, available, room, idle, free_units, taken, np.zeros(len(rows), np.bool_))
 
 
-def parts_of(devices: NodeDevices, allocation: Allocation) -> tuple[Part, ...]:
-    """What an allocation takes of the GPUs of its node, in their order; nothing for devices that are no GPUs'."""
+def given_at(cluster: Cluster, row: int, asked: DevicesAsked) -> Allocation:
+    """What claims get on a row where they fit."""
+    found = best_on(devices_at(cluster, row), asked)
+    if not isinstance(found, Allocation):
+        raise AssertionError(f"fit and devices disagree at node {cluster.node_names[row]}")
+    return found
+
+
+def parts_at(cluster: Cluster, row: int, allocation: Allocation) -> tuple[Part, ...]:
+    """What an allocation takes of the GPUs of its node, in their order; nothing where these are a device plugin's, nor
+    for devices that are no GPUs'."""
+    devices = devices_at(cluster, row)
+    if devices is None or cluster.unit[row] not in OF_CLAIMS:
+        return ()
     parts: dict[int, Part] = {}
     for taking in allocation.takings:
         device = devices.inventory.devices[taking.device]
@@ -111,14 +111,6 @@ def parts_of(devices: NodeDevices, allocation: Allocation) -> tuple[Part, ...]:
         before = parts.get(device.gpu, Part(device.gpu, 0, 0))
         parts[device.gpu] = Part(device.gpu, before.milli + device.milli, before.mib + device.mib)
     return tuple(parts[gpu] for gpu in sorted(parts))
-
-
-def parts_at(cluster: Cluster, row: int, allocation: Allocation) -> tuple[Part, ...]:
-    """The same on a row of a cluster: nothing where its GPUs are a device plugin's, and none of the devices'."""
-    devices = devices_at(cluster, row)
-    if devices is None or cluster.unit[row] not in OF_CLAIMS:
-        return ()
-    return parts_of(devices, allocation)
 
 
 def whole(parts: Sequence[Part]) -> bool:

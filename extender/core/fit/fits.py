@@ -5,7 +5,6 @@ promised: `untracked_units` count against every selection of idle GPUs. A whole 
 anything of it, a share only where nobody holds the whole.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Ints, Longs, Mask, Rows, num_true
 from extender.core.fit.device_fits import fit_devices
 from extender.core.fit.reasons import Reason
+from extender.core.fit.results import Fit
 from extender.core.fit.sizes import most_memory_mib, nth_largest
 from extender.core.resources.gpu_models import models_allowed
 from extender.core.resources.nodes import MAX_MEMORY_MIB, GpuUnit
@@ -44,39 +44,12 @@ _Failure = tuple[Mask, Reason, Longs]
 """Where a check fails, as what, and the number to tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """The fit of one request on R rows."""
-
-    reason: npt.NDArray[np.uint8]
-    """(R,) Reason."""
-    available: Longs
-    """(R,) units (MiB or milli where the reason says so) that meet the first failed condition; where it fits, the
-    usable ones."""
-    room: Mask
-    """(R, G) GPUs that have room for the request, each by itself."""
-    idle: Mask
-    """(R, G) GPUs that nobody is known to hold anything of."""
-    free_units: Longs
-    """(R,) units free on the node, whatever their model and memory."""
-    taken_units: Longs
-    """(R,) units that the request would take here; meaningful where it fits."""
-    shares: Mask
-    """(R,) where the request would get shares and not whole units."""
-
-    @property
-    def fits(self) -> Mask:
-        """(R,) where the request fits."""
-        fits: Mask = self.reason == Reason.FITS
-        return fits
-
-
 def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     """Check a request on R rows of a cluster."""
     if request.unit is AskedUnit.NONE:
         return _fit_without_gpus(cluster, rows)
     if request.devices is not None:
-        return Fit(*fit_devices(cluster, request.devices, rows))
+        return fit_devices(cluster, request.devices, rows)
     if request.mig:
         return _fit_mig(cluster, request, rows)
     unit = cluster.taken(cluster.unit, rows)

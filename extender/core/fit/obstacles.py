@@ -3,8 +3,9 @@
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
-from extender.core.fit.fits import Fit, model_mask, share_mib, uuid_mask
+from extender.core.fit.fits import model_mask, share_mib, uuid_mask
 from extender.core.fit.reasons import Reason
+from extender.core.fit.results import Fit
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import GpuRequest
 

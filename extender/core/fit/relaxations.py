@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Ints, Longs, Rows
-from extender.core.fit.fits import Fit, fit, mig_devices, share_mib
+from extender.core.fit.fits import fit, mig_devices, share_mib
 from extender.core.fit.reasons import Reason
+from extender.core.fit.results import Fit
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import GpuRequest
 

@@ -1,6 +1,6 @@
 """How nodes are ranked for pods that ask devices by ResourceClaims, whatever the policy."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -9,7 +9,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Rows, num_true
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.given import Allocation
 from extender.core.fit.device_fits import best_on, devices_at, parts_at, whole
-from extender.core.fit.fits import Fit
+from extender.core.fit.results import Fit
 from extender.core.policies.policy import Policy, Score
 from extender.core.resources.requests import GpuRequest
 
@@ -26,17 +26,16 @@ def device_score(policy: Policy, asked: DevicesAsked) -> Score:
     def score(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
         found, wholes = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
         for position in np.flatnonzero(fit.fits).tolist():
-            devices = devices_at(cluster, int(rows[position]))
-            allocation = best_on(devices, asked)
-            if devices is not None and isinstance(allocation, Allocation):
+            row = int(rows[position])
+            allocation = best_on(devices_at(cluster, row), asked)
+            if isinstance(allocation, Allocation):  # else it was forgotten, and took too long this time
                 found[position] = -allocation.loss - _RANKED * sum(allocation.rank)
-                wholes[position] = whole(parts_at(cluster, int(rows[position]), allocation))
+                wholes[position] = whole(parts_at(cluster, row, allocation))
         free = cluster.taken(cluster.gpu_free_milli, rows).sum(axis=1) / WHOLE_MILLI
         fraction = free / np.maximum(num_true(cluster.taken(cluster.gpu_healthy, rows)), 1)
         found += (_LEFT if policy.spreads else -_LEFT) * fraction
         if len(where := np.flatnonzero(wholes)):
-            chosen = Fit(*(getattr(fit, item.name).take(where, axis=0) for item in fields(Fit)))
-            found[where] += policy.score(cluster, replace(request, devices=None), rows[where], chosen)
+            found[where] += policy.score(cluster, replace(request, devices=None), rows[where], fit.take(where))
         return found
 
     return score

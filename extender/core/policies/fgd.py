@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
-from extender.core.fit.fits import Fit
+from extender.core.fit.results import Fit
 from extender.core.fragmentation.arrays import ANY_MODEL, MAX_MODELS
 from extender.core.fragmentation.fragments import Mix, TypicalPod, fgd_score, fragment_milli, mix_of
 from extender.core.policies.policy import Expected, Options, Policy

@@ -12,14 +12,15 @@ Where no model is served, or its values are not finite, policy `tightest` ranks 
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from extender.core.clusters import GIB_MIB, Cluster, Floats, Longs, Mask, Rows
 from extender.core.devices import choose_among
-from extender.core.fit.fits import Fit, enough_compute, fit, smallest_mib
+from extender.core.fit.fits import enough_compute, fit, smallest_mib
+from extender.core.fit.results import Fit
 from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.policies.live import LiveScore
@@ -78,7 +79,7 @@ class LearnedScore:
         if len(where) == 0:
             return score
         here = rows if len(where) == len(rows) else rows[where]
-        fits = fit if here is rows else taken_of(fit, where)
+        fits = fit if here is rows else fit.take(where)
         gain, _ = values.gains(cluster, request, here, fits)
         if not np.isfinite(gain).all():
             self.fault = "the model gives values that are not finite"
@@ -157,11 +158,6 @@ class LearnedScore:
 def live_term(weights: Mapping[str, float] | None = None, xids: frozenset[int] = ObservedRules().xids) -> LiveScore:
     """The live score of the GPUs that a pod may get alone: the rest of the node has its place in V."""
     return LiveScore({**(weights or {}), "own_gpus": 1.0}, xids)
-
-
-def taken_of(checked: Fit, where: Rows) -> Fit:
-    """The fit of a selection of its rows."""
-    return Fit(*(getattr(checked, field.name).take(where, axis=0) for field in fields(Fit)))
 
 
 def _sampled(cluster: Cluster) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Mask, Rows
-from extender.core.fit.fits import Fit
+from extender.core.fit.results import Fit
 from extender.core.observations import Gauge
 from extender.core.occupancies import HARDWARE_XIDS, ObservedRules, faulty
 from extender.core.policies.policy import Options, Policy

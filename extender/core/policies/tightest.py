@@ -3,7 +3,8 @@
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Rows
-from extender.core.fit.fits import LARGEST_MIB, Fit, asked_fraction, free_fraction, smallest_mib
+from extender.core.fit.fits import LARGEST_MIB, asked_fraction, free_fraction, smallest_mib
+from extender.core.fit.results import Fit
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE
 from extender.core.resources.requests import GpuRequest

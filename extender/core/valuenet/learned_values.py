@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import Cluster, Floats, Longs, Rows
-from extender.core.fit.fits import Fit, smallest_mib
+from extender.core.fit.fits import smallest_mib
+from extender.core.fit.results import Fit
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.fragmentation.fragment_tables import FragmentTables, tables_of, unusable_milli
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE

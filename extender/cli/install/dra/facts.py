@@ -50,10 +50,6 @@ class Rule:
         """Where the API server has it."""
         return f"{RULES}/{self.name}"
 
-    def covers(self, driver: str, pool: str) -> bool:
-        """Whether it taints all devices of a pool."""
-        return self.driver in (None, driver) and self.pool in (None, pool) and self.device is None
-
 
 @dataclass(frozen=True, slots=True)
 class Facts:
