@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import Inventory, NodeDevices, Taking
-from extender.core.resources.nodes import NodeReading
 from extender.dra.asks import read_asks
 from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.dra.pod_claims import Hold, PodClaims
@@ -20,8 +19,8 @@ from extender.kube.indexes import Index
 class OwnedDevices:
     """Not thread-safe; every method returns at once. What takes objects in returns the nodes that have changed."""
 
-    def __init__(self, reading: NodeReading) -> None:
-        self.slices = NodeSlices(reading)
+    def __init__(self, slices: NodeSlices) -> None:
+        self.slices = slices
         """What drivers publish."""
         self._devices: dict[str, NodeDevices] = {}  # by node, as they are now
         self.claims: dict[str, ResourceClaim] = {}

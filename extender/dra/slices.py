@@ -1,6 +1,7 @@
 """What drivers publish of each node, as the watches tell of it."""
 
 from collections.abc import Collection
+from functools import partial
 
 from extender.core.dra.devices import Inventory
 from extender.core.resources.nodes import NodeReading
@@ -16,7 +17,7 @@ class NodeSlices:
     changed."""
 
     def __init__(self, reading: NodeReading) -> None:
-        self._reading = reading
+        self._read = partial(read_pools, reading=reading, gpus_alone=not reading.allocates)
         self._slices: dict[str, ResourceSlice] = {}  # by uid
         self._in_pool: Index[ResourceSlice] = Index()  # by pool and uid
         self._names_on: Index[str] = Index()  # pools by node and a slice's uid
@@ -102,7 +103,7 @@ class NodeSlices:
         for node in nodes:
             if names := self.names_on(node):
                 slices = [item for name in names for item in self._in_pool.of(name).values()]
-                self._pools[node] = read_pools(slices, rules, self._reading, node=node)
+                self._pools[node] = self._read(slices, rules, node=node)
             else:
                 self._pools.pop(node, None)
         self.version += 1

@@ -3,23 +3,26 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from extender.core.dra.devices import NO_DEVICES, DeviceId, NodeDevices
-from extender.core.resources.nodes import GpuUnit, NodeOffer, NodeReading
+from extender.core.resources.nodes import NO_GPUS, GpuUnit, NodeOffer, NodeReading
 from extender.core.resources.requests import GpuRequest
 from extender.dra.conditions import read_request
 from extender.dra.feeds import CLAIMS, CLASSES, RULES, SLICES
 from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.dra.owned import OwnedDevices
-from extender.dra.published.gathering import gather_pools
-from extender.dra.published.gpus import DRIVER, Inventory, allocated_devices, read_inventory
+from extender.dra.pod_claims import claim_keys
+from extender.dra.published.gpus import DRIVER, allocated_devices
+from extender.dra.slices import NodeSlices
 from extender.dra.uses import DeviceUse, uses_of
 from extender.kube import objects
 from extender.kube.indexes import Index
 from extender.kube.watches.feeds import Feed
 from extender.plugins.holdings import Holding, Part, whole_gpus
 from extender.plugins.protocol import DevicePlugin, Stock
+
+_PREFIX: Final = f"{DRIVER}/"
 
 
 class Dra(DevicePlugin):
@@ -37,15 +40,11 @@ class DevicePools:
     feeds: Sequence[Feed[Any]] = (SLICES, CLAIMS)
 
     def __init__(self, reading: NodeReading) -> None:
-        self._reading = reading
-        self.owned = OwnedDevices(reading) if reading.allocates else None
+        self._slices = NodeSlices(reading)
+        self.owned = OwnedDevices(self._slices) if reading.allocates else None
         """Those that Kerf allocates itself."""
         if self.owned is not None:
             self.feeds = (*self.feeds, CLASSES, RULES)
-        self._slices: dict[str, ResourceSlice] = {}  # by uid
-        self._slices_on: Index[ResourceSlice] = Index()  # by node and uid
-        self._nodes_of: Index[str] = Index()  # by pool and a slice's uid
-        self._inventories: dict[str, Inventory] = {}  # by node
         self._claims: dict[str, ResourceClaim] = {}  # by uid
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: Index[list[str]] = Index()  # devices by pool and a claim's uid
@@ -54,17 +53,17 @@ class DevicePools:
         """Devices that claims hold, by namespace."""
 
     def offer_of(self, node: str) -> NodeOffer | None:
-        inventory = self._inventories.get(node)
-        if inventory is None:
+        offer = self._slices.pools_on(node).offer
+        if offer is NO_GPUS:
             return None
         owned = self.owned is not None and self.owned.has_gpus(node)
-        return replace(inventory.offer, unit=GpuUnit.OWNED) if owned else inventory.offer
+        return replace(offer, unit=GpuUnit.OWNED) if owned else offer
 
     def holdings_on(self, node: str) -> list[Holding]:
         """What ResourceClaims hold of a node's GPUs. Of pools that Kerf owns, as much as each device has of its GPU;
         of others, partitions of one, or a device that claims share, count once."""
-        inventory = self._inventories.get(node)
-        if inventory is None:
+        pools = self._slices.pools_on(node)
+        if pools.offer is NO_GPUS:
             return []
         owned = None if self.owned is None else self.owned.devices_on(node)
         holdings = [] if owned is None else _parts_taken(owned)
@@ -73,7 +72,7 @@ class DevicePools:
         for pool in self._pools_of(node):
             for devices in self._allocated.of(pool).values():
                 others = [device for device in devices if DeviceId(DRIVER, pool, device) not in known]
-                indices = [inventory.index_of.get((pool, device)) for device in others]
+                indices = [pools.index_of.get((pool, device)) for device in others]
                 gpus = sorted({index for index in indices if index is not None} - seen)
                 seen.update(gpus)
                 if others or not devices:
@@ -82,9 +81,7 @@ class DevicePools:
 
     def uses_on(self, node: str) -> list[DeviceUse]:
         """Who has which of a node's devices; without pools that Kerf owns those of NVIDIA's driver alone."""
-        known = self._inventories.get(node)
-        gpu_of = known.index_of if known else {}
-        owned = self.owned
+        gpu_of, owned = self._slices.pools_on(node).index_of, self.owned
         if owned is not None:
             pools = frozenset((state.id.driver, state.id.pool) for state in owned.pools_on(node))
             gone = frozenset(owned.orphans)
@@ -96,71 +93,43 @@ class DevicePools:
         return uses_of(claims, {}, NO_DEVICES, gpu_of, nvidia)
 
     def _pools_of(self, node: str) -> list[str]:
-        return sorted({item.spec.pool.name for item in self._slices_on.of(node).values()})
+        """Pools of NVIDIA's driver."""
+        return [name.removeprefix(_PREFIX) for name in self._slices.names_on(node) if name.startswith(_PREFIX)]
 
     def serves(self, pod_uid: str) -> bool:
         return bool(self._served.of(pod_uid))
 
     def request_of(self, pod: objects.Pod) -> GpuRequest | None:
         """What a pod asks by claims that have no devices yet."""
-        named = (*(pod.spec.resource_claims or ()), *(pod.status.resource_claim_statuses or ()))
-        names = {claim.resource_claim_name for claim in named}
-        uids = {self._claim_at.get(f"{pod.metadata.namespace}/{name}", "") for name in names if name}
+        uids = {self._claim_at.get(key, "") for key in claim_keys(pod)}
         claims = [self._claims[uid] for uid in sorted(uids - {""})]
         return read_request(claim for claim in claims if claim.status.allocation is None)
 
     def upsert(self, item: ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule) -> set[str]:
         if self.owned is not None and self.owned.is_outdated(item):
             return set()
-        nodes = set() if self.owned is None else self.owned.upsert(item)
-        if isinstance(item, ResourceSlice | ResourceClaim):
-            nodes |= self._remove(type(item), item.metadata.uid)
-            nodes |= self._add_slice(item) if isinstance(item, ResourceSlice) else self._add_claim(item)
+        nodes = set[str]()
+        if self.owned is not None:
+            nodes = self.owned.upsert(item)
+        elif isinstance(item, ResourceSlice):
+            of_gpus = item.spec.driver == DRIVER and item.spec.node_name
+            nodes = self._slices.upsert(item) if of_gpus else self._slices.remove(item.metadata.uid)
+        if isinstance(item, ResourceClaim):
+            nodes |= self._remove_claim(item.metadata.uid) | self._add_claim(item)
         return nodes
 
     def remove(self, kind: type, uid: str) -> set[str]:
-        nodes = set() if self.owned is None else self.owned.remove(kind, uid)
-        return nodes | self._remove(kind, uid)
+        nodes = set[str]()
+        if self.owned is not None:
+            nodes = self.owned.remove(kind, uid)
+        elif kind is ResourceSlice:
+            nodes = self._slices.remove(uid)
+        return nodes | self._remove_claim(uid) if kind is ResourceClaim else nodes
 
     def keep(self, kind: type, uids: Collection[str]) -> set[str]:
-        known = self._slices if kind is ResourceSlice else self._claims if kind is ResourceClaim else {}
         nodes = set() if self.owned is None else self.owned.keep(kind, uids)
-        return nodes.union(*(self._remove(kind, uid) for uid in known.keys() - uids))
-
-    def _remove(self, kind: type, uid: str) -> set[str]:
-        if kind is ResourceSlice:
-            return self._remove_slice(uid)
-        return self._remove_claim(uid) if kind is ResourceClaim else set()
-
-    # Slices
-
-    def _add_slice(self, item: ResourceSlice) -> set[str]:
-        uid, node = item.metadata.uid, item.spec.node_name
-        if item.spec.driver != DRIVER or not node:
-            return set()
-        self._slices[uid] = item
-        self._slices_on.put(node, uid, item)
-        self._nodes_of.put(item.spec.pool.name, uid, node)
-        self._take_stock(node)
-        return {node}
-
-    def _remove_slice(self, uid: str) -> set[str]:
-        item = self._slices.pop(uid, None)
-        if item is None or not item.spec.node_name:
-            return set()
-        self._slices_on.pop(item.spec.node_name, uid)
-        self._nodes_of.pop(item.spec.pool.name, uid)
-        self._take_stock(item.spec.node_name)
-        return {item.spec.node_name}
-
-    def _take_stock(self, node: str) -> None:
-        """Read a node's complete pools."""
-        pools = gather_pools(node, self._slices_on.of(node).values())
-        slices = [item for pool in pools if pool.sound for item in pool.slices]
-        if slices:
-            self._inventories[node] = read_inventory(slices, self._reading)
-        else:
-            self._inventories.pop(node, None)
+        known = self._claims if kind is ResourceClaim else () if self.owned is not None else self._slices.uids(kind)
+        return nodes.union(*(self.remove(kind, uid) for uid in set(known) - set(uids)))
 
     # Claims
 
@@ -195,7 +164,7 @@ class DevicePools:
         return self._nodes_with(devices)
 
     def _nodes_with(self, devices: Collection[tuple[str, str]]) -> set[str]:
-        return {node for pool, _ in devices for node in self._nodes_of.of(pool).values()}
+        return {node for pool, _ in devices for node in self._slices.nodes_of(f"{_PREFIX}{pool}")}
 
 
 def _parts_taken(devices: NodeDevices) -> list[Holding]:

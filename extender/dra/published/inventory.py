@@ -66,12 +66,13 @@ def read_pools(
     *,
     node: str = "",
     owned_only: bool = True,
+    gpus_alone: bool = False,
 ) -> NodePools:
     """What one node has.
 
     `slices` are all slices of every pool of which one is the node's, and those of devices that are reached over the
     network; without `node` it is the node of the first that names one. Without `owned_only` all pools are Kerf's, and
-    their taints count as they are.
+    their taints count as they are. With `gpus_alone` nothing is read but which GPUs there are.
     """
     node = node or next((item.spec.node_name for item in slices if item.spec.node_name), "")
     pools, rules = gather_pools(node, slices), tuple(rules)
@@ -79,7 +80,7 @@ def read_pools(
     of_gpus = [item for pool in of_driver for item in pool.slices if item.spec.node_name]
     found = gpus.read_inventory(of_gpus, reading, rules)
     reader = _Reader(rules, found, owned_only)
-    for pool in pools:
+    for pool in () if gpus_alone else pools:
         reader.read(pool)
     return NodePools(
         found.offer if of_gpus else NO_GPUS,
