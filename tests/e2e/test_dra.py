@@ -5,16 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.objects import cpu_node, gpu_node, pod
+from tests.controlplane.objects import cpu_node, gpu_node
 from tests.controlplane.processes import wait_until
+from tests.e2e.claims import CLAIMS, DRIVER, add_slice, device_classes, free, make_claim, selecting, submit_naming
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
-API = "/apis/resource.k8s.io/v1"
-CLAIMS = f"{API}/namespaces/default/resourceclaims"
-DRIVER = "gpu.nvidia.com"
-MERGE_PATCH = "application/merge-patch+json"
 A100 = "device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('^.*a100.*$')"
 
 
@@ -22,30 +19,8 @@ A100 = "device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('^.
 def dra(cluster: KerfCluster) -> Iterator[KerfCluster]:
     """An empty cluster with the device class that NVIDIA's driver installs."""
     selector = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
-    cluster.plane.request(
-        "POST",
-        f"{API}/deviceclasses",
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": DRIVER},
-            "spec": {"selectors": [{"cel": {"expression": selector}}]},
-        },
-    )
-    yield cluster
-    for found in cluster.pods():
-        cluster.delete_pod(found["metadata"]["name"])
-    for claim in cluster.plane.request("GET", CLAIMS)["items"]:
-        free(cluster, claim["metadata"]["name"])
-    for kind in ("resourceslices", "deviceclasses"):
-        cluster.plane.request("DELETE", f"{API}/{kind}")
-
-
-def free(cluster: KerfCluster, name: str) -> None:
-    """Delete a claim and what it has, as its controller does when its pod is gone."""
-    cluster.plane.request("PATCH", f"{CLAIMS}/{name}", {"metadata": {"finalizers": None}}, MERGE_PATCH)
-    cluster.plane.request("PATCH", f"{CLAIMS}/{name}/status", {"status": None}, MERGE_PATCH)
-    cluster.plane.request("DELETE", f"{CLAIMS}/{name}")
+    with device_classes(cluster, {DRIVER: selecting(selector)}):
+        yield cluster
 
 
 def add_driver_node(
@@ -67,42 +42,14 @@ def add_driver_node(
         }
         for minor in range(gpus)
     ]
-    cluster.plane.request(
-        "POST",
-        f"{API}/resourceslices",
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": f"{name}-gpus"},
-            "spec": {
-                "driver": DRIVER,
-                "nodeName": name,
-                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-                "devices": devices,
-            },
-        },
-    )
+    add_slice(cluster, name, DRIVER, devices)
     wait_until(lambda: cluster.kerf.metric("kerf_gpus") == known + gpus, WITHIN_S, f"Kerf knows the GPUs of {name}")
 
 
 def submit(cluster: KerfCluster, name: str, count: int, *expressions: str, **spec: Any) -> None:
     """A pod with a claim of its own."""
-    exactly = {
-        "deviceClassName": DRIVER,
-        "allocationMode": "ExactCount",
-        "count": count,
-        "selectors": [{"cel": {"expression": expression}} for expression in expressions],
-    }
-    claim = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-    }
-    cluster.plane.request("POST", CLAIMS, claim)
-    manifest = pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}], **spec)
-    manifest["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    cluster.create(manifest)
+    make_claim(cluster, name, DRIVER, *expressions, count=count)
+    submit_naming(cluster, name, name, **spec)
 
 
 def devices_of(cluster: KerfCluster, name: str) -> list[str]:

@@ -9,9 +9,9 @@ import pytest
 from tests.controlplane import dra
 from tests.controlplane.objects import pod
 from tests.controlplane.processes import wait_until
+from tests.e2e.claims import CLAIMS, device_classes
 from tests.e2e.clusters import WITHIN_S, Manifest
 from tests.e2e.fixtures import Clusters
-from tests.e2e.test_dra import API, CLAIMS, free
 from tests.e2e.test_owned_devices import GPU_CLASS, given, gpus, open_owner, publish
 from tests.e2e.webhooks import gating
 
@@ -32,11 +32,9 @@ def test_who_asks_by_an_extended_resource_gets_devices_that_kerf_chose(clusters:
     cluster = open_owner(clusters, **setting)
     plane = cluster.plane
     plane.grant("kerf", {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["create"]})
-    head = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": GPU_CLASS}}
-    plane.request("POST", f"{API}/deviceclasses", {**head, "spec": {"extendedResourceName": RESOURCE}})
-    publish(cluster, "eight", gpus(8))
-    publish(cluster, "two", gpus(2))
-    try:
+    with device_classes(cluster, {GPU_CLASS: {"extendedResourceName": RESOURCE}}):
+        publish(cluster, "eight", gpus(8))
+        publish(cluster, "two", gpus(2))
         with gating(plane, tmp_path, "--set", f"dra.rewrite_extended_resources={json.dumps(CLASSES)}"):
             for name, count, node in (("one", 1, "two"), ("four", 4, "eight")):
                 cluster.create(asking(name, count))
@@ -55,10 +53,3 @@ def test_who_asks_by_an_extended_resource_gets_devices_that_kerf_chose(clusters:
             return "needs 9 devices" in annotations.get("kerf.dev/skipped", "")
 
         wait_until(told, WITHIN_S, "why it waits is said")
-    finally:
-        for found in cluster.pods():
-            cluster.delete_pod(found["metadata"]["name"])
-        for claim in plane.request("GET", CLAIMS)["items"]:
-            free(cluster, claim["metadata"]["name"])
-        for kind in ("resourceslices", "deviceclasses"):
-            plane.request("DELETE", f"{API}/{kind}")

@@ -10,47 +10,44 @@ import pytest
 from model.workloads.partitions import GPUS, resource_slices
 from tests.controlplane import dra
 from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, SCHEDULER_CONFIG
-from tests.controlplane.objects import cpu_node, pod
+from tests.controlplane.objects import cpu_node
 from tests.controlplane.processes import wait_until
+from tests.e2e.claims import (
+    API,
+    CLAIMS,
+    DRIVER,
+    MERGE_PATCH,
+    add_slice,
+    device_classes,
+    make_claim,
+    submit_naming,
+)
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest
 from tests.e2e.fixtures import Clusters
 from tests.e2e.test_direct import PLAIN
-from tests.e2e.test_dra import API, CLAIMS, DRIVER, free
 from tests.e2e.test_queueing import GATED, gang, gated, skipped
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, dra.TAINTS]
 
 OWNED = {"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}
 GPU_CLASS = "gpu.example.com"
+ANY_DEVICE: dict[str, Manifest] = {GPU_CLASS: {}}
 IS_NIC = "device.driver == 'nic.example.com'"
 
 
 @pytest.fixture
 def owner(clusters: Clusters) -> Iterator[KerfCluster]:
     """An empty cluster whose kube-scheduler knows nothing of Kerf, and Kerf with the queue, which may allocate."""
-    yield from with_class(open_owner(clusters))
+    with device_classes(open_owner(clusters), ANY_DEVICE) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def extended(clusters: Clusters) -> Iterator[KerfCluster]:
     """The same with a kube-scheduler that asks Kerf."""
-    yield from with_class(open_owner(clusters, SCHEDULER_CONFIG / "decisive.yaml", **{"queue.extender": True}))
-
-
-def with_class(cluster: KerfCluster) -> Iterator[KerfCluster]:
-    """A cluster with a device class that takes any device."""
-    cluster.plane.request(
-        "POST",
-        f"{API}/deviceclasses",
-        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": GPU_CLASS}, "spec": {}},
-    )
-    yield cluster
-    for found in cluster.pods():
-        cluster.delete_pod(found["metadata"]["name"])
-    for claim in cluster.plane.request("GET", CLAIMS)["items"]:
-        free(cluster, claim["metadata"]["name"])
-    for kind in ("resourceslices", "deviceclasses"):
-        cluster.plane.request("DELETE", f"{API}/{kind}")
+    opened = open_owner(clusters, SCHEDULER_CONFIG / "decisive.yaml", **{"queue.extender": True})
+    with device_classes(opened, ANY_DEVICE) as cluster:
+        yield cluster
 
 
 def open_owner(clusters: Clusters, config: Path | None = None, **options: Any) -> KerfCluster:
@@ -67,23 +64,7 @@ def publish(cluster: KerfCluster, node: str, devices: Sequence[Manifest], **spec
     """A node without a device plugin, and what its driver publishes of it: all of it owned by Kerf."""
     cluster.add_nodes(cpu_node(node))
     owned = [{**device, "taints": [OWNED]} for device in devices]
-    cluster.plane.request("POST", f"{API}/resourceslices", slice_of(node, DRIVER, owned, **spec))
-
-
-def slice_of(node: str, driver: str, devices: Sequence[Manifest], **spec: Any) -> Manifest:
-    """The only slice of a node's pool."""
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-{driver}"},
-        "spec": {
-            "driver": driver,
-            "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": list(devices),
-            **spec,
-        },
-    }
+    add_slice(cluster, node, DRIVER, owned, **spec)
 
 
 def gpus(count: int) -> list[Manifest]:
@@ -104,28 +85,13 @@ def gpus(count: int) -> list[Manifest]:
 
 def submit(cluster: KerfCluster, name: str, count: int = 1, **options: Any) -> None:
     """A gated pod with a claim of its own."""
-    make_claim(cluster, name, count)
-    submit_naming(cluster, name, name, **options)
+    make_claim(cluster, name, GPU_CLASS, count=count)
+    submit_gated(cluster, name, name, **options)
 
 
-def make_claim(cluster: KerfCluster, name: str, count: int) -> None:
-    """A claim of so many devices of any kind."""
-    exactly = {"deviceClassName": GPU_CLASS, "allocationMode": "ExactCount", "count": count}
-    claim = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-    }
-    cluster.plane.request("POST", CLAIMS, claim)
-
-
-def submit_naming(cluster: KerfCluster, name: str, claim: str, **options: Any) -> None:
+def submit_gated(cluster: KerfCluster, name: str, claim: str, **options: Any) -> None:
     """A gated pod that names a claim."""
-    spec = {**GATED, **options.pop("spec", {})}
-    manifest = pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}], **options, **spec)
-    manifest["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    cluster.create(manifest)
+    submit_naming(cluster, name, claim, **options, **GATED)
 
 
 def given(cluster: KerfCluster) -> list[tuple[str, str]]:
@@ -182,7 +148,7 @@ def test_a_claim_of_two_pods_is_allocated_once_and_both_go_where_it_is(owner: Ke
     publish(owner, "a", gpus(1))
     publish(owner, "b", gpus(1))
     submit(owner, "first")
-    submit_naming(owner, "second", "first")
+    submit_gated(owner, "second", "first")
     assert owner.node_of("first") == owner.node_of("second")
     assert len(given(owner)) == 1
 
@@ -206,9 +172,7 @@ def test_a_node_that_is_cordoned_while_the_pod_is_on_its_way_costs_another_plan(
     with clusters.without_scheduler():
         submit(owner, "p")
         wait_until(lambda: not gated(owner, "p"), WITHIN_S, "its gate is open")
-        owner.plane.request(
-            "PATCH", "/api/v1/nodes/a", {"spec": {"unschedulable": True}}, "application/merge-patch+json"
-        )
+        owner.plane.request("PATCH", "/api/v1/nodes/a", {"spec": {"unschedulable": True}}, MERGE_PATCH)
     assert owner.node_of("p") == "b"
     assert [pool for pool, _ in given(owner)] == ["b"]
 
@@ -216,25 +180,18 @@ def test_a_node_that_is_cordoned_while_the_pod_is_on_its_way_costs_another_plan(
 def test_pools_of_others_are_left_to_kube_scheduler(owner: KerfCluster) -> None:
     publish(owner, "kerfs", gpus(1))
     owner.add_nodes(cpu_node("others"))
-    owner.plane.request("POST", f"{API}/resourceslices", slice_of("others", "nic.example.com", [{"name": "nic-0"}]))
-    nics = {"exactly": {"deviceClassName": GPU_CLASS, "selectors": [{"cel": {"expression": IS_NIC}}]}}
-    claim = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": "nic", "namespace": "default"},
-        "spec": {"devices": {"requests": [{"name": "nic", **nics}]}},
-    }
-    owner.plane.request("POST", CLAIMS, claim)
-    submit_naming(owner, "p", "nic")
+    add_slice(owner, "others", "nic.example.com", [{"name": "nic-0"}])
+    make_claim(owner, "nic", GPU_CLASS, IS_NIC, request="nic")
+    submit_gated(owner, "p", "nic")
     assert owner.node_of("p") == "others"
     assert owner.pod("p")["metadata"]["annotations"]["kerf.dev/planned-by"].startswith("kube-scheduler allocates")
 
 
 def test_a_claim_that_comes_later_than_its_pod(owner: KerfCluster) -> None:
     publish(owner, "a", gpus(1))
-    submit_naming(owner, "p", "p-gpu")
+    submit_gated(owner, "p", "p-gpu")
     skipped(owner, "p", "waits for its ResourceClaim p-gpu")
-    make_claim(owner, "p-gpu", 1)
+    make_claim(owner, "p-gpu", GPU_CLASS)
     assert owner.node_of("p") == "a"
 
 
@@ -257,13 +214,10 @@ def test_two_halves_of_one_gpu_are_a_gang(owner: KerfCluster) -> None:
     counters = [{"name": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}]
     owner.add_nodes(cpu_node("a"))
     pool = {"name": "a", "generation": 1, "resourceSliceCount": 2}
-    shared = slice_of("a", DRIVER, [], pool=pool, sharedCounters=counters)
-    shared["metadata"]["name"] = "a-counters"
-    del shared["spec"]["devices"]
-    owner.plane.request("POST", f"{API}/resourceslices", shared)
+    add_slice(owner, "a", DRIVER, [], pool=pool, sharedCounters=counters)
     devices = [{"name": "gpu-0", **whole}, {"name": "half-0", **half}, {"name": "half-1", **half}]
     owned = [{**device, "taints": [OWNED]} for device in devices]
-    owner.plane.request("POST", f"{API}/resourceslices", slice_of("a", DRIVER, owned, pool=pool))
+    add_slice(owner, "a", DRIVER, owned, pool=pool)
     for number in range(2):
         submit(owner, f"g{number}", annotations=gang("train", 2))
     wait_until(lambda: len(bound(owner)) == 2, 4 * WITHIN_S, "both are bound")
@@ -282,15 +236,8 @@ def publish_partitioned(cluster: KerfCluster, node: str, num_gpus: int) -> None:
 def submit_partition(cluster: KerfCluster, name: str, profile: str) -> None:
     """A gated pod that asks a MIG partition by its profile."""
     expression = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].profile == '{profile}'"
-    exactly = {"deviceClassName": GPU_CLASS, "selectors": [{"cel": {"expression": expression}}]}
-    claim = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"devices": {"requests": [{"name": "mig", "exactly": exactly}]}},
-    }
-    cluster.plane.request("POST", CLAIMS, claim)
-    submit_naming(cluster, name, name)
+    make_claim(cluster, name, GPU_CLASS, expression, request="mig")
+    submit_gated(cluster, name, name)
 
 
 def test_partitions_go_where_they_leave_most_room(owner: KerfCluster) -> None:

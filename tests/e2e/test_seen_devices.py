@@ -13,11 +13,11 @@ from typer.testing import CliRunner, Result
 from extender.cli.main import app
 from tests.controlplane.objects import cpu_node, pod
 from tests.controlplane.processes import wait_until
+from tests.e2e.claims import API, DRIVER, add_slice, device_classes, make_claim, selecting
 from tests.e2e.clusters import WITHIN_S, KerfCluster, Manifest
 from tests.e2e.fixtures import Clusters
-from tests.e2e.test_dra import API, CLAIMS, DRIVER, free
-from tests.e2e.test_owned_devices import GPU_CLASS, OWNED, gpus, open_owner, publish, submit
-from tests.e2e.test_queueing import GATED, skipped
+from tests.e2e.test_owned_devices import GPU_CLASS, OWNED, gpus, open_owner, publish, submit, submit_gated
+from tests.e2e.test_queueing import skipped
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
@@ -34,19 +34,10 @@ def owner(clusters: Clusters) -> Iterator[KerfCluster]:
 
 @contextlib.contextmanager
 def with_classes(clusters: Clusters) -> Iterator[KerfCluster]:
-    cluster = open_owner(clusters)
-    for name, kind in ((GPU_CLASS, "gpu"), (MIG_CLASS, "mig")):
-        selector = {"cel": {"expression": f"device.attributes['{DRIVER}'].type == '{kind}'"}}
-        spec = {"selectors": [selector]}
-        body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
-        cluster.plane.request("POST", f"{API}/deviceclasses", body)
-    yield cluster
-    for found in cluster.pods():
-        cluster.delete_pod(found["metadata"]["name"])
-    for claim in cluster.plane.request("GET", CLAIMS)["items"]:
-        free(cluster, claim["metadata"]["name"])
-    for kind in ("resourceslices", "deviceclasses"):
-        cluster.plane.request("DELETE", f"{API}/{kind}")
+    kinds = {GPU_CLASS: "gpu", MIG_CLASS: "mig"}
+    specs = {name: selecting(f"device.attributes['{DRIVER}'].type == '{kind}'") for name, kind in kinds.items()}
+    with device_classes(open_owner(clusters), specs) as cluster:
+        yield cluster
 
 
 def partitions(node: str) -> list[Manifest]:
@@ -74,26 +65,14 @@ def _consuming(places: range) -> Manifest:
 def publish_partitions(cluster: KerfCluster, node: str) -> None:
     sets = [{"name": "gpu-0-counter-set", "counters": {f"memory-slice-{at}": {"value": "1"} for at in range(4)}}]
     pool = {"name": node, "generation": 1, "resourceSliceCount": 2}
-    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"{node}-counters"}}
-    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "sharedCounters": sets}
     publish(cluster, node, partitions(node), pool=pool)
-    cluster.plane.request("POST", f"{API}/resourceslices", body | {"spec": spec})
+    add_slice(cluster, node, DRIVER, [], pool=pool, sharedCounters=sets)
 
 
 def ask(cluster: KerfCluster, name: str, device_class: str, *conditions: str, count: int = 1) -> None:
     """A gated pod with a claim of its own, under conditions in CEL."""
-    exactly = {"deviceClassName": device_class, "count": count, "allocationMode": "ExactCount"}
-    exactly["selectors"] = [{"cel": {"expression": condition}} for condition in conditions]
-    claim = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-    }
-    cluster.plane.request("POST", CLAIMS, claim)
-    manifest = pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}], **GATED)
-    manifest["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    cluster.create(manifest)
+    make_claim(cluster, name, device_class, *conditions, count=count)
+    submit_gated(cluster, name, name)
 
 
 def test_a_pod_that_waits_says_which_condition_no_device_meets_and_which_comes_nearest(owner: KerfCluster) -> None:

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.e2e.claims import DRIVER
 from tests.e2e.clusters import KerfCluster
 from tests.e2e.fixtures import Clusters
-from tests.e2e.test_dra import DRIVER
 from tests.e2e.test_owned_devices import GPU_CLASS, gpus, publish
 from tests.e2e.test_queueing import skipped
 from tests.e2e.test_seen_devices import MIG_CLASS, MODEL, ask, publish_partitions, with_classes
