@@ -5,7 +5,7 @@ import json
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tests.controlplane.api import ApiError, Object
@@ -14,6 +14,7 @@ from tests.controlplane.commands import Command
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process, start_process, wait_until
 from tests.realnode.node import WITHIN_S, Node
+from tests.realnode.recorded import Recorded
 
 API: Final = "/apis/resource.k8s.io/v1"
 DRIVER: Final = "gpu.nvidia.com"
@@ -103,7 +104,7 @@ def room(slices: Slices) -> Mapping[tuple[str, str], int]:
     return {(of["name"], name): int(value["value"]) for of in sets for name, value in of["counters"].items()}
 
 
-class DraDriver:
+class DraDriver(Recorded):
     """Publishes a pool of the node's name and prepares claims until it is stopped."""
 
     def __init__(self, plane: ControlPlane, node: Node, slices: Slices) -> None:
@@ -190,24 +191,6 @@ class DraDriver:
                     notes = device["annotations"]
                     prepared.setdefault(notes["claim"], set()).add((notes["pool"], notes["device"]))
         return prepared
-
-    @contextlib.contextmanager
-    def held(self, call: str) -> Iterator[Callable[[], bool]]:
-        """Calls of that name wait until the end; gives what tells whether one waits."""
-        before = len(self.calls(f"Held {call}"))
-        held = self._holds / call
-        held.touch()
-        try:
-            yield lambda: len(self.calls(f"Held {call}")) > before
-        finally:
-            held.unlink()
-
-    def calls(self, call: str = "") -> list[dict[str, Any]]:
-        """What it was asked: `call`, `request`, `response`, `time`, `error`."""
-        if not self._calls.exists():
-            return []
-        lines = self._calls.read_text().splitlines()
-        return [record for record in map(json.loads, lines) if call in ("", record["call"])]
 
     def _write(self) -> None:
         partial = self._file.with_suffix(".partial")

@@ -1,18 +1,17 @@
 """The device plugin of a node: `go/cmd/deviceplugin`, which behaves as NVIDIA's does."""
 
-import contextlib
 import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tests.controlplane.binaries import find_program
 from tests.controlplane.commands import Command
 from tests.controlplane.processes import Process, start_process
+from tests.realnode.recorded import Recorded
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ def replicas(devices: Sequence[Device], number: int) -> list[Device]:
     return [replace(device, id=f"{device.id}::{share}") for device in devices for share in range(number)]
 
 
-class DevicePlugin:
+class DevicePlugin(Recorded):
     """Serves resources until it is stopped; `arguments` are more of the program's."""
 
     def __init__(self, folder: Path, plugin_folder: Path, resources: Resources, *arguments: str) -> None:
@@ -91,29 +90,11 @@ class DevicePlugin:
         self._resources = {name: list(devices) for name, devices in resources.items()}
         self.tell()
 
-    @contextlib.contextmanager
-    def held(self, call: str) -> Iterator[Callable[[], bool]]:
-        """Calls of that name wait until the end; gives what tells whether one waits."""
-        before = len(self.calls(f"Held {call}"))
-        held = self._holds / call
-        held.touch()
-        try:
-            yield lambda: len(self.calls(f"Held {call}")) > before
-        finally:
-            held.unlink()
-
     def tell(self) -> None:
         """Have it read its file again."""
         self._write()
         if self.process is not None:
             self.process.signal(signal.SIGHUP)
-
-    def calls(self, call: str = "") -> list[dict[str, Any]]:
-        """What it was asked, or told the kubelet: `call`, `resource`, `request`, `response`, `time`, `error`."""
-        if not self._calls.exists():
-            return []
-        lines = self._calls.read_text().splitlines()
-        return [record for record in map(json.loads, lines) if call in ("", record["call"])]
 
     def _write(self) -> None:
         resources = [
