@@ -87,8 +87,7 @@ class QueueController(QueueRules):
             check=lambda pod: self.dispatcher.check(pod),  # noqa: PLW0108
             claims_of=lambda pod: self._claims.of(pod),  # noqa: PLW0108
         )
-        self._claims = QueueClaims(keeper, self._dirty.set)
-        self._claims.begin(self.backlog)
+        self._claims = QueueClaims(keeper, self.backlog, self._dirty.set)
         self.counts = Counts()
         self.durations = Durations()
         self.tasks = Tasks()

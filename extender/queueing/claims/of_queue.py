@@ -22,27 +22,25 @@ class QueueClaims:
 
     make_keeper: MakeKeeper | None
     """Makes what allocates, None where that is kube-scheduler's."""
+    backlog: Backlog
     dirty: Callable[[], None]
     """Hears that another round is due."""
     keeper: ClaimKeeper | None = field(default=None, init=False)
     _turns: Turns = field(init=False)
-    _backlog: Backlog = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.make_keeper is not None:
+            self.keeper = self.make_keeper(
+                entries_of=self.backlog.naming,
+                entries=self.backlog.entries.values,
+                dirty=self.dirty,
+                changed=self.backlog.claim_changed,
+            )
+            self._turns = Turns(self.keeper, self.dirty)
 
     def of(self, pod: Pod) -> PodClaims:
         """The claims of a pod as they are now. Raises RequestError."""
         return NO_CLAIMS if self.keeper is None else self.keeper.read(pod)
-
-    def begin(self, backlog: Backlog) -> None:
-        """Take part in what a backlog has."""
-        self._backlog = backlog
-        if self.make_keeper is not None:
-            self.keeper = self.make_keeper(
-                entries_of=backlog.naming,
-                entries=backlog.entries.values,
-                dirty=self.dirty,
-                changed=backlog.claim_changed,
-            )
-            self._turns = Turns(self.keeper, self.dirty)
 
     def works(self) -> dict[str, Work]:
         """What has to go on in the background, by its name."""
@@ -55,8 +53,8 @@ class QueueClaims:
         """Read the claims again that may mean something else since the last round; `opted_out` tells of pods that no
         longer take part."""
         if self.keeper is not None:
-            await self._backlog.read_claims_again(all_=self.keeper.anything_new())
-            self._backlog.notice_unserved(opted_out)
+            await self.backlog.read_claims_again(all_=self.keeper.anything_new())
+            self.backlog.notice_unserved(opted_out)
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
         """Those that can be planned, and why the others can't."""
