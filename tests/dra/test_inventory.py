@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from extender.core.dra.devices import Capacity, DeviceId, Taint, Version
+from extender.core.resources.gpu_models import UNKNOWN_MODEL
 from extender.dra.objects import ResourceSlice
 from tests.dra.builders import DRIVER, consuming, counters, device, pools_of, resource_slice, rule
 
@@ -242,8 +243,41 @@ def test_partitions_name_their_gpu() -> None:
     )
     found = pools_of(resource_slice(device("gpu-0", **GPU), part))
     assert [(read.gpu, read.milli, read.mib) for read in found.inventory.devices] == [(0, 1000, 40960), (0, 250, 10240)]
-    alone = pools_of(resource_slice(part)).inventory.devices
-    assert (alone[0].gpu, alone[0].milli) == (-1, 0)
+
+
+def test_a_gpu_in_mig_mode_is_published_by_its_partitions_alone() -> None:
+    """Numbers of an A100-SXM4-40GB cut for good: NVIDIA's driver publishes neither the GPU nor counters."""
+
+    def part(gpu: int, profile: str, sms: int, mib: int, **more: Any) -> Any:
+        attributes = {
+            "type": {"string": "mig"},
+            "parentUUID": {"string": f"GPU-{gpu}"},
+            "productName": {"string": "NVIDIA A100-SXM4-40GB"},
+        }
+        capacity = {"multiprocessors": {"value": str(sms)}, "memory": {"value": f"{mib}Mi"}}
+        return device(f"gpu-{gpu}-mig-{profile}", attributes=attributes, capacity=capacity, **more)
+
+    sizes = (("3g20gb-9-0", 42, 19968), ("2g10gb-14-4", 28, 9856), ("1g5gb-19-6", 14, 4864))
+    cut = resource_slice(*(part(2, *size) for size in sizes), device("gpu-0", **GPU))
+    found = pools_of(cut)
+    assert [(gpu.uuid, gpu.model.name, gpu.memory_mib) for gpu in found.offer.gpus] == [
+        ("GPU-0", UNKNOWN_MODEL.name, 40960),
+        ("GPU-2", "a100-sxm4-40gb", 34688),
+    ]
+    assert [(read.gpu, read.milli, read.mib) for read in found.inventory.devices] == [
+        (1, 500, 19968),
+        (1, 333, 9856),
+        (1, 166, 4864),
+        (0, 1000, 40960),
+    ]
+    # Where kube-scheduler allocates, nobody may take it for a whole GPU.
+    foreign = resource_slice(*(part(2, *size, owned=False) for size in sizes))
+    assert pools_of(foreign).offer.gpus == ()
+    # Sick is one of which no part is left.
+    sick = [{"key": "health", "effect": "NoSchedule"}]
+    for taints, healthy in (((sick, []), True), ((sick, sick), False)):
+        of = (part(2, *size, taints=taint) for size, taint in zip(sizes, taints, strict=False))
+        assert [gpu.healthy for gpu in pools_of(resource_slice(*of)).offer.gpus] == [healthy]
 
 
 def test_a_partition_of_which_nothing_is_known_is_all_of_its_gpu() -> None:

@@ -6,7 +6,7 @@ NVIDIA/k8s-dra-driver-gpu 2240711 `cmd/gpu-kubelet-plugin/deviceinfo.go`.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from extender.core.dra import owning
@@ -48,23 +48,36 @@ def read_inventory(
     slices: Sequence[objects.ResourceSlice],
     reading: NodeReading,
     rules: Sequence[objects.DeviceTaintRule] = (),
+    *,
+    owned_only: bool = True,
 ) -> Inventory:
     """The GPUs in the slices of one node, in the order of their minor numbers.
 
-    Tainted ones are not healthy, but for the taint by which Kerf owns them.
+    Tainted ones are not healthy, but for the taint by which Kerf owns them. A GPU in MIG mode is published by its
+    partitions alone: it counts where Kerf gives all of these (which is said without `owned_only`). Where kube-scheduler
+    gives them it would pass for a whole one.
     """
     devices = [(item.spec.pool.name, device) for item in slices for device in item.spec.devices or ()]
-    whole = sorted(
-        ((pool, device) for pool, device in devices if text_of(device, "type") == GPU),
-        key=lambda named: (_minor(named[1].name), named),
-    )[:MAX_GPUS_PER_NODE]
-    gpus = tuple(_gpu(device, taints_of(PoolId(DRIVER, pool), device, rules), reading) for pool, device in whole)
-    index_of = {(pool, device.name): index for index, (pool, device) in enumerate(whole)}
-    by_uuid = {gpu.uuid: index for index, gpu in enumerate(gpus) if gpu.uuid}
+    parts: dict[str, list[tuple[str, objects.Device]]] = {}  # by the UUID of the GPU they are cut from
     for pool, device in devices:
-        parent = by_uuid.get(text_of(device, "parentUUID"))
-        if parent is not None:
-            index_of[pool, device.name] = parent
+        if parent := text_of(device, "parentUUID"):
+            parts.setdefault(parent, []).append((pool, device))
+    found = {
+        (_minor(device.name), pool, device.name): _gpu(device, _taints(pool, device, rules), reading)
+        for pool, device in devices
+        if text_of(device, "type") == GPU
+    }
+    uuids = {gpu.uuid for gpu in found.values()}
+    for uuid, of in parts.items():
+        taints = [_taints(pool, device, rules) for pool, device in of]
+        if uuid not in uuids and (not owned_only or all(map(owning.owns, taints))):
+            pool, first = of[0]
+            found[_minor(first.name), pool, first.name] = _cut(uuid, [device for _, device in of], taints, reading)
+    ordered = sorted(found.items())[:MAX_GPUS_PER_NODE]
+    gpus = tuple(gpu for _, gpu in ordered)
+    index_of = {key[1:]: index for index, (key, _) in enumerate(ordered)}
+    for index, gpu in enumerate(gpus):
+        index_of |= dict.fromkeys(((pool, device.name) for pool, device in parts.get(gpu.uuid, ())), index)
     return Inventory(NodeOffer(gpus, GpuUnit.CLAIM, 1, sum(gpu.healthy for gpu in gpus)), index_of)
 
 
@@ -74,18 +87,35 @@ def _minor(name: str) -> int:
 
 
 def _gpu(device: objects.Device, taints: Iterable[Taint], reading: NodeReading) -> Gpu:
-    product = text_of(device, "productName")
-    memory = (device.capacity or {}).get("memory") or (device.capacity or {}).get(f"{DRIVER}/memory")
-    try:
-        memory_mib = int(parse_quantity(str(memory.value)) // MIB) if memory else 0
-    except ValueError:
-        memory_mib = 0
+    product, memory_mib = text_of(device, "productName"), _memory_mib(device)
     return Gpu(
         describe_model(product, reading.aliases) if product else UNKNOWN_MODEL,
-        nominal_mib(memory_mib, reading.memory_tolerance_frac) if 0 < memory_mib <= MAX_MEMORY_MIB else 0,
+        nominal_mib(memory_mib, reading.memory_tolerance_frac) if memory_mib else 0,
         text_of(device, "uuid"),
         healthy=not any(taint.effect in ("NoSchedule", "NoExecute") and taint.key != owning.KEY for taint in taints),
     )
+
+
+def _cut(uuid: str, parts: Sequence[objects.Device], taints: Iterable[Iterable[Taint]], reading: NodeReading) -> Gpu:
+    """A GPU of which only parts are published: as large as these together, healthy while one of them is."""
+    read = [_gpu(part, of_part, reading) for part, of_part in zip(parts, taints, strict=True)]
+    memory_mib = min(sum(map(_memory_mib, parts)), MAX_MEMORY_MIB)
+    return replace(read[0], uuid=uuid, memory_mib=memory_mib, healthy=any(gpu.healthy for gpu in read))
+
+
+def _memory_mib(device: objects.Device) -> int:
+    """A device's memory; 0 where it is unknown, or more than any GPU has."""
+    capacity = device.capacity or {}
+    memory = capacity.get("memory") or capacity.get(f"{DRIVER}/memory")
+    try:
+        found = int(parse_quantity(str(memory.value)) // MIB) if memory else 0
+    except ValueError:
+        return 0
+    return found if 0 < found <= MAX_MEMORY_MIB else 0
+
+
+def _taints(pool: str, device: objects.Device, rules: Sequence[objects.DeviceTaintRule]) -> tuple[Taint, ...]:
+    return tuple(taints_of(PoolId(DRIVER, pool), device, rules))
 
 
 def text_of(device: objects.Device, name: str) -> str:

@@ -78,7 +78,7 @@ def read_pools(
     pools, rules = gather_pools(node, slices), tuple(rules)
     of_driver = [pool for pool in pools if pool.sound and pool.id.driver == gpus.DRIVER]
     of_gpus = [item for pool in of_driver for item in pool.slices if item.spec.node_name]
-    found = gpus.read_inventory(of_gpus, reading, rules)
+    found = gpus.read_inventory(of_gpus, reading, rules, owned_only=owned_only)
     reader = _Reader(rules, found, owned_only)
     for pool in () if gpus_alone else pools:
         reader.read(pool)

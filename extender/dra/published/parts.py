@@ -4,7 +4,7 @@ NVIDIA's driver (kubernetes-sigs/dra-driver-nvidia-gpu 9593204, `cmd/gpu-kubelet
 their GPU's UUID (`mig.go`), and lets all devices of a GPU share one set of counters (`partitions.go`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -24,22 +24,32 @@ def place(pool: NodePool, devices: Sequence[Device], found: gpus.Inventory) -> I
     if pool.id.driver != gpus.DRIVER:
         yield from devices
         return
-    wholes = {
-        found.index_of[pool.id.pool, device.name]: read
-        for device, read in _pairs(pool, devices)
-        if _whole(device) and (pool.id.pool, device.name) in found.index_of
-    }
     gpu_of = _gpu_by_counters(pool, found)
-    for device, read in _pairs(pool, devices):
-        gpu = found.index_of.get((pool.id.pool, device.name), -1)
+    placed = [
+        (_whole(device), read, _gpu(pool, device, found, gpu_of))
+        for device, read in zip(pool.devices, devices, strict=True)
+    ]
+    wholes = {gpu: [read] for whole, read, gpu in placed if whole}
+    parts: dict[int, list[Device]] = {}
+    for whole, read, gpu in placed:
+        if not whole:
+            parts.setdefault(gpu, []).append(read)
+    for whole, read, gpu in placed:
         if gpu < 0:
-            shared = {gpu_of[name] for name in _counter_sets(device) if name in gpu_of}
-            gpu = shared.pop() if len(shared) == 1 else -1
-        yield read if gpu < 0 else _part(read, gpu, wholes.get(gpu), found.offer.gpus[gpu].memory_mib)
+            yield read
+        elif whole:
+            yield replace(read, gpu=gpu, milli=WHOLE_MILLI, mib=found.offer.gpus[gpu].memory_mib)
+        else:
+            yield _part(read, gpu, wholes.get(gpu) or parts[gpu], found.offer.gpus[gpu].memory_mib)
 
 
-def _pairs(pool: NodePool, devices: Iterable[Device]) -> Iterator[tuple[objects.Device, Device]]:
-    return zip(pool.devices, devices, strict=True)
+def _gpu(pool: NodePool, device: objects.Device, found: gpus.Inventory, gpu_of: Mapping[str, int]) -> int:
+    """The index of a device's GPU; -1 for that of none, or of one that nobody can tell."""
+    gpu = found.index_of.get((pool.id.pool, device.name), -1)
+    if gpu >= 0:
+        return gpu
+    shared = {gpu_of[name] for name in _counter_sets(device) if name in gpu_of}
+    return shared.pop() if len(shared) == 1 else -1
 
 
 def _whole(device: objects.Device) -> bool:
@@ -61,19 +71,20 @@ def _gpu_by_counters(pool: NodePool, found: gpus.Inventory) -> dict[str, int]:
     return {name: gpus_of.pop() for name, gpus_of in of.items() if len(gpus_of) == 1}
 
 
-def _part(read: Device, gpu: int, whole: Device | None, gpu_mib: int) -> Device:
-    """A device as so much of a GPU: compute by multiprocessors, else as memory; all of it where neither is known."""
-    if whole is None or whole is read:
-        return replace(read, gpu=gpu, milli=WHOLE_MILLI, mib=gpu_mib)
-    memory = _share(read, whole, _MEMORY)
-    compute = _share(read, whole, _COMPUTE) or memory
+def _part(read: Device, gpu: int, of: Sequence[Device], gpu_mib: int) -> Device:
+    """A device as so much of a GPU: compute by multiprocessors, else as memory; all of it where neither is known.
+
+    `of` is the whole GPU, or all the parts that it is cut into for good.
+    """
+    memory = _share(read, of, _MEMORY)
+    compute = _share(read, of, _COMPUTE) or memory
     mib = min(int(_capacity(read, _MEMORY) // MIB), gpu_mib)
     return replace(read, gpu=gpu, milli=compute or WHOLE_MILLI, mib=mib if memory else gpu_mib)
 
 
-def _share(read: Device, whole: Device, name: str) -> int:
+def _share(read: Device, of: Sequence[Device], name: str) -> int:
     """How much a part has of what its GPU has, in thousandths, rounded down so that all parts fit; 0 for unknown."""
-    part, all_of_it = _capacity(read, name), _capacity(whole, name)
+    part, all_of_it = _capacity(read, name), sum(_capacity(device, name) for device in of)
     return min(max(int(WHOLE_MILLI * part / all_of_it), 1), WHOLE_MILLI) if part > 0 and all_of_it > 0 else 0
 
 
