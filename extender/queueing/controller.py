@@ -198,9 +198,9 @@ class QueueController(QueueRules):
         now = self._clock()
         if self._standby():
             return
+        await self._claims.take_stock(lambda pod: opted_out(pod, self._namespaces))
         self.dispatcher.take_stock(now)
         await give_way()
-        await self._claims.take_stock(lambda pod: opted_out(pod, self._namespaces))
         await self._release(now)
         await give_way()
         if self.fault():

@@ -123,7 +123,7 @@ class Dispatcher:
         if any(self.found_a_node(entry) or not entry.stage.waits for entry, _ in members):
             return False
         for entry, node in members:
-            pod = entry.planned
+            pod = self.backlog.current(entry)
             if pod is None or pod.gpus is None:
                 continue
             policy = self.placer.policy_of(PodRequest(pod.gpus, pod.policy))

@@ -55,6 +55,7 @@ class Backlog:
         self._claims_of = claims_of
         self._naming: Index[Entry] = Index()  # by a claim's namespace/name and uid
         self._named: dict[str, Sequence[str]] = {}  # what is in it, by uid
+        self._claims_changed: set[str] = set()  # since those who name them were read
         self._clock = clock
         self._changed = changed
         self._left = left
@@ -140,6 +141,7 @@ class Backlog:
         self.entries.clear()
         self._naming = Index()
         self._named.clear()
+        self._claims_changed.clear()
 
     def forget_kinds(self) -> None:
         """Forget restrictions that no entry has any more. Their numbers change: not while a plan is being made."""
@@ -155,24 +157,34 @@ class Backlog:
         return list(self._naming.of(claim).values())
 
     def claim_changed(self, claim: str) -> None:
-        """What a ResourceClaim is, or has, is another than before."""
-        for entry in self.naming(claim):
-            if not entry.stage.is_written:
-                self.read_again(entry)
+        """What a ResourceClaim is, or has, is another than before. Whoever names it is read again before the next round
+        or decision, once: thousands may, and its author changes it as often as they like."""
+        if self._naming.of(claim):
+            self._claims_changed.add(claim)
             self._changed()
 
+    def current(self, entry: Entry) -> PlanPod | None:
+        """What an entry asks as its claims are now."""
+        if not self._claims_changed.isdisjoint(self._named.get(entry.uid, ())) and not entry.stage.is_written:
+            self.read_again(entry)
+        return entry.planned
+
     async def read_claims_again(self, *, all_: bool) -> None:
-        """What claims may be given is another than before; without `all_` only more is known of whose they are.
+        """What claims may be given is another than before; without `all_` only those that have changed are, or more is
+        known of whose they are.
 
         In portions: each of thousands of pods takes as long as its author wants.
         """
+        changed, self._claims_changed = self._claims_changed, set()
+        of_changed = {entry.uid for claim in changed for entry in self.naming(claim)}
         num_read = 0
         for entry in list(self.entries.values()):
             if self.entries.get(entry.uid) is not entry:
                 continue
             undecided = entry.fault is not None and entry.fault.code is Code.CLAIM_UNDECIDED
             waits = entry.stage.waits or (entry.stage is Stage.OPENED and not entry.node)
-            if undecided or (all_ and waits and entry.pod.spec.resource_claims):
+            behind = entry.uid in of_changed and not entry.stage.is_written
+            if behind or undecided or (all_ and waits and entry.pod.spec.resource_claims):
                 self.read_again(entry)
                 num_read += 1
                 if num_read % _PORTION == 0:
