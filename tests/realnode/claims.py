@@ -187,7 +187,15 @@ class Claims:
         """Delete all pods, at once, and all claims and templates; return when they are gone."""
         for path in (_PODS, _CLAIMS, f"{_CLAIMS[:-1]}templates"):
             self._plane.request("DELETE", f"{path}?gracePeriodSeconds=1" if path == _PODS else path)
-            wait_until(functools.partial(self._is_empty, path), WITHIN_S, f"{path} is empty")
+            try:
+                wait_until(functools.partial(self._is_empty, path), WITHIN_S, f"{path} is empty")
+            except TimeoutError as error:
+                error.add_note(f"left: {[item['metadata'] | item['spec'] for item in self._left(path)]}")
+                raise
 
     def _is_empty(self, path: str) -> bool:
-        return not self._plane.request("GET", path)["items"]
+        return not self._left(path)
+
+    def _left(self, path: str) -> list[Object]:
+        left: list[Object] = self._plane.request("GET", path)["items"]
+        return left

@@ -48,6 +48,7 @@ class Node:
             self.containerd = self._start_containerd()
             opening.callback(self.containerd.kill)
             self._load_guest()
+            opening.callback(self._leave)
             self.kubelet = self._start_kubelet()
             opening.callback(self.stop_kubelet, kill=True)
             self._open = opening.pop_all()
@@ -57,6 +58,13 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._open.close()
+
+    def _leave(self) -> None:
+        """Take the node and its pods out of the cluster: nobody else would end them."""
+        if self._plane.running:
+            self._delete_pods(grace_s=0)
+            with contextlib.suppress(ApiError):  # the kubelet never came up
+                self._plane.request("DELETE", f"/api/v1/nodes/{self.name}")
 
     @property
     def folder(self) -> Path:
@@ -190,11 +198,7 @@ class Node:
         """Delete all pods of the node, or of a namespace there; return when the kubelet has none of them left."""
         if not self.kubelet.running:
             self.start_kubelet()
-        for pod in self._pods(namespace):
-            metadata = pod["metadata"]
-            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-            with contextlib.suppress(ApiError):  # gone by itself
-                self._plane.request("DELETE", f"{path}?gracePeriodSeconds=1")
+        self._delete_pods(namespace)
         wait_until(lambda: not self._pods(namespace), WITHIN_S, "all pods are gone")
 
         def holders() -> list[str]:
@@ -223,6 +227,13 @@ class Node:
         path = f"/api/v1/{scope}pods?fieldSelector=spec.nodeName={self.name}"
         pods: list[Object] = self._plane.request("GET", path)["items"]
         return pods
+
+    def _delete_pods(self, namespace: str = "", grace_s: int = 1) -> None:
+        for pod in self._pods(namespace):
+            metadata = pod["metadata"]
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+            with contextlib.suppress(ApiError):  # gone by itself
+                self._plane.request("DELETE", f"{path}?gracePeriodSeconds={grace_s}")
 
     def _start_namespaces(self) -> Process:
         """The first process of the node's namespaces: all that runs on the node ends with it."""
