@@ -187,6 +187,12 @@ class OwnedDevices:
         self._held_on.pop(hold.node, uid)
         return self._forget({hold.node})
 
+    def is_news(self, claim: ResourceClaim) -> bool:
+        """Whether a claim that this process has written is not known as it is since then, or is gone: a watch may tell
+        of what others do next before the answer to the write comes."""
+        known = self.claims.get(claim.metadata.uid)
+        return known is not None and _version(known) <= _version(claim)
+
     def wrote(self, claim: ResourceClaim) -> None:
         """This process has written a claim: what a watch tells of it from before is none of its news."""
         self._written[claim.metadata.uid] = _version(claim)

@@ -215,8 +215,8 @@ class Ledger(Bookings):
             self._restock(self.rows.owned.let_go(claim))
 
     def claim_written(self, claim: ResourceClaim) -> None:
-        """This process has written a claim, which is like this now, unless a watch has told that it is gone."""
-        if self.rows.owned is not None and claim.metadata.uid in self.rows.owned.claims:
+        """This process has written a claim, which is like this now, unless a watch has told what became of it since."""
+        if self.rows.owned is not None and self.rows.owned.is_news(claim):
             self.upsert_device(claim)
             self.rows.owned.wrote(claim)
 

@@ -49,6 +49,12 @@ class ClaimApi:
         self.claims[name] = {"metadata": metadata, "spec": {"devices": {"requests": asked}}, "status": {}}
         return self.claims[name]
 
+    def take_away(self, name: str) -> None:
+        """Somebody takes its devices away from a claim."""
+        self.version += 1
+        self.claims[name]["status"] = {}
+        self.claims[name]["metadata"]["resourceVersion"] = str(self.version)
+
     async def get(self, path: str, query: object = None) -> bytes:
         name = path.removeprefix(_PREFIX)
         if (pod := self.pods.get(path.removeprefix(_PODS))) is not None:
@@ -77,9 +83,10 @@ class ClaimApi:
             claim["metadata"] |= {key: value for key, value in known.items() if key in ("finalizers", "annotations")}
         claim["metadata"]["resourceVersion"] = str(self.version)
         self.writes.append((name, part))
+        answer = json.dumps(claim).encode()
         if (error := self.lose(name, part)) is not None:
             raise error
-        return json.dumps(claim).encode()
+        return answer
 
 
 class _Fence:

@@ -247,6 +247,21 @@ def test_what_a_watch_tells_from_before_the_own_write_is_no_news() -> None:
     assert rig.free() == 0
 
 
+def test_what_others_do_to_a_claim_before_its_write_is_answered_counts() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+
+    def taken_away(name: str, part: str) -> None:
+        if part == "status":
+            rig.api.take_away(name)
+            rig.tell(name)
+
+    rig.api.lose = taken_away
+    asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.free() == 1
+    assert rig.owned.claims["u-a"].status.allocation is None
+
+
 def test_a_claim_that_is_gone_before_its_write_is_answered_does_not_come_back() -> None:
     rig = ClaimRig(gpus=1)
     started(rig, "a")
