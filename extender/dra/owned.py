@@ -4,14 +4,17 @@ being written."""
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from extender.core.dra.asks import DevicesAsked
-from extender.core.dra.devices import Inventory, NodeDevices, Taking
+from extender.core.dra.devices import DeviceId, Inventory, NodeDevices, Taking
 from extender.dra.asks import read_asks
+from extender.dra.classes import DeviceClasses
 from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from extender.dra.own_writes import OwnWrites, version
 from extender.dra.pod_claims import Hold, PodClaims
 from extender.dra.published.inventory import PoolState
-from extender.dra.results import takings_of
-from extender.dra.slices import NodeSlices
+from extender.dra.results import devices_of, takings_of
+from extender.dra.slices import NodeSlices, pool_of
 from extender.dra.unhandled import MISSING_CLASS, UnhandledError
+from extender.dra.withdrawn import WithdrawnDevices
 from extender.kube import objects
 from extender.kube.indexes import Index
 
@@ -22,6 +25,8 @@ class OwnedDevices:
     def __init__(self, slices: NodeSlices) -> None:
         self.slices = slices
         """What drivers publish."""
+        self._withdrawn = WithdrawnDevices()
+        self._faults: dict[str, tuple[str, ...]] = {}  # of devices that are withdrawn, by node
         self._devices: dict[str, NodeDevices] = {}  # by node, as they are now
         self.claims: dict[str, ResourceClaim] = {}
         """By uid."""
@@ -30,16 +35,14 @@ class OwnedDevices:
         what keeps it from being deleted."""
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: Index[str] = Index()  # claims by pool
-        self._written: dict[str, int] = {}  # claims by uid, and the version of which no watch has told yet
+        self.own_writes = OwnWrites()
         self.holds: dict[str, Hold] = {}
         """By a claim's uid."""
         self.unhandled: dict[str, str] = {}
         """Claims of pods that wait that can't be evaluated exactly, by uid: what kind of thing is in the way."""
         self._held_on: Index[Hold] = Index()  # by node and a claim's uid
-        self._classes: dict[str, DeviceClass] = {}
-        self._class_names: dict[str, str] = {}  # by uid
+        self._classes = DeviceClasses()
         self._allotted: set[str] = set()  # claims with devices, for one pod at most
-        self._class_version = 0
 
     # Reading
 
@@ -50,12 +53,14 @@ class OwnedDevices:
             return None
         known = self._devices.get(node)
         if known is None:
-            known = self._devices[node] = NodeDevices.of(inventory, self._taken(node, inventory))
+            elsewhere, self._faults[node] = self._withdrawn.taken(inventory, self._held(node))
+            known = self._devices[node] = NodeDevices.of(inventory, self._taken(node, inventory), elsewhere)
         return known
 
     def faults_on(self, node: str) -> tuple[str, ...]:
         """Why devices of a node's pools can't be used."""
-        return self.slices.pools_on(node).faults
+        self.devices_on(node)
+        return self.slices.pools_on(node).faults + self._faults.get(node, ())
 
     def pools_on(self, node: str) -> tuple[PoolState, ...]:
         """A node's pools, whoever allocates their devices."""
@@ -85,12 +90,12 @@ class OwnedDevices:
     @property
     def version(self) -> int:
         """Grows when other claims may be met than before."""
-        return self.slices.version + self._class_version
+        return self.slices.version + self._classes.version
 
     @property
     def classes(self) -> Mapping[str, DeviceClass]:
         """Device classes by name."""
-        return self._classes
+        return self._classes.by_name
 
     def inventory_on(self, node: str) -> Inventory:
         """The devices of a node that Kerf allocates."""
@@ -166,6 +171,18 @@ class OwnedDevices:
                     if (index := inventory.index_of.get(device)) is not None:
                         yield Taking(index, capacity)
 
+    def _held(self, node: str) -> set[DeviceId]:
+        """Devices of a node's pools that claims have, or are about to get."""
+        allocated = (device for claim in self.claims_on(node) for device in devices_of(claim))
+        holds = self._held_on.of(node).values()
+        return {*allocated, *(device for hold in holds for device, _ in hold.devices)}
+
+    def _changes(self, *pools: str) -> None:
+        """Slices of these pools are about to change."""
+        for node in {node for pool in pools for node in self.slices.nodes_of(pool)}:
+            self._withdrawn.remember(self.inventory_on(node), self._held(node))
+        self._withdrawn.forget(lambda driver, pool: bool(self._allocated.of(f"{driver}/{pool}")))
+
     def has_gpus(self, node: str) -> bool:
         """Whether Kerf allocates GPUs of a node."""
         return any(device.gpu >= 0 for device in self.inventory_on(node).devices)
@@ -191,32 +208,20 @@ class OwnedDevices:
         """Whether a claim that this process has written is not known as it is since then, or is gone: a watch may tell
         of what others do next before the answer to the write comes."""
         known = self.claims.get(claim.metadata.uid)
-        return known is not None and _version(known) <= _version(claim)
-
-    def wrote(self, claim: ResourceClaim) -> None:
-        """This process has written a claim: what a watch tells of it from before is none of its news."""
-        self._written[claim.metadata.uid] = _version(claim)
-
-    def is_outdated(self, item: objects.Named) -> bool:
-        """Whether a claim is told as it was before this process has written it."""
-        written = self._written.get(item.metadata.uid)
-        if written is None or not isinstance(item, ResourceClaim) or _version(item) < written:
-            return written is not None
-        del self._written[item.metadata.uid]
-        return False
+        return known is not None and version(known) <= version(claim)
 
     # What the watches tell
 
     def upsert(self, item: objects.Named) -> set[str]:
         """An object was added or changed."""
+        if isinstance(item, ResourceSlice):
+            self._changes(self.slices.pool_of(item.metadata.uid), pool_of(item))
         if isinstance(item, ResourceSlice | DeviceTaintRule):
             return self._forget(self.slices.upsert(item))
         if isinstance(item, ResourceClaim):
             return self._upsert_claim(item)
         if isinstance(item, DeviceClass):
-            self._classes[item.metadata.name] = item
-            self._class_names[item.metadata.uid] = item.metadata.name
-            self._class_version += 1
+            self._classes.upsert(item)
         return set()
 
     def remove(self, kind: type, uid: str) -> set[str]:
@@ -224,16 +229,14 @@ class OwnedDevices:
         if kind is ResourceClaim:
             return self._claim_gone(uid)
         if kind is DeviceClass:
-            name = self._class_names.pop(uid, "")
-            if name and self._classes[name].metadata.uid == uid:
-                del self._classes[name]
-            self._class_version += 1
+            self._classes.remove(uid)
             return set()
+        self._changes(self.slices.pool_of(uid))
         return self._forget(self.slices.remove(uid))
 
     def keep(self, kind: type, uids: Collection[str]) -> set[str]:
         """A complete list names these objects of a kind; others are gone."""
-        known: dict[type, Collection[str]] = {ResourceClaim: self.claims, DeviceClass: self._class_names}
+        known: dict[type, Collection[str]] = {ResourceClaim: self.claims, DeviceClass: self._classes.uids()}
         gone = set(known[kind] if kind in known else self.slices.uids(kind)) - set(uids)
         return set().union(*(self.remove(kind, uid) for uid in gone))
 
@@ -256,7 +259,7 @@ class OwnedDevices:
 
     def _claim_gone(self, uid: str) -> set[str]:
         claim = self.claims.get(uid)
-        self._written.pop(uid, None)
+        self.own_writes.forget(uid)
         if claim is None or not (_pools_of(claim) and claim.status.reserved_for):
             return self._remove_claim(uid)
         self.orphans[uid] = self.claims.pop(uid)
@@ -286,6 +289,7 @@ class OwnedDevices:
     def _forget(self, nodes: set[str]) -> set[str]:
         for node in nodes:
             self._devices.pop(node, None)
+            self._faults.pop(node, None)
         return nodes
 
 
@@ -293,8 +297,3 @@ def _pools_of(claim: ResourceClaim) -> Sequence[str]:
     allocation = claim.status.allocation
     results = (allocation.devices.results or ()) if allocation is not None else ()
     return sorted({f"{result.driver}/{result.pool}" for result in results})
-
-
-def _version(claim: ResourceClaim) -> int:
-    text = claim.metadata.resource_version
-    return int(text) if text.isdecimal() else 0

@@ -152,13 +152,23 @@ def takings_of(claim: ResourceClaim, inventory: Inventory) -> tuple[Taking, ...]
 
     What is not understood is taken as a whole.
     """
-    allocation = claim.status.allocation
     takings = []
-    for result in (allocation.devices.results or ()) if allocation else ():
+    for result in _results(claim):
         index = inventory.index_of.get(DeviceId(result.driver, result.pool, result.device))
-        if index is not None and not result.admin_access:
+        if index is not None:
             takings.append(Taking(index, _consumed(inventory.devices[index], result)))
     return tuple(takings)
+
+
+def devices_of(claim: ResourceClaim) -> Iterator[DeviceId]:
+    """The devices that a claim has; none by access for administrators."""
+    return (DeviceId(result.driver, result.pool, result.device) for result in _results(claim))
+
+
+def _results(claim: ResourceClaim) -> Iterator[AllocatedDevice]:
+    allocation = claim.status.allocation
+    results = (allocation.devices.results or ()) if allocation else ()
+    return (result for result in results if not result.admin_access)
 
 
 def _consumed(device: Device, result: AllocatedDevice) -> tuple[tuple[str, Amount], ...]:

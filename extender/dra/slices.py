@@ -35,6 +35,11 @@ class NodeSlices:
         """Objects of a kind that are known."""
         return self._slices if kind is ResourceSlice else self._rules
 
+    def pool_of(self, uid: str) -> str:
+        """The pool of a slice, `driver/pool`; "" where it is unknown."""
+        item = self._slices.get(uid)
+        return "" if item is None else pool_of(item)
+
     def pools_on(self, node: str) -> NodePools:
         """What a node has."""
         return self._pools.get(node, _NO_POOLS)
@@ -70,10 +75,10 @@ class NodeSlices:
             return self._read_again(self._selected(item) | (self._selected(known) if known is not None else set()))
         changed = self._drop(uid)
         self._slices[uid] = item
-        self._in_pool.put(_pool_of(item), uid, item)
+        self._in_pool.put(pool_of(item), uid, item)
         if item.spec.node_name:
-            self._names_on.put(item.spec.node_name, uid, _pool_of(item))
-        return self._read_again(changed | self.nodes_of(_pool_of(item)))
+            self._names_on.put(item.spec.node_name, uid, pool_of(item))
+        return self._read_again(changed | self.nodes_of(pool_of(item)))
 
     def remove(self, uid: str) -> set[str]:
         """An object is gone."""
@@ -92,8 +97,8 @@ class NodeSlices:
         item = self._slices.pop(uid, None)
         if item is None:
             return set()
-        nodes = self.nodes_of(_pool_of(item))
-        self._in_pool.pop(_pool_of(item), uid)
+        nodes = self.nodes_of(pool_of(item))
+        self._in_pool.pop(pool_of(item), uid)
         if item.spec.node_name:
             self._names_on.pop(item.spec.node_name, uid)
         return nodes
@@ -111,5 +116,6 @@ class NodeSlices:
         return nodes
 
 
-def _pool_of(item: ResourceSlice) -> str:
+def pool_of(item: ResourceSlice) -> str:
+    """The pool of a slice, `driver/pool`."""
     return f"{item.spec.driver}/{item.spec.pool.name}"

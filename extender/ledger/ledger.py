@@ -218,7 +218,7 @@ class Ledger(Bookings):
         """This process has written a claim, which is like this now, unless a watch has told what became of it since."""
         if self.rows.owned is not None and self.rows.owned.is_news(claim):
             self.upsert_device(claim)
-            self.rows.owned.wrote(claim)
+            self.rows.owned.own_writes.enter(claim)
 
     def forget_orphan(self, claim: str) -> None:
         """The pods of a claim that is gone are gone, too."""

@@ -21,6 +21,15 @@ class DeviceId(NamedTuple):
     device: str
 
 
+class CounterId(NamedTuple):
+    """What a counter is called in a cluster."""
+
+    driver: str
+    pool: str
+    counter_set: str
+    name: str
+
+
 class Version(NamedTuple):
     """A semantic version, as an attribute's value: its text, compared by the selectors' library."""
 
@@ -83,6 +92,8 @@ class Inventory:
     counters: tuple[Amount, ...] = ()
     """What there is of each counter while no device is taken."""
     index_of: Mapping[DeviceId, int] = field(default_factory=dict)
+    counter_of: Mapping[CounterId, int] = field(default_factory=dict)
+    """Index of each counter."""
     unavailable: tuple[Device, ...] = ()
     """Devices of the node that are not Kerf's to give: who asks for all devices and would have to get one of these,
     gets none."""
@@ -118,9 +129,15 @@ class NodeDevices:
     """(C,) what is left of each counter; less than nothing where more is taken than there is."""
 
     @classmethod
-    def of(cls, inventory: Inventory, takings: Iterable[Taking] = ()) -> "NodeDevices":
-        """The devices of an inventory, of which so much is taken."""
-        return cls(inventory, left=inventory.counters).taking(takings)
+    def of(
+        cls, inventory: Inventory, takings: Iterable[Taking] = (), elsewhere: Iterable[tuple[int, Amount]] = ()
+    ) -> "NodeDevices":
+        """The devices of an inventory, of which so much is taken; `elsewhere` is what devices that are not in it take
+        of counters."""
+        left = list(inventory.counters)
+        for counter, amount in elsewhere:
+            left[counter] -= amount
+        return cls(inventory, left=tuple(left)).taking(takings)
 
     def used(self, device: int) -> dict[str, Amount]:
         """What is taken of each capacity of a shareable device."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from extender.core.dra import owning
-from extender.core.dra.devices import NO_DEVICES, Amount, Device, DeviceId, Inventory, Taint
+from extender.core.dra.devices import NO_DEVICES, Amount, CounterId, Device, DeviceId, Inventory, Taint
 from extender.core.resources.nodes import NO_GPUS, NodeOffer, NodeReading
 from extender.dra.objects import DeviceTaintRule, ResourceSlice
 from extender.dra.published import gpus
@@ -101,6 +101,7 @@ class _Reader:
         self._owned_only = owned_only
         self._devices: list[Device] = []
         self._counters: list[Amount] = []
+        self._counter_of: dict[CounterId, int] = {}
         self._unavailable: list[Device] = []
         self._complete = True
         self.faults: list[str] = []
@@ -111,7 +112,12 @@ class _Reader:
     def inventory(self) -> Inventory:
         index_of: dict[DeviceId, int] = {device.id: index for index, device in enumerate(self._devices)}
         return Inventory(
-            tuple(self._devices), tuple(self._counters), index_of, tuple(self._unavailable), self._complete
+            tuple(self._devices),
+            tuple(self._counters),
+            index_of,
+            self._counter_of,
+            tuple(self._unavailable),
+            self._complete,
         )
 
     def read(self, pool: NodePool) -> None:
@@ -155,6 +161,9 @@ class _Reader:
         if giving:
             self._devices += place(pool, devices, self._found)
             self._counters += amounts
+            self._counter_of |= {
+                CounterId(pool.id.driver, pool.id.pool, *counter): index for counter, index in index_of.items()
+            }
         else:
             self._unavailable += [replace(device, consumes=()) for device in devices]
 

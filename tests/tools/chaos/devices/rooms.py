@@ -84,6 +84,9 @@ class Room:
     """What is taken of the bandwidth of shared devices."""
     used: dict[tuple[str, str], Counter[tuple[str, str]]] = field(default_factory=dict)
     counters: dict[tuple[str, str], dict[tuple[str, str], int]] = field(default_factory=dict)
+    doubtful: set[tuple[str, str]] = field(default_factory=set)
+    """Pools of which somebody has a device that is published no more: who has come since can't know what it takes of
+    counters, and may give nothing that takes of any."""
 
     @classmethod
     def of(cls, books: Books, nodes: Sequence[NodeUse]) -> "Room":
@@ -91,7 +94,9 @@ class Room:
         holders = books.holders()
         room = cls(taken=set(holders), used=books.used(holders), counters=books.counters)
         open_ = {node.name for node in nodes if node.schedulable}
-        for device in books.there():
+        there = list(books.there())
+        room.doubtful = {key[:2] for key in holders.keys() - {device.key for device in there}}
+        for device in there:
             if device.node in open_:
                 room.devices[device.node].append(device)
         for key, held in holders.items():
@@ -142,6 +147,8 @@ class Room:
         if device.shared:
             return self.gbit[device.key] + wanted.gbit <= device.capacity["gbit"]
         pool = device.key[:2]
+        if device.counters and pool in self.doubtful:
+            return False
         used, there = self.used.get(pool, Counter()), self.counters.get(pool, {})
         enough = all(used[counter] + needed <= there.get(counter, 0) for counter, needed in device.counters.items())
         return device.key not in self.taken and enough
