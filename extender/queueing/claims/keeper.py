@@ -13,19 +13,20 @@ from extender.core.resources.requests import RequestError
 from extender.dra.feeds import CLAIMS, RULES, TO_ALLOCATE
 from extender.dra.objects import ResourceClaim
 from extender.dra.owned import OwnedDevices
-from extender.dra.pod_claims import Hold, PodClaims, claim_keys
+from extender.dra.pod_claims import Hold, PodClaims
 from extender.dra.results import allocation_of
 from extender.kube.background import all_of
 from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Pod
+from extender.kube.watches.lists import Lister
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.queueing.claims.maker import ClaimMaker
 from extender.queueing.claims.whose import Whose
-from extender.queueing.claims.writer import ClaimWriter
+from extender.queueing.claims.writer import ClaimWriter, is_protected
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.binding.marks import refused
-from extender.scheduling.fence import Fence
+from extender.scheduling.fence import Fence, FencedError
 
 _MAX_CONCURRENT: Final = 16
 _TOLD_WITHIN_S: Final = 0.5
@@ -88,6 +89,7 @@ class ClaimKeeper:
         self.writer = ClaimWriter(self.transport)
         self.reflectors = {item.name: self.mirror.hub.subscribe(item, self) for item in TO_ALLOCATE}
         self.mirror.hub.subscribe(RULES, self)
+        self._claims = Lister(self.transport, CLAIMS.path, ResourceClaim)
         self._whose = Whose(self.owned)
 
     def maker(self) -> ClaimMaker:
@@ -192,8 +194,6 @@ class ClaimKeeper:
         Raises ClusterError where the API server refuses, or nobody knows what it did, DecodeError, FencedError.
         """
         due = self._due.pop(pod.metadata.uid, ())
-        if due:
-            await self.fence.confirm_now()  # that nobody else led when these claims were known
         for uid in due:
             try:
                 if not await self._allocate(uid):
@@ -229,8 +229,14 @@ class ClaimKeeper:
         self.writing.add(uid)
         self._told[uid] = asyncio.Event()
         try:
-            written = await self.writer.allocate(hold.claim, hold.pod, hold.allocation)
+            protected = await self.writer.protect(hold.claim)
+            if protected is not None:
+                await self.fence.confirm_now()  # nobody else led when it was so: whoever does next changes it
+                written = await self.writer.allocate(protected, hold.pod, hold.allocation)
             known = True
+        except FencedError:
+            known = True
+            raise
         except ApiError as error:
             known = error.status <= _MAX_CLIENT_ERROR or refused(error)
             raise
@@ -249,17 +255,20 @@ class ClaimKeeper:
 
     async def catch_up(self) -> None:
         """Before the first decision of a term: change every claim that a leader before may be about to allocate, so
-        that its write fails, and take in what it did allocate. Raises ClusterError, DecodeError."""
+        that its write fails, then take in what it did allocate. Raises ClusterError, DecodeError.
+
+        That are those with the finalizer: on a claim without it no write of Kerf's gives devices. They are read from
+        the API server, whoever names them: watches may lag, or have not begun, and pods may be gone by now.
+        """
+        listed = await self._claims.all()
+        doubtful = (claim for claim in listed.items if is_protected(claim))
+        await all_of(self._take_over(claim) for claim in doubtful if claim.status.allocation is None)
         await self.mirror.list_devices_again(CLAIMS)
-        waiting = {key for entry in self.entries() for key in claim_keys(entry.pod)}
-        touched = [claim for claim in self.owned.claims.values() if claim.key in waiting]
-        await all_of(self._take_over(claim) for claim in touched if claim.status.allocation is None)
 
     async def _take_over(self, claim: ResourceClaim) -> None:
         async with self._slots:
             found: ResourceClaim | None = claim
             while found is not None and found.status.allocation is None:
-                touched = await self.writer.touch(found, secrets.token_hex(4))
-                found = await self.writer.read(claim) if touched is None else None
-                if (known := touched or found) is not None:
-                    self.ledger.claim_written(known)
+                if await self.writer.touch(found, secrets.token_hex(4)) is not None:
+                    return
+                found = await self.writer.read(claim)

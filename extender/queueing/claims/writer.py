@@ -38,19 +38,19 @@ class ClaimWriter:
             raise
         return found if found.metadata.uid == claim.metadata.uid else None
 
+    async def protect(self, claim: ResourceClaim) -> ResourceClaim | None:
+        """Keep a claim from being deleted with the devices that it is about to get."""
+        if is_protected(claim):
+            return claim
+        return await self._patch(claim, "", {"finalizers": [*(claim.metadata.finalizers or []), FINALIZER]})
+
     async def allocate(self, claim: ResourceClaim, pod: Pod, allocation: Mapping[str, Any]) -> ResourceClaim | None:
-        """Give a claim its devices for a pod, after the finalizer that keeps it from being deleted with them.
+        """Give a claim that is protected its devices for a pod.
 
         It is reserved for the pod in the same write: kube-controller-manager frees it when the pod is gone, and
         kube-scheduler has nothing to write.
         """
-        finalizers = claim.metadata.finalizers or []
-        protected: ResourceClaim | None = claim
-        if FINALIZER not in finalizers:
-            protected = await self._patch(claim, "", {"finalizers": [*finalizers, FINALIZER]})
-        return protected and await self._patch(
-            protected, "/status", status={"allocation": allocation, "reservedFor": [_consumer(pod)]}
-        )
+        return await self._patch(claim, "/status", status={"allocation": allocation, "reservedFor": [_consumer(pod)]})
 
     async def free(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Take a claim's devices away that no pod uses."""
@@ -67,14 +67,13 @@ class ClaimWriter:
             if not refused(error):
                 raise
         known = claim.metadata.finalizers or []
-        if FINALIZER in known:
-            return await self._patch(claim, "", {"finalizers": [name for name in known if name != FINALIZER]})
+        others = [name for name in known if name != FINALIZER]
         try:
-            return await self._patch(claim, "", {"finalizers": [*known, FINALIZER]})
+            return await self._patch(claim, "", {"finalizers": others if is_protected(claim) else [*known, FINALIZER]})
         except ApiError as error:
             if not refused(error):
                 raise
-        return claim  # too large, or being deleted: nobody can allocate it, for that takes the finalizer
+        return claim  # too large, or being deleted: nobody can allocate it, for that takes more, or the finalizer
 
     async def _patch(
         self, claim: ResourceClaim, part: str, metadata: dict[str, Any] | None = None, **parts: Any
@@ -87,6 +86,11 @@ class ClaimWriter:
             if error.status in (404, 409) or (error.status == 422 and await self.read(claim) is None):
                 return None
             raise
+
+
+def is_protected(claim: ResourceClaim) -> bool:
+    """Whether a claim has the finalizer without which Kerf gives it no devices."""
+    return FINALIZER in (claim.metadata.finalizers or ())
 
 
 def _consumer(pod: Pod) -> dict[str, str]:

@@ -11,6 +11,7 @@ from extender.core.decisions import decide
 from extender.core.evaluations import Memo
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.dra.feeds import CLAIMS
 from extender.dra.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.objects import Pod
@@ -20,6 +21,7 @@ from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.reclaimer import Reclaimer
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.scheduling.fence import FencedError
 
 Manifest = dict[str, Any]
 
@@ -56,6 +58,8 @@ class ClaimApi:
         self.claims[name]["metadata"]["resourceVersion"] = str(self.version)
 
     async def get(self, path: str, query: object = None) -> bytes:
+        if path == CLAIMS.path:
+            return json.dumps({"metadata": {}, "items": list(self.claims.values())}).encode()
         name = path.removeprefix(_PREFIX)
         if (pod := self.pods.get(path.removeprefix(_PODS))) is not None:
             return json.dumps(pod).encode()
@@ -90,9 +94,11 @@ class ClaimApi:
 
 
 class _Fence:
-    def __init__(self) -> None:
+    def __init__(self, api: ClaimApi) -> None:
+        self._api = api
         self.others_lead = ""
-        self.num_confirmed = 0
+        self.confirmed_after: list[list[tuple[str, str]]] = []
+        """What had been written each time."""
 
     def standby(self) -> str:
         return self.others_lead
@@ -101,21 +107,24 @@ class _Fence:
         return self.others_lead
 
     async def confirm_now(self) -> None:
-        self.num_confirmed += 1
+        self.confirmed_after.append(list(self._api.writes))
+        if self.others_lead:
+            raise FencedError(self.others_lead)
 
 
 class _Mirror:
     """No watches: tests tell the ledger and the keeper what these would."""
 
-    def __init__(self, hub: WatchHub) -> None:
+    def __init__(self, hub: WatchHub, tell_all: Callable[[], None]) -> None:
         self.hub = hub
         self.failing = ""
+        self._tell_all = tell_all
 
     def fault(self) -> str:
         return self.failing
 
     async def list_devices_again(self, feed: object) -> None:
-        """All is known."""
+        self._tell_all()
 
 
 class ClaimRig:
@@ -128,13 +137,13 @@ class ClaimRig:
         self.entries: dict[str, Entry] = {}
         self.changed: list[str] = []
         self.dirty: list[bool] = []
-        self.fence = _Fence()
+        self.fence = _Fence(self.api)
         clock = lambda: self.now  # noqa: E731 - a clock
         owned = self.ledger.rows.owned
         assert owned is not None
         self.owned = owned
         hub = WatchHub(self.api, clock)  # type: ignore[arg-type]
-        self.mirror = _Mirror(hub)
+        self.mirror = _Mirror(hub, self.tell_all)
         self.keeper = ClaimKeeper(
             self.api,  # type: ignore[arg-type]
             self.mirror,  # type: ignore[arg-type]
@@ -169,6 +178,11 @@ class ClaimRig:
         item = msgspec.convert(self.api.claims[name], ResourceClaim)
         self.ledger.upsert_device(item)
         self.keeper.upsert(item)
+
+    def tell_all(self) -> None:
+        """A list tells of all claims."""
+        for name in self.api.claims:
+            self.tell(name)
 
     def forget(self, name: str) -> None:
         """A watch tells that a claim is gone."""

@@ -13,6 +13,7 @@ from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_node
 from extender.queueing.pods.restrictions import Kinds
+from extender.scheduling.fence import FencedError
 from tests.queueing.claims.rigs import ClaimRig
 
 
@@ -39,7 +40,7 @@ def test_what_is_decided_is_held_and_then_the_claims() -> None:
     assert claim["status"]["allocation"]["allocationTimestamp"]
     assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "a", "uid": "p-a"}]
     assert rig.api.writes == [("a", ""), ("a", "status")]
-    assert rig.fence.num_confirmed == 1
+    assert rig.fence.confirmed_after == [[("a", "")]]
 
 
 def test_two_pods_never_get_the_same_device() -> None:
@@ -170,35 +171,64 @@ def test_whoever_stands_by_holds_nothing_and_takes_nothing_back() -> None:
 
 def test_a_new_leader_changes_the_claims_that_its_predecessor_may_be_about_to_write() -> None:
     rig = ClaimRig(gpus=2)
-    for name in "ab":
-        rig.api.add(name)
-        rig.tell(name)
-    rig.pod("a")
+    rig.api.add("a")["metadata"]["finalizers"] = [FINALIZER]
+    rig.api.add("b")
     known = rig.api.claims["a"]["metadata"]["resourceVersion"]
-    asyncio.run(rig.keeper.catch_up())
+    asyncio.run(rig.keeper.catch_up())  # whoever names them, and whatever its watch has told
     assert rig.api.claims["a"]["metadata"]["resourceVersion"] != known
-    assert rig.api.writes == [("a", "")]  # nobody waits for b
+    assert rig.api.writes == [("a", "")]  # b is first to be protected, and then to be confirmed
 
 
-@pytest.mark.parametrize("protected", [False, True])
-def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up(protected: bool) -> None:
+def test_what_a_leader_that_was_paused_writes_afterwards_is_refused() -> None:
+    old = ClaimRig(gpus=1)
+    new = ClaimRig(gpus=1, api=old.api)
+    started(old, "a")
+    (hold,) = old.owned.holds.values()
+    protected = asyncio.run(old.keeper.writer.protect(hold.claim))
+    assert protected is not None
+    asyncio.run(new.keeper.catch_up())
+    assert asyncio.run(old.keeper.writer.allocate(protected, hold.pod, hold.allocation)) is None
+    assert new.free() == 1
+
+
+def test_whoever_may_lead_no_more_gives_no_devices_and_holds_none() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.fence.others_lead = "standby"
+    with pytest.raises(FencedError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.api.writes == [("a", "")]
+    assert rig.free() == 1
+
+
+def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up() -> None:
     rig = ClaimRig()
-    rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", *([FINALIZER] if protected else [])]
-    rig.tell("a")
-    rig.pod("a")
+    rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", FINALIZER]
     before = rig.api.claims["a"]["metadata"]["resourceVersion"]
     rig.api.refuse = "annotations"
     asyncio.run(rig.keeper.catch_up())
     metadata = rig.api.claims["a"]["metadata"]
     assert metadata["resourceVersion"] != before
-    assert metadata["finalizers"] == ["example.org/own", *([] if protected else [FINALIZER])]
+    assert metadata["finalizers"] == ["example.org/own"]
+
+
+def test_a_claim_in_doubt_that_takes_no_annotation_is_protected_instead() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.api.fail = lambda name, part: UnreachableError("no answer")
+    with pytest.raises(UnreachableError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    rig.api.fail = lambda name, part: None
+    rig.api.refuse = "annotations"
+    rig.entries["a"].put_back(rig.now)
+    asyncio.run(rig.reclaimer.look())
+    assert rig.api.claims["a"]["metadata"]["finalizers"] == [FINALIZER]
+    assert rig.free() == 1
 
 
 def test_a_claim_that_nobody_can_write_holds_no_new_leader_up() -> None:
     rig = ClaimRig()
-    rig.api.add("a")
-    rig.tell("a")
-    rig.pod("a")
+    rig.api.add("a")["metadata"]["finalizers"] = [FINALIZER]
     rig.api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
     asyncio.run(rig.keeper.catch_up())
 
