@@ -143,6 +143,7 @@ class Entry:
         """It is planned, and its GPUs are reserved: the node is to be written."""
         self._enter(Stage.RENOMINATING if self.stage is Stage.LOST else Stage.NOMINATING, Stage.GATED, Stage.LOST)
         self.node = node
+        self.skips.written = None  # with the node, why it waited is taken off the pod
 
     def open(self, now: float, *, by_kerf: bool = True) -> None:
         """Its gate is to be opened."""
