@@ -1,7 +1,7 @@
 """Devices of pools that Kerf owns: which a node has, which claims have them, and which are held for claims that are
 being written."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import DeviceId, Inventory, NodeDevices, Taking
@@ -11,7 +11,7 @@ from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, Re
 from extender.dra.own_writes import OwnWrites, version
 from extender.dra.pod_claims import Hold, PodClaims
 from extender.dra.published.inventory import PoolState
-from extender.dra.results import devices_of, takings_of
+from extender.dra.results import devices_of, pools_of, takings_of
 from extender.dra.slices import NodeSlices, pool_of
 from extender.dra.unhandled import MISSING_CLASS, UnhandledError
 from extender.dra.withdrawn import WithdrawnDevices
@@ -81,7 +81,7 @@ class OwnedDevices:
             for uid in self._allocated.of(pool):
                 if uid not in seen:
                     seen.add(uid)
-                    yield self.claims.get(uid) or self.orphans[uid]
+                    yield self._claim(uid)
 
     def holds_on(self, node: str) -> Mapping[str, Hold]:
         """What is held of a node's devices, by a claim's uid."""
@@ -128,7 +128,7 @@ class OwnedDevices:
     def allotted(self) -> Iterator[tuple[ResourceClaim, str]]:
         """Claims that have devices of pools that Kerf owns, for one pod at most; with the node of these."""
         for uid in self._allotted:
-            nodes = {node for pool in _pools_of(self.claims[uid]) for node in self.slices.nodes_of(pool)}
+            nodes = {node for pool in pools_of(self.claims[uid]) for node in self.slices.nodes_of(pool)}
             owned = [node for node in nodes if self.inventory_on(node).devices]
             if len(nodes) == len(owned) == 1:
                 yield self.claims[uid], owned[0]
@@ -179,9 +179,15 @@ class OwnedDevices:
 
     def _changes(self, *pools: str) -> None:
         """Slices of these pools are about to change."""
-        for node in {node for pool in pools for node in self.slices.nodes_of(pool)}:
-            self._withdrawn.remember(self.inventory_on(node), self._held(node))
+        for pool in set(pools):
+            held = {device for uid in self._allocated.of(pool) for device in devices_of(self._claim(uid))}
+            held |= {device for hold in self.holds.values() for device, _ in hold.devices}
+            for node in self.slices.nodes_of(pool) if held else ():
+                self._withdrawn.remember(self.inventory_on(node), held)
         self._withdrawn.forget(lambda driver, pool: bool(self._allocated.of(f"{driver}/{pool}")))
+
+    def _claim(self, uid: str) -> ResourceClaim:
+        return self.claims.get(uid) or self.orphans[uid]
 
     def has_gpus(self, node: str) -> bool:
         """Whether Kerf allocates GPUs of a node."""
@@ -245,7 +251,7 @@ class OwnedDevices:
         changed = self._remove_claim(uid)
         self.claims[uid] = claim
         self._claim_at[claim.key] = uid
-        for pool in _pools_of(claim):
+        for pool in pools_of(claim):
             self._allocated.put(pool, uid, uid)
             if len(claim.status.reserved_for or ()) <= 1:
                 self._allotted.add(uid)
@@ -260,7 +266,7 @@ class OwnedDevices:
     def _claim_gone(self, uid: str) -> set[str]:
         claim = self.claims.get(uid)
         self.own_writes.forget(uid)
-        if claim is None or not (_pools_of(claim) and claim.status.reserved_for):
+        if claim is None or not (pools_of(claim) and claim.status.reserved_for):
             return self._remove_claim(uid)
         self.orphans[uid] = self.claims.pop(uid)
         self._allotted.discard(uid)
@@ -281,7 +287,7 @@ class OwnedDevices:
 
     def _unallocate(self, claim: ResourceClaim) -> set[str]:
         changed: set[str] = set()
-        for pool in _pools_of(claim):
+        for pool in pools_of(claim):
             self._allocated.pop(pool, claim.metadata.uid)
             changed |= self.slices.nodes_of(pool)
         return self._forget(changed)
@@ -291,9 +297,3 @@ class OwnedDevices:
             self._devices.pop(node, None)
             self._faults.pop(node, None)
         return nodes
-
-
-def _pools_of(claim: ResourceClaim) -> Sequence[str]:
-    allocation = claim.status.allocation
-    results = (allocation.devices.results or ()) if allocation is not None else ()
-    return sorted({f"{result.driver}/{result.pool}" for result in results})

@@ -165,6 +165,13 @@ def devices_of(claim: ResourceClaim) -> Iterator[DeviceId]:
     return (DeviceId(result.driver, result.pool, result.device) for result in _results(claim))
 
 
+def pools_of(claim: ResourceClaim) -> Sequence[str]:
+    """The pools of which a claim has devices, `driver/pool`, by access for administrators too."""
+    allocation = claim.status.allocation
+    results = (allocation.devices.results or ()) if allocation is not None else ()
+    return sorted({f"{result.driver}/{result.pool}" for result in results})
+
+
 def _results(claim: ResourceClaim) -> Iterator[AllocatedDevice]:
     allocation = claim.status.allocation
     results = (allocation.devices.results or ()) if allocation else ()

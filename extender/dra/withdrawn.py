@@ -4,7 +4,8 @@ A driver withdraws what is sick, or cut anew, whoever has it. kube-scheduler's a
 what overlaps with it.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
 
 from extender.core.dra.devices import Amount, CounterId, DeviceId, Inventory
 
@@ -17,13 +18,13 @@ class WithdrawnDevices:
     def __init__(self) -> None:
         self._consumed: dict[tuple[str, str], dict[DeviceId, Consumption]] = {}  # by driver and pool
 
-    def remember(self, inventory: Inventory, held: Iterable[DeviceId]) -> None:
-        """The slices of these devices are about to change."""
+    def remember(self, inventory: Inventory, held: AbstractSet[DeviceId]) -> None:
+        """The slices of these devices, as far as they are in it, are about to change."""
         names = {index: counter for counter, index in inventory.counter_of.items()}
-        for device in held:
-            if (index := inventory.index_of.get(device)) is not None:
-                consumption = tuple((names[counter], amount) for counter, amount in inventory.devices[index].consumes)
-                self._consumed.setdefault(device[:2], {})[device] = consumption
+        for device in inventory.index_of.keys() & held:
+            consumes = inventory.devices[inventory.index_of[device]].consumes
+            consumption = tuple((names[counter], amount) for counter, amount in consumes)
+            self._consumed.setdefault(device[:2], {})[device] = consumption
 
     def forget(self, is_used: Callable[[str, str], bool]) -> None:
         """Pools of which nobody has a device are of no interest."""
