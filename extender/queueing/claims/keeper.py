@@ -193,10 +193,11 @@ class ClaimKeeper:
 
         Raises ClusterError where the API server refuses, or nobody knows what it did, DecodeError, FencedError.
         """
+        epoch = self.fence.enter()  # in another term what is held now may be held no more, and given to others
         due = self._due.pop(pod.metadata.uid, ())
         for uid in due:
             try:
-                if not await self._allocate(uid):
+                if not await self._allocate(uid, epoch):
                     return False
             except ApiError as error:
                 self._rest(pod.metadata.uid, str(error))
@@ -221,7 +222,7 @@ class ClaimKeeper:
         rest_s = min(max(2 * before_s, _FIRST_REST_S), _MAX_REST_S)
         self._rests[pod] = self.clock() + rest_s, rest_s, why[:_MAX_WHY]
 
-    async def _allocate(self, uid: str) -> bool:
+    async def _allocate(self, uid: str, epoch: str) -> bool:
         hold = self.owned.holds.get(uid)
         if hold is None:
             return False
@@ -232,6 +233,7 @@ class ClaimKeeper:
             protected = await self.writer.protect(hold.claim)
             if protected is not None:
                 await self.fence.confirm_now()  # nobody else led when it was so: whoever does next changes it
+                self.fence.check(epoch)
                 written = await self.writer.allocate(protected, hold.pod, hold.allocation)
             known = True
         except FencedError:

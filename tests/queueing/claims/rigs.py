@@ -97,6 +97,7 @@ class _Fence:
     def __init__(self, api: ClaimApi) -> None:
         self._api = api
         self.others_lead = ""
+        self.term = "first"
         self.confirmed_after: list[list[tuple[str, str]]] = []
         """What had been written each time."""
 
@@ -105,6 +106,13 @@ class _Fence:
 
     def fault(self) -> str:
         return self.others_lead
+
+    def enter(self) -> str:
+        return self.term
+
+    def check(self, term: str) -> None:
+        if term != self.term:
+            raise FencedError("the term has ended")
 
     async def confirm_now(self) -> None:
         self.confirmed_after.append(list(self._api.writes))

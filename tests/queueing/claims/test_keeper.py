@@ -201,6 +201,24 @@ def test_whoever_may_lead_no_more_gives_no_devices_and_holds_none() -> None:
     assert rig.free() == 1
 
 
+def test_what_was_decided_in_one_term_is_not_written_in_the_next() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+
+    def lapse(name: str, part: str) -> None:
+        rig.fence.term = "second"  # while the answer is on its way
+        rig.ledger.let_go_devices("u-a")  # as who stands by does
+        rig.api.add("b")
+        rig.tell("b")
+        assert rig.decide(rig.pod("b").pod)
+
+    rig.api.lose = lapse
+    with pytest.raises(FencedError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert rig.api.writes == [("a", "")]
+    assert set(rig.owned.holds) == {"u-b"}
+
+
 def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up() -> None:
     rig = ClaimRig()
     rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", FINALIZER]
