@@ -9,6 +9,7 @@ from extender.ranking import files
 from tests.tools.bench import (
     calls,
     hostiles,
+    idles,
     jobs,
     learned,
     ledgers,
@@ -115,6 +116,17 @@ def start(
     """Time from the start of the process to ready, and memory."""
     plan = starts.Plan(nodes, pods, repetitions)
     show(starts.measure, plan, reports.start_table, json)
+
+
+@app.command()
+def idle(
+    nodes: NodesOption = 5000,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds that each row is watched for.")] = 60.0,
+    settle: Annotated[float, typer.Option(min=0, help="Seconds after ready until then.")] = 30.0,
+    json: JsonOption = None,
+) -> None:
+    """Processor time and memory of `kerf serve` while nothing happens: as shipped, with the queue, and called."""
+    show(idles.measure, idles.Plan(nodes, seconds, settle), reports.idle_table, json)
 
 
 @app.command()

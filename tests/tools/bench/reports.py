@@ -149,6 +149,19 @@ def start_table(report: Report) -> Table:
     return table
 
 
+def idle_table(report: Report) -> Table:
+    """What Kerf takes while nothing happens."""
+    table = _table(
+        f"Idle Kerf: {report['nodes']} nodes, {report['seconds']:g} s each",
+        "row",
+        *("CPU, % of a core", "of it Kerf's own", "RSS, MB", "at its peak, MB", "processes beside it, MB"),
+    )
+    keys = ("cpu_percent", "own_cpu_percent", "rss_mb", "peak_mb", "beside_mb")
+    for name, row in report["rows"].items():
+        table.add_row(name, *(f"{row[key]:g}" for key in keys))
+    return table
+
+
 def telemetry_table(report: Report) -> Table:
     """What telemetry costs."""
     table = _table(f"Telemetry: {report['nodes']} nodes, {report['series']} series", "figure", "value")
