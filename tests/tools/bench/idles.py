@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tests.controlplane import Process
 from tests.controlplane.kerf import QUEUE_RBAC
 from tests.tools.bench import reports, servers
 
@@ -57,7 +58,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     }
 
 
-def _row(kerf: servers.Process, seconds: float, *, called: bool) -> dict[str, float]:
+def _row(kerf: Process, seconds: float, *, called: bool) -> dict[str, float]:
     """Percent of a core over some time, and megabytes at its end."""
     with _calling(kerf.url) if called else contextlib.nullcontext():
         family = servers.family_cpu_seconds(kerf.pid), servers.cpu_seconds(kerf)

@@ -29,6 +29,8 @@ from tests.tools.bench import copies
 GPUS_PER_NODE = 8
 
 _LOAD_TIMEOUT_S = 900.0
+_READY_WITHIN_S = 600.0
+"""With 150,000 pods and 15,000 nodes it takes half a minute on a quiet machine."""
 _FIRST_NODE = "node-00000"
 _ALL_CORES = os.sched_getaffinity(0)
 
@@ -205,7 +207,7 @@ def _stopping(process: Process) -> Iterator[None]:
 
 def _ready(process: Process, path: str) -> Process:
     try:
-        process.wait_ready(lambda: processes.answers(f"{process.url}/{path}"))
+        process.wait_ready(lambda: processes.answers(f"{process.url}/{path}"), _READY_WITHIN_S)
     except ProcessError:
         process.stop()
         raise
