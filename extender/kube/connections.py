@@ -3,7 +3,7 @@
 What a binding costs Kerf is mostly its HTTP: a general client takes four times the processor time of this, which is
 httptools' parser on asyncio's transports, and every pod needs an exchange. Lists, which come compressed, watches and
 proxies are left to aiohttp. With aiohttp for all of it Kerf took 3.6 ms of processor time a pod, not 2.9, where both
-cores are busy (default view, docs/research/performance.md): about 5 % of the pods/s.
+cores are busy (default view, docs/research/performance-history.md): about 5 % of the pods/s.
 """
 
 import asyncio

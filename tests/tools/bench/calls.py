@@ -19,8 +19,9 @@ import gc
 import itertools
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -30,8 +31,9 @@ from tests.tools.bench.clients import Client, Reply
 from tests.tools.bench.servers import GPUS_PER_NODE, BenchError
 
 _VERBS = ("filter", "prioritize")
-_NUM_NAMES = (100, 750, 5000)
-"""kube-scheduler's sample of 100 nodes, of 15,000 nodes, and all of 5,000 nodes."""
+ALL_NAMES = 10**9
+_NUM_NAMES = (100, 750, ALL_NAMES)
+"""kube-scheduler's sample of 100 nodes, of 15,000 nodes, and all nodes."""
 _NUM_WARMING = 10
 _PAIRS = (("kerf", "echo"), ("go_raw", "go_echo"))
 """Targets that are asked in turn."""
@@ -47,12 +49,21 @@ class Plan:
     requests: int = 300
     repetitions: int = 5
     mode: str = "decisive"
+    pods: int = 0
+    """Running pods, half of them with a GPU."""
+    verbs: Sequence[str] = _VERBS
+    names: Sequence[int] = _NUM_NAMES
+
+    @property
+    def gpu_pods(self) -> int:
+        """Of the running ones."""
+        return self.pods // 2
 
     @property
     def rows(self) -> list[tuple[str, int]]:
         """Verbs and numbers of names."""
-        sizes = sorted({min(size, self.nodes) for size in _NUM_NAMES})
-        return list(itertools.product(_VERBS, sizes))
+        sizes = sorted({min(size, self.nodes) for size in self.names})
+        return list(itertools.product(self.verbs, sizes))
 
     @property
     def num_steps(self) -> int:
@@ -63,15 +74,16 @@ class Plan:
 def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     """Run the plan. Raises BenchError when Kerf answers anything but a placement."""
     asked = len(plan.rows) * plan.repetitions * (plan.requests + _NUM_WARMING)
-    if asked > plan.nodes * GPUS_PER_NODE:
+    free = plan.nodes * GPUS_PER_NODE - plan.gpu_pods
+    if asked > free:
         raise BenchError(
-            f"{asked} requests reserve more than the {plan.nodes * GPUS_PER_NODE} GPUs of {plan.nodes} nodes: "
+            f"{asked} requests reserve more than the {free} GPUs that are free on {plan.nodes} nodes: "
             "ask for fewer requests or more nodes"
         )
     tell(f"{plan.nodes} nodes")
     with (
         servers.workspace() as directory,
-        servers.plane_with_nodes(directory, plan.nodes) as plane,
+        _plane(plan, directory) as plane,
         servers.kerf(plane, plan.mode) as kerf,
         servers.bare_echo(directory) as echo,
         servers.go_echo(plane) as go_echo,
@@ -86,10 +98,25 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
                 tell(f"{row.verb}, {row.num_names} names, repetition {repetition + 1}")
                 session.run(row, plan.requests)
     return {
-        **{"nodes": plan.nodes, "mode": plan.mode, "requests": plan.requests, "repetitions": plan.repetitions},
+        **{
+            "nodes": plan.nodes,
+            "pods": plan.pods,
+            "mode": plan.mode,
+            "requests": plan.requests,
+            "repetitions": plan.repetitions,
+        },
         "calls": [row.summary() for row in timings],
         "machine": reports.machine(),
     }
+
+
+@contextlib.contextmanager
+def _plane(plan: Plan, directory: Path) -> Iterator[ControlPlane]:
+    """Nodes, and the pods that run on them."""
+    with servers.plane_with_nodes(directory, plan.nodes) as plane:
+        servers.run_pods(plane, plan.gpu_pods, plan.nodes, 1, "gpu")
+        servers.run_pods(plane, plan.pods - plan.gpu_pods, plan.nodes, 0, "cpu")
+        yield plane
 
 
 @dataclass

@@ -8,7 +8,9 @@ import typer
 from extender.ranking import files
 from tests.tools.bench import (
     calls,
+    guards,
     hostiles,
+    idles,
     jobs,
     learned,
     ledgers,
@@ -65,10 +67,11 @@ def time_calls(
     requests: Annotated[int, typer.Option(min=2, help="Requests per repetition, verb and number of names.")] = 300,
     repetitions: RepetitionsOption = 5,
     mode: Annotated[str, typer.Option(help="decisive or scores.")] = "decisive",
+    pods: Annotated[int, typer.Option(min=0, help="Running pods: half with one GPU, half with none.")] = 0,
     json: JsonOption = None,
 ) -> None:
     """Time of filter and prioritize beside a loopback echo of the same bytes."""
-    plan = calls.Plan(nodes, requests, repetitions, mode)
+    plan = calls.Plan(nodes, requests, repetitions, mode, pods)
     show(calls.measure, plan, reports.calls_table, json)
 
 
@@ -118,6 +121,17 @@ def start(
 
 
 @app.command()
+def idle(
+    nodes: NodesOption = 5000,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds that each row is watched for.")] = 60.0,
+    settle: Annotated[float, typer.Option(min=0, help="Seconds after ready until then.")] = 30.0,
+    json: JsonOption = None,
+) -> None:
+    """Processor time and memory of `kerf serve` while nothing happens: as shipped, with the queue, and called."""
+    show(idles.measure, idles.Plan(nodes, seconds, settle), reports.idle_table, json)
+
+
+@app.command()
 def ledger(
     nodes: NodesOption = 5000,
     pods: Annotated[int, typer.Option(min=1, help="Running pods with shares of GPUs.")] = 20000,
@@ -155,6 +169,24 @@ def measure_learned(
     """Filter with the learned rank beside best fit, in turn: with values cached, and for requests never seen before."""
     plan = learned.Plan(nodes, requests, model)
     show(learned.measure, plan, reports.learned_table, json)
+
+
+@app.command()
+def guard(
+    nodes: NodesOption = 5000,
+    requests: Annotated[int, typer.Option(min=10, help="Calls of filter of each kind.", hidden=True)] = 300,
+    scheduler_nodes: Annotated[int, typer.Option(min=1, help="Nodes of kube-scheduler's runs.", hidden=True)] = 500,
+    pods: Annotated[int, typer.Option(min=2, help="Pods of one of kube-scheduler's runs.", hidden=True)] = 300,
+    repetitions: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 2,
+    against: Annotated[Path | None, typer.Option(help="Figures of an earlier run to hold these against.")] = None,
+    margin: Annotated[float, typer.Option(min=0, help="Percent by which a ratio may be larger than there.")] = 100
+    * guards.MARGIN,
+    json: JsonOption = None,
+) -> None:
+    """Ratios alone, in three minutes, to hold a change against; exit status 1 where one is worse than before."""
+    plan = guards.Plan(nodes, requests, scheduler_nodes, pods, repetitions, against, margin / 100)
+    if show(guards.measure, plan, reports.guard_table, json)["worse"]:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -37,6 +37,7 @@ _MEMORY_MIB = 81920
 _SHARES = {SHARE: "300", MEMORY_EACH: "8192"}
 _SLICES_PER_GPU = 4
 _NUM_WARMING = 20
+_PATIENCE_S = 86400.0
 _SEED = 20261121
 
 
@@ -148,8 +149,9 @@ def _filter_ms(plan: Plan, names: Sequence[str]) -> dict[str, list[float]]:
 
 @contextmanager
 def running(manifests: Sequence[Manifest], flags: Mapping[str, object] | None = None) -> Iterator[Service]:
-    """Kerf in this process on a cluster in memory. Its background work stands still between the calls."""
-    app = create_app(load_settings(flags=flags), MemoryCluster(manifests))
+    """Kerf in this process on a cluster in memory. Its background work stands still between the calls: for as long as
+    it takes, it need not have heard of anything."""
+    app = create_app(load_settings(flags={"cluster.max_age_s": _PATIENCE_S, **(flags or {})}), MemoryCluster(manifests))
     service: Service = app.state.service
     with started(app) as runner:
         while service.fault():

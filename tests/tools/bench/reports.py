@@ -140,12 +140,35 @@ def start_table(report: Report) -> Table:
     table = _table(
         f"Start of Kerf: {report['nodes']} nodes, {report['pods']} pods",
         "run",
-        *("ready, s", "RSS at its peak, MB", "RSS, MB"),
+        *("ready, s", "of it Kerf's CPU, s", "RSS at its peak, MB", "RSS, MB"),
     )
-    keys = ("ready_s", "rss_mb", "rss_steady_mb")
+    keys = ("ready_s", "cpu_s", "rss_mb", "rss_steady_mb")
     for number, run in enumerate(report["runs"], 1):
         table.add_row(str(number), *(f"{run[key]:.1f}" for key in keys))
     table.add_row("median", *(f"{report[key]:.1f}" for key in keys), style="bold")
+    return table
+
+
+def idle_table(report: Report) -> Table:
+    """What Kerf takes while nothing happens."""
+    table = _table(
+        f"Idle Kerf: {report['nodes']} nodes, {report['seconds']:g} s each",
+        "row",
+        *("CPU, % of a core", "of it Kerf's own", "RSS, MB", "at its peak, MB", "processes beside it, MB"),
+    )
+    keys = ("cpu_percent", "own_cpu_percent", "rss_mb", "peak_mb", "beside_mb")
+    for name, row in report["rows"].items():
+        table.add_row(name, *(f"{row[key]:g}" for key in keys))
+    return table
+
+
+def guard_table(report: Report) -> Table:
+    """Ratios, and those they are held against."""
+    table = _table(f"Less is better; {100 * report['margin']:g} % more is worse", "ratio", "now", "before", "times", "")
+    for name, ratio in report["ratios"].items():
+        before = report["before"].get(name)
+        beside = (f"{before:.2f}", f"{ratio / before:.2f}") if before else ("-", "-")
+        table.add_row(name, f"{ratio:.2f}", *beside, "worse" if name in report["worse"] else "")
     return table
 
 

@@ -24,10 +24,14 @@ from tests.controlplane import (
 )
 from tests.controlplane import kerf as kerfs
 from tests.controlplane.kerf import RBAC, SERVICE_ACCOUNT
+from tests.tools.bench import copies
 
 GPUS_PER_NODE = 8
 
 _LOAD_TIMEOUT_S = 900.0
+_READY_WITHIN_S = 600.0
+"""With 150,000 pods and 15,000 nodes it takes half a minute on a quiet machine."""
+_FIRST_NODE = "node-00000"
 _ALL_CORES = os.sched_getaffinity(0)
 
 
@@ -71,8 +75,23 @@ def plane(directory: Path) -> Iterator[ControlPlane]:
 def plane_with_nodes(directory: Path, num_nodes: int) -> Iterator[ControlPlane]:
     """The same with nodes of 8 GPUs."""
     with plane(directory) as opened:
-        load(opened, "nodes", f"-count={num_nodes}", f"-gpus={GPUS_PER_NODE}")
+        load(opened, "nodes", "-count=1", f"-gpus={GPUS_PER_NODE}")
+        more = ({_FIRST_NODE: f"node-{number:05}"} for number in range(1, num_nodes))
+        copies.copy(opened, f"/registry/minions/{_FIRST_NODE}", f"/api/v1/nodes/{_FIRST_NODE}", more)
         yield opened
+
+
+def run_pods(plane: ControlPlane, count: int, num_nodes: int, gpus: int, prefix: str) -> None:
+    """So many running pods, one on each of the nodes in turn, each with so many GPUs. Raises BenchError, OSError."""
+    if not count:
+        return
+    load(plane, "pods", "-bound=1", f"-pod-gpus={gpus}", f"-prefix={prefix}")
+    first = f"{prefix}-bound-00000"
+    more = (
+        {first: f"{prefix}-bound-{number:05x}", _FIRST_NODE: f"node-{number % num_nodes:05}"}
+        for number in range(1, count)
+    )
+    copies.copy(plane, f"/registry/pods/default/{first}", f"/api/v1/namespaces/default/pods/{first}", more)
 
 
 def load(plane: ControlPlane, command: str, *flags: str) -> dict[str, Any]:
@@ -95,12 +114,44 @@ def cpu_seconds(process: Process) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def family_cpu_seconds(pid: int) -> float:
+    """The same of a process and of all it has started, those that have ended included."""
+    seconds = 0.0
+    for member in (pid, *children(pid)):
+        with contextlib.suppress(OSError):  # it has ended: its parent counts it
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+            seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime
+    return seconds
+
+
+def children(pid: int) -> list[int]:
+    """All processes below one, by number."""
+    found = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, listed.read_text().split()):
+                found += [child, *children(child)]
+    return found
+
+
 def memory_mb(process: Process, field: str = "VmRSS") -> float:
     """A line of /proc/PID/status in MB (10^6 bytes; the kernel counts KiB)."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    match = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
+    return _memory_mb(process.pid, field)
+
+
+def children_mb(pid: int) -> float:
+    """Memory in use by all processes below one, in MB."""
+    megabytes = 0.0
+    for child in children(pid):
+        with contextlib.suppress(OSError, BenchError):  # it has ended
+            megabytes += _memory_mb(child, "VmRSS")
+    return round(megabytes, 1)
+
+
+def _memory_mb(pid: int, field: str) -> float:
+    match = re.search(rf"^{field}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     if match is None:
-        raise BenchError(f"/proc/{process.pid}/status has no {field}")
+        raise BenchError(f"/proc/{pid}/status has no {field}")
     return round(int(match[1]) * 1024 / 1e6, 1)
 
 
@@ -156,7 +207,7 @@ def _stopping(process: Process) -> Iterator[None]:
 
 def _ready(process: Process, path: str) -> Process:
     try:
-        process.wait_ready(lambda: processes.answers(f"{process.url}/{path}"))
+        process.wait_ready(lambda: processes.answers(f"{process.url}/{path}"), _READY_WITHIN_S)
     except ProcessError:
         process.stop()
         raise

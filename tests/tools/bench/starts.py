@@ -15,7 +15,7 @@ from tests.controlplane.processes import answers
 from tests.tools.bench import reports, servers
 from tests.tools.bench.servers import GPUS_PER_NODE, BenchError
 
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 600.0
 _SETTLING_S = 3.0
 """After ready, until the steady size is read."""
 
@@ -41,8 +41,8 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
         raise BenchError(f"{gpu_pods} GPU pods do not fit on {plan.nodes} nodes of {GPUS_PER_NODE} GPUs")
     tell(f"{plan.nodes} nodes, {plan.pods} pods")
     with servers.workspace() as directory, servers.plane_with_nodes(directory, plan.nodes) as plane:
-        servers.load(plane, "pods", f"-bound={gpu_pods}", "-pod-gpus=1", "-prefix=gpu")
-        servers.load(plane, "pods", f"-bound={plan.pods - gpu_pods}", "-pod-gpus=0", "-prefix=cpu")
+        servers.run_pods(plane, gpu_pods, plan.nodes, 1, "gpu")
+        servers.run_pods(plane, plan.pods - gpu_pods, plan.nodes, 0, "cpu")
         runs = []
         for repetition in range(plan.repetitions):
             tell(f"start {repetition + 1}")
@@ -56,16 +56,17 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
 
 
 def _start(plane: ControlPlane, gpu_pods: int) -> dict[str, float]:
-    """One start: seconds to ready, and megabytes at the peak and afterwards."""
+    """One start: seconds to ready, of them of Kerf's own processor time, and megabytes at the peak and afterwards."""
     began = time.perf_counter()
     process = servers.start_kerf(plane, "decisive")
     try:
         process.wait_ready(lambda: answers(f"{process.url}/readyz"), _TIMEOUT_S)
-        ready_s = time.perf_counter() - began
+        ready_s, cpu_s = time.perf_counter() - began, servers.cpu_seconds(process)
         _check_holdings(process, gpu_pods)
         time.sleep(_SETTLING_S)
         return {
             "ready_s": round(ready_s, 3),
+            "cpu_s": round(cpu_s, 2),
             "rss_mb": servers.memory_mb(process, "VmHWM"),
             "rss_steady_mb": servers.memory_mb(process),
         }

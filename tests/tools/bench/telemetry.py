@@ -19,14 +19,14 @@ Prometheus runs with a lower priority here: in a cluster it has a machine of its
 
 import asyncio
 import contextlib
-import json
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from extender.api.app import create_app
 from extender.api.service import Service
@@ -36,22 +36,16 @@ from extender.server.run import keep_what_is_there
 from extender.settings.load import load_settings
 from extender.telemetry.observer import Observer
 from extender.telemetry.status import State
-from model.evaluation.reports import interval
-from tests.telemetry.exporters import V4_8, Gpu, Node, dcgm_page
+from model.evaluation.reports import Interval, interval
 from tests.telemetry.prometheuses import Job, prometheus
 from tests.telemetry.servers import serving
-from tests.tools.bench import reports
-from tests.tools.bench.servers import BenchError
+from tests.tools.bench import reports, telemetry_cluster
+from tests.tools.bench.servers import GPUS_PER_NODE, BenchError
 
-_GPUS = 8
-_METRICS = (
-    "DCGM_FI_DEV_GPU_UTIL",
-    "DCGM_FI_DEV_FB_USED",
-    "DCGM_FI_DEV_FB_FREE",
-    "DCGM_FI_DEV_POWER_USAGE",
-    "DCGM_FI_DEV_GPU_TEMP",
-    "DCGM_FI_PROF_DRAM_ACTIVE",
-)
+T = TypeVar("T")
+Kill = Callable[[], None]
+Blocks = list[list[float]]
+"""Seconds by block."""
 _SCRAPE = "60s"
 _READY_WITHIN_S = 300.0
 _TICK_S = 0.0005
@@ -77,9 +71,23 @@ class Plan:
 
 def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     """Run the plan. Raises BenchError."""
-    num_series = plan.nodes * _GPUS * len(_METRICS)
-    tell(f"{num_series} series scraped")
-    page = _page(plan.nodes)
+    return _beside_prometheus(plan, tell, _measure) | {
+        **{"nodes": plan.nodes, "gpus": plan.nodes * GPUS_PER_NODE, "series": _num_series(plan)},
+        "machine": reports.machine(),
+    }
+
+
+def measure_scores(plan: Plan, tell: Callable[[str], None]) -> float:
+    """Of all this only `score_ratio`. Raises BenchError."""
+    return _beside_prometheus(plan, tell, _measure_scores)
+
+
+def _beside_prometheus(
+    plan: Plan, tell: Callable[[str], None], work: Callable[[Plan, Callable[[str], None], str, Kill], Awaitable[T]]
+) -> T:
+    """What comes of some work with the address of a Prometheus that has all series."""
+    tell(f"{_num_series(plan)} series scraped")
+    page = telemetry_cluster.page(plan.nodes)
     with (
         tempfile.TemporaryDirectory(prefix="kerf-bench-") as folder,
         serving(lambda *_: (200, page)) as exporter,
@@ -87,19 +95,27 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
             Path(folder), [Job("dcgm", f"{exporter.url.removeprefix('http://')}/metrics")], _SCRAPE, niceness=10
         ) as process,
     ):
-        return asyncio.run(_measure(plan, tell, process.url, process.kill)) | {
-            **{"nodes": plan.nodes, "gpus": plan.nodes * _GPUS, "series": num_series},
-            "machine": reports.machine(),
-        }
+
+        async def working() -> T:
+            return await work(plan, tell, process.url, process.kill)
+
+        return asyncio.run(working())
 
 
-async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Callable[[], None]) -> reports.Report:
-    bodies = [_body(number, plan.nodes) for number in range(plan.requests)]
-    async with _running(plan.nodes, {"telemetry.url": url, "decisions.policy": "live"}) as service:
-        observer = service.observer
-        if observer is None:
-            raise BenchError("telemetry is off")
-        await _wait_for_samples(observer, plan)
+def _num_series(plan: Plan) -> int:
+    return plan.nodes * GPUS_PER_NODE * len(telemetry_cluster.METRICS)
+
+
+async def _measure_scores(plan: Plan, tell: Callable[[str], None], url: str, kill: Kill) -> float:
+    bodies = [telemetry_cluster.body(number, plan.nodes) for number in range(plan.requests)]
+    async with _observing(plan, url) as (service, _):
+        tell("requests with and without live scores in turn")
+        return _score_ratio(*await _with_and_without(plan, service, bodies)).mean
+
+
+async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Kill) -> reports.Report:
+    bodies = [telemetry_cluster.body(number, plan.nodes) for number in range(plan.requests)]
+    async with _observing(plan, url) as (service, observer):
         tell("refreshes")
         refreshes: list[float] = []
         async with _stalls() as stalls:
@@ -113,9 +129,7 @@ async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Call
             await asyncio.sleep(sum(refreshes))
         rss_mib, reader_cpu_s = observer.status.report.rss_mib, observer.status.report.cpu_s
         tell("requests with and without live scores in turn")
-        plain_flags: dict[str, object] = {"telemetry.source": "off", "decisions.policy": "tightest"}
-        async with _running(plan.nodes, plain_flags) as without:
-            live, plain = await _in_turn([service, without], bodies)
+        live, plain = await _with_and_without(plan, service, bodies)
         tell("requests with Prometheus alive")
         alive = await _requests(service, observer, bodies)
         tell("requests with Prometheus dead")
@@ -124,9 +138,7 @@ async def _measure(plan: Plan, tell: Callable[[str], None], url: str, kill: Call
         if observer.status.state is not State.DEGRADED:
             raise BenchError("Prometheus was killed and nobody noticed")
         dead = await _requests(service, observer, bodies)
-    score_ratio = interval(
-        [statistics.median(ours) / statistics.median(theirs) for ours, theirs in zip(live, plain, strict=True)]
-    )
+    score_ratio = _score_ratio(live, plain)
     return {
         "refresh_s": round(statistics.median(refreshes), 3),
         **_longest("stall", stalls),
@@ -155,10 +167,34 @@ def _longest(name: str, stalls: list[tuple[float, float]]) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
+async def _observing(plan: Plan, url: str) -> AsyncIterator[tuple[Service, Observer]]:
+    """The service with live scores, once it has samples of every node."""
+    async with _running(plan.nodes, {"telemetry.url": url, "decisions.policy": "live"}) as service:
+        if service.observer is None:
+            raise BenchError("telemetry is off")
+        await _wait_for_samples(service.observer, plan)
+        yield service, service.observer
+
+
+async def _with_and_without(plan: Plan, service: Service, bodies: list[bytes]) -> tuple[Blocks, Blocks]:
+    """CPU seconds of filter by block, with live scores and without, in turn."""
+    flags: dict[str, object] = {"telemetry.source": "off", "decisions.policy": "tightest"}
+    async with _running(plan.nodes, flags) as without:
+        live, plain = await _in_turn([service, without], bodies)
+    return live, plain
+
+
+def _score_ratio(live: Blocks, plain: Blocks) -> Interval:
+    return interval(
+        [statistics.median(ours) / statistics.median(theirs) for ours, theirs in zip(live, plain, strict=True)]
+    )
+
+
+@contextlib.asynccontextmanager
 async def _running(num_nodes: int, flags: dict[str, object]) -> AsyncIterator[Service]:
     """The service on a cluster in memory; telemetry is read only when asked for."""
     patient = {"telemetry.interval_s": 3600.0, "telemetry.timeout_s": 60.0, "telemetry.fresh_s": 600.0}
-    app = create_app(load_settings(flags=patient | flags), MemoryCluster(_nodes(num_nodes)))
+    app = create_app(load_settings(flags=patient | flags), MemoryCluster(telemetry_cluster.nodes(num_nodes)))
     service: Service = app.state.service
     async with app.router.lifespan_context(app):
         for _ in range(2000):
@@ -173,7 +209,9 @@ async def _running(num_nodes: int, flags: dict[str, object]) -> AsyncIterator[Se
 
 async def _wait_for_samples(observer: Observer, plan: Plan) -> None:
     deadline = time.monotonic() + _READY_WITHIN_S
-    while observer.num_nodes(SampleState.FRESH) < plan.nodes or len(observer.status.report.series) < len(_METRICS):
+    while observer.num_nodes(SampleState.FRESH) < plan.nodes or len(observer.status.report.series) < len(
+        telemetry_cluster.METRICS
+    ):
         if time.monotonic() > deadline:
             raise BenchError(f"samples of {observer.num_nodes(SampleState.FRESH)} of {plan.nodes} nodes came")
         await asyncio.sleep(1)
@@ -205,9 +243,9 @@ async def _requests(service: Service, observer: Observer | None, bodies: list[by
     return times
 
 
-async def _in_turn(services: list[Service], bodies: list[bytes]) -> list[list[list[float]]]:
+async def _in_turn(services: list[Service], bodies: list[bytes]) -> list[Blocks]:
     """CPU seconds of each filter call by service and block: the first of a pair goes second in the next."""
-    blocks: list[list[list[float]]] = [[] for _ in services]
+    blocks: list[Blocks] = [[] for _ in services]
     for start in range(0, len(bodies), _BLOCK):
         for number in sorted(range(len(services)), reverse=bool(start // _BLOCK % 2)):
             times: list[float] = []
@@ -247,47 +285,3 @@ async def _stalls() -> AsyncIterator[list[tuple[float, float]]]:
 
 def _p99(times: list[float]) -> float:
     return statistics.quantiles(times, n=100, method="inclusive")[98]
-
-
-def _name(number: int) -> str:
-    return f"gpu-node-{number:05}"
-
-
-def _page(num_nodes: int) -> bytes:
-    """A page with every series, as one exporter for all nodes would write it."""
-    lines: dict[str, list[str]] = {name: [] for name in _METRICS}
-    for number in range(num_nodes):
-        gpus = [
-            Gpu(index, load=(number * 7 + index) % 100 / 100, used_mib=500, uuid=f"GPU-{number:08x}-{index:04x}")
-            for index in range(_GPUS)
-        ]
-        for line in dcgm_page(Node(_name(number), gpus), V4_8).splitlines(keepends=True):
-            family = lines.get(line.partition("{")[0])
-            if family is not None:
-                family.append(line)
-    return "".join(line for family in lines.values() for line in family).encode()
-
-
-def _nodes(num_nodes: int) -> Iterator[dict[str, object]]:
-    labels = {
-        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
-        "nvidia.com/gpu.count": str(_GPUS),
-        "nvidia.com/gpu.memory": "40960",
-    }
-    for number in range(num_nodes):
-        yield {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": _name(number), "labels": labels},
-            "status": {"allocatable": {"nvidia.com/gpu": str(_GPUS), "cpu": "96", "memory": "1Ti", "pods": "110"}},
-        }
-
-
-def _body(number: int, num_nodes: int) -> bytes:
-    """A filter call for one GPU that names all nodes."""
-    container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}}
-    pod = {
-        "metadata": {"name": f"pod-{number}", "namespace": "default", "uid": f"uid-{number}"},
-        "spec": {"containers": [container]},
-    }
-    return json.dumps({"Pod": pod, "NodeNames": [_name(index) for index in range(num_nodes)]}).encode()

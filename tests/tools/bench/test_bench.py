@@ -66,6 +66,7 @@ def test_calls_reports_both_verbs(everything: tuple[dict[str, Any], str]) -> Non
 def test_start_reports_time_and_memory(everything: tuple[dict[str, Any], str]) -> None:
     report = everything[0]["start"]
     assert report["ready_s"] > 0
+    assert report["cpu_s"] > 0
     assert report["rss_mb"] >= report["rss_steady_mb"] > 20
     assert report["gpu_pods"] == 250
 
@@ -106,6 +107,45 @@ def test_scheduler_fails_when_pods_stay_unbound(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "1 of 3 pods stayed unbound (decisive, full view" in result.stderr
     assert not target.exists()
+
+
+def test_calls_goes_to_a_cluster_with_running_pods(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "calls", "--nodes=20", "--requests=5", "--repetitions=1", "--pods=100")
+    assert report["pods"] == 100
+    assert [(call["verb"], call["names"]) for call in report["calls"]] == [("filter", 20), ("prioritize", 20)]
+
+
+def test_idle_reports_processor_time_and_memory_of_each_row(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "idle", "--nodes=20", "--seconds=2", "--settle=0")
+    assert report["rows"].keys() == {"default", "queue", "called"}
+    for row in report["rows"].values():
+        assert 0 <= row["own_cpu_percent"] <= row["cpu_percent"] < 150
+        assert row["peak_mb"] >= row["rss_mb"] > 20
+        assert row["beside_mb"] >= 0
+
+
+def test_guard_fails_where_a_ratio_is_worse_than_before(tmp_path: Path) -> None:
+    before, target = tmp_path / "before.json", tmp_path / "now.json"
+    of_calls = {"filter / Go echo, p50": 0.0001, "filter / Go echo, p99": 1e6, "of another version": 0.0001}
+    before.write_text(json.dumps({"ratios": of_calls}))
+    sizes = ("--nodes=500", "--requests=20", "--scheduler-nodes=20", "--pods=30", "--repetitions=1")
+    result = bench(tmp_path, "guard", *sizes, "--against", str(before), "--json", str(target))
+    assert result.returncode == 1, result.stderr
+    report = json.loads(target.read_text())
+    assert report["worse"] == ["filter / Go echo, p50"]
+    assert report["ratios"].keys() - {"Kerf / Go echo, CPU a pod"} == {
+        *("filter / Go echo, p50", "filter / Go echo, p99", "live scores / none"),
+        *(f"learned rank / best fit, {kind}" for kind in ("cached", "new, whole", "new, share")),
+        *(f"{mode} / decisive, pods/s" for mode in ("none", "echo")),
+    }
+    assert all(ratio > 0 for ratio in report["ratios"].values())
+    assert report["machine"]["cpus"] > 0
+
+
+def test_guard_refuses_a_file_without_ratios_before_it_measures(tmp_path: Path) -> None:
+    result = bench(tmp_path, "guard", "--against", str(tmp_path / "missing.json"))
+    assert result.returncode == 1
+    assert "missing.json has no ratios" in " ".join(result.stderr.split())
 
 
 def test_calls_refuses_more_requests_than_gpus(tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""A short run of ratios that a change can be held against: no absolute times, so that machines may differ.
+
+Of every ratio less is better: each is what something of Kerf's takes by what it is compared with, side by side in this
+run.
+
+- `filter / Go echo, p50` and `p99`: filter of 750 names, beside the Go echo that decodes and encodes them (`calls`);
+- `learned rank / best fit, cached`, `new, whole` and `new, share`: processor time of filter (`learned`);
+- `live scores / none`: processor time of filter with live scores beside best fit without telemetry (`telemetry`);
+- `none / decisive, pods/s` and `echo / decisive, pods/s`: rates of kube-scheduler, full view (`schedulers`);
+- `Kerf / Go echo, CPU a pod`: processor time of the two extenders in those runs.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.tools.bench import calls, learned, reports, schedulers, telemetry
+from tests.tools.bench.schedulers import Mode
+from tests.tools.bench.servers import BenchError
+
+MARGIN: Final = 0.25
+"""A ratio that is larger than before by more than this part is worse."""
+_NAMES: Final = 750
+_MODES: Final = (Mode.NONE, Mode.ECHO, Mode.DECISIVE)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure, and what to hold it against."""
+
+    nodes: int = 5000
+    """Of calls, of the learned rank and of live scores."""
+    requests: int = 300
+    """Of each of them."""
+    scheduler_nodes: int = 500
+    pods: int = 300
+    """Of one run of kube-scheduler."""
+    repetitions: int = 2
+    """Of calls, and of kube-scheduler."""
+    against: Path | None = None
+    """A report of this command."""
+    margin: float = MARGIN
+
+    @property
+    def parts(self) -> tuple[calls.Plan, learned.Plan, telemetry.Plan, schedulers.Plan]:
+        """Of each of its parts."""
+        requests = max(100, self.requests)
+        return (
+            calls.Plan(self.nodes, self.requests, self.repetitions, verbs=("filter",), names=(_NAMES,)),
+            learned.Plan(self.nodes, self.requests),
+            telemetry.Plan(self.nodes, 1, requests),
+            schedulers.Plan(
+                self.scheduler_nodes, self.pods, schedulers.View.FULL, _MODES, repetitions=self.repetitions
+            ),
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """Those of its parts; of telemetry's only those that lead to `score_ratio`."""
+        of_calls, of_learned, _, of_schedulers = self.parts
+        return of_calls.num_steps + of_learned.num_steps + 2 + of_schedulers.num_steps
+
+
+def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
+    """Run the plan. Raises BenchError where there is nothing to hold it against, and as its parts do."""
+    before = read(plan.against) if plan.against else {}
+    of_calls, of_learned, of_telemetry, of_schedulers = plan.parts
+    (call,) = calls.measure(of_calls, tell)["calls"]
+    kerf, echo = call["kerf_ms"], call["go_echo_ms"]
+    ranks = learned.measure(of_learned, tell)["filter_ms"]
+    ratios = {
+        **{f"filter / Go echo, {part}": kerf[part] / echo[part] for part in ("p50", "p99")},
+        **{f"learned rank / best fit, {kind}": row["ratio"] for kind, row in ranks.items()},
+        "live scores / none": telemetry.measure_scores(of_telemetry, tell),
+        **_scheduler_ratios(schedulers.measure(of_schedulers, tell)),
+    }
+    ratios = {name: round(ratio, 3) for name, ratio in ratios.items()}
+    return {
+        "ratios": ratios,
+        "worse": worse(ratios, before, plan.margin),
+        "before": before,
+        "margin": plan.margin,
+        "sizes": {"nodes": plan.nodes, "scheduler_nodes": plan.scheduler_nodes, "pods": plan.pods},
+        "machine": reports.machine(),
+    }
+
+
+def worse(now: Mapping[str, float], before: Mapping[str, float], margin: float) -> list[str]:
+    """Names of the ratios that are larger than before by more than a part of them; those of one side only are none."""
+    return [name for name, ratio in now.items() if name in before and ratio > before[name] * (1 + margin)]
+
+
+def read(path: Path) -> dict[str, float]:
+    """The ratios of a report. Raises BenchError for what is none."""
+    try:
+        ratios = json.loads(path.read_text())["ratios"]
+        return {str(name): float(ratio) for name, ratio in ratios.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BenchError(f"{path} has no ratios: {error}") from None
+
+
+def _scheduler_ratios(report: reports.Report) -> dict[str, float]:
+    modes = report["modes"]
+    rate = {mode: statistics.median(modes[mode]["pods_per_s"]) for mode in _MODES}
+    own, echo = (
+        statistics.median(run[name] for run in modes[mode]["cpu_ms_per_pod"])
+        for mode, name in ((Mode.DECISIVE, "kerf"), (Mode.ECHO, "echo"))
+    )
+    ratios = {f"{than} / decisive, pods/s": rate[than] / rate[Mode.DECISIVE] for than in (Mode.NONE, Mode.ECHO)}
+    return ratios | ({"Kerf / Go echo, CPU a pod": own / echo} if echo else {})  # at tiny sizes it takes no tick
