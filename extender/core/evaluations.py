@@ -13,7 +13,7 @@ from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason, resolvable
 from extender.core.fit.results import Fit
-from extender.core.fit.row_states import RowState, state_of
+from extender.core.fit.row_states import RowState, keep, state_of
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
 from extender.core.policies.devices import device_score
 from extender.core.policies.policy import Policy
@@ -131,7 +131,6 @@ def _row_at(position: int, fresh: Evaluation, checked: Fit) -> _Row:
 
 _FEW: Final = 4
 """Up to so many rows that changed since are looked up one by one."""
-_MAX_STATES: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +151,8 @@ class Memo:
     _counting: dict[ObservedRules, Counting] = field(default_factory=dict)
     _rows: dict[tuple[int, RowState], _Row] = field(default_factory=dict)
     """By class and state of a row: nodes fill up alike, and forty NumPy calls for one row cost more than all else."""
+    _fits: dict[tuple[int, RowState], Fit] = field(default_factory=dict)
+    """Likewise of one row, where its score depends on samples besides."""
     _serials: "count[int]" = field(default_factory=count)
 
     def of(self, asker: str) -> "Memo":
@@ -223,12 +224,21 @@ class Memo:
             changed, states = changed[unknown], [states[position] for position in unknown]
         if not len(changed):
             return
-        checked = fit(seen, request, changed)
+        checked = self._fit(serial, seen, request, changed)
         fresh = _evaluation(cluster, seen, request, policy, changed, checked)
         known.evaluation.put(changed, fresh)
         known.room[changed] = checked.room
         known.shares[changed] = checked.shares
         for position, state in enumerate(states):
-            if len(self._rows) >= _MAX_STATES:
-                del self._rows[next(iter(self._rows))]
-            self._rows[state] = _row_at(position, fresh, checked)
+            keep(self._rows, state, _row_at(position, fresh, checked))
+
+    def _fit(self, serial: int, seen: Cluster, request: GpuRequest, changed: Rows) -> Fit:
+        """The fit on R rows, looked up where it is one that is sampled: what is observed is in `seen` already."""
+        if len(changed) != 1 or seen.observed is None or request.by_identity:
+            return fit(seen, request, changed)
+        state = serial, state_of(seen, int(changed[0]))
+        known = self._fits.get(state)
+        if known is None:
+            known = fit(seen, request, changed)
+            keep(self._fits, state, known)
+        return known
