@@ -102,8 +102,10 @@ class DirectDispatcher(Dispatcher):
     def reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
         """Hold the GPUs of a unit, and until that is taken back, where its nodes still fit."""
         known = self.backlog.entries
-        if any(known.get(entry.uid) is not entry for entry, _ in members) or not super().reserve(members):
-            return False  # else a plan of a term that has ended
+        if self.fence.fault() or any(known.get(entry.uid) is not entry for entry, _ in members):
+            return False  # a plan of a term that has ended: what pods hold that have left since is for the next to list
+        if not super().reserve(members):
+            return False
         for entry, node in members:
             try:
                 self._assignments.check(entry.pod, node)

@@ -331,6 +331,17 @@ def test_who_stands_by_holds_nothing_of_what_is_written() -> None:
     assert rig.free() == 2
 
 
+def test_a_plan_is_not_carried_out_once_its_term_has_ended() -> None:
+    rig = let_go("a", n=1)
+    rig.pod("b", 1)
+    rig.fence.shut(lambda: "not renewed in time")
+    rig.api.pods["a"]["spec"]["nodeName"] = "n"
+    rig.queue.backlog.remove(decode_pod(rig.api.pods["a"]))  # the other watch has not told of its node
+    assert rig.free() == 1
+    assert not rig.direct.reserve([(rig.queue.backlog.entries["b"], "n")])
+    assert rig.free() == 1
+
+
 def test_lists_begin_anew_without_what_was_reserved_by_the_old_ones() -> None:
     rig = let_go("a", n=1)
     rig.queue.backlog.clear()
