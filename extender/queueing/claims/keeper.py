@@ -80,7 +80,8 @@ class ClaimKeeper:
     """Claims whose devices are being taken back."""
     _rests: dict[str, tuple[float, float, str]] = field(default_factory=dict, init=False)
     """By pod: until when it is left alone, for how long that was, and why."""
-    _due: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)  # by pod: claims to be written for it
+    _due: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, init=False)
+    """By pod: the term in which its devices were decided on, and the claims to be written."""
     _told: dict[str, asyncio.Event] = field(default_factory=dict, init=False)
     """By claim that was written: set once a watch has told of a change."""
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
@@ -164,8 +165,8 @@ class ClaimKeeper:
         """Hold devices of a node for a pod's claims, as they were decided on; whether the claims still ask that."""
         self.let_go(pod)
         try:
-            found = self.read(pod)
-        except RequestError:
+            epoch, found = self.fence.enter(), self.read(pod)
+        except (FencedError, RequestError):
             return False
         given = () if allocation is None else allocation.claims
         if len(given) != len(found.unallocated) or found.missing:
@@ -177,12 +178,13 @@ class ClaimKeeper:
             )
             body = allocation_of(claim, devices, inventory, self.owned.classes, node, time.time())
             self.ledger.hold_devices(claim.metadata.uid, Hold(node, held, claim, pod, body))
-        self._due[pod.metadata.uid] = tuple(claim.metadata.uid for claim in found.unallocated)
+        self._due[pod.metadata.uid] = epoch, tuple(claim.metadata.uid for claim in found.unallocated)
         return True
 
     def let_go(self, pod: Pod) -> None:
         """Hold nothing for the claims of a pod of which nothing was written."""
-        for uid in self._due.pop(pod.metadata.uid, ()):
+        _, due = self._due.pop(pod.metadata.uid, ("", ()))
+        for uid in due:
             hold = self.owned.holds.get(uid)
             if hold is not None and uid not in self.writing:
                 self.ledger.let_go_devices(uid)
@@ -193,8 +195,7 @@ class ClaimKeeper:
 
         Raises ClusterError where the API server refuses, or nobody knows what it did, DecodeError, FencedError.
         """
-        epoch = self.fence.enter()  # in another term what is held now may be held no more, and given to others
-        due = self._due.pop(pod.metadata.uid, ())
+        epoch, due = self._due.pop(pod.metadata.uid, ("", ()))
         for uid in due:
             try:
                 if not await self._allocate(uid, epoch):
@@ -233,7 +234,7 @@ class ClaimKeeper:
             protected = await self.writer.protect(hold.claim)
             if protected is not None:
                 await self.fence.confirm_now()  # nobody else led when it was so: whoever does next changes it
-                self.fence.check(epoch)
+                self.fence.check(epoch)  # in another term others may have what was free when it was decided
                 written = await self.writer.allocate(protected, hold.pod, hold.allocation)
             known = True
         except FencedError:

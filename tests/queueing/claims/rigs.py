@@ -108,6 +108,8 @@ class _Fence:
         return self.others_lead
 
     def enter(self) -> str:
+        if self.others_lead:
+            raise FencedError(self.others_lead)
         return self.term
 
     def check(self, term: str) -> None:

@@ -219,6 +219,25 @@ def test_what_was_decided_in_one_term_is_not_written_in_the_next() -> None:
     assert set(rig.owned.holds) == {"u-b"}
 
 
+def test_what_was_decided_before_somebody_else_led_is_not_written_afterwards() -> None:
+    rig = ClaimRig(gpus=1)
+    started(rig, "a")
+    rig.fence.term = "second"  # before its turn to be written has come
+    with pytest.raises(FencedError):
+        asyncio.run(rig.keeper.allocate(rig.entries["a"].pod))
+    assert "allocation" not in rig.api.claims["a"]["status"]
+    assert rig.free() == 1
+
+
+def test_nothing_is_decided_between_two_terms() -> None:
+    rig = ClaimRig(gpus=1)
+    rig.api.add("a")
+    rig.tell("a")
+    rig.fence.others_lead = "standby"
+    assert not rig.decide(rig.pod("a").pod)
+    assert rig.free() == 1
+
+
 def test_a_claim_that_takes_no_annotation_holds_no_new_leader_up() -> None:
     rig = ClaimRig()
     rig.api.add("a")["metadata"]["finalizers"] = ["example.org/own", FINALIZER]
