@@ -3,6 +3,7 @@
 Fields as in kubernetes 1.37 `api/resource/v1/types.go`. Of what Kerf does not handle it is read that it is there.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -257,6 +258,12 @@ class ResourceClaim(Named):
     metadata: ClaimMetadata = msgspec.field(default_factory=ClaimMetadata)
     spec: ResourceClaimSpec = msgspec.field(default_factory=ResourceClaimSpec)
     status: ResourceClaimStatus = msgspec.field(default_factory=ResourceClaimStatus)
+
+    @property
+    def results(self) -> Sequence[AllocatedDevice]:
+        """The devices that it has, those by access for administrators included."""
+        allocation = self.status.allocation
+        return (allocation.devices.results or ()) if allocation is not None else ()
 
 
 class ClassConfig(Object):

@@ -153,29 +153,22 @@ def takings_of(claim: ResourceClaim, inventory: Inventory) -> tuple[Taking, ...]
     What is not understood is taken as a whole.
     """
     takings = []
-    for result in _results(claim):
+    for result in claim.results:
         index = inventory.index_of.get(DeviceId(result.driver, result.pool, result.device))
-        if index is not None:
+        if index is not None and not result.admin_access:
             takings.append(Taking(index, _consumed(inventory.devices[index], result)))
     return tuple(takings)
 
 
 def devices_of(claim: ResourceClaim) -> Iterator[DeviceId]:
     """The devices that a claim has; none by access for administrators."""
-    return (DeviceId(result.driver, result.pool, result.device) for result in _results(claim))
+    taken = (result for result in claim.results if not result.admin_access)
+    return (DeviceId(result.driver, result.pool, result.device) for result in taken)
 
 
 def pools_of(claim: ResourceClaim) -> Sequence[str]:
     """The pools of which a claim has devices, `driver/pool`, by access for administrators too."""
-    allocation = claim.status.allocation
-    results = (allocation.devices.results or ()) if allocation is not None else ()
-    return sorted({f"{result.driver}/{result.pool}" for result in results})
-
-
-def _results(claim: ResourceClaim) -> Iterator[AllocatedDevice]:
-    allocation = claim.status.allocation
-    results = (allocation.devices.results or ()) if allocation else ()
-    return (result for result in results if not result.admin_access)
+    return sorted({f"{result.driver}/{result.pool}" for result in claim.results})
 
 
 def _consumed(device: Device, result: AllocatedDevice) -> tuple[tuple[str, Amount], ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from extender.core.dra.devices import DeviceId, Inventory
 from extender.core.dra.explained.free_room import kind_of
-from extender.dra.objects import AllocatedDevice, ResourceClaim
+from extender.dra.objects import ResourceClaim
 from extender.dra.pod_claims import Hold
 from extender.dra.published.gpus import DRIVER
 
@@ -67,14 +67,10 @@ def _of_claims(
     for claim in claims:
         pods = tuple(f"{claim.metadata.namespace}/{one.name}" for one in claim.status.reserved_for or () if one.name)
         state = GONE if claim.metadata.uid in gone else ALLOCATED
-        for result in _results(claim):
+        for result in claim.results:
             if (result.driver, result.pool) in pools:
                 device = DeviceId(result.driver, result.pool, result.device)
                 yield _use(device, inventory, gpu_of, claim.key, pods, state, admin=bool(result.admin_access))
-
-
-def _results(claim: ResourceClaim) -> Sequence[AllocatedDevice]:
-    return (claim.status.allocation.devices.results or ()) if claim.status.allocation else ()
 
 
 def _use(

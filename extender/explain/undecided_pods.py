@@ -88,5 +88,5 @@ class UndecidedPods:
 def _allocation(claim: ResourceClaim) -> str:
     """What a claim has, and where."""
     found = claim.status.allocation
-    devices = ", ".join(result.device for result in (found.devices.results or ())[:_MAX_CLAIMS]) if found else ""
+    devices = ", ".join(result.device for result in claim.results[:_MAX_CLAIMS])
     return f"{claim.metadata.name} has {devices}" + (f" of node {found.node}" if found and found.node else "")

@@ -13,7 +13,8 @@ from extender.dra.feeds import CLAIMS, CLASSES, RULES, SLICES
 from extender.dra.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.dra.owned import OwnedDevices
 from extender.dra.pod_claims import claim_keys
-from extender.dra.published.gpus import DRIVER, allocated_devices
+from extender.dra.published.gpus import DRIVER
+from extender.dra.results import devices_of
 from extender.dra.slices import NodeSlices
 from extender.dra.uses import DeviceUse, uses_of
 from extender.kube import objects
@@ -137,7 +138,7 @@ class DevicePools:
         uid, namespace = claim.metadata.uid, claim.metadata.namespace
         self._claims[uid] = claim
         self._claim_at[claim.key] = uid
-        devices = allocated_devices(claim)
+        devices = _devices(claim)
         for pool, device in devices:
             self._allocated.put(pool, uid, [*self._allocated.of(pool).get(uid, ()), device])
         if devices:
@@ -153,7 +154,7 @@ class DevicePools:
         namespace = claim.metadata.namespace
         if self._claim_at.get(claim.key) == uid:
             del self._claim_at[claim.key]
-        devices = allocated_devices(claim)
+        devices = _devices(claim)
         for pool, _ in devices:
             self._allocated.pop(pool, uid)
         self.num_allocated[namespace] -= len(devices)
@@ -165,6 +166,11 @@ class DevicePools:
 
     def _nodes_with(self, devices: Collection[tuple[str, str]]) -> set[str]:
         return {node for pool, _ in devices for node in self._slices.nodes_of(f"{_PREFIX}{pool}")}
+
+
+def _devices(claim: ResourceClaim) -> list[tuple[str, str]]:
+    """Devices of NVIDIA's driver that a claim has, as pool and device."""
+    return [(found.pool, found.device) for found in devices_of(claim) if found.driver == DRIVER]
 
 
 def _parts_taken(devices: NodeDevices) -> list[Holding]:

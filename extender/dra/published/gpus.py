@@ -68,9 +68,10 @@ def read_inventory(
         if text_of(device, "type") == GPU
     }
     uuids = {gpu.uuid for gpu in found.values()}
-    for uuid, of in parts.items():
+    for uuid in parts.keys() - uuids:
+        of = parts[uuid]
         taints = [_taints(pool, device, rules) for pool, device in of]
-        if uuid not in uuids and (not owned_only or all(map(owning.owns, taints))):
+        if not owned_only or all(map(owning.owns, taints)):
             pool, first = of[0]
             found[_minor(first.name), pool, first.name] = _cut(uuid, [device for _, device in of], taints, reading)
     ordered = sorted(found.items())[:MAX_GPUS_PER_NODE]
@@ -115,7 +116,7 @@ def _memory_mib(device: objects.Device) -> int:
 
 
 def _taints(pool: str, device: objects.Device, rules: Sequence[objects.DeviceTaintRule]) -> tuple[Taint, ...]:
-    return tuple(taints_of(PoolId(DRIVER, pool), device, rules))
+    return taints_of(PoolId(DRIVER, pool), device, rules)
 
 
 def text_of(device: objects.Device, name: str) -> str:
@@ -123,16 +124,3 @@ def text_of(device: objects.Device, name: str) -> str:
     attributes = device.attributes or {}
     found = attributes.get(name) or attributes.get(f"{DRIVER}/{name}")
     return (found.string or "") if found else ""
-
-
-# ResourceClaims
-
-
-def allocated_devices(claim: objects.ResourceClaim) -> tuple[tuple[str, str], ...]:
-    """The driver's devices that a claim has, as pool and device. Access for administrators takes nothing."""
-    allocation = claim.status.allocation
-    return tuple(
-        (result.pool, result.device)
-        for result in (allocation.devices.results or () if allocation else ())
-        if result.driver == DRIVER and not result.admin_access
-    )
