@@ -114,8 +114,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
 def _plane(plan: Plan, directory: Path) -> Iterator[ControlPlane]:
     """Nodes, and the pods that run on them."""
     with servers.plane_with_nodes(directory, plan.nodes) as plane:
-        servers.run_pods(plane, plan.gpu_pods, plan.nodes, 1, "gpu")
-        servers.run_pods(plane, plan.pods - plan.gpu_pods, plan.nodes, 0, "cpu")
+        servers.run_pods(plane, plan.pods, plan.nodes)
         yield plane
 
 

@@ -81,8 +81,17 @@ def plane_with_nodes(directory: Path, num_nodes: int) -> Iterator[ControlPlane]:
         yield opened
 
 
-def run_pods(plane: ControlPlane, count: int, num_nodes: int, gpus: int, prefix: str) -> None:
-    """So many running pods, one on each of the nodes in turn, each with so many GPUs. Raises BenchError, OSError."""
+def run_pods(plane: ControlPlane, count: int, num_nodes: int) -> None:
+    """So many running pods, on the nodes in turn: half of them with a GPU each, the rest with none.
+
+    Raises BenchError, OSError.
+    """
+    with_gpu = count // 2
+    _run_alike(plane, with_gpu, num_nodes, 1, "gpu")
+    _run_alike(plane, count - with_gpu, num_nodes, 0, "cpu")
+
+
+def _run_alike(plane: ControlPlane, count: int, num_nodes: int, gpus: int, prefix: str) -> None:
     if not count:
         return
     load(plane, "pods", "-bound=1", f"-pod-gpus={gpus}", f"-prefix={prefix}")
@@ -109,9 +118,7 @@ def load(plane: ControlPlane, command: str, *flags: str) -> dict[str, Any]:
 
 def cpu_seconds(process: Process) -> float:
     """Processor time that a process has used so far."""
-    # utime and stime are the fields 14 and 15 (proc_pid_stat(5)); the second one, the name, may have spaces.
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(_times(process.pid)[:2])
 
 
 def family_cpu_seconds(pid: int) -> float:
@@ -119,9 +126,15 @@ def family_cpu_seconds(pid: int) -> float:
     seconds = 0.0
     for member in (pid, *children(pid)):
         with contextlib.suppress(OSError):  # it has ended: its parent counts it
-            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
-            seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime
+            seconds += sum(_times(member))
     return seconds
+
+
+def _times(pid: int) -> list[float]:
+    """A process's utime and stime, and those of its children that have ended, in seconds."""
+    # The fields 14 to 17 (proc_pid_stat(5)); the second one, the name, may have spaces.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in fields[11:15]]
 
 
 def children(pid: int) -> list[int]:

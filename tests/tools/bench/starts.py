@@ -41,8 +41,7 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
         raise BenchError(f"{gpu_pods} GPU pods do not fit on {plan.nodes} nodes of {GPUS_PER_NODE} GPUs")
     tell(f"{plan.nodes} nodes, {plan.pods} pods")
     with servers.workspace() as directory, servers.plane_with_nodes(directory, plan.nodes) as plane:
-        servers.run_pods(plane, gpu_pods, plan.nodes, 1, "gpu")
-        servers.run_pods(plane, plan.pods - gpu_pods, plan.nodes, 0, "cpu")
+        servers.run_pods(plane, plan.pods, plan.nodes)
         runs = []
         for repetition in range(plan.repetitions):
             tell(f"start {repetition + 1}")
