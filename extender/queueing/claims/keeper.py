@@ -260,8 +260,8 @@ class ClaimKeeper:
         """Before the first decision of a term: change every claim that a leader before may be about to allocate, so
         that its write fails, then take in what it did allocate. Raises ClusterError, DecodeError.
 
-        That are those with the finalizer: on a claim without it no write of Kerf's gives devices. They are read from
-        the API server, whoever names them: watches may lag, or have not begun, and pods may be gone by now.
+        Those are the claims with the finalizer: Kerf gives none its devices without it. They are read from the API
+        server, whoever names them: watches may lag or not have begun, and pods may be gone by now.
         """
         listed = await self._claims.all()
         doubtful = (claim for claim in listed.items if is_protected(claim))

@@ -157,8 +157,8 @@ class Backlog:
         return list(self._naming.of(claim).values())
 
     def claim_changed(self, claim: str) -> None:
-        """What a ResourceClaim is, or has, is another than before. Whoever names it is read again before the next round
-        or decision, once: thousands may, and its author changes it as often as they like."""
+        """A ResourceClaim is not as it was. Whoever names it is read again before the next round or decision, once:
+        thousands may name it, and its author may change it as often as they like."""
         if self._naming.of(claim):
             self._claims_changed.add(claim)
             self._changed()
@@ -170,8 +170,8 @@ class Backlog:
         return entry.planned
 
     async def read_claims_again(self, *, all_: bool) -> None:
-        """What claims may be given is another than before; without `all_` only those that have changed are, or more is
-        known of whose they are.
+        """Read those again whose claims have changed, or of whose claims more is known; with `all_` all that wait:
+        what claims may be given has changed.
 
         In portions: each of thousands of pods takes as long as its author wants.
         """
