@@ -3,6 +3,8 @@
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason, resolvable
 from extender.core.fit.results import Fit
+from extender.core.fit.row_states import RowState, keep, state_of
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
 from extender.core.policies.devices import device_score
 from extender.core.policies.policy import Policy
@@ -89,6 +92,47 @@ def reasons(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, ch
     return reason
 
 
+class _Class(NamedTuple):
+    """What is remembered of a class of requests."""
+
+    version: int
+    """Of the cluster."""
+    context: Hashable
+    known: Known
+    serial: int
+    """Another one whenever the same state of a row may come to other values than before."""
+    brought_by: str
+
+
+class _Row(NamedTuple):
+    """What a request comes to on one row."""
+
+    reason: int
+    available: int
+    score: float
+    room: Mask
+    """(G,)."""
+    shares: bool
+
+    def put(self, row: int, known: Known) -> None:
+        """Write it into a row."""
+        evaluation = known.evaluation
+        evaluation.reason[row] = self.reason
+        evaluation.available[row] = self.available
+        evaluation.score[row] = self.score
+        known.room[row] = self.room
+        known.shares[row] = self.shares
+
+
+def _row_at(position: int, fresh: Evaluation, checked: Fit) -> _Row:
+    numbers = fresh.reason.item(position), fresh.available.item(position), fresh.score.item(position)
+    return _Row(*numbers, checked.room[position].copy(), checked.shares.item(position))
+
+
+_FEW: Final = 4
+"""Up to so many rows that changed since are looked up one by one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Memo:
     """Evaluations remembered per class of request: only rows that changed since are computed again.
@@ -101,10 +145,15 @@ class Memo:
     max_classes: int = 64
     asker: str = ""
     """Who brings what is not known yet."""
-    _entries: OrderedDict[tuple[GpuRequest, str], tuple[int, Hashable, Known, str]] = field(default_factory=OrderedDict)
+    _entries: OrderedDict[tuple[GpuRequest, str], _Class] = field(default_factory=OrderedDict)
     _num_of: Counter[str] = field(default_factory=Counter)
     """Classes by who has brought them."""
     _counting: dict[ObservedRules, Counting] = field(default_factory=dict)
+    _rows: dict[tuple[int, RowState], _Row] = field(default_factory=dict)
+    """By class and state of a row: nodes fill up alike, and forty NumPy calls for one row cost more than all else."""
+    _fits: dict[tuple[int, RowState], Fit] = field(default_factory=dict)
+    """Likewise of one row, where its score depends on samples besides."""
+    _serials: "count[int]" = field(default_factory=count)
 
     def of(self, asker: str) -> "Memo":
         """The same memory, as somebody else asks it."""
@@ -123,30 +172,73 @@ class Memo:
         """Fit and score of a request on all N rows. The arrays are the memo's own: take, don't keep."""
         key = (request, policy.name)
         context = policy.context(cluster) if policy.context else None
-        version, context_then, known, brought_by = self._entries.pop(key, (-1, None, None, self.asker))
-        self._num_of[brought_by] -= known is not None
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._num_of[entry.brought_by] -= 1
         seen = self.seen(cluster, policy)
-        if known is None or known.room.shape != cluster.gpu_model.shape or context != context_then:
+        if entry is None or entry.known.room.shape != cluster.gpu_model.shape or context != entry.context:
             rows = np.arange(cluster.num_nodes)
             checked = fit(seen, request, rows)
             known = Known(_evaluation(cluster, seen, request, policy, rows, checked), checked.room, checked.shares)
-        elif version != cluster.version:
-            changed = np.flatnonzero(cluster.row_version > version)
-            if len(changed):
-                checked = fit(seen, request, changed)
-                known.evaluation.put(changed, _evaluation(cluster, seen, request, policy, changed, checked))
-                known.room[changed] = checked.room
-                known.shares[changed] = checked.shares
+            serial = next(self._serials)
+        else:
+            known, serial = entry.known, entry.serial
+            if entry.version != cluster.version:
+                changed = np.flatnonzero(cluster.row_version > entry.version)
+                self._refresh(known, serial, cluster, seen, request, policy, changed)
         if policy.context and (context_now := policy.context(cluster)) != context:
             # The score has found out that it must be another one: what was computed before is of no use.
-            context, rows = context_now, np.arange(cluster.num_nodes)
+            context, serial, rows = context_now, next(self._serials), np.arange(cluster.num_nodes)
             known.evaluation.put(rows, evaluate(cluster, request, policy, rows))
-        self._entries[key] = (cluster.version, context, known, brought_by)
+        brought_by = self.asker if entry is None else entry.brought_by
+        self._entries[key] = _Class(cluster.version, context, known, serial, brought_by)
         self._num_of[brought_by] += 1
         if len(self._entries) > self.max_classes:
             most = max(self._num_of, key=self._num_of.__getitem__)
             self._num_of[most] -= 1
             if not self._num_of[most]:
                 del self._num_of[most]
-            del self._entries[next(key for key, (*_, asker) in self._entries.items() if asker == most)]
+            del self._entries[next(key for key, known_of in self._entries.items() if known_of.brought_by == most)]
+        return known
+
+    def _refresh(
+        self,
+        known: Known,
+        serial: int,
+        cluster: Cluster,
+        seen: Cluster,
+        request: GpuRequest,
+        policy: Policy,
+        changed: Rows,
+    ) -> None:
+        """Work out what has changed on R rows, or look it up."""
+        states: list[tuple[int, RowState]] = []
+        if len(changed) <= _FEW and policy.by_state and cluster.observed is None and not request.by_identity:
+            rows = changed.tolist()
+            states = [(serial, state_of(cluster, row)) for row in rows]
+            found = [self._rows.get(state) for state in states]
+            for row, remembered in zip(rows, found, strict=True):
+                if remembered is not None:
+                    remembered.put(row, known)
+            unknown = [position for position, remembered in enumerate(found) if remembered is None]
+            changed, states = changed[unknown], [states[position] for position in unknown]
+        if not len(changed):
+            return
+        checked = self._fit(serial, seen, request, changed)
+        fresh = _evaluation(cluster, seen, request, policy, changed, checked)
+        known.evaluation.put(changed, fresh)
+        known.room[changed] = checked.room
+        known.shares[changed] = checked.shares
+        for position, state in enumerate(states):
+            keep(self._rows, state, _row_at(position, fresh, checked))
+
+    def _fit(self, serial: int, seen: Cluster, request: GpuRequest, changed: Rows) -> Fit:
+        """The fit on R rows, looked up where it is one that is sampled: what is observed is in `seen` already."""
+        if len(changed) != 1 or seen.observed is None or request.by_identity:
+            return fit(seen, request, changed)
+        state = serial, state_of(seen, int(changed[0]))
+        known = self._fits.get(state)
+        if known is None:
+            known = fit(seen, request, changed)
+            keep(self._fits, state, known)
         return known

@@ -10,7 +10,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
 from extender.core.dra.devices import NodeDevices
 from extender.core.resources.gpu_models import GpuModel
 from extender.core.resources.nodes import NO_GPUS, NodeOffer
-from extender.ledger.fields import FIELDS, Array, Moves, frozen, grown, size
+from extender.ledger.fields import FIELDS, INVENTORY, Array, frozen, grown, size
 from extender.ledger.observed import ObservedArrays, SampleTimes
 
 _MAX_UNTRACKED: Final = 2**31 - 1  # pods may ask for absurdly many; more than a node has is all of it
@@ -50,7 +50,7 @@ class ClusterArrays:
         self._arrays: dict[str, Array] = {
             name: np.full(size(field, self._shape), field.fill, field.dtype) for name, field in FIELDS.items()
         }
-        self._moved = set(Moves)
+        self._moved = set(FIELDS)  # since the last snapshot
         self._snapshot: Cluster | None = None
         self._observed: ObservedArrays | None = None
         self.inventory_version = 0
@@ -84,7 +84,7 @@ class ClusterArrays:
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without devices, which are large."""
         devices = np.full_like(self._arrays["devices"], None)
-        return vars(self) | {"_arrays": self._arrays | {"devices": devices}, "_snapshot": None, "_moved": set(Moves)}
+        return vars(self) | {"_arrays": self._arrays | {"devices": devices}, "_snapshot": None, "_moved": set(FIELDS)}
 
     def set_held(self, row: int, held: Held) -> None:
         """Write who holds what on a node."""
@@ -94,13 +94,13 @@ class ClusterArrays:
             freer = np.flatnonzero(self._arrays["gpu_free_mib"][row] < free["gpu_free_mib"]).tolist()
             if freer and (observed := self.observed) is not None:
                 observed.given_back(row, tuple(freer))
-        self._write(row, free, Moves.GPUS)
+        self._write(row, free)
 
     def set_devices(self, row: int, devices: NodeDevices | None) -> None:
         """Write which devices a node has that Kerf allocates, and what is taken of them."""
         if self._arrays["devices"][row] is not devices:
             self._arrays["devices"][row] = devices
-            self._touch(row, Moves.GPUS)
+            self._touch(row, ["devices"])
 
     def alone(self, row: int, held: Held) -> Cluster:
         """The cluster of one of the nodes alone, with other holders than it has."""
@@ -139,12 +139,12 @@ class ClusterArrays:
 
     def set_capacity(self, row: int, cpu_milli: int, memory_mib: int) -> None:
         """Write a node's allocatable CPU and main memory."""
-        self._write(row, {"cpu_milli": _bounded(cpu_milli), "memory_mib": _bounded(memory_mib)}, Moves.INVENTORY)
+        self._write(row, {"cpu_milli": _bounded(cpu_milli), "memory_mib": _bounded(memory_mib)})
 
     def set_compute(self, row: int, cpu_free_milli: int, memory_free_mib: int) -> None:
         """Write a node's CPU and main memory that no pod has requested."""
         free = {"cpu_free_milli": _bounded(cpu_free_milli), "memory_free_mib": _bounded(memory_free_mib)}
-        self._write(row, free, Moves.COMPUTE)
+        self._write(row, free)
 
     def observe(self, times: SampleTimes) -> None:
         """Keep observations from now on."""
@@ -160,21 +160,17 @@ class ClusterArrays:
     def touch(self, rows: Rows) -> None:
         """Say that what is observed of some rows has changed."""
         if len(rows):
-            self._touch(rows, Moves.ALWAYS)
+            self._touch(rows, ())
 
     def snapshot(self) -> Cluster:
         """The state now, as arrays that never change again. Costs nothing when nothing moved since the last one."""
         last = self._snapshot
         if last is not None and last.version == self.version:
             return last
-        values: dict[str, Any] = {
-            name: frozen(self._arrays[name][: len(self._names)].copy())
-            for name, field in FIELDS.items()
-            if field.moves in self._moved
-        }
-        if Moves.INVENTORY in self._moved:
+        values: dict[str, Any] = {name: frozen(self._arrays[name][: len(self._names)].copy()) for name in self._moved}
+        if INVENTORY & self._moved:
             values |= self._derived()
-        self._moved = {Moves.ALWAYS}
+        self._moved = set()
         values |= {"version": self.version, "observed": None if self.observed is None else self.observed.current}
         self._snapshot = Cluster(**values) if last is None else replace(last, **values)
         return self._snapshot
@@ -208,7 +204,7 @@ class ClusterArrays:
         for name, field in FIELDS.items():
             if axis in ("", field.columns):
                 self._arrays[name] = grown(self._arrays[name], size(field, self._shape), field.fill)
-        self._moved = set(Moves)
+        self._moved = set(FIELDS)
 
     def _write_offer(self, row: int, offer: NodeOffer) -> None:
         if len(offer.gpus) > self._shape["gpu"]:
@@ -239,9 +235,9 @@ class ClusterArrays:
             self._fill(row, name, [])
         for profile, count in offer.mig:
             self._arrays["mig_installed"][row, self._mig_idx[profile]] = min(count, _MAX_UNTRACKED)
-        self._moved = set(Moves)  # of every array: a row may be new
+        self._moved = set(FIELDS)  # of every array: a row may be new
         self.inventory_version += 1
-        self._touch(row, Moves.INVENTORY)
+        self._touch(row, ())
 
     def _fill(self, row: int, name: str, values: list[Any]) -> None:
         """Write the first columns of a row, and empty the others."""
@@ -249,18 +245,21 @@ class ClusterArrays:
         array[row] = FIELDS[name].fill
         array[row, : len(values)] = values
 
-    def _write(self, row: int, values: Mapping[str, int | list[int]], moved: Moves) -> None:
+    def _write(self, row: int, values: Mapping[str, int | list[int]]) -> None:
         """Write a row of some arrays, where it has changed."""
         changed = [name for name, value in values.items() if self._arrays[name][row].tolist() != value]
         for name in changed:
             self._arrays[name][row] = values[name]
         if changed:
-            self._touch(row, moved)
+            self._touch(row, changed)
 
-    def _touch(self, rows: int | Rows, moved: Moves) -> None:
+    def _touch(self, rows: int | Rows, names: Iterable[str]) -> None:
+        """Say that some rows of these arrays have changed."""
         self.version += 1
-        self._moved.add(moved)
         self._arrays["row_version"][rows] = self.version
+        self._moved |= {"row_version", *names}
+        if not INVENTORY.isdisjoint(names):
+            self._moved |= INVENTORY  # together, so that an array of them tells whether any may be another
 
 
 def _bounded(amount: int) -> int:

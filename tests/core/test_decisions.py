@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.core.clusters import Cluster, Floats, Rows
 from extender.core.decisions import decide, decide_from_top, decide_on, levels, near_best, ranked
 from extender.core.evaluations import Evaluation, Memo, evaluate
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason
+from extender.core.fit.results import Fit
+from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import NO_GPUS, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -227,6 +230,48 @@ def test_what_is_remembered_is_what_evaluate_gives(changes: list[tuple], max_cla
                 arrays.set_held(
                     row, Held(wholly(arrays.offer(row), held), arrays.offer(row).withheld_units + values[2])
                 )
+
+
+def asked_again(policy: Policy, request: GpuRequest) -> tuple[list[float], list[float]]:
+    """Scores of a request on two nodes of which one after the other got to the same state: remembered, and anew."""
+    arrays, memo = arrays_of({"a": node(T4, T4), "b": node(T4, T4)}), Memo()
+    for row in (0, 1):
+        memo.evaluate(arrays.snapshot(), request, policy)
+        arrays.set_held(row, Held(wholly(arrays.offer(row), [0]), 0))
+    cluster = arrays.snapshot()
+    remembered = memo.evaluate(cluster, request, policy).evaluation.score.tolist()
+    return remembered, evaluate(cluster, request, policy, all_rows(cluster)).score.tolist()
+
+
+@pytest.mark.parametrize(("by_state", "times"), [(True, 2), (False, 3)])
+def test_a_state_is_scored_once_where_the_policy_goes_by_it(by_state: bool, times: int) -> None:
+    """All nodes, the first node that changed; and the second one, unless its state was met before."""
+    asked: list[int] = []
+
+    def score(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
+        asked.append(len(rows))
+        return fit.free_units.astype(float)
+
+    remembered, anew = asked_again(Policy("counted", score, "", by_state=by_state), ONE)
+    assert remembered == anew
+    assert len(asked) - 1 == times
+
+
+def test_a_score_by_name_is_never_another_nodes() -> None:
+    def score(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
+        return np.array([float(ord(cluster.node_names[row])) for row in rows.tolist()])
+
+    remembered, anew = asked_again(Policy("by name", score, ""), ONE)
+    assert remembered == anew == [97.0, 98.0]
+
+
+def test_a_request_by_uuid_is_looked_at_on_each_node() -> None:
+    arrays, memo = arrays_of({name: node(A100, A100, uuids=[f"{name}0", f"{name}1"]) for name in "ab"}), Memo()
+    request = GpuRequest(1, uuids=frozenset({"a1"}))
+    for row in (0, 1):
+        memo.evaluate(arrays.snapshot(), request, BEST_FIT)
+        arrays.set_held(row, Held(wholly(arrays.offer(row), [0]), 0))
+    assert memo.evaluate(arrays.snapshot(), request, BEST_FIT).evaluation.fits.tolist() == [True, False]
 
 
 def test_what_is_taken_from_a_memo_is_a_copy() -> None:

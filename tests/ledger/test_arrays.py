@@ -1,5 +1,7 @@
 """The writer's arrays: rows that are used again, growth, and snapshots that never change."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from extender.core.clusters import Cluster
 from extender.core.resources.nodes import NO_GPUS, GpuUnit, NodeOffer
 from extender.ledger.arrays import ClusterArrays, Held
-from tests.core.builders import node, wholly
+from tests.core.builders import arrays_of, node, wholly
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
 ARRAY_FIELDS = (
@@ -184,3 +186,25 @@ def test_no_later_change_reaches_a_snapshot(
     versions = [cluster.version for cluster, _ in taken]
     assert versions == sorted(versions)
     assert all(np.all(cluster.row_version <= cluster.version) for cluster, _ in taken)
+
+
+def test_a_snapshot_copies_what_has_changed_since_the_last_one_and_shares_the_rest() -> None:
+    arrays = arrays_of({"a": node(T4, T4), "b": node(T4)})
+    before = arrays.snapshot()
+    arrays.set_held(0, Held({1: (1000, 15360)}, 0))
+    after = arrays.snapshot()
+    own = {field.name for field in fields(Cluster) if getattr(after, field.name) is not getattr(before, field.name)}
+    assert own == {"version", "row_version", "gpu_free_milli", "gpu_free_mib"}
+    assert before.gpu_free_milli.tolist() == [[1000, 1000], [1000, 0]]
+    assert after.gpu_free_milli.tolist() == [[1000, 0], [1000, 0]]
+
+
+def test_a_change_of_capacity_is_one_of_the_inventory() -> None:
+    """Whoever keeps what the inventory comes to looks at one array of it alone."""
+    arrays = arrays_of({"a": node(T4, T4)})
+    before = arrays.snapshot()
+    arrays.set_capacity(0, 64000, 1024)
+    after = arrays.snapshot()
+    assert after.gpu_model is not before.gpu_model
+    assert after.row_of is not before.row_of
+    assert after.gpu_free_milli is before.gpu_free_milli

@@ -29,4 +29,4 @@ def binpack(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floa
 
 def policy(options: Options) -> Policy:
     """The policy."""
-    return Policy("binpack", binpack, "fullest node first, by fraction of its GPUs", without_gpus=True)
+    return Policy("binpack", binpack, "fullest node first, by fraction of its GPUs", without_gpus=True, by_state=True)

@@ -182,6 +182,7 @@ def serving(score: LearnedScore, rules: ObservedRules | None = None) -> Policy:
         weighs_cpu=True,
         weighs_memory=True,
         without_gpus=True,
+        by_state=True,
         terms=lambda cluster, request, row: score.told(counting_observed(cluster, rules), request, row),
         apart=lambda: serving(score.apart(), rules),
     )

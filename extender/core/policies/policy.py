@@ -45,6 +45,9 @@ class Policy:
     """Whether it depends on the pod's main memory, likewise."""
     without_gpus: bool = False
     """Whether it ranks pods that ask for no GPU too (`AskedUnit.NONE`): by what they cost those who do."""
+    by_state: bool = False
+    """Whether rows with equal columns have equal scores while nobody samples, as long as `context` is the same: then
+    the score of one is remembered for the others. A name, a UUID or the number of the row must not count."""
     renamed: str = ""
     """Its new name, where this is an old one that goes with the next version."""
 

@@ -14,4 +14,4 @@ def spread(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Float
 
 def policy(options: Options) -> Policy:
     """The policy."""
-    return Policy("spread", spread, "emptiest node first, by fraction of its GPUs", spreads=True)
+    return Policy("spread", spread, "emptiest node first, by fraction of its GPUs", spreads=True, by_state=True)

@@ -37,4 +37,4 @@ def _tightest_share(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit)
 def policy(options: Options) -> Policy:
     """The policy."""
     description = "fewest free GPUs left on the node, then the smallest GPUs; fullest GPU for a share"
-    return Policy("tightest", tightest, description, without_gpus=True)
+    return Policy("tightest", tightest, description, without_gpus=True, by_state=True)

@@ -71,6 +71,11 @@ class GpuRequest:
         asks_memory = self.memory_each_mib > 0 or self.memory_each_percent > 0
         return self.milli == 0 and asks_memory and self.memory_total_mib == 0 and not self.mig
 
+    @property
+    def by_identity(self) -> bool:
+        """Whether it matters which node and GPUs these are, beside what they are like and what is free of them."""
+        return bool(self.uuids or self.uuids_exclude) or self.devices is not None
+
     def __str__(self) -> str:
         """The request in words: "2 GPUs of model a100 with 40 GiB"."""
         if self.devices is not None:

@@ -8,6 +8,7 @@ import numpy as np
 from extender.core.clusters import Cluster, Floats, Longs, Rows
 from extender.core.fit.fits import smallest_mib
 from extender.core.fit.results import Fit
+from extender.core.fit.row_states import RowState, keep, state_of
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.fragmentation.fragment_tables import FragmentTables, tables_of, unusable_milli
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE
@@ -69,6 +70,8 @@ class LearnedValues:
     def __init__(self, served: Prospect) -> None:
         self.served = served
         self._valued: _Valued | None = None
+        self._known: dict[tuple[GpuRequest, RowState, bytes, int, bool], tuple[Floats, Longs]] = {}
+        """Of one row by its state: samples may change its score, but not what the node is worth."""
 
     def warm(self, cluster: Cluster) -> None:
         """Work V of all nodes out now, so that the first request need not; `cluster` as the policy counts it."""
@@ -88,7 +91,15 @@ class LearnedValues:
         """
         if apart:
             return self._gains(cluster, request, rows, fit, _Before(node_states(cluster, rows, self.served.num_models)))
-        return self._gains(cluster, request, rows, fit, self._before(cluster, rows))
+        if len(rows) != 1:
+            return self._gains(cluster, request, rows, fit, self._before(cluster, rows))
+        units, shares = fit.taken_units.item(0), fit.shares.item(0)
+        key = request, state_of(cluster, rows.item(0)), fit.room.tobytes(), units, shares
+        known = self._known.get(key)
+        if known is None:
+            known = self._gains(cluster, request, rows, fit, self._before(cluster, rows))
+            keep(self._known, key, known)
+        return known
 
     def changes(
         self, cluster: Cluster, request: GpuRequest, row: int, fit: Fit, gpu: int

@@ -13,7 +13,9 @@ from extender.core.evaluations import Memo, evaluate
 from extender.core.fit.fits import fit
 from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.observations import Gauge
-from extender.core.policies.kerf import KerfWeights, LearnedScore, serving
+from extender.core.occupancies import ObservedRules
+from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
+from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.core.valuenet.features import Hosting, Outlook, Worth
@@ -23,7 +25,7 @@ from extender.ledger.arrays import Held
 from model.engine.node_scores import learned_on
 from model.engine.ranks import Rank
 from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of, node, pattern
-from tests.core.learning import kerf_on, only
+from tests.core.learning import kerf_on, only, plain_outlook
 from tests.core.observing import observe
 from tests.core.valuenet.builders import random_outlook, random_potential
 from tests.model.builders import random_nodes, twin_scores
@@ -146,6 +148,43 @@ def test_what_is_remembered_is_what_would_be_computed(steps: list[tuple[int, int
         for request in requests:
             fresh = evaluate(cluster, request, serving(served(potential, outlook)), all_rows(cluster))
             assert memo.evaluate(cluster, request, policy).evaluation.score.tolist() == fresh.score.tolist()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from([0, 250, 1000]), st.integers(0, 1), st.integers(0, 9000)),
+        min_size=4,
+        max_size=12,
+    ),
+    st.lists(st.sampled_from([0.0, 0.3, 0.9]), min_size=12, max_size=12),
+)
+def test_what_is_remembered_of_sampled_nodes_is_what_would_be_computed(
+    steps: list[tuple[int, int, int, int]], loads: list[float]
+) -> None:
+    """Nodes get to the same state with other samples, and the same node to the same state with other samples."""
+    names = [f"n{i}" for i in range(9)]
+    arrays = arrays_of({name: node(T4, T4) for name in names})
+    for row in range(9):
+        arrays.set_compute(row, 64000, 262144)
+    cluster = observe(arrays, {name: {Gauge.LOAD: [0.1, 0.1], Gauge.MEMORY_USED: [0.0, 0.0]} for name in names})
+    model = prospect(only(node_idle=1.0, cpu_short=0.5), plain_outlook(cluster))
+
+    def policy() -> Policy:
+        return serving(LearnedScore(model, live=live_term(), serial=1), ObservedRules())
+
+    kept, memo = policy(), Memo()
+    requests = [GpuRequest(1, AskedUnit.WHOLE, milli=500, cpu_milli=4000), GpuRequest(1, cpu_milli=8000)]
+    for at, (row, milli, gpu, used_mib) in enumerate(steps):
+        arrays.set_held(row, Held({gpu: (milli, 15360 * milli // 1000)}, 0))
+        if at % 3 == 2:
+            sample = {Gauge.LOAD: [loads[at], 0.0], Gauge.MEMORY_USED: [float(used_mib), 0.0]}
+            cluster = observe(arrays, {names[row]: sample}, now=1000.0 + at)
+        cluster = arrays.snapshot()
+        for request in requests:
+            fresh = evaluate(cluster, request, policy(), all_rows(cluster))
+            known = memo.evaluate(cluster, request, kept).evaluation
+            assert known.score.tolist() == fresh.score.tolist()
+            assert known.reason.tolist() == fresh.reason.tolist()
 
 
 T4 = ("Tesla-T4", 15360)
