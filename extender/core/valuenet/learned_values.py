@@ -91,13 +91,15 @@ class LearnedValues:
         """
         if apart:
             return self._gains(cluster, request, rows, fit, _Before(node_states(cluster, rows, self.served.num_models)))
-        if len(rows) != 1:
+        if len(rows) != 1 or request.by_identity:  # what names thousands of UUIDs is not kept
             return self._gains(cluster, request, rows, fit, self._before(cluster, rows))
         units, shares = fit.taken_units.item(0), fit.shares.item(0)
         key = request, state_of(cluster, rows.item(0)), fit.room.tobytes(), units, shares
         known = self._known.get(key)
         if known is None:
             known = self._gains(cluster, request, rows, fit, self._before(cluster, rows))
+            for array in known:
+                array.flags.writeable = False
             keep(self._known, key, known)
         return known
 
