@@ -31,6 +31,7 @@ def asking(number: int, **more: Any) -> Any:
 
 
 def num_automata() -> int:
+    gc.collect()  # those of other tests may wait for it
     # `type`, not `isinstance`: that one reads `__class__`, and other libraries' objects warn when they are read.
     return sum(type(item) is AUTOMATON for item in gc.get_objects())
 
