@@ -100,11 +100,13 @@ class Dispatcher:
     async def carry_out(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
         """Let go the pods of a batch that have a node in the plan; `names` are those of its rows."""
         units: dict[str, list[tuple[Entry, str]]] = {}
+        asked = {entry.uid: pod for entry, pod in batch}
         for (entry, pod), row in zip(batch, plan.rows, strict=True):
             if row >= 0:
                 units.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
         for members in units.values():
-            if not self.reserve(members):
+            outdated = any(not self._asks_still(entry, asked[entry.uid]) for entry, _ in members)
+            if outdated or not self.reserve(members):
                 self.counts.outdated += len(members)
                 self.changed()
                 continue
@@ -117,6 +119,14 @@ class Dispatcher:
             if gated:
                 self.begin(self._let_go(gated, plan.planner))
             await asyncio.sleep(0)  # filter and bind go on meanwhile
+
+    def _asks_still(self, entry: Entry, planned: PlanPod) -> bool:
+        """Whether a pod's claims are as they were when it was planned: where they have devices it may go nowhere else,
+        and these may have been taken back."""
+        if self.claims is None or not entry.pod.spec.resource_claims:
+            return True
+        now = self.backlog.current(entry)
+        return now is not None and (now.kind, now.claims) == (planned.kind, planned.claims)
 
     def reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
         """Hold the GPUs of a unit if its nodes still fit: the plan may be of a version that has gone by."""

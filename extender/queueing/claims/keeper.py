@@ -196,19 +196,34 @@ class ClaimKeeper:
         Raises ClusterError where the API server refuses, or nobody knows what it did, DecodeError, FencedError.
         """
         epoch, due = self._due.pop(pod.metadata.uid, ("", ()))
-        for uid in due:
-            try:
+        try:
+            if not await self._secure(pod):
+                return False
+            for uid in due:
                 if not await self._allocate(uid, epoch):
                     return False
-            except ApiError as error:
-                self._rest(pod.metadata.uid, str(error))
-                raise
+        except ApiError as error:
+            self._rest(pod.metadata.uid, str(error))
+            raise
         self._rests.pop(pod.metadata.uid, None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TOLD_WITHIN_S):
                 for uid in due:
                     if told := self._told.get(uid):
                         await told.wait()
+        return True
+
+    async def _secure(self, pod: Pod) -> bool:
+        """Keep the devices that a pod's claims had before it was decided on from being taken back by a write that is on
+        its way, of a leader before this one perhaps; whether the claims are as they were."""
+        for claim in self.owned.named(pod):
+            in_use = any(self.ledger.is_bound(consumer.uid) for consumer in claim.status.reserved_for or ())
+            if claim.status.allocation is None or in_use:
+                continue
+            secured = await self.writer.secure(claim, secrets.token_hex(4))
+            if secured is None:
+                return False
+            self.ledger.claim_written(secured)
         return True
 
     def resting(self, pod: str) -> str:

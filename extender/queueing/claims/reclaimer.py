@@ -91,20 +91,24 @@ class Reclaimer:
 
     async def _free_unused(self) -> None:
         keeper, now = self.keeper, self.keeper.clock()
-        self._unused_since = {
-            claim.metadata.uid: self._unused_since.get(claim.metadata.uid, now)
-            for claim, node in keeper.owned.allotted()
-            if not self._is_awaited(claim.key, node) and not any(map(keeper.ledger.is_bound, _pods_of(claim)))
-        }
+        unused = {claim.metadata.uid: node for claim, node in keeper.owned.allotted() if not self._is_used(claim, node)}
+        self._unused_since = {uid: self._unused_since.get(uid, now) for uid in unused}
         for uid, since in self._unused_since.items():
             found = keeper.owned.claims.get(uid)
-            waits = found is not None and all(self._waits(found, pod) for pod in _pods_of(found))
-            if found is not None and now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S):
+            if found is None or self._is_used(found, unused[uid]):
+                continue  # while the one before was taken back others went on
+            waits = all(self._waits(found, pod) for pod in _pods_of(found))
+            if now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S):
                 await self._free(found)
+
+    def _is_used(self, claim: ResourceClaim, node: str) -> bool:
+        """Whether a pod has its node with a claim, or is on its way to it."""
+        return self._is_awaited(claim.key, node) or any(map(self.keeper.ledger.is_bound, _pods_of(claim)))
 
     async def _free(self, claim: ResourceClaim) -> None:
         keeper, uid = self.keeper, claim.metadata.uid
         keeper.freeing.add(uid)
+        keeper.changed(claim.key)  # nobody goes by what it has from now on
         try:
             if await self._has_bound_pod(claim):
                 return  # the watch of pods lags

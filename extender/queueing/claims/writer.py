@@ -56,13 +56,17 @@ class ClaimWriter:
         """Take a claim's devices away that no pod uses."""
         return await self._patch(claim, "/status", status={"allocation": None, "reservedFor": None})
 
+    async def secure(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
+        """Change a claim that has its devices, so that nobody can take these away who knows this version of it."""
+        return await self._patch(claim, "", {"annotations": {TOUCHED: word}})
+
     async def touch(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
         """Change a claim that has no devices, so that no write to this version of it succeeds any more.
 
         Its author may have filled its annotations: then the finalizer comes or goes, which guards nothing yet.
         """
         try:
-            return await self._patch(claim, "", {"annotations": {TOUCHED: word}})
+            return await self.secure(claim, word)
         except ApiError as error:
             if not refused(error):
                 raise

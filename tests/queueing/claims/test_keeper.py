@@ -11,7 +11,7 @@ from extender.queueing.claims.turns import Turns
 from extender.queueing.claims.writer import FINALIZER
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.entries import Stage
-from extender.queueing.pods.objects import decode_node
+from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.queueing.pods.restrictions import Kinds
 from extender.scheduling.fence import FencedError
 from tests.queueing.claims.rigs import ClaimRig
@@ -502,8 +502,46 @@ def test_and_that_its_devices_were_not_taken_back() -> None:
     for _ in range(2):
         asyncio.run(rig.reclaimer.look())
         rig.now += 20
-    assert rig.changed == ["default/p"]
+    assert rig.changed == ["default/p"] * 2, "told as it begins, and as it ends"
     assert not rig.keeper.freeing
+
+
+def test_devices_that_a_pod_is_about_to_use_can_t_be_taken_back_by_a_leader_before() -> None:
+    rig = ClaimRig()
+    started(rig, "a")
+    pod = rig.entries["a"].pod
+    assert asyncio.run(rig.keeper.allocate(pod))
+    rig.tell("a")
+    known = rig.owned.claim_at("default/a")
+    assert known is not None
+    rig.keeper.let_go(pod)
+    assert asyncio.run(rig.keeper.allocate(pod)), "it has its devices, and is let go for them"
+    assert asyncio.run(rig.keeper.writer.free(known)) is None
+    assert rig.api.claims["a"]["status"]["allocation"]
+
+
+def test_a_pod_is_not_let_go_for_devices_that_were_taken_back_meanwhile() -> None:
+    rig = ClaimRig()
+    started(rig, "a")
+    pod = rig.entries["a"].pod
+    assert asyncio.run(rig.keeper.allocate(pod))
+    rig.tell("a")
+    rig.api.take_away("a")
+    assert not asyncio.run(rig.keeper.allocate(pod))
+
+
+def test_devices_of_a_pod_that_runs_are_not_written_for_each_pod_that_shares_them() -> None:
+    rig = ClaimRig()
+    started(rig, "a")
+    pod = rig.entries["a"].pod
+    assert asyncio.run(rig.keeper.allocate(pod))
+    rig.tell("a")
+    metadata = {"name": "a", "namespace": "default", "uid": "p-a"}
+    bound = decode_pod({"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}})
+    rig.ledger.upsert_pod(bound, rig.now)
+    before = len(rig.api.writes)
+    assert asyncio.run(rig.keeper.allocate(rig.pod("b", "a").pod))
+    assert len(rig.api.writes) == before
 
 
 def test_a_claim_that_is_deleted_before_the_watch_of_bound_pods_tells_of_its_pod_keeps_its_device() -> None:

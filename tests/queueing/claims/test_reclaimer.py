@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from extender.queueing.pods.entries import Stage
 from tests.queueing.claims.rigs import ClaimRig
 
 
@@ -74,3 +75,21 @@ def test_a_pod_on_its_way_keeps_the_devices_of_a_claim_that_is_gone_until_anothe
     entry.put_back(rig.now)
     _look(rig, 60.0)
     assert rig.free() == 1
+
+
+def test_a_pod_that_is_let_go_while_another_s_devices_are_taken_back_keeps_its_own() -> None:
+    rig = ClaimRig(gpus=2)
+    for name in "ab":
+        _allocated(rig, name)
+        rig.pod(name)
+    asyncio.run(rig.reclaimer.look())
+
+    def goes_on(name: str, part: str) -> None:
+        other = rig.entries["b" if name == "a" else "a"]
+        if other.stage is Stage.GATED:
+            other.reserve("n")
+
+    rig.now += 3.0
+    rig.api.fail = goes_on
+    asyncio.run(rig.reclaimer.look())
+    assert len([claim for claim in rig.api.claims.values() if "allocation" in claim["status"]]) == 1
