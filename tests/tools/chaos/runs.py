@@ -34,6 +34,9 @@ _LOOK_S = 0.1
 _HEARD_WITHIN_S = 30.0
 _LAST_NODE = cpu_node("last") | {"spec": {"unschedulable": True}}
 _CALM_WITHIN_S = 90.0
+_WOKEN_WITHIN_S = 60.0
+"""A pod that kube-scheduler has lost, for it has taken the place of one of its name, is woken after 45 s. Without an
+extender it holds until then what is written on it."""
 """How long after the last fault pods may take to find their place: kube-scheduler's own watches come back slowly
 after a restart of the API server, and machines are busy. The wait ends as soon as all is well."""
 
@@ -155,7 +158,7 @@ class Run:
         for planned in plan.late_pods:
             self._steps.creation(planned)()
         self._wait_for_none(self._unsettled, _CALM_WITHIN_S)
-        self._wait_for_none(self._leaked, 2 * TTL_S)
+        self._wait_for_none(self._leaked, 2 * TTL_S + (0.0 if cluster.extender else _WOKEN_WITHIN_S))
         self._sample()
         self._wait_for_none(self._unsettled, _CALM_WITHIN_S)  # gangs that were given up meanwhile are made anew
         wait_until(self._all_is_seen, 30.0, "the witness has seen all")
