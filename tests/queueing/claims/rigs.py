@@ -1,5 +1,6 @@
 """ResourceClaims as an API server has them, and a keeper that allocates for a queue of a test's own."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -218,6 +219,16 @@ class ClaimRig:
         request = GpuRequest(asked.num_devices, AskedUnit.CLAIM, devices=asked)
         decision = decide(cluster, request, POLICIES["bestfit"], cluster_rows(cluster, node), Memo())
         return decision.best is not None and self.keeper.hold(pod, node, decision.allocation)
+
+    def allot(self, name: str) -> Entry:
+        """A pod whose claim, of its name, has got its device; the watch has told of it."""
+        self.api.add(name)
+        self.tell(name)
+        entry = self.pod(name)
+        assert self.decide(entry.pod)
+        assert asyncio.run(self.keeper.allocate(entry.pod))
+        self.tell(name)
+        return entry
 
     def free(self, node: str = "n") -> int:
         """Devices of a node that nobody has."""

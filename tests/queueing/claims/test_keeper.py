@@ -508,10 +508,7 @@ def test_and_that_its_devices_were_not_taken_back() -> None:
 
 def test_devices_that_a_pod_is_about_to_use_can_t_be_taken_back_by_a_leader_before() -> None:
     rig = ClaimRig()
-    started(rig, "a")
-    pod = rig.entries["a"].pod
-    assert asyncio.run(rig.keeper.allocate(pod))
-    rig.tell("a")
+    pod = rig.allot("a").pod
     known = rig.owned.claim_at("default/a")
     assert known is not None
     rig.keeper.let_go(pod)
@@ -522,20 +519,14 @@ def test_devices_that_a_pod_is_about_to_use_can_t_be_taken_back_by_a_leader_befo
 
 def test_a_pod_is_not_let_go_for_devices_that_were_taken_back_meanwhile() -> None:
     rig = ClaimRig()
-    started(rig, "a")
-    pod = rig.entries["a"].pod
-    assert asyncio.run(rig.keeper.allocate(pod))
-    rig.tell("a")
+    pod = rig.allot("a").pod
     rig.api.take_away("a")
     assert not asyncio.run(rig.keeper.allocate(pod))
 
 
 def test_devices_of_a_pod_that_runs_are_not_written_for_each_pod_that_shares_them() -> None:
     rig = ClaimRig()
-    started(rig, "a")
-    pod = rig.entries["a"].pod
-    assert asyncio.run(rig.keeper.allocate(pod))
-    rig.tell("a")
+    rig.allot("a")
     metadata = {"name": "a", "namespace": "default", "uid": "p-a"}
     bound = decode_pod({"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}})
     rig.ledger.upsert_pod(bound, rig.now)

@@ -19,12 +19,7 @@ class PlannedPod:
     def __init__(self) -> None:
         rig = self.rig = ClaimRig()
         clock = lambda: rig.now  # noqa: E731 - a clock
-        rig.api.add("a")
-        rig.tell("a")
-        pod = rig.pod("a").pod
-        assert rig.decide(pod)
-        assert asyncio.run(rig.keeper.allocate(pod))
-        rig.tell("a")
+        pod = rig.allot("a").pod
         backlog = Backlog(clock, lambda: None, left=lambda entry: None, claims_of=rig.keeper.read)
         rig.keeper.changed = backlog.claim_changed
         backlog.upsert(pod)

@@ -10,12 +10,7 @@ from tests.queueing.claims.rigs import ClaimRig
 
 def _allocated(rig: ClaimRig, name: str = "a") -> None:
     """A claim that a pod got its device of, which has left the queue since."""
-    rig.api.add(name)
-    rig.tell(name)
-    pod = rig.pod(name)
-    assert rig.decide(pod.pod)
-    assert asyncio.run(rig.keeper.allocate(pod.pod))
-    rig.tell(name)
+    rig.allot(name)
     del rig.entries[name]
 
 
