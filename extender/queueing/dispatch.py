@@ -121,10 +121,8 @@ class Dispatcher:
             await asyncio.sleep(0)  # filter and bind go on meanwhile
 
     def _asks_still(self, entry: Entry, planned: PlanPod) -> bool:
-        """Whether a pod's claims are as they were when it was planned: where they have devices it may go nowhere else,
-        and these may have been taken back."""
-        if self.claims is None or not entry.pod.spec.resource_claims:
-            return True
+        """Whether a pod may go where it might when it was planned: its author can change it until it is let go, and
+        what devices its claims have, which it can't go without, may have been taken back."""
         now = self.backlog.current(entry)
         return now is not None and (now.kind, now.claims) == (planned.kind, planned.claims)
 

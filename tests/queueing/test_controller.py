@@ -7,6 +7,7 @@ import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.planning.plan_state import free_units
+from extender.planning.plans import Plan
 from extender.queueing.pods.entries import Stage
 from extender.queueing.pods.objects import decode_pod
 from tests.queueing.rigs import GATES, Rig, SlowApi, lost, nominating
@@ -176,6 +177,21 @@ def test_who_opts_out_after_it_was_let_go_is_kube_schedulers() -> None:
     rig.round(3.0)
     assert not rig.queue.will_nominate("p")
     assert rig.queue.counts.nominated_anew == 0
+
+
+def test_a_pod_that_its_author_keeps_off_a_node_while_it_is_planned_is_planned_again() -> None:
+    rig = Rig()
+    rig.node("n", 2)
+    rig.pod("a", 2)
+    entry = rig.queue.backlog.entries["a"]
+    planned = entry.planned
+    assert planned is not None
+    rig.api.pods["a"]["spec"]["nodeSelector"] = {"zone": "elsewhere"}
+    rig.told("a")
+    plan = Plan("greedy", 1, (planned,), (0,), ((),), {})
+    asyncio.run(rig.queue.dispatcher.carry_out(plan, ("n",), [(entry, planned)]))
+    assert entry.stage is Stage.GATED
+    assert rig.queue.counts.outdated == 1
 
 
 def test_a_plan_of_a_version_that_has_gone_by_is_made_again() -> None:
