@@ -71,6 +71,7 @@ class PlanState:
         self._has_gpus = cluster.unit != GpuUnit.NONE
         self._rows = np.arange(cluster.num_nodes)
         self._memo = Memo(max_classes=256)
+        self._version = cluster.version
         self._steps: list[_Step] = []
         self._on: dict[int, tuple[int, Booking]] = dict(running or {})
         self._obstacles: dict[object, str] = {}
@@ -83,6 +84,8 @@ class PlanState:
     @property
     def cluster(self) -> Cluster:
         """The GPUs as they would be. Its arrays go on changing."""
+        if self._cluster.version != self._version:  # made when somebody looks: there may be many steps in between
+            self._cluster = replace(self._cluster, version=self._version)
         return self._cluster
 
     def fits(self, position: int, allowed: Mask | None = None) -> Mask:
@@ -104,7 +107,7 @@ class PlanState:
         if best == -np.inf:
             return None
         tied = np.flatnonzero(score == best)
-        return int(tied[np.argmin(self._cluster.tie_rank[tied])])
+        return int(tied[np.argmin(self.cluster.tie_rank[tied])])
 
     def put(self, position: int, row: int) -> tuple[int, ...]:
         """Put a pod on a node that has room for it; returns the indices of its GPUs."""
@@ -114,7 +117,7 @@ class PlanState:
             gpus = () if request.devices is not None else self._choice(pod, row)
             if gpus is None:
                 raise AssertionError(f"fit and device choice disagree on {request} at row {row}")
-            booked = booking(self._cluster, row, request, gpus, pod.cpu_milli, pod.memory_mib)
+            booked = booking(self.cluster, row, request, gpus, pod.cpu_milli, pod.memory_mib)
         self.put_back(position, row, booked)
         return booked.all_gpus
 
@@ -187,15 +190,15 @@ class PlanState:
 
     def _no_devices(self, pod: PlanPod, asked: DevicesAsked, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
         """What keeps a pod's ResourceClaims from all nodes that it may use; worked out once for pods that are alike."""
-        key = asked, pod.kind, self._cluster.version
+        key = asked, pod.kind, self.cluster.version
         text = self._obstacles.get(key)
         if text is None:
-            text = self._obstacles[key] = f"needs {pod.gpus}, {why_not(self._cluster, asked, rows, codes)}"
+            text = self._obstacles[key] = f"needs {pod.gpus}, {why_not(self.cluster, asked, rows, codes)}"
         return text
 
     def quality(self, weights: Floats) -> Quality:
         """How good what was placed is; `weights` (P,) tell what each pod is worth."""
-        cluster = self._cluster
+        cluster = self.cluster
         capacity, free = units(cluster), free_units(cluster)
         cut = (free > 0) & (free < capacity)
         return Quality(
@@ -208,12 +211,12 @@ class PlanState:
 
     def _room(self, pod: PlanPod, rows: Rows) -> Mask:
         """(R,) whether those nodes have room."""
-        room = enough_compute(self._cluster, pod.cpu_milli, pod.memory_mib, rows) & (self._slots[rows] > 0)
+        room = enough_compute(self.cluster, pod.cpu_milli, pod.memory_mib, rows) & (self._slots[rows] > 0)
         room &= self._exists[rows] & self.view.allowed[pod.kind, rows]
         return room if pod.gpus is None else room & self._evaluation(pod).fits[rows]
 
     def _evaluation(self, pod: PlanPod) -> Evaluation:
-        return self._memo.evaluate(self._cluster, self._request(pod), self._policy(pod)).evaluation
+        return self._memo.evaluate(self.cluster, self._request(pod), self._policy(pod)).evaluation
 
     def _policy(self, pod: PlanPod) -> Policy:
         return self.view.policies[pod.policy or self._default_policy]
@@ -228,11 +231,11 @@ class PlanState:
     def _choice(self, pod: PlanPod, row: int) -> tuple[int, ...] | None:
         """The GPUs of a node that a pod gets; None when it does not fit."""
         policy, request = self._policy(pod), self._request(pod)
-        known = self._memo.evaluate(self._cluster, request, policy)
+        known = self._memo.evaluate(self.cluster, request, policy)
         if not known.evaluation.fits[row]:
             return None
         room, shares = known.of(row)
-        return choice(self._memo.seen(self._cluster, policy), row, request, policy, room, shares=shares)
+        return choice(self._memo.seen(self.cluster, policy), row, request, policy, room, shares=shares)
 
     def _plain_score(self, pod: PlanPod, room: Mask) -> Floats:
         """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory.
@@ -248,7 +251,7 @@ class PlanState:
         if not policy.without_gpus or not room.any() or (room & ~self._has_gpus).any():
             return score
         request = policy.asked(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
-        kept = self._memo.evaluate(self._cluster, request, policy).evaluation.score
+        kept = self._memo.evaluate(self.cluster, request, policy).evaluation.score
         return np.where(kept == kept[room].max(), score, -np.inf)
 
     def _change(self, step: _Step, sign: int) -> None:
@@ -260,8 +263,8 @@ class PlanState:
         book(cluster, row, step.booked, sign)
         self._slots[row] += sign
         # CPU and memory alone move no fit, but policies may weigh them.
-        self._cluster = replace(cluster, version=cluster.version + 1)
-        cluster.row_version[row] = self._cluster.version
+        self._version += 1
+        cluster.row_version[row] = self._version
 
 
 def units(cluster: Cluster) -> Longs:

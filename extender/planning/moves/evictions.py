@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask
-from extender.core.resources.requests import AskedUnit
-from extender.planning.moves.bounds import cover_costs
+from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.planning.moves.covers import cover_costs
 from extender.planning.moves.trials import Trial
 from extender.planning.plan_state import free_units
 
-_MOST_LISTED: Final = 10
+MOST_LISTED: Final = 10
 """Up to so many units of a node all choices are looked at."""
 _MOST_TRIED: Final = 16
 """So many choices that could do by numbers are tried, the cheapest first; then units are spared one by one."""
@@ -46,7 +46,7 @@ def cheapest(trial: Trial, position: int, allowed: Mask, prices: Prices) -> Evic
 
     What it costs at least, by GPUs alone, orders the nodes; they are looked at until no other can be cheaper.
     """
-    least = _least(trial, position, prices)
+    least = least_prices(trial, position, prices)
     if prices.of_row is not None:
         least = least + prices.of_row
     rows = np.flatnonzero(allowed & ~trial.closed & np.isfinite(least))
@@ -75,6 +75,13 @@ def cheapest_at(trial: Trial, position: int, row: int, prices: Prices) -> tuple[
     return found
 
 
+def counts_whole(request: GpuRequest | None) -> bool:
+    """Whether a pod asks for a number of GPUs of which it gets each alone, so that mere numbers tell what it misses."""
+    if request is None or request.milli or request.shares_by_memory or request.devices is not None:
+        return False
+    return request.count > 0 and request.unit in (AskedUnit.GPU, AskedUnit.WHOLE, AskedUnit.PART)
+
+
 def _priced(trial: Trial, row: int, units: tuple[int, ...], prices: Prices) -> Eviction:
     chosen = list(units)
     price = float(prices.of_unit[chosen].sum()) + (0.0 if prices.of_row is None else float(prices.of_row[row]))
@@ -82,7 +89,7 @@ def _priced(trial: Trial, row: int, units: tuple[int, ...], prices: Prices) -> E
     return Eviction(price, num_pods, int(trial.state.cluster.tie_rank[row]), row, units)
 
 
-def _least(trial: Trial, position: int, prices: Prices) -> Floats:
+def least_prices(trial: Trial, position: int, prices: Prices) -> Floats:
     """(N,) what room for a pod costs at least on each row; inf where it never fits."""
     units, pod = trial.units, trial.pods[position]
     present = np.ones(len(units.members), np.bool_)
@@ -98,12 +105,10 @@ def _least(trial: Trial, position: int, prices: Prices) -> Floats:
     cheapest_one = np.full(view.num_nodes, np.inf)
     np.minimum.at(cheapest_one, row, price)
     least: Floats = np.where(fits, 0.0, cheapest_one)
-    request = pod.gpus
-    if request is not None and request.count and not (request.milli or request.shares_by_memory):
-        if request.unit in (AskedUnit.GPU, AskedUnit.WHOLE, AskedUnit.PART):
-            need: Longs = np.maximum(request.count - free_units(trial.state.cluster), 0)
-            by_gpus = cover_costs(need, row, units.part_gpus[parts], price)
-            least = np.where(fits, 0.0, np.maximum(least, by_gpus))
+    if counts_whole(pod.gpus):
+        need: Longs = np.maximum(pod.num_gpus - free_units(trial.state.cluster), 0)
+        by_gpus = cover_costs(need, row, units.part_gpus[parts], price)
+        least = np.where(fits, 0.0, np.maximum(least, by_gpus))
     least[~may] = np.inf
     return least
 
@@ -115,7 +120,7 @@ def _search(trial: Trial, position: int, row: int, prices: Prices) -> tuple[int,
     here.sort(key=lambda unit: (prices.of_unit[unit], trial.units.size[unit], unit))
     if not here or not _fits_without(trial, position, row, here):
         return None
-    if len(here) <= _MOST_LISTED:
+    if len(here) <= MOST_LISTED:
         for chosen in _choices(trial, position, row, here, prices)[:_MOST_TRIED]:
             if _fits_without(trial, position, row, chosen):
                 return tuple(chosen)
@@ -139,9 +144,8 @@ def _choices(trial: Trial, position: int, row: int, here: list[int], prices: Pri
     pod, state, units = trial.pods[position], trial.state, trial.units
     freed = np.array([_freed(trial, row, unit) for unit in here])  # (H, 4)
     cluster = state.cluster
-    whole = pod.gpus is not None and pod.gpus.count and not (pod.gpus.milli or pod.gpus.shares_by_memory)
     need = [
-        (pod.gpus.count if whole and pod.gpus else 0) - int(free_units(cluster)[row]),
+        (pod.num_gpus if counts_whole(pod.gpus) else 0) - int(free_units(cluster)[row]),
         pod.cpu_milli - int(cluster.cpu_free_milli[row]),
         pod.memory_mib - int(cluster.memory_free_mib[row]),
         1 - state.slots_free(row),
@@ -155,7 +159,7 @@ def _choices(trial: Trial, position: int, row: int, here: list[int], prices: Pri
     return [[here[member] for member in np.flatnonzero(subset).tolist()] for subset in subsets[order]]
 
 
-@lru_cache(maxsize=_MOST_LISTED)
+@lru_cache(maxsize=MOST_LISTED)
 def _subsets(num: int) -> Longs:
     """(2^num - 1, num) all choices of some things but that of none."""
     return (np.arange(1, 2**num)[:, None] >> np.arange(num)) & 1

@@ -8,6 +8,7 @@ import numpy as np
 
 from extender.core.clusters import Floats, Mask
 from extender.planning.moves.evictions import Prices
+from extender.planning.moves.lower_bounds import least_cost
 from extender.planning.moves.obstacles import never, no_place
 from extender.planning.moves.placements import Placing, rows_of_target
 from extender.planning.moves.problems import MovePlan
@@ -21,6 +22,7 @@ _WEIGHTS: Final = ((0.0, 0.0), (1.0, 0.0), (0.3, 0.0), (5.0, 0.0), (0.0, 5.0), (
 """What a GPU and a pod that move count besides, by the mean cost of a GPU: large pods find places less easily."""
 _TRIES_WITH_CHANCE: Final = 24
 _ROUNDS: Final = 300
+_ROUNDS_AT_LEAST_COST: Final = 20
 _MOST_TAKEN_BACK: Final = 3
 _FEW_MOVES: Final = 64
 """Up to so many pods the order of the moves is looked for in every round."""
@@ -44,6 +46,7 @@ class Search:
         self._rng = np.random.default_rng(seed)
         self._expired = expired
         self._prices = Prices(self._unit_prices(0.0, 0.0))
+        self._least = least_cost(trial)
         self._stuck: list[int] = []
         """Positions of pods that found no place."""
 
@@ -126,9 +129,11 @@ class Search:
     def _improved(self, found: Found) -> Found:
         """Rounds of taking back and making anew."""
         trial = self.trial
-        for _ in range(_ROUNDS):
-            if found.cost == (0.0, 0) or self._expired():
-                break
+        left = _ROUNDS
+        while left and found.cost[1] and not self._expired():
+            left -= 1
+            if found.cost[0] <= self._least * (1 + 1e-9):  # no cheaper ones; fewer moves at the same cost there may be
+                left = min(left, _ROUNDS_AT_LEAST_COST)
             begun = trial.mark()
             placing = Placing(trial, replace(self._prices, of_row=self._row_prices()))
             self._take_back(placing)

@@ -23,15 +23,3 @@ def cover_costs(need: Longs, row: Rows, gpus: Longs, price: Floats) -> Floats:
     enough = np.bincount(row, gpus, len(need)) >= need
     found: Floats = np.where(need <= 0, 0.0, np.where(enough, costs, np.inf))
     return found
-
-
-def spread_cost(num_wanted: int, row: Rows, gpus: Longs, price: Floats, free: Longs) -> float:
-    """The least that it costs to have so many GPUs free in all, wherever; inf where there are too few.
-
-    `free` (N,) GPUs that are free already; `row`, `gpus`, `price` (E,) of what can leave.
-    """
-    missing = num_wanted - int(free.sum())
-    if missing <= 0:
-        return 0.0
-    alone = np.zeros(len(gpus), np.intp)
-    return float(cover_costs(np.array([missing]), alone, gpus, price)[0])
