@@ -22,6 +22,24 @@ class Placing:
     """By position: (N,) rows where that pod shall not go this time."""
     stuck: list[int] = field(default_factory=list)
     """Positions of pods that found no place."""
+    paid: dict[int, float] = field(default_factory=dict)
+    """By position of pods that moved: what others count who had to leave for them."""
+
+    def complete(self) -> bool:
+        """Put all on nodes that are on none, and let those stay who need not move; False where that can't be done."""
+        target = self.trial.problem.target
+        missing = len(target.empty) + target.num_empty - int(self.trial.closed.sum())
+        if not (self.target() and self.empty(missing) and self.settle()):
+            return False
+        self.spare()
+        return True
+
+    def spare(self) -> None:
+        """Let everybody return who can, the dearest first."""
+        trial = self.trial
+        cost, size = trial.units.cost, trial.units.size
+        for unit in sorted(trial.away, key=lambda unit: (-cost[unit], -size[unit], unit)):
+            trial.bring_home(unit)
 
     def target(self) -> bool:
         """Put all of the target's pods that are on no node, the largest gangs and pods first."""
@@ -91,6 +109,7 @@ class Placing:
             if found is None:
                 self.stuck.append(position)
                 return False
+            self.paid[position] = found.price
             for unit in found.units:
                 trial.evict(unit)
             row = found.row

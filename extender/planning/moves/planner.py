@@ -7,7 +7,7 @@ from extender.core.policies.policy import Policy
 from extender.core.policies.tightest import tightest
 from extender.planning.moves.obstacles import in_the_way
 from extender.planning.moves.problems import MovePlan, Problem
-from extender.planning.moves.search import Search
+from extender.planning.moves.search import searched
 from extender.planning.moves.trials import Trial
 from extender.planning.moves.units import units_of
 
@@ -31,7 +31,7 @@ def plan_moves(problem: Problem, seed: int = 0, expired: Callable[[], bool] = _n
     trial.close(problem.target.empty)
     for unit in sorted({unit for row in problem.target.empty for unit in units.at.get(row, ())}):
         trial.evict(unit)
-    return Search(trial, proof, seed, expired).best()
+    return searched(trial, proof, seed, expired)
 
 
 def _plain(policies: Mapping[str, Policy]) -> dict[str, Policy]:

@@ -21,6 +21,23 @@ class Assignment:
     emptied: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Moves that are possible."""
+
+    cost: tuple[float, int]
+    """GPU-seconds lost, and pods moved."""
+    assignment: Assignment
+    plan: MovePlan
+
+
+def proved(trial: Trial, proof: Trial) -> Found | None:
+    """What a trial has come to, once its moves were made one by one on another trial; None where they can't be."""
+    assignment = assignment_of(trial)
+    plan = in_steps(proof, assignment)
+    return None if plan is None else Found(trial.cost, assignment, plan)
+
+
 def assignment_of(trial: Trial) -> Assignment:
     """What a trial has come to."""
     rows: dict[int, dict[int, int]] = {}
