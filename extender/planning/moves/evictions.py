@@ -188,4 +188,4 @@ def _spared(trial: Trial, position: int, row: int, here: list[int], prices: Pric
     dearest = sorted(here, key=lambda unit: (-prices.of_unit[unit], -units.size[unit], unit))
     least_gain = sorted(here, key=lambda unit: (-per_gpu[unit], -units.size[unit], unit))
     found = [spare(dearest), spare(least_gain)]
-    return min((_priced(trial, row, tuple(chosen), prices) for chosen in found)).units
+    return min(_priced(trial, row, tuple(chosen), prices) for chosen in found).units

@@ -139,9 +139,9 @@ class Placing:
         for may_evict in (False, True):
             for domain in domains:
                 begun, stuck = trial.mark(), len(self.stuck)
-                if all(self._put_member(position, homes[position], domain, may_evict) for position in positions):
-                    if any(trial.row(position) != home for position, home in homes.items()):
-                        return True
+                whole = all(self._put_member(position, homes[position], domain, may_evict) for position in positions)
+                if whole and any(trial.row(position) != home for position, home in homes.items()):
+                    return True
                 trial.rollback(begun)
                 del self.stuck[stuck:]
         self.stuck.append(positions[0])

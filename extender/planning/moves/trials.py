@@ -124,7 +124,8 @@ class Trial:
 
     def _take(self, position: int, num_guests: int) -> None:
         found = self.state.found(position)
-        assert found is not None, f"{self.pods[position].key} is on no node"
+        if found is None:
+            raise AssertionError(f"{self.pods[position].key} is on no node")
         token = _token(position, found[1])
         self.state.take(position)
         self._stepped(position, found[0], num_guests, token)

@@ -63,7 +63,7 @@ def _gpus(pod: object) -> int:
     return 0 if request is None else int(request.count)
 
 
-def optimum(problem: Problem) -> float | None:  # noqa: PLR0912 - the whole programme in one place
+def optimum(problem: Problem) -> float | None:  # noqa: PLR0912, PLR0915 - the whole programme in one place
     """GPU-seconds of the cheapest moves; None where there are none that do."""
     view, target = problem.view, problem.target
     N = view.num_nodes
