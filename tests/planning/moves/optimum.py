@@ -42,7 +42,9 @@ class Programme:
         self.rows.append((terms, low, high))
 
     def solve(self) -> float | None:
-        entries = [(factor, row, column) for row, (terms, _, _) in enumerate(self.rows) for column, factor in terms.items()]
+        entries = [
+            (factor, row, column) for row, (terms, _, _) in enumerate(self.rows) for column, factor in terms.items()
+        ]
         factors, rows, columns = zip(*entries, strict=True)
         matrix = sparse.csr_array((factors, (rows, columns)), shape=(len(self.rows), len(self.cost)))
         limits = optimize.LinearConstraint(matrix, [row[1] for row in self.rows], [row[2] for row in self.rows])
