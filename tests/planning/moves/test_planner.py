@@ -297,6 +297,12 @@ def test_what_contradicts_itself_is_refused(change: Callable[[Problem], Problem]
         plan_moves(change(problem(2, [(0, runs("default/a"))], WHOLE)))
 
 
+@pytest.mark.parametrize("seed", [1017, 1033])
+def test_who_is_back_on_his_node_with_a_gang_that_moves_does_not_leave_it_again(seed: int) -> None:
+    asked = drawn(seed)
+    assert planned(asked).fits == (optimum(asked) is not None)
+
+
 def test_equal_seeds_give_equal_plans() -> None:
     asked = drawn(8)
     assert plan_moves(asked, 3) == plan_moves(asked, 3)
