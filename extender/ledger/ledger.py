@@ -41,9 +41,10 @@ class Ledger(Bookings):
         model_aliases: Mapping[str, Iterable[str]] | None = None,
         allocates: bool = False,
         extender: bool = True,
+        sets_aside: bool = False,
     ) -> None:
-        """`allocates`: whether Kerf allocates devices to ResourceClaims; `extender`: whether others call it."""
-        reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender)
+        """All but the time as of `NodeReading`."""
+        reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender, sets_aside)
         super().__init__(reading, reservation_ttl_s)
         self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
         self._orphans = Orphans()

@@ -11,7 +11,7 @@ from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices
 from extender.core.dra.explained.obstacles import Obstacle, in_words, obstacle_of
 from extender.core.fit.device_fits import FOUND, LOCK, devices_at
-from extender.core.fit.reasons import Reason
+from extender.core.fit.reasons import Reason, set_aside_words
 
 _MOST_KINDS: Final = 32
 """Of nodes that differ to those who ask: so many are looked at."""
@@ -41,6 +41,10 @@ def why_not(cluster: Cluster, asked: DevicesAsked, rows: Rows, reason: npt.NDArr
     Of nodes alike one is looked at, and of those that differ a bounded number, those first of which most is free: the
     same text for the same nodes, round for round.
     """
+    aside = reason == Reason.SET_ASIDE
+    if aside.any() and (reason[~aside] == Reason.NO_GPUS).all():
+        return f"the nodes with devices are {set_aside_words(int(cluster.set_aside[rows[aside]].max()))}"
+    rows, reason = rows[~aside], reason[~aside]
     if not len(rows) or (nearest := reason.max()) == Reason.NO_GPUS:
         return "no devices that Kerf allocates on any node that it may go to"
     rows = rows[reason == nearest]
