@@ -123,7 +123,7 @@ class NodeRows:
         """The cluster with more nodes, nobody on them; these rows stay as they are."""
         arrays = deepcopy(self.arrays)
         for node in added:
-            offer = self._read_offer(node)
+            offer = self._read_devices(node)  # one made after a node that is set aside is another one
             occupancy = Occupancy(offer)
             occupancy.book(())
             row = arrays.set_node(node.metadata.name, offer)
