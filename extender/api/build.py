@@ -118,9 +118,8 @@ def build_parts(
     """As the settings want them; `feed` as of `observe`."""
     base = scheduling.build_foundation(settings, transport, clock)
     ledger, mirror = base.ledger, base.mirror
-    owners, metrics, rejections = OwnerUsage(), Metrics(), RejectionLog()
-    telemetry = build_telemetry(settings, base, owners, feed)
-    policies = policies_of(settings)
+    owners, metrics, rejections, traces = OwnerUsage(), Metrics(), RejectionLog(), Traces(settings.traces)
+    telemetry, policies = build_telemetry(settings, base, owners, feed), policies_of(settings)
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     placer = _placer(settings, base, policies, rank, owners)
     unbound = UnboundPods(placer.read_request, time.time)
@@ -138,10 +137,9 @@ def build_parts(
         near_best_nodes=settings.decisions.near_best_nodes,
         on_decision=shadow.offer if shadow else None,
     )
-    watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
+    watch, keeper = None if queue else UnboundWatch(mirror.hub, unbound, base.fence), _keeper(settings, transport)
     pipelines, recorder = build_pipelines(settings, base), _recorder(settings, base)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
-    traces, keeper = Traces(settings.traces), _keeper(settings, transport)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None),

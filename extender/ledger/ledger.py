@@ -234,8 +234,6 @@ class Ledger(Bookings):
         """Whether a pod has a node, and has not ended."""
         return uid in self._seen_pods
 
-    # Inside
-
     def _stock_of(self, kind: type) -> Stock:
         return next(stock for stock in self.rows.stocks if any(feed.kind is kind for feed in stock.feeds))
 

@@ -377,10 +377,8 @@ def test_a_pod_that_lived_well_and_then_crashes_again_and_again_counts() -> None
     rig = Rig()
     pods = [rig.pod("n", namespace) for namespace in THREE]
     rig.pass_time(3600)
+    last = {"terminated": {"exitCode": 1, "startedAt": "2027-01-15T09:00:00Z", "finishedAt": "2027-01-15T09:00:02Z"}}
     for pod in pods:
-        last = {
-            "terminated": {"exitCode": 1, "startedAt": "2027-01-15T09:00:00Z", "finishedAt": "2027-01-15T09:00:02Z"}
-        }
         waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": last}
         pod["status"]["containerStatuses"] = [waiting]
         rig.hear_pod(pod)
