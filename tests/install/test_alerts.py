@@ -51,7 +51,6 @@ WELL = {
         ("KerfBadRequests", {"kerf_bad_requests_total": "3x20 5x40"}, "20m", "22m"),
         ("KerfNoLeader", {'kerf_leader{instance="a"}': "1x20 0x40"}, "20m", "23m"),
         ("KerfOverbooked", {"kerf_nodes_overbooked": "0x20 1x40"}, "20m", "27m"),
-        ("KerfNodesFail", {'kerf_nodes_set_aside{instance="a"}': "0x20 1x40"}, "20m", "23m"),
         ("KerfNodesFail", {'kerf_nodes_failing{instance="a"}': "0x20 1x40"}, "20m", "23m"),
         ("KerfUnreadable", {"kerf_unreadable_objects_total": "3x20 4x40"}, "20m", "22m"),
         ("KerfQueueFails", {"kerf_queue_errors_total": "7x20 7+1x40"}, "20m", "30m"),

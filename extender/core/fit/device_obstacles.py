@@ -11,7 +11,7 @@ from extender.core.dra.asks import DevicesAsked
 from extender.core.dra.devices import NodeDevices
 from extender.core.dra.explained.obstacles import Obstacle, in_words, obstacle_of
 from extender.core.fit.device_fits import FOUND, LOCK, devices_at
-from extender.core.fit.reasons import Reason, set_aside_words
+from extender.core.fit.reasons import Reason
 
 _MOST_KINDS: Final = 32
 """Of nodes that differ to those who ask: so many are looked at."""
@@ -43,7 +43,7 @@ def why_not(cluster: Cluster, asked: DevicesAsked, rows: Rows, reason: npt.NDArr
     """
     aside = reason == Reason.SET_ASIDE
     if aside.any() and (reason[~aside] == Reason.NO_GPUS).all():
-        return f"the nodes with devices are {set_aside_words(int(cluster.set_aside[rows[aside]].max()))}"
+        return "every node with devices that Kerf allocates is set aside: pods failed there soon after their start"
     rows, reason = rows[~aside], reason[~aside]
     if not len(rows) or (nearest := reason.max()) == Reason.NO_GPUS:
         return "no devices that Kerf allocates on any node that it may go to"

@@ -41,16 +41,19 @@ def early_failure(pod: objects.Pod, early_s: float, now: float, window_s: float)
 
 def runs(pod: objects.Pod) -> bool:
     """Whether all its containers run."""
-    states = (container.state for container in pod.status.container_statuses or ())
-    return pod.status.phase == "Running" and not any(state and (state.waiting or state.terminated) for state in states)
+    for container in pod.status.container_statuses or ():
+        if (state := container.state) and (state.waiting or state.terminated):
+            return False
+    return pod.status.phase == "Running"
 
 
 def has_restarted(pod: objects.Pod) -> bool:
     """Whether a container has ended before, or waits for its start."""
-    return any(
-        container.last_state or (container.state and container.state.waiting)
-        for container in pod.status.container_statuses or ()
-    )
+    for container in pod.status.container_statuses or ():
+        state, last = container.state, container.last_state
+        if (last and last.terminated) or (state and state.waiting):
+            return True
+    return False
 
 
 def chose_its_node(pod: objects.Pod) -> bool:

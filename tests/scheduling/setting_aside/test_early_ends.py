@@ -31,7 +31,7 @@ def waiting(reason: str, last: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"state": {"waiting": {"reason": reason}}, "lastState": last or {}}
 
 
-RUNNING = {"state": {"running": {"startedAt": "2026-11-26T09:00:00Z"}}}
+RUNNING: dict[str, Any] = {"state": {"running": {"startedAt": "2026-11-26T09:00:00Z"}}, "lastState": {}}
 
 
 @pytest.mark.parametrize(
