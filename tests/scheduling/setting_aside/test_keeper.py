@@ -391,3 +391,15 @@ def test_a_pod_that_lived_well_and_then_crashes_again_and_again_counts() -> None
     assert rig.note() is not None
     rig.pass_time(EARLY_S)
     assert rig.note() is None, "they have recovered"
+
+
+def test_a_pod_that_ran_there_long_before_says_nothing_although_it_is_first_seen_now() -> None:
+    """As after a restart of Kerf."""
+    rig = Rig()
+    rig.fail("n", *THREE)
+    old = rig.pod("n", "d")
+    rig.lives.keep(set(), 0.0)
+    old["status"]["startTime"] = "2027-01-15T07:00:00Z"
+    rig.hear_pod(old)
+    rig.pass_time(EARLY_S)
+    assert rig.note() is not None
