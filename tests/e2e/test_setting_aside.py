@@ -4,6 +4,7 @@ The test plays the kubelet: it writes what that would tell of its pods.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ class Tenants:
         self.cluster = cluster
         self._num = 0
 
-    def submit(self, namespace: str, **spec: object) -> str:
+    def submit(self, namespace: str, **spec: Any) -> str:
         """A pod of one GPU; its path."""
         self._num += 1
         self.cluster.create(pod(f"p-{self._num}", 1, namespace=namespace, **spec))

@@ -397,6 +397,8 @@ def test_a_pod_that_ran_there_long_before_says_nothing_although_it_is_first_seen
     """As after a restart of Kerf."""
     rig = Rig()
     rig.fail("n", *THREE)
+    rig.round()
+    rig.clock.now += 1
     old = rig.pod("n", "d")
     rig.lives.keep(set(), 0.0)
     old["status"]["startTime"] = "2027-01-15T07:00:00Z"
