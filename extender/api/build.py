@@ -24,12 +24,12 @@ from extender.explain.what_if import WhatIfAnswers
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
+from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.history import history_metrics
 from extender.metrics.queueing import pipeline_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
-from extender.metrics.scheduling import cluster_metrics, correction_metrics, leadership_metrics, task_metrics
 from extender.metrics.telemetry import telemetry_metrics
 from extender.metrics.traces import Traces
 from extender.pipelines.build import build_pipelines
@@ -45,20 +45,15 @@ from extender.ranking.shadow import Shadow
 from extender.recording.pod_rows import PodRows
 from extender.recording.recorder import Recorder
 from extender.recording.writer import Writer
-from extender.scheduling.build import (
-    Foundation,
-    build_binder,
-    build_corrections,
-    build_foundation,
-    build_label,
-    build_waker,
-)
+from extender.scheduling import build as scheduling
+from extender.scheduling.build import Foundation
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
+from extender.scheduling.setting_aside.keeper import Keeper
 from extender.scheduling.waking.unbound_pods import UnboundPods, UnboundWatch
 from extender.scheduling.waking.waker import Waker
 from extender.server.certificates import CertificateError, CertificateFiles
@@ -107,6 +102,7 @@ class Parts:
     rejections: RejectionLog
     waker: Waker
     corrections: Corrections
+    set_aside: Keeper | None
     metrics: Metrics
     traces: Traces
     verbs: Verbs
@@ -120,18 +116,17 @@ def build_parts(
     settings: Settings, transport: Transport, clock: Callable[[], float], feed: Feed | None = None
 ) -> Parts:
     """As the settings want them; `feed` as of `observe`."""
-    base = build_foundation(settings, transport, clock)
+    base = scheduling.build_foundation(settings, transport, clock)
     ledger, mirror = base.ledger, base.mirror
-    owners, metrics, rejections = OwnerUsage(), Metrics(), RejectionLog()
-    telemetry = build_telemetry(settings, base, owners, feed)
-    policies = policies_of(settings)
+    owners, metrics, rejections, traces = OwnerUsage(), Metrics(), RejectionLog(), Traces(settings.traces)
+    telemetry, policies = build_telemetry(settings, base, owners, feed), policies_of(settings)
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     placer = _placer(settings, base, policies, rank, owners)
     unbound = UnboundPods(placer.read_request, time.time)
     queue = build_queue(settings, base, placer, unbound, rank.takes_more, rejections.last)
     rules = queue or QueueRules()
-    waker = build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
-    binder, corrections = build_binder(base, placer, waker, rules), build_corrections(base)
+    waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
+    binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)
     shadow, evidence, learning = build_beside(settings, base, rank)
     readiness, preemptor = Readiness(placer, mirror, base.fence), Preemptor(ledger, mirror.tenants, clock, time.time)
     verbs = Verbs(
@@ -142,13 +137,13 @@ def build_parts(
         near_best_nodes=settings.decisions.near_best_nodes,
         on_decision=shadow.offer if shadow else None,
     )
-    watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
+    watch, keeper = None if queue else UnboundWatch(mirror.hub, unbound, base.fence), _keeper(settings, transport)
     pipelines, recorder = build_pipelines(settings, base), _recorder(settings, base)
-    traces, keeper, label = Traces(settings.traces), _keeper(settings, transport), build_label(settings, base)
+    label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None),
-        *(rank, shadow, evidence, learning, recorder),
+        *(rank, shadow, evidence, learning, recorder, set_aside),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
@@ -169,6 +164,7 @@ def build_parts(
         rejections=rejections,
         waker=waker,
         corrections=corrections,
+        set_aside=set_aside,
         metrics=metrics,
         traces=traces,
         verbs=verbs,
@@ -237,7 +233,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         max_s=settings.access.what_if_s,
     )
     backlog = queue.backlog if queue else None
-    devices = DeviceViews(ledger)
+    devices, aside = DeviceViews(ledger), parts.set_aside
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
     service = Service(
         settings=settings,
@@ -251,7 +247,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         fixes=Fixes(placer, ledger, rules, time.time),
         what_if=what_if,
         waitlist=waitlist,
-        overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices),
+        overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, aside),
         undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),
         rank=parts.rank,
         label=parts.label,
@@ -276,11 +272,13 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     """What Prometheus reads of each part."""
     base, add = parts.base, parts.metrics.add
     readers = [reader for reader in (base.mirror, parts.queue, parts.pipelines) if reader is not None]
-    add(lambda: cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
-    add(lambda: correction_metrics(base.ledger, parts.corrections))
-    add(lambda: leadership_metrics(base.fence, base.leadership))
+    add(lambda: of_scheduling.cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
+    add(lambda: of_scheduling.correction_metrics(base.ledger, parts.corrections))
+    add(lambda: of_scheduling.leadership_metrics(base.fence, base.leadership))
     add(lambda: rank_metrics(parts.rank, parts.shadow, parts.evidence))
-    add(lambda: task_metrics(service.tasks))
+    add(lambda: of_scheduling.task_metrics(service.tasks))
+    if parts.set_aside is not None:
+        add(partial(of_scheduling.set_aside_metrics, parts.set_aside))
     if parts.learning is not None:
         add(partial(learning_metrics, parts.learning))
     if parts.recorder is not None:

@@ -22,7 +22,7 @@ from extender.ledger.arrays import ClusterArrays
 from extender.ledger.claims import Claim, Claims, ClaimState
 from extender.ledger.given_gpus import GivenGpus
 from extender.ledger.occupancy import Occupancy
-from extender.plugins.nodes import read_capacity, read_offer
+from extender.plugins.nodes import as_noted, read_capacity, read_offer
 from extender.plugins.protocol import DevicePlugin
 from extender.plugins.registry import NATIVE, plugin_of, plugins
 
@@ -123,7 +123,7 @@ class NodeRows:
         """The cluster with more nodes, nobody on them; these rows stay as they are."""
         arrays = deepcopy(self.arrays)
         for node in added:
-            offer = self._read_offer(node)
+            offer = self._read_devices(node)  # one made after a node that is set aside is another one
             occupancy = Occupancy(offer)
             occupancy.book(())
             row = arrays.set_node(node.metadata.name, offer)
@@ -203,7 +203,11 @@ class NodeRows:
             self.arrays.set_compute(self.arrays.row_of[node], *free)
 
     def _read_offer(self, node: objects.Node) -> NodeOffer:
-        """What a node offers; a plugin's own objects tell where the kubelet offers no GPUs."""
+        """What a node offers, unless it is set aside."""
+        return as_noted(self._read_devices(node), node, self._reading)
+
+    def _read_devices(self, node: objects.Node) -> NodeOffer:
+        """A plugin's own objects tell where the kubelet offers no GPUs."""
         offer = read_offer(node, self._reading)
         allocatable = node.status.allocatable or {}
         # Of a plugin that is gone the kubelet goes on telling that it offers none.

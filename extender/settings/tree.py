@@ -6,7 +6,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
-from extender.settings.decisions import DecisionSettings, ModelSettings
+from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import HistorySettings, LogSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
@@ -32,6 +32,7 @@ class Settings(BaseSettings):
     access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
+    set_aside: SetAsideSettings = SetAsideSettings()
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
     webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
