@@ -18,6 +18,7 @@ from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
 from extender.explain.node_devices import DeviceViews
 from extender.explain.overview import Overviews
+from extender.explain.processes import Turns
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if import WhatIfAnswers
@@ -232,9 +233,9 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     """What routes speak to."""
     base, placer, queue = parts.base, parts.placer, parts.queue
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
+    turns = Turns(settings.access.what_if_s)
     what_if = WhatIfAnswers(
-        *(base.transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
-        max_s=settings.access.what_if_s,
+        *(base.transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart), turns=turns
     )
     backlog = queue.backlog if queue else None
     devices = DeviceViews(ledger)

@@ -11,8 +11,7 @@ from extender.api.calls import BAD_REQUEST, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.api.readiness import UnavailableError
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import RequestError
-from extender.explain.what_if import BusyError
-from extender.explain.what_if_process import WhatIfError
+from extender.explain.processes import BusyError, QuestionError
 from extender.kube.client import ClusterError
 from extender.server import access
 from extender.server.http import CLIENT_CERTIFICATE
@@ -35,7 +34,7 @@ class BodyTooLargeError(Exception):
 _STATUSES: Final[dict[type[Exception], int]] = {
     wire.WireError: BAD_REQUEST,
     RequestError: BAD_REQUEST,
-    WhatIfError: BAD_REQUEST,
+    QuestionError: BAD_REQUEST,
     BodyTooLargeError: TOO_LARGE,
     UnavailableError: UNAVAILABLE,
     ClusterError: UNAVAILABLE,

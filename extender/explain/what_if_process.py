@@ -6,14 +6,11 @@ for what a decision does not need: taints, cordons, labels, and how many pods th
 All of it runs in a process of its own (see `what_if`), which ends with its answer: what is asked may be large.
 """
 
-import os
 import pickle
-import resource
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -21,6 +18,7 @@ import numpy as np
 from extender.core.clusters import Cluster
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import RequestError
+from extender.explain.processes import Pipe, QuestionError, serve
 from extender.explain.what_if_claims import (
     AskedClaims,
     DeviceFacts,
@@ -43,17 +41,10 @@ from extender.queueing.pods.restrictions import Kinds
 
 _MAX_PODS: Final = 10_000
 _MAX_ADDED: Final = 1_000
-_NICE: Final = 10
-_MAX_BYTES: Final = 4 << 30
-LENGTH_BYTES: Final = 8
-FAULT: Final = b"!"
-"""Begins an answer that is a sentence."""
-FINE: Final = b"="
-"""Begins any other one."""
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
 
-class WhatIfError(ValueError):
+class WhatIfError(QuestionError):
     """An invalid request; says what would be right."""
 
 
@@ -249,33 +240,14 @@ class Needs(msgspec.Struct):
     """ResourceClaims that its pods name, by `namespace/name`; "" for the name of one that is made from a template."""
 
 
-def main() -> None:
-    """The process: a question comes in, what it needs goes out, that comes in, and the answer goes out."""
-    os.nice(_NICE)
-    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
-    source, target = sys.stdin.buffer, sys.stdout.buffer
-    try:
-        asked = read_question(_read(source))
-        _write(
-            target,
-            FINE
-            + msgspec.json.encode(Needs(list(dict.fromkeys(asked.drain)), bool(asked.add_nodes), names_of(asked.pods))),
-        )
-        # From the service alone, and never from who asks: what it pickles may be trusted.
-        facts: Facts = pickle.loads(_read(source))  # noqa: S301
-        _write(target, FINE + msgspec.json.encode(answer(asked, facts)))
-    except WhatIfError as error:
-        _write(target, FAULT + str(error).encode(errors="replace"))
-
-
-def _read(source: BinaryIO) -> bytes:
-    return source.read(int.from_bytes(source.read(LENGTH_BYTES), "big"))
-
-
-def _write(target: BinaryIO, content: bytes) -> None:
-    target.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
-    target.flush()
+def _answered(pipe: Pipe) -> bytes:
+    """A question comes in, what it needs goes out, that comes in, and the answer goes out."""
+    asked = read_question(pipe.read())
+    pipe.tell(msgspec.json.encode(Needs(list(dict.fromkeys(asked.drain)), bool(asked.add_nodes), names_of(asked.pods))))
+    # From the service alone, and never from who asks: what it pickles may be trusted.
+    facts: Facts = pickle.loads(pipe.read())  # noqa: S301
+    return msgspec.json.encode(answer(asked, facts))
 
 
 if __name__ == "__main__":
-    main()
+    serve(_answered)
