@@ -1,0 +1,47 @@
+"""Who may not be moved, and why: what would not come back, or not where it is planned."""
+
+from typing import Final
+
+from extender.explain.defrag.budgets import Budgets
+from extender.explain.defrag.facts import Costs
+from extender.kube import objects
+from extender.kube.objects import Pod
+from extender.ledger.tenants import asks_resources_alone
+
+MOVABLE: Final = "kerf.dev/movable"
+"""Annotation of a pod: "false" leaves it alone; "true" moves it though it has disks, rules or a critical priority."""
+_SYSTEM_CRITICAL: Final = 2_000_000_000
+"""The least of the priority classes that Kubernetes keeps for itself."""
+
+
+def stays(pod: Pod, demands: objects.Demands | None, budgets: Budgets, costs: Costs) -> str:
+    """Why a pod that runs may not be moved, "" where it may. `demands` None: what it wants of a node can't be read."""
+    metadata, said = pod.metadata, (pod.metadata.annotations or {}).get(MOVABLE, "").strip().lower()
+    if metadata.deletion_timestamp is not None:
+        return "it is being deleted"
+    if pod.status.phase != "Running":
+        return "it does not run yet"
+    if metadata.controller is None:
+        return "it has no controller that would replace it"
+    if said not in ("", "true"):
+        return f"{MOVABLE} is {said[:40]!r}"
+    if metadata.namespace in costs.exempt:
+        return f"namespace {metadata.namespace} is exempt"
+    if pod.spec.resource_claims:
+        return "it has devices by ResourceClaims"
+    if fault := budgets.fault(metadata):
+        return fault
+    return "" if said == "true" else _by_itself(pod, demands)
+
+
+def _by_itself(pod: Pod, demands: objects.Demands | None) -> str:
+    """Why it stays as long as nobody says that it may be moved."""
+    if (pod.spec.priority or 0) >= _SYSTEM_CRITICAL:
+        return "its priority class is critical to the system"
+    if demands is None:
+        return "what it asks of a node can't be read"
+    if any("persistentVolumeClaim" in volume or "ephemeral" in volume for volume in demands.volumes or ()):
+        return "its volumes may be tied to its node"
+    if not asks_resources_alone(demands):
+        return "it asks for more than resources (host ports, disks, or rules about other pods)"
+    return ""
