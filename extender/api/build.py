@@ -14,6 +14,7 @@ from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
+from extender.explain.defrag.build import build_applying
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
 from extender.explain.node_devices import DeviceViews
@@ -251,6 +252,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         owners=parts.owners,
         fixes=Fixes(placer, ledger, rules, time.time),
         what_if=what_if,
+        applying=build_applying(settings, base, placer, queue, turns),
         waitlist=waitlist,
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices),
         undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),

@@ -8,6 +8,7 @@ from typing import Any
 from extender import __version__
 from extender.api.verbs import Verbs
 from extender.core.resources.requests import NO_REQUEST
+from extender.explain.defrag.applying import Applying
 from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
 from extender.explain.undecided_pods import UndecidedPods
@@ -47,6 +48,7 @@ class Service:
     owners: OwnerUsage
     fixes: Fixes
     what_if: WhatIfAnswers
+    applying: Applying
     waitlist: Waitlist
     overviews: Overviews
     undecided: UndecidedPods

@@ -35,6 +35,7 @@ from extender.ledger.ledger import ClaimState, Ledger
 from extender.ledger.mirror import Mirror
 from extender.planning.quotas import Quotas
 from extender.queueing.defrag.plan import RoomPlan
+from extender.queueing.pods.backlog import Backlog
 
 _MAX_KEPT: Final = 16
 _KEPT_S: Final = 600.0
@@ -47,6 +48,12 @@ _needs_decoder: Final = msgspec.json.Decoder(Needs)
 class _Named(msgspec.Struct):
     id: str
     fits: bool
+
+
+def queued_in(backlog: Backlog | None) -> dict[str, tuple[str, str]]:
+    """Gang and topology of the pods in a queue, by UID, as it takes them."""
+    entries = backlog.entries.values() if backlog is not None else ()
+    return {entry.uid: (entry.planned.gang, entry.planned.topology) for entry in entries if entry.planned is not None}
 
 
 @dataclass(eq=False)

@@ -2,22 +2,11 @@
 
 from dataclasses import replace
 
-import msgspec
-
 from extender.core.bookings import Booking, book, bookable, booking
+from extender.explain.defrag.room_answers import Figures
 from extender.planning.moves.problems import MovePlan, Problem
 from extender.planning.plan_state import PlanState, free_units, units
 from extender.planning.plans import View
-
-
-class Figures(msgspec.Struct, rename="camel"):
-    """Of the cluster at one moment."""
-
-    free_nodes: int
-    """Nodes with GPUs, all of which are free."""
-    usable_gpus: int | None
-    """Free GPUs on nodes where the target's first pod fits, in multiples of what it asks; None where the target has no
-    pods, or they ask for no number of GPUs."""
 
 
 def figures(problem: Problem, view: View) -> Figures:

@@ -14,10 +14,11 @@ import msgspec
 
 from extender.explain.defrag.budgets import Budget, Budgets
 from extender.explain.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Facts, Held
-from extender.explain.defrag.figures import Figures, figures, view_after
+from extender.explain.defrag.figures import figures, view_after
 from extender.explain.defrag.jobs import Job, Jobs
 from extender.explain.defrag.questions import RoomQuestion, needs_of, read_question
 from extender.explain.defrag.residents import Resident, residents
+from extender.explain.defrag.room_answers import RoomAnswer
 from extender.explain.defrag.running import Neighbourhood
 from extender.explain.defrag.targets import Surroundings, Wanted, wanted_of
 from extender.explain.processes import Pipe, serve
@@ -25,22 +26,13 @@ from extender.kube.objects import Node
 from extender.kube.watches.lists import ListDecoder
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import MovePlan, Problem
-from extender.queueing.defrag.plan import PlannedMove, RoomPlan, TargetPod
+from extender.queueing.defrag.plan import PlannedMove, TargetPod
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.restrictions import Kinds
 
 _SEARCHES_FRAC: Final = 0.5
 """Part of the time for an answer that the search may take."""
 MakePlan = Callable[[Problem, int, Callable[[], bool]], MovePlan]
-
-
-class RoomAnswer(RoomPlan):
-    """What `POST /defrag` answers: the plan, and what it changes."""
-
-    id: str = ""
-    """By which `POST /defrag/apply` knows it, for a while; "" where there is nothing to carry out."""
-    before: Figures = msgspec.field(default_factory=lambda: Figures(0, None))
-    after: Figures = msgspec.field(default_factory=lambda: Figures(0, None))
 
 
 class Listed:
