@@ -34,7 +34,7 @@ class Running:
     """GPU-seconds that its restart loses; of a gang each member has its own."""
     priority: int = 0
     gang: str = ""
-    """Pods of one gang move together or not at all; "" for a pod on its own."""
+    """Pods of one gang move together or not at all; its name in the whole cluster, "" for a pod on its own."""
     budgets: tuple[str, ...] = ()
     """Keys of the disruption budgets that it counts against."""
     stays: str = ""
