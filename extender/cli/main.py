@@ -18,6 +18,8 @@ COMMANDS: Final = {
     "explain": "Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.",
     "top": "The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.",
     "what-if": "Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.",
+    "defrag": "Which pods to move so that others fit, or nodes be free; --apply moves them.",
+    "drain": "Which pods have to move, and where, so that nodes be empty; --apply moves them.",
     "plan": "Plan pods jointly; --apply carries out the plan.",
     "pipeline": "Pipelines of Jobs: see docs/guides/pipelines.md.",
     "node-agent": "Run on each GPU node: tell which GPUs the kubelet gave, and lead NVIDIA's device plugin to Kerf's.",

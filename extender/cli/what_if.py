@@ -46,7 +46,7 @@ def what_if(
 
     Exit status 0 if all pods find a node, 3 if some stay pending, 2 for wrong usage, 1 if Kerf can't be reached.
     """
-    pods, nodes, claims, templates = _read(files or [])
+    pods, nodes, claims, templates = read_manifests(files or [])
     added = [*nodes, *(_template(text) for text in add_node or ())]
     if not pods and not drain:
         fail("nothing to place: give pod manifests with -f, or a node with --drain", USAGE)
@@ -61,7 +61,7 @@ def what_if(
         raise typer.Exit(PENDING)
 
 
-def _read(files: list[Path]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+def read_manifests(files: list[Path]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
     """The pods of the files, the nodes as what is to be added, ResourceClaims and their templates."""
     pods: list[Any] = []
     nodes: list[Any] = []
