@@ -38,6 +38,7 @@ from extender.pipelines.build import build_pipelines
 from extender.pipelines.controller import PipelineController
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
+from extender.queueing.defrag.build import Mover, build_mover
 from extender.queueing.pods.batches import gang_of
 from extender.ranking.evidence import Evidence
 from extender.ranking.learning.build import build_beside
@@ -103,6 +104,7 @@ class Parts:
     placer: Placer
     unbound: UnboundPods
     queue: QueueController | None
+    mover: Mover | None
     rules: QueueRules
     """The queue's, those of no queue where there is none."""
     pipelines: PipelineController | None
@@ -131,7 +133,7 @@ def build_parts(
     placer = _placer(settings, base, policies, rank, owners)
     unbound = UnboundPods(placer.read_request, time.time)
     queue = build_queue(settings, base, placer, unbound, rank.takes_more, rejections.last)
-    rules = queue or QueueRules()
+    mover, rules = build_mover(settings, base, placer, queue), queue or QueueRules()
     waker = build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
     binder, corrections = build_binder(base, placer, waker, rules), build_corrections(base)
     shadow, evidence, learning = build_beside(settings, base, rank)
@@ -149,7 +151,7 @@ def build_parts(
     traces, keeper, label = Traces(settings.traces), _keeper(settings, transport), build_label(settings, base)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
-        *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None),
+        *(corrections, queue, mover, watch, pipelines, telemetry.observer if telemetry else None),
         *(rank, shadow, evidence, learning, recorder),
     )
     if settings.webhook.alone:
@@ -166,6 +168,7 @@ def build_parts(
         placer=placer,
         unbound=unbound,
         queue=queue,
+        mover=mover,
         rules=rules,
         pipelines=pipelines,
         rejections=rejections,
@@ -289,7 +292,7 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     if parts.recorder is not None:
         add(partial(history_metrics, parts.recorder))
     if parts.queue is not None:
-        add(partial(queue_metrics, parts.queue))
+        add(partial(queue_metrics, parts.queue, parts.mover))
     if parts.queue is not None and parts.queue.claims is not None and base.ledger.rows.owned is not None:
         add(partial(device_metrics, base.ledger.rows.owned, parts.queue.claims, DeviceFigures()))
     if parts.pipelines is not None:

@@ -9,10 +9,11 @@ from extender.metrics.registry import by_label, counter, gauge
 from extender.pipelines.controller import PipelineController
 from extender.planning.wait_reasons import Cause
 from extender.queueing.controller import QueueController
+from extender.queueing.defrag.mover import Mover
 
 
-def queue_metrics(queue: QueueController) -> Iterator[Metric]:
-    """What waits, and what became of what was let go."""
+def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterator[Metric]:
+    """What waits, what became of what was let go, and what was moved to make room."""
     counts, waiting = queue.counts, queue.backlog.waiting()
     yield gauge("kerf_queue_waiting", "Pods waiting behind the gate.", len(waiting))
     yield gauge("kerf_queue_opened", "Released pods without a node yet.", len(queue.backlog.opened()))
@@ -32,6 +33,14 @@ def queue_metrics(queue: QueueController) -> Iterator[Metric]:
     skipped = Counts(reason.code.cause for entry in waiting if (reason := entry.skips.reason) is not None)
     values = {cause.value: skipped[cause] for cause in Cause}
     yield by_label(GaugeMetricFamily, "kerf_queue_skipped", "Pods passed over, by reason.", "why", values)
+    if mover is not None:
+        done = mover.counts
+        yield gauge("kerf_defrag_under_way", "Whether a plan that makes room is being carried out.", int(mover.busy))
+        yield gauge("kerf_defrag_kept_nodes", "Nodes kept from other pods meanwhile.", len(mover.state().kept))
+        yield counter("kerf_defrag_evicted", "Pods evicted to make room.", done.evicted)
+        yield counter("kerf_defrag_moved", "Pods moved that run where they were planned to.", done.moved)
+        yield counter("kerf_defrag_plans_done", "Plans carried out.", done.done)
+        yield counter("kerf_defrag_plans_stopped", "Plans given up.", done.stopped)
 
 
 def pipeline_metrics(pipelines: PipelineController) -> Iterator[Metric]:

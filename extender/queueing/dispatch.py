@@ -104,19 +104,25 @@ class Dispatcher:
             if row >= 0:
                 units.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
         for members in units.values():
-            if not self.reserve(members):
+            if self.let_go(members, plan.planner):
+                await asyncio.sleep(0)  # filter and bind go on meanwhile
+            else:
                 self.counts.outdated += len(members)
                 self.changed()
-                continue
-            lost = [entry for entry, _ in members if entry.stage is Stage.LOST]
-            gated = [entry for entry, _ in members if entry.stage is Stage.GATED]
-            for entry, node in members:
-                entry.reserve(node)
-            if lost:
-                self.begin(self._nominate_anew(lost))
-            if gated:
-                self.begin(self._let_go(gated, plan.planner))
-            await asyncio.sleep(0)  # filter and bind go on meanwhile
+
+    def let_go(self, members: Sequence[tuple[Entry, str]], planner: str) -> bool:
+        """Reserve what a unit gets of its nodes, and begin to write that; whether they have room now."""
+        if not self.reserve(members):
+            return False
+        lost = [entry for entry, _ in members if entry.stage is Stage.LOST]
+        gated = [entry for entry, _ in members if entry.stage is Stage.GATED]
+        for entry, node in members:
+            entry.reserve(node)
+        if lost:
+            self.begin(self._nominate_anew(lost))
+        if gated:
+            self.begin(self._let_go(gated, planner))
+        return True
 
     def reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
         """Hold the GPUs of a unit if its nodes still fit: the plan may be of a version that has gone by."""

@@ -7,6 +7,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings
+from extender.settings.defrag import DefragSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import HistorySettings, LogSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
@@ -39,6 +40,7 @@ class Settings(BaseSettings):
     history: HistorySettings = HistorySettings()
     queue: QueueSettings = QueueSettings()
     dra: DraSettings = DraSettings()
+    defrag: DefragSettings = DefragSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()
     genius: GeniusSettings = GeniusSettings()
