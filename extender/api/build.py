@@ -14,15 +14,13 @@ from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
-from extender.explain.defrag.build import build_applying
+from extender.explain.build import build_answers
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
 from extender.explain.node_devices import DeviceViews
 from extender.explain.overview import Overviews
-from extender.explain.processes import Turns
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
-from extender.explain.what_if import WhatIfAnswers
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
@@ -237,10 +235,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     """What routes speak to."""
     base, placer, queue = parts.base, parts.placer, parts.queue
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
-    turns = Turns(settings.access.what_if_s)
-    what_if = WhatIfAnswers(
-        *(base.transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart), turns=turns
-    )
+    what_if, applying = build_answers(settings, base, placer, queue, parts.mover)
     backlog = queue.backlog if queue else None
     devices = DeviceViews(ledger)
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
@@ -255,7 +250,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         owners=parts.owners,
         fixes=Fixes(placer, ledger, rules, time.time),
         what_if=what_if,
-        applying=build_applying(settings, base, placer, queue, turns),
+        applying=applying,
         waitlist=waitlist,
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices),
         undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),

@@ -13,6 +13,9 @@ class DefragSettings(Section):
     restarts. Empty: plans are made, and no pod is moved."""
     exempt_namespaces: list[str] = ["kube-system"]
     """Namespaces whose pods are never moved."""
+    restart_s: float = Field(default=60.0, ge=0)
+    """Seconds until a pod that was moved works again: they count as lost beside its work since its start, or since its
+    last checkpoint (annotation kerf.dev/last-checkpoint)."""
     moves_an_hour: int = Field(default=60, ge=1)
     """Most pods moved in an hour."""
     replace_s: float = Field(default=600.0, gt=0)

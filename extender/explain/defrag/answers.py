@@ -73,6 +73,7 @@ class RoomAnswers:
     quotas: Quotas = field(default_factory=Quotas)
     queued: Callable[[], Mapping[str, tuple[str, str]]] = dict
     """Of pods in the queue, by UID: gang and topology."""
+    gated_in: Callable[[], frozenset[str] | None] = lambda: None
     costs: Callable[[], Costs] = Costs
     _kept: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict, init=False)
     """Answers by their plan's id, with the time of each."""
@@ -156,6 +157,7 @@ class RoomAnswers:
             quotas=self.quotas,
             used=self.ledger.held_by_namespace(),
             queued=self.queued(),
+            gated_in=self.gated_in(),
             costs=self.costs(),
             now=self.wall_clock(),
             max_s=self.turns.max_s,

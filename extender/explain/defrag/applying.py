@@ -8,7 +8,9 @@ import msgspec
 
 from extender.explain.defrag.answers import RoomAnswers
 from extender.explain.processes import QuestionError
+from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.plan import RoomPlan
+from extender.queueing.defrag.state import RoomState, state_of
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +61,8 @@ class Mover(Protocol):
     def give_up(self, why: str) -> bool:
         """Whether anything was."""
 
-    def state(self) -> Any:
-        """As JSON tells it."""
+    def state(self) -> RoomState:
+        """How far it is."""
 
 
 _apply: Final = msgspec.json.Decoder(Apply)
@@ -76,8 +78,6 @@ class Applying:
     """None where no pods are moved."""
     why_off: str
     """Then: why not."""
-    refusals: tuple[type[Exception], ...] = ()
-    """How a mover says that it does not carry a plan out."""
 
     async def apply(self, body: bytes) -> bytes:
         """Begin to carry out a plan. Raises QuestionError, UnknownPlanError, RefusedError."""
@@ -88,7 +88,7 @@ class Applying:
             raise UnknownPlanError(f"no plan {asked.id[:40]!r} is kept (any more): ask for one anew")
         try:
             begun = await mover.begin(plan, target_of(plan))
-        except self.refusals as error:
+        except RoomError as error:
             raise RefusedError(str(error)) from None
         logger.info("plan %s is carried out as %s: %d moves", asked.id, begun, len(plan.moves))
         return msgspec.json.encode(Applied(begun))
@@ -102,9 +102,8 @@ class Applying:
 
     def state(self) -> bytes:
         """How far the plan is that is carried out, or was last."""
-        if self.mover is not None:
-            return msgspec.json.encode(self.mover.state())
-        return msgspec.json.encode(_OFF | {"fault": self.why_off})
+        none = state_of(None, [], 0, self.why_off)
+        return msgspec.json.encode(self.mover.state() if self.mover is not None else none)
 
     def _wanted(self) -> Mover:
         if self.mover is None:
@@ -124,10 +123,3 @@ def _read(decoder: Any, body: bytes) -> Any:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise QuestionError(f"invalid request: {error}") from None
-
-
-_OFF: Final = {
-    **{"id": "", "target": "", "phase": "none", "step": -1, "num_steps": 0, "moves": [], "kept": [], "why": ""},
-    **{"begun": 0.0, "ended": 0.0, "evicted": 0},
-}
-"""What is told where there is no mover."""

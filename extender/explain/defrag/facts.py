@@ -59,6 +59,8 @@ class Facts:
     """GPUs in use by namespace."""
     queued: Mapping[str, tuple[str, str]]
     """Of pods in the queue, by UID: gang and topology, as the queue takes them."""
+    gated_in: frozenset[str] | None
+    """Namespaces all of whose pods wait in the queue; None where no pods are moved, so that it matters to nobody."""
     costs: Costs
     now: float
     """Unix time."""

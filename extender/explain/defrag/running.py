@@ -54,11 +54,12 @@ class Neighbourhood:
         return found + self._being_placed({pod.uid for pod in found})
 
     def _of(self, resident: Resident, of_job: str, of_target: str) -> Running:
-        pod, cluster, costs = resident.pod, self.facts.cluster, self.facts.costs
+        facts, pod = self.facts, resident.pod
+        cluster, costs = facts.cluster, facts.costs
         uid, row = pod.metadata.uid, cluster.row_of[pod.spec.node_name or ""]
         held = self.held.get(uid)
         holding = held.holding if held is not None and held.node == pod.spec.node_name else NOTHING
-        why = resident.fault or stays(pod, resident.demands, self.budgets, costs) or of_job
+        why = resident.fault or stays(pod, resident.demands, self.budgets, costs, facts.gated_in) or of_job
         gang, fault = _gang(pod)
         planned = PlanPod(pod.key)
         try:

@@ -7,15 +7,20 @@ from extender.explain.defrag.facts import Costs
 from extender.kube import objects
 from extender.kube.objects import Pod
 from extender.ledger.tenants import asks_resources_alone
+from extender.queueing.defrag.checks import MOVABLE, NOT_ANEW, waits_anew
 
-MOVABLE: Final = "kerf.dev/movable"
-"""Annotation of a pod: "false" leaves it alone; "true" moves it though it has disks, rules or a critical priority."""
 _SYSTEM_CRITICAL: Final = 2_000_000_000
 """The least of the priority classes that Kubernetes keeps for itself."""
 
 
-def stays(pod: Pod, demands: objects.Demands | None, budgets: Budgets, costs: Costs) -> str:
-    """Why a pod that runs may not be moved, "" where it may. `demands` None: what it wants of a node can't be read."""
+def stays(
+    pod: Pod, demands: objects.Demands | None, budgets: Budgets, costs: Costs, gated_in: frozenset[str] | None
+) -> str:
+    """Why a pod that runs may not be moved, "" where it may.
+
+    `demands` None: what it wants of a node can't be read. `gated_in` as of `Facts`. With the annotation MOVABLE "true"
+    disks, rules about other pods and a critical priority don't hold it.
+    """
     metadata, said = pod.metadata, (pod.metadata.annotations or {}).get(MOVABLE, "").strip().lower()
     if metadata.deletion_timestamp is not None:
         return "it is being deleted"
@@ -27,6 +32,8 @@ def stays(pod: Pod, demands: objects.Demands | None, budgets: Budgets, costs: Co
         return f"{MOVABLE} is {said[:40]!r}"
     if metadata.namespace in costs.exempt:
         return f"namespace {metadata.namespace} is exempt"
+    if gated_in is not None and not waits_anew(pod, gated_in):
+        return f"it would not wait {NOT_ANEW}"
     if pod.spec.resource_claims:
         return "it has devices by ResourceClaims"
     if fault := budgets.fault(metadata):

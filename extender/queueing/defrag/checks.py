@@ -4,7 +4,7 @@ Whoever sends a plan is believed in nothing that can be looked up.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -20,6 +20,8 @@ from extender.queueing.quota_use import QuotaUse
 
 MOVABLE: Final = "kerf.dev/movable"
 """Annotation of pods: "false" has them left where they are."""
+NOT_ANEW: Final = f"in the queue once it is made anew: {QUEUE_LABEL} is not enabled for it"
+"""Of a pod whose replacement nobody could lead to its node."""
 _MOST_MOVES: Final = 1000
 _MOST_SIBLINGS: Final = 64
 
@@ -137,7 +139,6 @@ def _check_move(move: PlannedMove, priority: int, facts: Facts) -> None:
 def why_stays(pod: Pod, namespaces: Namespaces, exempt: frozenset[str]) -> str:
     """Why a pod can't be moved, "" where it can: its replacement has to come back, and to wait behind the gate."""
     metadata = pod.metadata
-    labels = metadata.labels or {}
     if metadata.deletion_timestamp or pod.finished:
         return "is going already"
     if metadata.namespace in exempt:
@@ -150,11 +151,15 @@ def why_stays(pod: Pod, namespaces: Namespaces, exempt: frozenset[str]) -> str:
         return "belongs to its node"
     if pod.spec.resource_claims:
         return "has ResourceClaims: it is not known what its replacement would get"
+    return "" if waits_anew(pod, namespaces.names) else f"would not wait {NOT_ANEW}"
+
+
+def waits_anew(pod: Pod, enabled: Collection[str]) -> bool:
+    """Whether what is made in a pod's place waits behind the gate; all pods of the namespaces `enabled` do."""
+    labels = pod.metadata.labels or {}
     label = labels.get(QUEUE_LABEL, "")
-    gated = label == ENABLED or labels.get(GENIUS_PRIORITY, "").strip() or namespaces.enabled(metadata.namespace)
-    if label == DISABLED or not gated:
-        return f"would not wait in the queue once it is made anew: {QUEUE_LABEL} is not enabled for it"
-    return ""
+    gated = label == ENABLED or labels.get(GENIUS_PRIORITY, "").strip() or pod.metadata.namespace in enabled
+    return label != DISABLED and bool(gated)
 
 
 def _check_gangs(moves: Sequence[PlannedMove], facts: Facts, gangs: Mapping[str, Iterable[Pod]]) -> None:
