@@ -82,7 +82,7 @@ MATRIX = [
     ("mode=service", "replicas=2", "tls.secretName=kerf-tls", "serviceMonitor.enabled=true"),
     ("mode=service", "tls.selfSigned=true", "tls.addresses[0]=10.0.0.7", "serviceMonitor.enabled=true"),
     ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
-    ("access.tokensSecret=readers", "dashboard.enabled=true"),
+    ("access.tokensSecret=readers", "access.operatorsSecret=operators", "dashboard.enabled=true"),
     ("model.volume.configMap.name=rank", "config.model.mode=canary"),
     ("history.enabled=true",),
     (

@@ -233,6 +233,7 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     tls = any(value.startswith("tls.") for value in values)
     assert (loaded.server.tls_client_ca_file is not None) == tls
     assert (loaded.access.token_file is not None) == ("access.tokensSecret=readers" in values)
+    assert (loaded.access.apply_token_file is not None) == ("access.operatorsSecret=operators" in values)
     assert (str(loaded.model.path) == "/etc/kerf-model") == ("model.volume.configMap.name=rank" in values)
     assert loaded.model.path is None or str(loaded.model.path) in mounts_of(deployment)
     mounts = mounts_of(deployment)

@@ -43,6 +43,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.access.tokensSecret }}
 {{- $config = mergeOverwrite (dict "access" (dict "token_file" "/etc/kerf-tokens/tokens")) $config }}
 {{- end }}
+{{- if .Values.access.operatorsSecret }}
+{{- $config = mergeOverwrite (dict "access" (dict "apply_token_file" "/etc/kerf-operators/tokens")) $config }}
+{{- end }}
 {{- if .Values.model.volume }}
 {{- $config = mergeOverwrite (dict "model" (dict "path" "/etc/kerf-model")) $config }}
 {{- end }}
@@ -149,6 +152,11 @@ volumeMounts:
   {{- if .Values.access.tokensSecret }}
   - name: tokens
     mountPath: /etc/kerf-tokens
+    readOnly: true
+  {{- end }}
+  {{- if .Values.access.operatorsSecret }}
+  - name: operators
+    mountPath: /etc/kerf-operators
     readOnly: true
   {{- end }}
   {{- if .Values.history.enabled }}
