@@ -1,6 +1,7 @@
 // Pods that ask for GPUs and have no node, and why.
 
 import { age, el, figure, fill, link, plural, shortened, table } from '../dom.js';
+import { roomLink } from '../room.js';
 
 export default {
   id: 'waiting',
@@ -28,10 +29,11 @@ function showWaiting({ total, more, items }, count, body) {
     item.request || 'unclear',
     shortened(item.why, item.request) || (item.where === 'queue' ? 'not evaluated yet' : 'reason no longer known'),
     el('span', { class: 'whole' }, `${age(now - item.since)}${item.where === 'queue' ? ', in the queue' : ''}`),
+    roomLink(item.pod),
   ]);
   fill(
     body,
-    table('Pending pods', ['Pod', 'Request', 'Reason', 'Age'], rows),
+    table('Pending pods', ['Pod', 'Request', 'Reason', 'Age', 'Moves'], rows),
     hidden > 0 && el('p', { class: 'hint' }, `and ${figure(hidden)} more`),
   );
 }
