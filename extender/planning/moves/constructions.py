@@ -37,6 +37,9 @@ class Construction:
         self._kind_of = np.array([numbers[alike] for alike in pods], np.intp)  # (R,)
         self._place_prices = np.zeros(len(numbers))
         self._num_learned = 0
+        self._has_found = False
+        self._learning = False
+        """Whether the last construction has told what places cost."""
         self._stuck: list[int] = []
 
     def best(self) -> tuple[Found, Prices] | None:
@@ -45,15 +48,15 @@ class Construction:
         start = trial.mark()
         best: tuple[Found, Way] | None = None
         for number, way in enumerate(self._ways()):
-            if number and (self._expired() or (best is not None and number >= _LEARNING)):
+            if number and self._expired():
                 break
             placing = self._make(way)
             found = proved(trial, self._proof) if placing is not None else None
             if found is not None and (best is None or found.cost < best[0].cost):
-                best = found, way
-            learned = placing is not None and self._learn(placing)
+                best, self._has_found = (found, way), True
+            self._learning = placing is not None and self._learn(placing)
             trial.rollback(start)
-            if best is not None and not learned:
+            if best is not None and not self._learning:
                 break
             if number == 0 and best is None and never(trial):
                 return None
@@ -113,6 +116,10 @@ class Construction:
         for _ in range(_LEARNING):
             of_places = np.bincount(unit_of, self._place_prices[self._kind_of], num_units)
             yield Prices(self.unit_prices() + of_places), {}
+            if not self._learning:
+                break
+        if self._has_found:
+            return
         for of_gpu, of_pod in _WEIGHTS:
             yield Prices(self.unit_prices(of_gpu, of_pod)), {}
         for _ in range(_BY_CHANCE):

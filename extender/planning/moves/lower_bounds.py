@@ -1,4 +1,4 @@
-"""What the cheapest moves of a problem cost at least: to stop a search that has found them, and to tell how far it is."""
+"""What moves cost at least: to stop a search that has found the cheapest, and to tell how far it is from them."""
 
 import numpy as np
 

@@ -44,7 +44,8 @@ def never(trial: Trial) -> list[str]:
 def no_place(trial: Trial, stuck: Iterable[int]) -> list[str]:
     """Who found no place, by the positions of pods, those first for whom that was so most often."""
     found = Counter(trial.pods[position].key for position in stuck if position >= trial.num_target)
-    said = [f"no place elsewhere for {key}" for key, _ in found.most_common(_MOST_NAMED)]
+    most = sorted(found, key=lambda key: (-found[key], key))[:_MOST_NAMED]
+    said = [f"no place elsewhere for {key}" for key in most]
     target = {trial.pods[position].key: position for position in stuck if position < trial.num_target}
     for key in sorted(target)[:_MOST_NAMED]:
         said.append(f"no node found for {key} beside the rest of the target")
@@ -106,9 +107,9 @@ def may_be_emptied(trial: Trial) -> Mask:
 
 
 def _who_stays(problem: Problem, units: Units, row: int, staying: Sequence[int]) -> str:
-    """ "default/x stays (has no controller) and 2 more"; of gangs those who are on that node."""
+    """As in `default/x stays: has no controller; and 2 more`; of gangs those who are on that node."""
     named = [
-        f"{problem.running[units.at[row][unit][0]].key} stays ({units.stays[unit]})" for unit in staying[:_MOST_NAMED]
+        f"{problem.running[units.at[row][unit][0]].key} stays: {units.stays[unit]}" for unit in staying[:_MOST_NAMED]
     ]
     more = len(staying) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more else "")
+    return "; ".join(named) + (f"; and {more} more" if more else "")

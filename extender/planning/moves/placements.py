@@ -81,6 +81,8 @@ class Placing:
         domains = [domain for domain in domains_of(trial, unit) if domain[rows].all()]
         if len(domains) == 1:
             return self._put_all(here, domains[0])
+        if not domains:
+            self.stuck.append(unit[0])
         best: tuple[float, int, int] | None = None
         for number, domain in enumerate(domains):
             begun = trial.mark()
@@ -121,8 +123,7 @@ class Placing:
         positions = [trial.position(member) for member in trial.units.members[unit]]
         if len(positions) == 1:
             home, _ = trial.home[trial.units.members[unit][0]]
-            domain = next(iter(domains_of(trial, positions)))
-            allowed = domain & self._not_barred(positions[0])
+            allowed = anywhere(trial, positions[0]) & self._not_barred(positions[0])
             allowed[home] = False
             return self._put(positions[0], allowed)
         return self._settle_gang(unit, positions)
@@ -208,6 +209,12 @@ def _largest_first(trial: Trial, positions: Sequence[int]) -> tuple[int, int, in
         -sum(pod.memory_mib for pod in pods),
         positions[0],
     )
+
+
+def anywhere(trial: Trial, position: int) -> Mask:
+    """(N,) the nodes that a pod on its own may go to by its topology."""
+    numbers = trial.state.view.domains_of([trial.pods[position]])
+    return np.ones(len(trial.closed), np.bool_) if numbers is None else numbers >= 0
 
 
 def domains_of(trial: Trial, positions: Sequence[int]) -> Iterator[Mask]:

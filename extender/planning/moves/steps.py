@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.planning.moves.placements import domains_of
+from extender.planning.moves.placements import anywhere
 from extender.planning.moves.problems import Move, MovePlan
 from extender.planning.moves.trials import Trial
 
@@ -97,7 +97,7 @@ def _move_elsewhere(trial: Trial, unit: int) -> bool:
     if len(members) > 1:
         return False
     position = trial.position(members[0])
-    allowed = next(domains_of(trial, [position]), trial.closed) & ~trial.closed
+    allowed = anywhere(trial, position) & ~trial.closed
     allowed[trial.home[members[0]][0]] = False
     row = trial.state.best_row(position, allowed)
     return row is not None and _move(trial, unit, {members[0]: row})
@@ -140,12 +140,12 @@ def by_rank(trial: Trial, wanted: Assignment) -> Assignment:
         position = trial.position(member)
         if trial.row(position) is None:
             continue
-        allowed = next(domains_of(trial, [position]), trial.closed) & ~trial.closed
+        allowed = anywhere(trial, position) & ~trial.closed
         allowed[trial.home[member][0]] = False
         trial.take(position)
-        if (row := trial.state.best_row(position, allowed)) is not None:
-            trial.put(position, row)
-            row_of[member] = row
+        if (best := trial.state.best_row(position, allowed)) is not None:
+            trial.put(position, best)
+            row_of[member] = best
     trial.rollback(begun)
     return Assignment(rows, wanted.target, wanted.emptied)
 

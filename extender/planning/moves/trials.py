@@ -39,7 +39,7 @@ class Trial:
         self.closed: Mask = np.zeros(view.num_nodes, np.bool_)
         """(N,) rows where nobody may come."""
         self.marks = [0] * view.num_nodes
-        """(N,) equal marks are equal pods on equal GPUs of a row."""
+        """(N,) equal marks are equal pods on equal GPUs of a row, who came told from who has always been there."""
         self.guests = [0] * view.num_nodes
         """(N,) pods that came, and are still there."""
         self._undo: list[Callable[[], None]] = []
@@ -126,7 +126,7 @@ class Trial:
         found = self.state.found(position)
         if found is None:
             raise AssertionError(f"{self.pods[position].key} is on no node")
-        token = _token(position, found[1])
+        token = _token(position, found[1], guest=num_guests != 0)
         self.state.take(position)
         self._stepped(position, found[0], num_guests, token)
 
@@ -134,7 +134,7 @@ class Trial:
         """Note the state's last step."""
         if token is None:
             found = self.state.found(position)
-            token = 0 if found is None else _token(position, found[1])
+            token = 0 if found is None else _token(position, found[1], guest=num_guests != 0)
 
         def undo() -> None:
             self.state.undo(self.state.num_steps - 1)
@@ -212,5 +212,5 @@ def _settled(free: Longs | Ints, held: Longs, capacity: npt.NDArray[np.integer])
     return settled
 
 
-def _token(position: int, booked: Booking) -> int:
-    return hash((position, booked.gpus, booked.slices))
+def _token(position: int, booked: Booking, *, guest: bool) -> int:
+    return hash((position, booked.gpus, booked.slices, guest))

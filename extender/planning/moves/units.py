@@ -100,17 +100,16 @@ def _num_gpus(pod: Running) -> int:
 
 def _stays(problem: Problem, unit: Sequence[Running]) -> str:
     """Why a unit may not move: what holds one of its members holds all of them."""
-    first = unit[0]
     for pod in unit:
         if why := _stays_alone(problem, pod):
-            return why if len(unit) == 1 else f"{why} ({pod.key} of gang {first.gang})"
+            return why if len(unit) == 1 else f"its gang moves whole, and {pod.key} stays: {why}"
     counted = [key for pod in unit for key in dict.fromkeys(pod.budgets)]
     for key in dict.fromkeys(counted):
         allowed = problem.budgets.get(key, 0)
         if counted.count(key) > allowed:
             if len(unit) == 1:
                 return f"disruption budget {key} allows nobody to be away"
-            return f"disruption budget {key} allows {allowed} to be away, and gang {first.gang} moves whole"
+            return f"disruption budget {key} allows {allowed} to be away, and its gang has {counted.count(key)} of it"
     if problem.max_moves is not None and len(unit) > problem.max_moves:
         return f"it would take {len(unit)} moves, {problem.max_moves} are allowed"
     return ""

@@ -42,11 +42,12 @@ class Programme:
         self.rows.append((terms, low, high))
 
     def solve(self) -> float | None:
-        matrix = sparse.lil_array((len(self.rows), len(self.cost)))
-        for number, (terms, _, _) in enumerate(self.rows):
-            for column, factor in terms.items():
-                matrix[number, column] = factor
-        limits = optimize.LinearConstraint(matrix.tocsr(), [row[1] for row in self.rows], [row[2] for row in self.rows])
+        entries = [
+            (factor, row, column) for row, (terms, _, _) in enumerate(self.rows) for column, factor in terms.items()
+        ]
+        factors, rows, columns = zip(*entries, strict=True)
+        matrix = sparse.csr_array((factors, (rows, columns)), shape=(len(self.rows), len(self.cost)))
+        limits = optimize.LinearConstraint(matrix, [row[1] for row in self.rows], [row[2] for row in self.rows])
         found = optimize.milp(
             np.array(self.cost),
             constraints=limits,
@@ -74,7 +75,7 @@ def optimum(problem: Problem) -> float | None:  # noqa: PLR0912, PLR0915 - the w
     arrivals: list[list[int]] = [[] for _ in range(N)]
     stayers: list[list[tuple[int | None, Running]]] = [[] for _ in range(N)]
     moved_pods: dict[int, float] = {}
-    in_domain: list[tuple[list[dict[int, int]], np.ndarray]] = []  # type: ignore[type-arg]
+    in_domain: list[tuple[list[dict[int, int]], np.ndarray]] = []
 
     def demand(pod: object) -> list[float]:
         return [_gpus(pod), pod.cpu_milli, pod.memory_mib, 1]  # type: ignore[attr-defined]
@@ -106,12 +107,12 @@ def optimum(problem: Problem) -> float | None:  # noqa: PLR0912, PLR0915 - the w
         if moves is not None and topology and len(unit) > 1:
             in_domain.append((places, view.domains[topology]))
     of_target: list[dict[int, int]] = []
-    for pod in target.pods:
-        to = {row: programme.column() for row in range(N) if view.allowed[pod.kind, row]}
+    for wanted in target.pods:
+        to = {row: programme.column() for row in range(N) if view.allowed[wanted.kind][row]}
         programme.add(dict.fromkeys(to.values(), 1.0), 1, 1)
         for row, column in to.items():
             arrivals[row].append(column)
-            for resource, amount in enumerate(demand(pod)):
+            for resource, amount in enumerate(demand(wanted)):
                 use[resource][row][column] = amount
         of_target.append(to)
     if target.pods and target.pods[0].topology:
