@@ -95,8 +95,10 @@ class ExtenderRig(Rig):
         self.fence = Fence(lambda: self.now, self.election)
         super().__init__(versions, **options)
 
-    lead = DirectRig.lead
-    pod = DirectRig.pod
+    def lead(self) -> None:
+        """This process leads."""
+        self.fence.take_over("", lambda: float("inf"), lambda: "")
+        self.fence.open("term")
 
 
 class Defrag:

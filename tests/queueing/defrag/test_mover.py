@@ -11,10 +11,10 @@ from tests.queueing.defrag.rigs import MOVE_V, Defrag, move, plan, scattered
 BOTH = pytest.mark.parametrize("direct", [False, True], ids=["extender", "direct"])
 
 
-def replace(defrag: Defrag, name: str, by: str, **metadata: object) -> None:
+def replace(defrag: Defrag, name: str, by: str) -> None:
     """The evicted pod ends, and its controller makes another one."""
     defrag.leaves(name)
-    defrag.waits(by, controller=str(metadata.pop("controller", "rs")), **metadata)
+    defrag.waits(by)
 
 
 @BOTH

@@ -8,7 +8,7 @@ import pytest
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError
 from extender.queueing.defrag.record import Record
-from extender.scheduling.placer import PodIdentity
+from extender.scheduling.placer import Placement, PodIdentity
 from tests.queueing.defrag.rigs import LIMITS, MOVE_V, Defrag, move, plan, scattered
 from tests.queueing.defrag.test_mover import BOTH
 from tests.queueing.defrag.test_surprises import moved, stopped, two_moves
@@ -71,9 +71,11 @@ def test_what_is_under_way_is_finished_and_no_other_move_made(killed: Callable[[
     defrag.begin(plan(move("v", "a", "b"), move("u", "a", "c", 1, "rs2")))
     killed(defrag)
     after = defrag.restarted()
-    place = lambda: after.rig.placer.place(  # noqa: E731 - one expression
-        PodIdentity("x", "y", "z"), GpuRequest(1), after.rig.placer.policies["bestfit"], ["b"]
-    )
+
+    def place() -> Placement:
+        best_fit = after.rig.placer.policies["bestfit"]
+        return after.rig.placer.place(PodIdentity("x", "y", "z"), GpuRequest(1), best_fit, ["b"])
+
     assert place().node is None
     after.tick()
     if "v" in after.api.pods:
