@@ -125,8 +125,7 @@ def build_parts(
     base = build_foundation(settings, transport, clock)
     ledger, mirror = base.ledger, base.mirror
     owners, metrics, rejections = OwnerUsage(), Metrics(), RejectionLog()
-    telemetry = build_telemetry(settings, base, owners, feed)
-    policies = policies_of(settings)
+    telemetry, policies = build_telemetry(settings, base, owners, feed), policies_of(settings)
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     placer = _placer(settings, base, policies, rank, owners)
     unbound = UnboundPods(placer.read_request, time.time)

@@ -7,11 +7,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings
-from extender.settings.defrag import DefragSettings
 from extender.settings.leader_election import LeaderElectionSettings
 from extender.settings.operation import HistorySettings, LogSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
-from extender.settings.queue import DraSettings, QueueSettings
+from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
 from extender.settings.server import CertificateSettings, ServerSettings
 from extender.settings.telemetry import TelemetrySettings

@@ -221,9 +221,12 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     settings = tmp_path / "kerf.yaml"
     maps = {item["metadata"]["name"]: item.get("data", {}) for item in objects if item["kind"] == "ConfigMap"}
     assert ("kerf-learned" in maps) == learns
+    defrag = "defrag.enabled=true" in values
+    assert ("kerf-defrag" in maps) == defrag == ("kerf-defrag" in names_of_kind(objects, "Role"))
     settings.write_text(maps["kerf"]["kerf.yaml"])
     assert ("kerf-dashboard" in maps) == ("dashboard.enabled=true" in values)
     loaded = load_settings(settings)
+    assert loaded.defrag.record.endswith("/kerf-defrag") == defrag
     assert loaded.server.host == ("0.0.0.0" if called else "127.0.0.1")  # noqa: S104 - what the Service needs
     assert loaded.queue.extender != planner
     assert loaded.dra.allocate == ("dra.enabled=true" in values)

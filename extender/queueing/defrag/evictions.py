@@ -13,9 +13,9 @@ import msgspec
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.queueing.defrag.plan import PlannedMove
 from extender.scheduling.binding.marks import change, read, refused
+from extender.scheduling.binding.unanswered_bindings import SEALED
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import PodIdentity
-from extender.scheduling.takeover import EPOCH
 
 _MOST_CHANGES: Final = 5
 """How often a pod may change under the hands of who would evict it: its kubelet writes its status."""
@@ -67,7 +67,7 @@ class Evictor:
     async def seal(self, move: PlannedMove) -> None:
         """See to it that no eviction which was sent before takes effect any more. Raises ClusterError, DecodeError."""
         try:
-            await change(self.transport, identity_of(move), EPOCH, f"defrag.{secrets.token_hex(4)}")
+            await change(self.transport, identity_of(move), SEALED, secrets.token_hex(4))
         except ApiError as error:
             if error.status != _CONFLICT and not refused(error):  # another one of its name, or too large for a mark
                 raise

@@ -60,6 +60,7 @@ class Mover(Background):
         """Evict nobody any more; what is under way is finished. Whether anything was."""
         if self._run is not None:
             self._run.give_up(why)
+            self._keep(self._run)
         return self._run is not None
 
     @property

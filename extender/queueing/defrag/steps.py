@@ -117,9 +117,9 @@ class Follower:
         for move, progress in run.under_way():
             if progress.stage is Stage.EVICTING:
                 self._leaving(run, move, progress)
-            elif progress.stage is Stage.COMING:
+            if progress.stage is Stage.COMING:
                 self._coming(run, move, progress)
-            else:
+            if progress.stage is Stage.STARTING:
                 await self._starting(run, move, progress)
         self.match(run)
         self._hand_over(run)

@@ -73,7 +73,7 @@ def test_bad_input(kerf: Kerf, body: bytes) -> None:
 
 
 def test_a_plan_is_known_by_its_id_alone_and_the_mover_has_the_last_word(files: dict[str, Any]) -> None:
-    queue = {"queue__enabled": True, "defrag__record": "kerf-system/kerf-moves"}
+    queue: dict[str, Any] = {"queue__enabled": True, "defrag__record": "kerf-system/kerf-moves"}
     cluster = Cluster(SCATTERED)
     for manifest in deepcopy(SCATTERED):  # what is made in their place waits in the queue
         if manifest["kind"] == "Pod":
@@ -90,7 +90,7 @@ def test_a_plan_is_known_by_its_id_alone_and_the_mover_has_the_last_word(files: 
 
 
 def test_pods_that_the_queue_would_not_see_again_stay_where_there_is_a_mover(files: dict[str, Any]) -> None:
-    queue = {"queue__enabled": True, "defrag__record": "kerf-system/kerf-moves"}
+    queue: dict[str, Any] = {"queue__enabled": True, "defrag__record": "kerf-system/kerf-moves"}
     with kerf_on(Cluster([*SCATTERED]), **queue) as kerf:
         told = ask(kerf, **{"for": "default/big"})
     assert not told["fits"]

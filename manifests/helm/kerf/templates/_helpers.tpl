@@ -55,6 +55,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.learning.enabled }}
 {{- $config = mergeOverwrite (dict "model" (dict "learned" (printf "%s/%s" .Release.Namespace (include "kerf.learned" .)))) $config }}
 {{- end }}
+{{- if .Values.defrag.enabled }}
+{{- $config = mergeOverwrite (dict "defrag" (dict "record" (printf "%s/%s" .Release.Namespace (include "kerf.defrag" .)))) $config }}
+{{- end }}
 {{- if .Values.dra.enabled }}
 {{- $config = mergeOverwrite (dict "dra" (dict "allocate" true)) $config }}
 {{- end }}
@@ -68,6 +71,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* The ConfigMap in which fitted models are handed over. */}}
 {{- define "kerf.learned" -}}
 {{ include "kerf.name" . }}-learned
+{{- end }}
+
+{{/* The ConfigMap in which moves under way are written down. */}}
+{{- define "kerf.defrag" -}}
+{{ include "kerf.name" . }}-defrag
 {{- end }}
 
 {{/* The Lease by which one of several replicas behind a Service leads, "" where there is none. */}}
