@@ -20,7 +20,8 @@ from extender.explain.node_devices import DeviceViews
 from extender.explain.overview import Overviews
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
-from extender.explain.what_if import WhatIfAnswers
+from extender.explain.what_if.answers import WhatIfAnswers
+from extender.explain.what_if.waiting import waiting_in
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
@@ -232,11 +233,12 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     """What routes speak to."""
     base, placer, queue = parts.base, parts.placer, parts.queue
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
+    backlog = queue.backlog if queue else None
     what_if = WhatIfAnswers(
         *(base.transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
         max_s=settings.access.what_if_s,
+        waiting=lambda: waiting_in(backlog),
     )
-    backlog = queue.backlog if queue else None
     devices = DeviceViews(ledger)
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
     service = Service(

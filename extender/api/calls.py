@@ -9,7 +9,7 @@ from extender.api import assigned_gpus_webhook, gate_webhook, preemption_wire, w
 from extender.api.assigned_gpus_webhook import Injection
 from extender.api.readiness import UnavailableError
 from extender.api.verbs import Verbs
-from extender.explain.what_if_process import WhatIf
+from extender.explain.what_if.questions import WhatIf
 
 if TYPE_CHECKING:
     from extender.api.service import Service

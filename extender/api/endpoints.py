@@ -11,8 +11,8 @@ from extender.api.calls import BAD_REQUEST, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.api.readiness import UnavailableError
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import RequestError
-from extender.explain.what_if import BusyError
-from extender.explain.what_if_process import WhatIfError
+from extender.explain.what_if.answers import BusyError
+from extender.explain.what_if.questions import WhatIfError
 from extender.kube.client import ClusterError
 from extender.server import access
 from extender.server.http import CLIENT_CERTIFICATE

@@ -12,7 +12,7 @@ from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
-from extender.explain.what_if import WhatIfAnswers
+from extender.explain.what_if.answers import WhatIfAnswers
 from extender.kube.background import Tasks
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics

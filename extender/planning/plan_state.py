@@ -104,6 +104,10 @@ class PlanState:
         self._steps.append(step)
         return booked.all_gpus
 
+    def placed(self) -> list[tuple[int, int]]:
+        """Position and row of each pod that was put on it, in that order."""
+        return [(step.position, step.row) for step in self._steps]
+
     def num_gpus(self, num_steps: int) -> int:
         """How many GPUs the pods have that were put on it since there were so many steps; shares count as one."""
         return sum(len(step.booked.all_gpus) + step.booked.unknown for step in self._steps[num_steps:])

@@ -7,7 +7,7 @@ hands bytes on and decodes nothing of it.
 import asyncio
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -19,15 +19,20 @@ from extender.core.clusters import Cluster
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.policies.policy import Policy
 from extender.dra.objects import ResourceClaim
-from extender.explain.what_if_claims import DeviceFacts, PackedDevices, pack
-from extender.explain.what_if_process import FAULT, LENGTH_BYTES, Facts, Needs, WhatIfError
+from extender.explain.what_if.claims import DeviceFacts, PackedDevices, pack
+from extender.explain.what_if.grounds import Facts
+from extender.explain.what_if.process import FAULT, LENGTH_BYTES
+from extender.explain.what_if.questions import Needs, WhatIfError
+from extender.explain.what_if.waiting import Waiting
 from extender.kube.client import ClusterError, Query, Transport
 from extender.kube.paths import NODES_PATH, PODS_PATH
+from extender.kube.watches.feeds import PENDING_PODS
 from extender.kube.watches.lists import Lister
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 
 _MAX_WAITING: Final = 4
+_PENDING: Final = {"fieldSelector": PENDING_PODS.field_selector}
 
 _needs_decoder: Final = msgspec.json.Decoder(Needs)
 
@@ -50,6 +55,8 @@ class WhatIfAnswers:
     """The configured ones, for use elsewhere."""
     max_s: float = 60.0
     """The time for an answer."""
+    waiting: Callable[[], Waiting] = Waiting
+    """What the queue knows of the pods that wait."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _num_waiting: int = field(default=0, init=False)
     _inventories: WeakKeyDictionary[Inventory, bytes] = field(default_factory=WeakKeyDictionary, init=False)
@@ -69,7 +76,7 @@ class WhatIfAnswers:
             self._num_waiting -= 1
 
     async def _answer(self, body: bytes) -> bytes:
-        child = await Child.start(sys.executable, "-m", "extender.explain.what_if_process")
+        child = await Child.start(sys.executable, "-m", "extender.explain.what_if.process")
         try:
             needs = _needs_decoder.decode(await _exchange(child, body))
             facts = await self._facts(needs)
@@ -84,26 +91,32 @@ class WhatIfAnswers:
         known = self.ledger.snapshot(self.clock()).row_of
         drained = [name for name in needs.drain if name in known]
         pods_on = {name: await self._list(PODS_PATH, {"fieldSelector": f"spec.nodeName={name}"}) for name in drained}
+        pending = await self._list(PODS_PATH, _PENDING) if needs.waiting else None
         # What follows sees one moment: no await in between.
         cluster = self.ledger.snapshot(self.clock())
         num_pods = {name: len(self.mirror.tenants.on(name)) for name in cluster.row_of}
         # Only what ranks nodes: the rest are functions, which can't be sent.
         policies = {name: replace(policy, apart=None, terms=None) for name, policy in self.policies().items()}
         ledger = self.ledger.apart(self.clock()) if needs.adds else None
-        devices, claims = self._claims(needs, drained, cluster)
+        waiting = self.waiting() if needs.waiting else Waiting()
+        named = dict.fromkeys((*needs.claims, *waiting.claims))
+        devices, claims = self._claims(named, drained, cluster)
         told = await self._devices(devices, claims) if devices else None
-        return Facts(nodes, pods_on, replace(cluster, devices=None), ledger, num_pods, self.policy, policies, told)
+        return Facts(
+            *(nodes, pods_on, replace(cluster, devices=None), ledger, num_pods, self.policy, policies, told),
+            *(pending, waiting, self.max_s),
+        )
 
     def _claims(
-        self, needs: Needs, drained: list[str], cluster: Cluster
+        self, names: Collection[str], drained: list[str], cluster: Cluster
     ) -> tuple[dict[str, NodeDevices], dict[str, ResourceClaim]]:
         """The devices of all nodes and the claims that matter; nothing where no pod names a claim."""
         owned = self.ledger.rows.owned
         if owned is None or cluster.devices is None:
             return {}, {}
-        named = [claim for key in needs.claims if (claim := owned.claim_at(key)) is not None]
+        named = [claim for key in names if (claim := owned.claim_at(key)) is not None]
         moving = [claim for node in drained for claim in owned.claims_on(node)]
-        if not needs.claims and not moving:
+        if not names and not moving:
             return {}, {}
         devices = {name: cluster.devices[row] for name, row in cluster.row_of.items()}
         found = {name: one for name, one in devices.items() if one is not None}
