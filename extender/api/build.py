@@ -3,16 +3,15 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from extender.api.evictions import Evictions
+from extender.api.optional_parts import affinity_writer, cpu_pods_of, keeper_of, recorder_of
 from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
-from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
@@ -37,15 +36,12 @@ from extender.pipelines.build import build_pipelines
 from extender.pipelines.controller import PipelineController
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
-from extender.queueing.pods.batches import gang_of
 from extender.ranking.evidence import Evidence
 from extender.ranking.learning.build import build_beside
 from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
-from extender.recording.pod_rows import PodRows
 from extender.recording.recorder import Recorder
-from extender.recording.writer import Writer
 from extender.scheduling.build import (
     Foundation,
     build_binder,
@@ -55,14 +51,12 @@ from extender.scheduling.build import (
     build_waker,
 )
 from extender.scheduling.corrections import Corrections
-from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
 from extender.scheduling.waking.unbound_pods import UnboundPods, UnboundWatch
 from extender.scheduling.waking.waker import Waker
-from extender.server.certificates import CertificateError, CertificateFiles
 from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
@@ -136,7 +130,7 @@ def build_parts(
     shadow, evidence, learning = build_beside(settings, base, rank)
     readiness, preemptor = Readiness(placer, mirror, base.fence), Preemptor(ledger, mirror.tenants, clock, time.time)
     verbs = Verbs(
-        *(placer, _cpu_pods(settings, placer), binder, waker, base.fence, readiness),
+        *(placer, cpu_pods_of(settings, placer), binder, waker, base.fence, readiness),
         *(Evictions(preemptor, placer, readiness, metrics, rules), metrics, rejections),
         queue=rules,
         mode=settings.decisions.mode,
@@ -144,8 +138,8 @@ def build_parts(
         on_decision=shadow.offer if shadow else None,
     )
     watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
-    pipelines, recorder = build_pipelines(settings, base), _recorder(settings, base)
-    traces, keeper, label = Traces(settings.traces), _keeper(settings, transport), build_label(settings, base)
+    pipelines, recorder = build_pipelines(settings, base), recorder_of(settings, base)
+    traces, keeper, label = Traces(settings.traces), keeper_of(settings, transport), build_label(settings, base)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None),
@@ -177,39 +171,6 @@ def build_parts(
         label=label,
         in_background=[part for part in wanted if part is not None],
     )
-
-
-def _keeper(settings: Settings, transport: Transport) -> "CertificateKeeper | None":
-    """What makes certificates, where none are given. Raises CertificateError."""
-    if not settings.certificates.secret:
-        return None
-    from extender.server.certificate_keeper import CertificateKeeper  # and with it a library of 10 MB
-
-    server = settings.server
-    if server.tls_cert_file is None or server.tls_key_file is None:
-        raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
-    files = CertificateFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
-    return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
-
-
-def _recorder(settings: Settings, base: Foundation) -> Recorder | None:
-    """What keeps the history, where there is to be one."""
-    wanted, ledger, clock = settings.history, base.ledger, base.clock
-    if wanted.path is None:
-        return None
-
-    def rows_by(salt: bytes | None) -> PodRows:
-        return PodRows(ledger.read_request, gang_of, lambda: ledger.snapshot(clock()).models, salt)
-
-    writer = Writer(wanted.path, wanted, time.time)
-    snapshot, standby = lambda: ledger.snapshot(clock()), base.fence.standby
-    return Recorder(writer, wanted.flush_s, base.mirror.hub, rows_by, snapshot, standby, time.time)
-
-
-def _cpu_pods(settings: Settings, placer: Placer) -> CpuPods:
-    wanted = settings.decisions
-    policy = partial(placer.policy_of, NO_REQUEST)
-    return CpuPods(policy, placer.snapshot, near_best_nodes=wanted.near_best_nodes, enabled=wanted.rank_cpu_pods)
 
 
 def _placer(
@@ -256,6 +217,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices),
         undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),
         rank=parts.rank,
+        affinity=affinity_writer(settings, base, placer),
         label=parts.label,
         certified=parts.keeper.ready if parts.keeper else None,
         observer=parts.telemetry.observer if parts.telemetry else None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from extender import __version__
 from extender.api.verbs import Verbs
+from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
@@ -52,6 +53,8 @@ class Service:
     undecided: UndecidedPods
     rank: LearnedRank
     evidence: Evidence | None
+    affinity: AffinityWriter = NO_AFFINITY
+    """What the webhooks write of nodes on pods."""
     label: LeaderLabel | None = None
     """None where no Service is led to the leader."""
     certified: Callable[[], Awaitable[None]] | None = None

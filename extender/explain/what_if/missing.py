@@ -29,12 +29,13 @@ class _Offer(NamedTuple):
     cost: Cost
     gpus: int
     model: str
-    count: int
+    most: int
+    """Nodes that could be needed."""
     copies: Sequence[Node] = ()
 
     def copied(self, stem: str, after: int) -> "_Offer":
         """With the nodes, their names numbered after so many others."""
-        names = (f"{stem}+{after + number}" for number in range(1, self.count + 1))
+        names = (f"{stem}+{after + number}" for number in range(1, self.most + 1))
         return self._replace(copies=[copied(self.shape.node, name) for name in names])
 
 
@@ -79,7 +80,7 @@ def _state(ground: Ground, more: Added) -> PlanState:
 
 def _added(shapes: Sequence[Shape], copies: Sequence[Node]) -> list[tuple[Node, str]]:
     """Copies with what they are like; of one shape, or of one each."""
-    repeated = shapes * len(copies) if len(shapes) == 1 else shapes
+    repeated = [*shapes] * len(copies) if len(shapes) == 1 else shapes
     return [(node, shape.like if shape.of_cluster else "") for node, shape in zip(copies, repeated, strict=True)]
 
 

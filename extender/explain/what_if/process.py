@@ -44,7 +44,7 @@ from extender.queueing.pods.restrictions import Kinds
 
 _NICE: Final = 10
 _MAX_BYTES: Final = 4 << 30
-_SEARCHES_FRAC: Final = 0.5
+_SEARCHES_FRAC: Final = 0.4
 """Part of the time for an answer that the search for new nodes may take."""
 LENGTH_BYTES: Final = 8
 FAULT: Final = b"!"
