@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from extender.api.evictions import Evictions
-from extender.api.optional_parts import affinity_writer, cpu_pods_of, keeper_of, recorder_of
+from extender.api.optional_parts import affinity_writer, cpu_pods_of, keeper_of, missing_nodes_of, recorder_of
 from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
@@ -20,13 +20,14 @@ from extender.explain.overview import Overviews
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
+from extender.explain.what_if.standing import MissingNodes
 from extender.explain.what_if.waiting import waiting_in
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.history import history_metrics
-from extender.metrics.queueing import pipeline_metrics, queue_metrics
+from extender.metrics.queueing import missing_metrics, pipeline_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.scheduling import cluster_metrics, correction_metrics, leadership_metrics, task_metrics
@@ -99,6 +100,8 @@ class Parts:
     rules: QueueRules
     """The queue's, those of no queue where there is none."""
     pipelines: PipelineController | None
+    what_if: WhatIfAnswers
+    missing: MissingNodes | None
     rejections: RejectionLog
     waker: Waker
     corrections: Corrections
@@ -128,30 +131,26 @@ def build_parts(
     waker = build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
     binder, corrections = build_binder(base, placer, waker, rules), build_corrections(base)
     shadow, evidence, learning = build_beside(settings, base, rank)
-    readiness, preemptor = Readiness(placer, mirror, base.fence), Preemptor(ledger, mirror.tenants, clock, time.time)
+    readiness = Readiness(placer, mirror, base.fence)
+    preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
+    evictions = Evictions(preemptor, placer, readiness, metrics, rules)
     verbs = Verbs(
-        *(placer, cpu_pods_of(settings, placer), binder, waker, base.fence, readiness),
-        *(Evictions(preemptor, placer, readiness, metrics, rules), metrics, rejections),
-        queue=rules,
-        mode=settings.decisions.mode,
-        near_best_nodes=settings.decisions.near_best_nodes,
-        on_decision=shadow.offer if shadow else None,
+        *(placer, cpu_pods_of(settings, placer), binder, waker, base.fence, readiness, evictions, metrics, rejections),
+        *(rules, settings.decisions.mode, settings.decisions.near_best_nodes, shadow.offer if shadow else None),
     )
     watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
     pipelines, recorder = build_pipelines(settings, base), recorder_of(settings, base)
     traces, keeper, label = Traces(settings.traces), keeper_of(settings, transport), build_label(settings, base)
+    missing = missing_nodes_of(settings, base, what_if := _what_if(settings, base, placer, queue), unbound)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None),
-        *(rank, shadow, evidence, learning, recorder),
+        *(rank, shadow, evidence, learning, recorder, missing),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
     return Parts(
-        base=base,
-        owners=owners,
-        telemetry=telemetry,
-        rank=rank,
+        *(base, owners, telemetry, rank),
         shadow=shadow,
         evidence=evidence,
         learning=learning,
@@ -161,6 +160,8 @@ def build_parts(
         queue=queue,
         rules=rules,
         pipelines=pipelines,
+        what_if=what_if,
+        missing=missing,
         rejections=rejections,
         waker=waker,
         corrections=corrections,
@@ -170,6 +171,14 @@ def build_parts(
         keeper=keeper,
         label=label,
         in_background=[part for part in wanted if part is not None],
+    )
+
+
+def _what_if(settings: Settings, base: Foundation, placer: Placer, queue: QueueController | None) -> WhatIfAnswers:
+    return WhatIfAnswers(
+        *(base.transport, base.ledger, base.mirror, base.clock, settings.decisions.policy, placer.policies_apart),
+        max_s=settings.access.what_if_s,
+        waiting=lambda: waiting_in(queue.backlog if queue else None),
     )
 
 
@@ -195,11 +204,6 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     base, placer, queue = parts.base, parts.placer, parts.queue
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
     backlog = queue.backlog if queue else None
-    what_if = WhatIfAnswers(
-        *(base.transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
-        max_s=settings.access.what_if_s,
-        waiting=lambda: waiting_in(backlog),
-    )
     devices = DeviceViews(ledger)
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
     service = Service(
@@ -212,11 +216,12 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         metrics=parts.metrics,
         owners=parts.owners,
         fixes=Fixes(placer, ledger, rules, time.time),
-        what_if=what_if,
+        what_if=parts.what_if,
         waitlist=waitlist,
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices),
         undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),
         rank=parts.rank,
+        missing=parts.missing,
         affinity=affinity_writer(settings, base, placer),
         label=parts.label,
         certified=parts.keeper.ready if parts.keeper else None,
@@ -253,6 +258,8 @@ def _add_metrics(parts: Parts, service: Service) -> None:
         add(partial(queue_metrics, parts.queue))
     if parts.queue is not None and parts.queue.claims is not None and base.ledger.rows.owned is not None:
         add(partial(device_metrics, base.ledger.rows.owned, parts.queue.claims, DeviceFigures()))
+    if parts.missing is not None:
+        add(partial(missing_metrics, parts.missing))
     if parts.pipelines is not None:
         add(partial(pipeline_metrics, parts.pipelines))
     if parts.telemetry is not None:

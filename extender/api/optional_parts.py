@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
+from extender.explain.what_if.answers import WhatIfAnswers
+from extender.explain.what_if.standing import MissingNodes
 from extender.kube.client import Transport
 from extender.queueing.pods.batches import gang_of
 from extender.recording.pod_rows import PodRows
@@ -18,6 +20,7 @@ from extender.scheduling.build import (
 )
 from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.placer import Placer
+from extender.scheduling.waking.unbound_pods import UnboundPods
 from extender.server.certificates import CertificateError, CertificateFiles
 from extender.settings.tree import Settings
 
@@ -71,4 +74,23 @@ def affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> Aff
         placer if settings.webhook.write_affinity else None,
         *(labels_of, tuple(settings.webhook.products), settings.models.aliases),
         *(settings.decisions.memory_tolerance_frac, base.clock),
+    )
+
+
+def missing_nodes_of(
+    settings: Settings, base: Foundation, what_if: WhatIfAnswers, unbound: UnboundPods
+) -> MissingNodes | None:
+    """What works out which nodes are missing, where that is wanted."""
+    wanted = settings.missing
+    if not wanted.after_s:
+        return None
+
+    def oldest() -> float:
+        return min((pod.created for pod in unbound.all()), default=float("inf"))
+
+    def standby() -> str:
+        return base.fence.standby() or base.mirror.fault()
+
+    return MissingNodes(
+        what_if.answer, oldest, standby, after_s=wanted.after_s, every_s=wanted.every_s, clock=base.clock
     )

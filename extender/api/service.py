@@ -14,6 +14,7 @@ from extender.explain.overview import Overviews
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
+from extender.explain.what_if.standing import MissingNodes
 from extender.kube.background import Tasks
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics
@@ -55,6 +56,8 @@ class Service:
     evidence: Evidence | None
     affinity: AffinityWriter = NO_AFFINITY
     """What the webhooks write of nodes on pods."""
+    missing: MissingNodes | None = None
+    """None where nobody works out which nodes are missing."""
     label: LeaderLabel | None = None
     """None where no Service is led to the leader."""
     certified: Callable[[], Awaitable[None]] | None = None

@@ -10,6 +10,7 @@ node in view, or after a time limit; one that asks for the same is not, as it wo
 What is out is read from the pods each time: a Kerf that starts knows it, and counts the time limit anew.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -71,7 +72,9 @@ class AutoscalerReleases:
         begun = {entry.planned.gang for entry in out if entry.planned is not None and entry.planned.gang}
         asked = {_asks([entry]) for entry in out if entry.planned is not None and not entry.planned.gang}
         asked |= {_asks([entry for entry in out if _gang_of(entry) == gang]) for gang in begun}
-        for unit in units:
+        num_out = Counter(entry.namespace for entry in out)
+        # Whoever asks for what nobody has, again and again, takes no more turns than others do.
+        for unit in sorted(units, key=lambda unit: (unit.key not in begun, num_out[unit.namespace])):
             gated = [entry for entry in unit.entries if entry.stage is Stage.GATED]
             if not gated or not all(entry.uid in roomless for entry in unit.entries) or not self._may_go(unit, now):
                 continue

@@ -98,7 +98,8 @@ def test_each_of_its_own_terms_is_narrowed_and_one_that_matches_nothing_goes_on_
         {},
     ]
     assert manifest["spec"]["affinity"]["nodeAffinity"]["x"] == 1
-    for empty in ({}, {"nodeAffinity": {}}, {"nodeAffinity": {"x": []}}):
+    nothing: list[Manifest] = [{}, {"nodeAffinity": {}}, {"nodeAffinity": {"x": []}}]
+    for empty in nothing:
         manifest = asks(1, model="t4")
         manifest["spec"]["affinity"] = empty
         assert terms(manifest) == [{"matchExpressions": of_t4}]

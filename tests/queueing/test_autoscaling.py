@@ -18,10 +18,8 @@ from tests.queueing.rigs import Api, Rig
 
 def rig_with(**options: Any) -> Rig:
     """A node with 2 GPUs, both in use."""
-    rig = Rig(
-        **{"release_for_autoscalers": True, "release_after_s": 60.0, "release_limit_s": 900.0, "order": Order.FIFO}
-        | options
-    )
+    wanted: dict[str, Any] = {"release_for_autoscalers": True, "release_after_s": 60.0, "release_limit_s": 900.0}
+    rig = Rig(**wanted | {"order": Order.FIFO} | options)
     rig.node("n", 2)
     rig.pod("runs", 2)
     rig.round()
@@ -282,3 +280,17 @@ def test_the_queue_goes_on_meanwhile() -> None:
     rig.round()
     assert rig.node_of("q") == "small"
     asyncio.run(rig.queue.dispatcher.finish())
+
+
+def test_no_namespace_takes_all_turns() -> None:
+    rig = rig_with()
+    for number in range(3):
+        rig.pod(f"a{number}", 3 + number)
+    rig.pod("b", 2)
+    rig.api.pods["b"]["metadata"]["namespace"] = "other"
+    rig.told("b")
+    rig.round()
+    rig.round(60)
+    rig.refuse("a0")
+    rig.round(900)
+    assert opened(rig) == ["a0", "b"]
