@@ -5,14 +5,15 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from extender.api import assigned_gpus_webhook, gate_webhook, preemption_wire, wire
-from extender.api.assigned_gpus_webhook import Injection
+from extender.api import preemption_wire, wire
 from extender.api.readiness import UnavailableError
 from extender.api.verbs import Verbs
+from extender.api.webhooks import assigned_gpus, gate, reviews
+from extender.api.webhooks.assigned_gpus import Injection
 from extender.explain.defrag.applying import Applied, Apply, Stop, Stopped
 from extender.explain.defrag.questions import RoomQuestion
 from extender.explain.defrag.room_answers import RoomAnswer
-from extender.explain.what_if_process import WhatIf
+from extender.explain.what_if.questions import WhatIf
 
 if TYPE_CHECKING:
     from extender.api.service import Service
@@ -142,23 +143,23 @@ def _verbs(verbs: Verbs) -> list[Call]:
 
 def _hooks(service: "Service") -> list[Call]:
     """What the API server asks."""
-    types: tuple[Any, Any] = assigned_gpus_webhook.AdmissionReview, assigned_gpus_webhook.AdmissionAnswer
-    allow = partial(assigned_gpus_webhook.allow, "")
+    types: tuple[Any, Any] = reviews.AdmissionReview, reviews.AdmissionAnswer
+    allow = partial(reviews.allow, "")
 
-    classes = service.settings.dra.rewrite_extended_resources
+    classes, affinity = service.settings.dra.rewrite_extended_resources, service.affinity
 
     def injection() -> Injection:
-        return assigned_gpus_webhook.settled(service.settings.webhook, service.placer.snapshot())
+        return assigned_gpus.settled(service.settings.webhook, service.placer.snapshot())
 
     return [
         Call(
-            *("/mutate", "mutate", *types, lambda body: assigned_gpus_webhook.mutate(body, injection)),
+            *("/mutate", "mutate", *types, lambda body: assigned_gpus.mutate(body, injection, affinity)),
             "Tells a pod's containers which GPUs they have. Always allows the pod; errors become warnings.",
             allow,
             caller=Caller.API_SERVER,
         ),
         Call(
-            *("/gate", "gate", *types, lambda body: gate_webhook.gate(body, classes)),
+            *("/gate", "gate", *types, lambda body: gate.gate(body, classes, affinity)),
             "Adds the queue's scheduling gate to pods that opt in. Always allows the pod; errors become warnings.",
             allow,
             caller=Caller.API_SERVER,

@@ -25,6 +25,7 @@ from extender.kube.paths import NAMESPACES_PATH
 from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, WatchHub
 from extender.kube.watches.reflector import Reflector
 from extender.ledger.ledger import Ledger
+from extender.queueing.autoscaling import AutoscalerReleases
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.of_queue import QueueClaims
 from extender.queueing.dispatch import Dispatcher
@@ -88,9 +89,7 @@ class QueueController(QueueRules):
             claims_of=lambda pod: self._claims.of(pod),  # noqa: PLW0108
         )
         self._claims = QueueClaims(keeper, self.backlog, self._dirty.set)
-        self.counts = Counts()
-        self.durations = Durations()
-        self.tasks = Tasks()
+        self.counts, self.durations, self.tasks = Counts(), Durations(), Tasks()
         self.nodes = NodeBook(self._dirty.set)
         self.namespaces = Namespaces(self._dirty.set)
         self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
@@ -106,6 +105,7 @@ class QueueController(QueueRules):
             *(writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set),
             claims=self._claims.keeper,
         )
+        self._releases = AutoscalerReleases(options, self.backlog, self.dispatcher, self.counts, clock)
         self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock)
         self._notes = Notes(writer, clock)
         self._own = self._subscribed(hub)
@@ -167,7 +167,11 @@ class QueueController(QueueRules):
     def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
         """Why a pod that the queue has not let go may not have its GPUs, "" when it may."""
         known = all(reflector.synced for reflector in self.reflectors.values())
-        return self.use.refusal(pod, request, known=known)
+        return self._releases.refusal(pod.uid, known=known) or self.use.refusal(pod, request, known=known)
+
+    def evicts_nobody(self, uid: str) -> str:
+        """Why a pod may evict nobody."""
+        return self._releases.evicts_nobody(uid)
 
     def kept_from(self, uid: str) -> frozenset[str]:
         """Nodes that a pod let go has to leave to the first in the order that has no room."""
@@ -240,6 +244,7 @@ class QueueController(QueueRules):
             await self.dispatcher.carry_out(plan, names, batch)
             for position, why in plan.unassigned.items():
                 batch[position][0].pass_over(why)
+            await self._releases.release(ready, plan, [entry for entry, _ in batch])
         await give_way()
         for unit in units:
             for entry in unit.entries:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -43,6 +43,8 @@ class Dispatcher:
     clock: Callable[[], float]
     changed: Callable[[], None]
     """Hears of pods that have to be planned again."""
+    is_asked: ClassVar[bool] = True
+    """Whether kube-scheduler asks Kerf about pods that have no nomination."""
     claims: ClaimKeeper | None = field(default=None, kw_only=True)
     """What allocates devices to their ResourceClaims."""
     _writes: set[asyncio.Task[None]] = field(default_factory=set, init=False)

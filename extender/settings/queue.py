@@ -51,6 +51,13 @@ class QueueSettings(Section):
     """The gate of a pod that has waited this many seconds is opened regardless; 0: never."""
     gang_timeout_s: float = Field(default=0.0, ge=0)
     """The remaining pods of a released gang that has been incomplete for this many seconds are evicted; 0: never."""
+    release_for_autoscalers: bool = False
+    """Whether pods that no node has room for are let go, one pod or gang at a time, so that autoscalers see them. Their
+    gates stay open: see docs/guides/autoscaling.md."""
+    release_after_s: float = Field(default=60.0, ge=0)
+    """A pod is let go for autoscalers once it has waited this many seconds."""
+    release_limit_s: float = Field(default=900.0, ge=1)
+    """After this many seconds without a node for it, the next one is let go, if it asks for something else."""
     pipelines: bool = False
     """Whether Pipeline objects are run, their pods through the queue: see docs/guides/pipelines.md."""
 
