@@ -30,6 +30,8 @@ COMMANDS: Final = {
     "version": "Print the version.",
 }
 """What help says of each; the command `what-if` is `what_if` in `extender.cli.what_if`, a group `app` in its module."""
+_ROOMS: Final = {"defrag": "moves", "drain": "moves"}
+"""Of commands that are in a folder of several."""
 
 
 class LazyGroup(TyperGroup):
@@ -70,7 +72,8 @@ def _loaded(name: str, own: Mapping[str, str]) -> Any:
 
 def _own(name: str) -> typer.Typer:
     """A command of this package, or a group of them."""
-    module = importlib.import_module(f"extender.cli.{name}")
+    room = f"{_ROOMS[name]}." if name in _ROOMS else ""
+    module = importlib.import_module(f"extender.cli.{room}{name}")
     if hasattr(module, "app"):
         return cast(typer.Typer, module.app)
     alone = typer.Typer(add_completion=False)

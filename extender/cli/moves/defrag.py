@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from extender.cli.client.kerf import USAGE, Kerf, Output, OutputOption, asks_kerf, fail
-from extender.cli.client.room import make_room, stop
+from extender.cli.moves.plans import make_room, stop
 from extender.cli.what_if import read_manifests
 
 

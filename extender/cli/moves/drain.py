@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from extender.cli.client.kerf import Kerf, Output, OutputOption, asks_kerf
-from extender.cli.client.room import make_room
+from extender.cli.moves.plans import make_room
 
 
 @asks_kerf
