@@ -62,8 +62,12 @@ class Placing:
         trial = self.trial
         while waiting := [unit for unit in trial.away if self._lacks_place(unit)]:
             waiting.sort(key=lambda unit: (len(trial.units.members[unit]) == 1, *self._size(unit)))
-            if not self._settle_unit(waiting[0]):
-                return False
+            num_away = trial.num_away
+            for unit in waiting:
+                if not self._settle_unit(unit):
+                    return False
+                if trial.num_away > num_away:  # some had to leave for it: they may be larger than who is next
+                    break
         return True
 
     def _lacks_place(self, unit: int) -> bool:

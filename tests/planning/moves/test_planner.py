@@ -271,13 +271,15 @@ def test_a_sick_gpu_gives_nothing_back() -> None:
 
 
 def test_a_node_that_is_booked_over_gives_back_what_is_left_of_it() -> None:
-    asked = problem(2, [(0, runs("default/a", 1, 1.0, 60_000)), (1, runs("default/b", 8, 9.0, 64_000))], WHOLE)
+    full = runs("default/b", 8, 9.0, 64_000, stays="is exempt")
+    pods = [(0, runs("default/a", 1, 1.0, 60_000)), (1, full), (2, runs("default/c", 7, 9.0, stays="is exempt"))]
+    asked = problem(3, pods, WHOLE)
     over = runs("default/over", 0, 1.0, 30_000)
     over = replace(over, row=0, booked=Booking(cpu_milli=30_000, memory_mib=1024), stays="is exempt")
-    target = Target(0, (asking("default/t", 8, 40_000),))
-    # 64 CPU, of which `over` holds 30: 34 are left once `a` has gone, not 60 and what is free.
-    plan = planned(replace(asked, running=(*asked.running, over), target=target))
-    assert not plan.fits
+    # 64 CPU, of which `over` holds 30: 34 are left once `a` has gone to node 2, not 60 and what is free.
+    for cpu_milli, fits in ((34_000, True), (35_000, False)):
+        target = Target(0, (asking("default/t", 8, cpu_milli),))
+        assert planned(replace(asked, running=(*asked.running, over), target=target)).fits == fits
 
 
 @pytest.mark.parametrize(
