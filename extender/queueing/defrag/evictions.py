@@ -11,6 +11,8 @@ from typing import Final
 import msgspec
 
 from extender.kube.client import ApiError, ClusterError, Transport
+from extender.kube.decoding import Decoder
+from extender.kube.objects import Pod
 from extender.queueing.defrag.plan import PlannedMove
 from extender.scheduling.binding.marks import change, read, refused
 from extender.scheduling.binding.unanswered_bindings import SEALED
@@ -19,7 +21,8 @@ from extender.scheduling.placer import PodIdentity
 
 _MOST_CHANGES: Final = 5
 """How often a pod may change under the hands of who would evict it: its kubelet writes its status."""
-_CONFLICT, _NOT_FOUND, _TOO_MANY = 409, 404, 429
+_CONFLICT, _TOO_MANY = 409, 429
+_pod_decoder: Final = Decoder(Pod)
 
 
 class EvictionError(Exception):
@@ -64,19 +67,20 @@ class Evictor:
             return
         raise EvictionError(f"pod {move.pod} changes too fast to be evicted")
 
-    async def seal(self, move: PlannedMove) -> None:
-        """See to it that no eviction which was sent before takes effect any more. Raises ClusterError, DecodeError."""
+    async def seal(self, move: PlannedMove) -> bool:
+        """See to it that no eviction which was sent before takes effect any more; whether one has, as far as anybody
+        knows. Raises ClusterError, DecodeError."""
         try:
-            await change(self.transport, identity_of(move), SEALED, secrets.token_hex(4))
+            found = await change(self.transport, identity_of(move), SEALED, secrets.token_hex(4))
         except ApiError as error:
             if error.status != _CONFLICT and not refused(error):  # another one of its name, or too large for a mark
                 raise
+            return True
+        return found is None or bool(_pod_decoder.decode(found).metadata.deletion_timestamp)
 
     async def _find_out(self, move: PlannedMove, cause: ClusterError) -> None:
         """What became of an eviction without an answer. Raises EvictionError where nothing did, and nothing will."""
-        await self.seal(move)
-        found = await read(self.transport, identity_of(move))
-        if found is not None and not found.metadata.deletion_timestamp:
+        if not await self.seal(move):
             raise EvictionError(f"pod {move.pod} was not evicted: {cause}") from cause
 
     async def _post(self, pod: PodIdentity, version: str) -> None:

@@ -102,8 +102,9 @@ class Mover(Background):
         if record is None or not record.phase.active:
             return
         run = self._new_run(record)
-        for move, _ in run.under_way():
-            await tools.evictor.seal(move)
+        for move, progress in run.under_way():
+            if not await tools.evictor.seal(move):
+                run.enter(progress, Stage.LEFT, "was not evicted any more")
         if record.phase is Phase.MOVING:
             run.give_up("Kerf was restarted, or another one leads now")
         await tools.records.write(record)  # what another one is about to write is late from now on
@@ -117,7 +118,7 @@ class Mover(Background):
     async def tick(self) -> None:
         """Look at what is under way, and begin the next step where nothing is."""
         run, tools = self._run, self._tools
-        if run is None or tools.fence.fault() or tools.fault():
+        if run is None or self._beginning or tools.fence.fault() or tools.fault():
             return
         epoch = tools.fence.enter()
         if run.epoch not in ("", epoch):

@@ -16,7 +16,7 @@ from extender.kube.objects import is_name
 from extender.queueing.defrag.plan import RoomPlan
 
 _KEY: Final = "plan.json"
-_NOT_FOUND: Final = 404
+_NOT_FOUND, _CONFLICT = 404, 409
 _decoder: Final = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -126,11 +126,16 @@ class Records:
 
     async def write(self, record: Record) -> None:
         """Write it over what was read or written last. Raises ClusterError, also where somebody else has written."""
-        body = {
-            "metadata": {"resourceVersion": self._version},
-            "data": {_KEY: msgspec.json.encode(record).decode()},
-        }
-        found = _decoder.decode(await self.transport.patch(self._path, msgspec.json.encode(body)))
+        text = msgspec.json.encode(record).decode()
+        body = {"metadata": {"resourceVersion": self._version}, "data": {_KEY: text}}
+        try:
+            found = _decoder.decode(await self.transport.patch(self._path, msgspec.json.encode(body)))
+        except ApiError as error:
+            if error.status != _CONFLICT:
+                raise
+            found = _decoder.decode(await self.transport.get(self._path))
+            if (found.get("data") or {}).get(_KEY) != text:  # else its answer was lost, and it was sent again
+                raise
         self._version = str(found["metadata"]["resourceVersion"])
 
     @property

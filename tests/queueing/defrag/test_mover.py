@@ -239,3 +239,18 @@ def test_a_stop_leaves_what_is_under_way_its_place() -> None:
     defrag.tick()
     assert (defrag.phase, defrag.why, defrag.stages) == ("stopped", "asked to", ["done"])
     assert defrag.node_of("big") == "a"  # by the queue: v has left that node whole
+
+
+def test_no_step_begins_before_the_plan_is_written_down() -> None:
+    defrag = scattered()
+    patch = defrag.api.patch
+
+    async def slow(path: str, body: bytes) -> bytes:
+        if "/configmaps/" in path and not defrag.api.map["data"]:
+            await defrag.mover.tick()
+            assert defrag.api.evicted == []
+        return await patch(path, body)
+
+    defrag.api.patch = slow  # type: ignore[method-assign]
+    defrag.begin(MOVE_V)
+    assert (defrag.why, defrag.api.record.step) == ("", -1)
