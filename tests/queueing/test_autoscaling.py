@@ -294,3 +294,21 @@ def test_no_namespace_takes_all_turns() -> None:
     rig.refuse("a0")
     rig.round(900)
     assert opened(rig) == ["a0", "b"]
+
+
+def test_one_that_is_let_go_is_held_to_its_quota_and_is_as_any_other_once_it_was_nominated() -> None:
+    rig = rig_with()
+    rig.pod("p", 2)
+    rig.round()
+    rig.round(60)
+    assert not rig.queue.backlog.entries["p"].by_kerf, "others may have used up the quota when a node comes"
+    rig.refuse("p")
+    rig.round()
+    rig.node("new", 2)
+    rig.round()
+    assert rig.node_of("p") == "new"
+    rig.remove_node("new")
+    rig.refuse("p")
+    rig.round(60)
+    assert rig.queue.backlog.entries["p"].stage is Stage.LOST
+    assert rig.queue.evicts_nobody("p") == ""
