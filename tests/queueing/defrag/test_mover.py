@@ -91,8 +91,9 @@ def test_the_next_move_waits_until_the_one_before_is_ready() -> None:
     replace(defrag, "v", "v2")
     defrag.tick()
     defrag.bind("v2", phase="Pending")
-    defrag.tick()
+    defrag.tick(40.0)
     assert (defrag.api.evicted, defrag.stages) == (["v"], ["starting", "planned"])
+    assert defrag.free("c") == 0  # longer than any reservation
     defrag.starts("v2")
     defrag.tick()
     assert defrag.api.evicted == ["v", "u"]
