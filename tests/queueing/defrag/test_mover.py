@@ -7,6 +7,7 @@ from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError
 from extender.scheduling.placer import PodIdentity
 from tests.queueing.defrag.rigs import MOVE_V, Defrag, move, plan, scattered
+from tests.queueing.rigs import GATES
 
 BOTH = pytest.mark.parametrize("direct", [False, True], ids=["extender", "direct"])
 
@@ -91,8 +92,9 @@ def test_the_next_move_waits_until_the_one_before_is_ready() -> None:
     replace(defrag, "v", "v2")
     defrag.tick()
     defrag.bind("v2", phase="Pending")
-    defrag.tick()
+    defrag.tick(40.0)
     assert (defrag.api.evicted, defrag.stages) == (["v"], ["starting", "planned"])
+    assert defrag.free("c") == 0  # longer than any reservation
     defrag.starts("v2")
     defrag.tick()
     assert defrag.api.evicted == ["v", "u"]
@@ -254,3 +256,31 @@ def test_no_step_begins_before_the_plan_is_written_down() -> None:
     defrag.api.patch = slow  # type: ignore[method-assign]
     defrag.begin(MOVE_V)
     assert (defrag.why, defrag.api.record.step) == ("", -1)
+
+
+def test_a_move_that_is_not_needed_any_more_is_not_made_and_its_place_is_free() -> None:
+    defrag = Defrag()
+    for name, gpus in (("a", 4), ("b", 1), ("c", 1)):
+        defrag.node(name, gpus)
+    for name, controller in (("v", "rs"), ("u", "rs2"), ("x", "rs3")):
+        defrag.runs(name, "a", controller=controller)
+    defrag.waits("big", 3, controller="")
+    defrag.begin(plan(move("v", "a", "b"), move("u", "a", "c", 1, "rs2")))
+    defrag.tick()
+    replace(defrag, "v", "v2")
+    defrag.leaves("x")
+    defrag.tick()
+    defrag.bind("v2")
+    defrag.tick()
+    defrag.tick()
+    assert (defrag.api.evicted, defrag.node_of("big"), defrag.free("c")) == (["v"], "a", 1)
+
+
+def test_the_cpu_of_a_pod_that_leaves_counts_for_the_target() -> None:
+    defrag = Defrag()
+    defrag.node("a", 2)
+    defrag.node("b", 2)
+    half = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 40}}}]}
+    defrag.runs("v", "a", spec=dict(half))
+    defrag.waits("big", controller="", spec={**half, "schedulingGates": GATES})
+    assert defrag.begin(MOVE_V)
