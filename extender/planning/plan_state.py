@@ -139,6 +139,10 @@ class PlanState:
         """How many more pods the kubelet of a node takes."""
         return int(self._slots[row])
 
+    def placed(self) -> list[tuple[int, int]]:
+        """Position and row of each pod that was put on it, in that order."""
+        return [(step.position, step.row) for step in self._steps]
+
     def num_gpus(self, num_steps: int) -> int:
         """How many GPUs the pods have that were put on it since there were so many steps; shares count as one."""
         return sum(step.num_gpus for step in self._steps[num_steps:])

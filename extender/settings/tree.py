@@ -8,9 +8,9 @@ from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import HistorySettings, LogSettings, TraceSettings
+from extender.settings.operation import HistorySettings, LogSettings, MissingSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
-from extender.settings.queue import DraSettings, QueueSettings
+from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
 from extender.settings.server import CertificateSettings, ServerSettings
 from extender.settings.telemetry import TelemetrySettings
@@ -39,7 +39,9 @@ class Settings(BaseSettings):
     model: RankSettings = RankSettings()
     history: HistorySettings = HistorySettings()
     queue: QueueSettings = QueueSettings()
+    missing: MissingSettings = MissingSettings()
     dra: DraSettings = DraSettings()
+    defrag: DefragSettings = DefragSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()
     genius: GeniusSettings = GeniusSettings()
