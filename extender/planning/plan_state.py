@@ -263,7 +263,7 @@ class PlanState:
         if sign < 0:
             self._on[step.position] = row, step.booked
         else:
-            del self._on[step.position]
+            self._on.pop(step.position, None)  # one that was put more than once is found nowhere
         book(cluster, row, step.booked, sign)
         self._slots[row] += sign
         # CPU and memory alone move no fit, but policies may weigh them.
