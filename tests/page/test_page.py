@@ -169,6 +169,14 @@ def test_what_if(open_page: Opener) -> None:
     expect(told).to_contain_text("drain: no node is named nowhere")
 
 
+def test_room_is_asked_for_beside_a_pending_pod(open_page: Opener, server: Server) -> None:
+    page = open_page()
+    page.get_by_role("link", name="Make room for default/train-1").first.click()
+    dialog = page.get_by_role("dialog", name="Make room for default/train-1")
+    expect(dialog).to_contain_text("there is room as it is", timeout=60_000)
+    expect(dialog).to_contain_text("default/train-1 then goes to ")
+
+
 def test_what_pods_say_is_text(open_page: Opener, server: Server) -> None:
     page = open_page()
     ran: list[str] = []

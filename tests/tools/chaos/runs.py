@@ -33,10 +33,10 @@ _READY_AGAIN_S = 0.02
 _LOOK_S = 0.1
 _HEARD_WITHIN_S = 30.0
 _LAST_NODE = cpu_node("last") | {"spec": {"unschedulable": True}}
-_CALM_WITHIN_S = 90.0
 _WOKEN_WITHIN_S = 60.0
 """A pod that kube-scheduler has lost, for it has taken the place of one of its name, is woken after 45 s. Without an
 extender it holds until then what is written on it."""
+_CALM_WITHIN_S = 90.0
 """How long after the last fault pods may take to find their place: kube-scheduler's own watches come back slowly
 after a restart of the API server, and machines are busy. The wait ends as soon as all is well."""
 
