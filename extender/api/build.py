@@ -3,65 +3,57 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from extender.api.evictions import Evictions
+from extender.api.optional_parts import affinity_writer, cpu_pods_of, keeper_of, missing_nodes_of, recorder_of
 from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
-from extender.core.resources.requests import NO_REQUEST
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
+from extender.explain.build import build_applying, build_what_if
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
 from extender.explain.node_devices import DeviceViews
 from extender.explain.overview import Overviews
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
-from extender.explain.what_if import WhatIfAnswers
+from extender.explain.what_if.answers import WhatIfAnswers
+from extender.explain.what_if.standing import MissingNodes
 from extender.kube.background import Tasks
 from extender.kube.client import Transport
 from extender.kube.objects import Pod
+from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.history import history_metrics
-from extender.metrics.queueing import pipeline_metrics, queue_metrics
+from extender.metrics.queueing import missing_metrics, pipeline_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
-from extender.metrics.scheduling import cluster_metrics, correction_metrics, leadership_metrics, task_metrics
 from extender.metrics.telemetry import telemetry_metrics
 from extender.metrics.traces import Traces
 from extender.pipelines.build import build_pipelines
 from extender.pipelines.controller import PipelineController
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
-from extender.queueing.pods.batches import gang_of
+from extender.queueing.defrag.build import Mover, build_mover
 from extender.ranking.evidence import Evidence
 from extender.ranking.learning.build import build_beside
 from extender.ranking.learning.controller import Learning
 from extender.ranking.service import LearnedRank
 from extender.ranking.shadow import Shadow
-from extender.recording.pod_rows import PodRows
 from extender.recording.recorder import Recorder
-from extender.recording.writer import Writer
-from extender.scheduling.build import (
-    Foundation,
-    build_binder,
-    build_corrections,
-    build_foundation,
-    build_label,
-    build_waker,
-)
+from extender.scheduling import build as scheduling
+from extender.scheduling.build import Foundation
 from extender.scheduling.corrections import Corrections
-from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
 from extender.scheduling.preemption import Preemptor
 from extender.scheduling.queue_rules import QueueRules
+from extender.scheduling.setting_aside.keeper import Keeper
 from extender.scheduling.waking.unbound_pods import UnboundPods, UnboundWatch
 from extender.scheduling.waking.waker import Waker
-from extender.server.certificates import CertificateError, CertificateFiles
 from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
@@ -101,12 +93,16 @@ class Parts:
     placer: Placer
     unbound: UnboundPods
     queue: QueueController | None
+    mover: Mover | None
     rules: QueueRules
     """The queue's, those of no queue where there is none."""
     pipelines: PipelineController | None
+    what_if: WhatIfAnswers
+    missing: MissingNodes | None
     rejections: RejectionLog
     waker: Waker
     corrections: Corrections
+    set_aside: Keeper | None
     metrics: Metrics
     traces: Traces
     verbs: Verbs
@@ -120,43 +116,39 @@ def build_parts(
     settings: Settings, transport: Transport, clock: Callable[[], float], feed: Feed | None = None
 ) -> Parts:
     """As the settings want them; `feed` as of `observe`."""
-    base = build_foundation(settings, transport, clock)
+    base = scheduling.build_foundation(settings, transport, clock)
     ledger, mirror = base.ledger, base.mirror
     owners, metrics, rejections = OwnerUsage(), Metrics(), RejectionLog()
-    telemetry = build_telemetry(settings, base, owners, feed)
-    policies = policies_of(settings)
+    telemetry, policies = build_telemetry(settings, base, owners, feed), policies_of(settings)
     rank = LearnedRank(settings, policies, lambda: ledger.snapshot(clock()), lambda: not mirror.fault(), clock)
     placer = _placer(settings, base, policies, rank, owners)
     unbound = UnboundPods(placer.read_request, time.time)
     queue = build_queue(settings, base, placer, unbound, rank.takes_more, rejections.last)
-    rules = queue or QueueRules()
-    waker = build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
-    binder, corrections = build_binder(base, placer, waker, rules), build_corrections(base)
+    mover, rules = build_mover(settings, base, placer, queue), queue or QueueRules()
+    waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
+    binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)
     shadow, evidence, learning = build_beside(settings, base, rank)
-    readiness, preemptor = Readiness(placer, mirror, base.fence), Preemptor(ledger, mirror.tenants, clock, time.time)
+    readiness = Readiness(placer, mirror, base.fence)
+    preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
+    evictions = Evictions(preemptor, placer, readiness, metrics, rules)
     verbs = Verbs(
-        *(placer, _cpu_pods(settings, placer), binder, waker, base.fence, readiness),
-        *(Evictions(preemptor, placer, readiness, metrics, rules), metrics, rejections),
-        queue=rules,
-        mode=settings.decisions.mode,
-        near_best_nodes=settings.decisions.near_best_nodes,
-        on_decision=shadow.offer if shadow else None,
+        *(placer, cpu_pods_of(settings, placer), binder, waker, base.fence, readiness, evictions, metrics, rejections),
+        *(rules, settings.decisions.mode, settings.decisions.near_best_nodes, shadow.offer if shadow else None),
     )
     watch = None if queue else UnboundWatch(mirror.hub, unbound, base.fence)
-    pipelines, recorder = build_pipelines(settings, base), _recorder(settings, base)
-    traces, keeper, label = Traces(settings.traces), _keeper(settings, transport), build_label(settings, base)
+    pipelines, recorder = build_pipelines(settings, base), recorder_of(settings, base)
+    traces, keeper = Traces(settings.traces), keeper_of(settings, transport)
+    label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
+    missing = missing_nodes_of(settings, base, what_if := build_what_if(settings, base, placer, queue), unbound)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
-        *(corrections, queue, watch, pipelines, telemetry.observer if telemetry else None),
-        *(rank, shadow, evidence, learning, recorder),
+        *(corrections, queue, mover, watch, pipelines, telemetry.observer if telemetry else None),
+        *(rank, shadow, evidence, learning, recorder, missing, set_aside),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
     return Parts(
-        base=base,
-        owners=owners,
-        telemetry=telemetry,
-        rank=rank,
+        *(base, owners, telemetry, rank),
         shadow=shadow,
         evidence=evidence,
         learning=learning,
@@ -164,11 +156,15 @@ def build_parts(
         placer=placer,
         unbound=unbound,
         queue=queue,
+        mover=mover,
         rules=rules,
         pipelines=pipelines,
+        what_if=what_if,
+        missing=missing,
         rejections=rejections,
         waker=waker,
         corrections=corrections,
+        set_aside=set_aside,
         metrics=metrics,
         traces=traces,
         verbs=verbs,
@@ -176,39 +172,6 @@ def build_parts(
         label=label,
         in_background=[part for part in wanted if part is not None],
     )
-
-
-def _keeper(settings: Settings, transport: Transport) -> "CertificateKeeper | None":
-    """What makes certificates, where none are given. Raises CertificateError."""
-    if not settings.certificates.secret:
-        return None
-    from extender.server.certificate_keeper import CertificateKeeper  # and with it a library of 10 MB
-
-    server = settings.server
-    if server.tls_cert_file is None or server.tls_key_file is None:
-        raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
-    files = CertificateFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
-    return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
-
-
-def _recorder(settings: Settings, base: Foundation) -> Recorder | None:
-    """What keeps the history, where there is to be one."""
-    wanted, ledger, clock = settings.history, base.ledger, base.clock
-    if wanted.path is None:
-        return None
-
-    def rows_by(salt: bytes | None) -> PodRows:
-        return PodRows(ledger.read_request, gang_of, lambda: ledger.snapshot(clock()).models, salt)
-
-    writer = Writer(wanted.path, wanted, time.time)
-    snapshot, standby = lambda: ledger.snapshot(clock()), base.fence.standby
-    return Recorder(writer, wanted.flush_s, base.mirror.hub, rows_by, snapshot, standby, time.time)
-
-
-def _cpu_pods(settings: Settings, placer: Placer) -> CpuPods:
-    wanted = settings.decisions
-    policy = partial(placer.policy_of, NO_REQUEST)
-    return CpuPods(policy, placer.snapshot, near_best_nodes=wanted.near_best_nodes, enabled=wanted.rank_cpu_pods)
 
 
 def _placer(
@@ -232,12 +195,8 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     """What routes speak to."""
     base, placer, queue = parts.base, parts.placer, parts.queue
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
-    what_if = WhatIfAnswers(
-        *(base.transport, ledger, mirror, clock, settings.decisions.policy, placer.policies_apart),
-        max_s=settings.access.what_if_s,
-    )
     backlog = queue.backlog if queue else None
-    devices = DeviceViews(ledger)
+    devices, aside = DeviceViews(ledger), parts.set_aside
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
     service = Service(
         settings=settings,
@@ -249,11 +208,14 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         metrics=parts.metrics,
         owners=parts.owners,
         fixes=Fixes(placer, ledger, rules, time.time),
-        what_if=what_if,
+        what_if=parts.what_if,
+        applying=build_applying(settings, base, parts.what_if, queue, parts.mover),
         waitlist=waitlist,
-        overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices),
+        overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, aside),
         undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),
         rank=parts.rank,
+        missing=parts.missing,
+        affinity=affinity_writer(settings, base, placer),
         label=parts.label,
         certified=parts.keeper.ready if parts.keeper else None,
         observer=parts.telemetry.observer if parts.telemetry else None,
@@ -276,19 +238,23 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     """What Prometheus reads of each part."""
     base, add = parts.base, parts.metrics.add
     readers = [reader for reader in (base.mirror, parts.queue, parts.pipelines) if reader is not None]
-    add(lambda: cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
-    add(lambda: correction_metrics(base.ledger, parts.corrections))
-    add(lambda: leadership_metrics(base.fence, base.leadership))
+    add(lambda: of_scheduling.cluster_metrics(base.ledger, base.mirror, base.events, parts.waker, base.clock, readers))
+    add(lambda: of_scheduling.correction_metrics(base.ledger, parts.corrections))
+    add(lambda: of_scheduling.leadership_metrics(base.fence, base.leadership))
     add(lambda: rank_metrics(parts.rank, parts.shadow, parts.evidence))
-    add(lambda: task_metrics(service.tasks))
+    add(lambda: of_scheduling.task_metrics(service.tasks))
+    if parts.set_aside is not None:
+        add(partial(of_scheduling.set_aside_metrics, parts.set_aside))
     if parts.learning is not None:
         add(partial(learning_metrics, parts.learning))
     if parts.recorder is not None:
         add(partial(history_metrics, parts.recorder))
     if parts.queue is not None:
-        add(partial(queue_metrics, parts.queue))
+        add(partial(queue_metrics, parts.queue, parts.mover))
     if parts.queue is not None and parts.queue.claims is not None and base.ledger.rows.owned is not None:
         add(partial(device_metrics, base.ledger.rows.owned, parts.queue.claims, DeviceFigures()))
+    if parts.missing is not None:
+        add(partial(missing_metrics, parts.missing))
     if parts.pipelines is not None:
         add(partial(pipeline_metrics, parts.pipelines))
     if parts.telemetry is not None:

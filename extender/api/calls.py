@@ -5,16 +5,21 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from extender.api import assigned_gpus_webhook, gate_webhook, preemption_wire, wire
-from extender.api.assigned_gpus_webhook import Injection
+from extender.api import preemption_wire, wire
 from extender.api.readiness import UnavailableError
 from extender.api.verbs import Verbs
-from extender.explain.what_if_process import WhatIf
+from extender.api.webhooks import assigned_gpus, gate, reviews
+from extender.api.webhooks.assigned_gpus import Injection
+from extender.explain.defrag.applying import Applied, Apply, Stop, Stopped
+from extender.explain.defrag.questions import RoomQuestion
+from extender.explain.defrag.room_answers import RoomAnswer
+from extender.explain.what_if.questions import WhatIf
 
 if TYPE_CHECKING:
     from extender.api.service import Service
 
 _FAULTS = BAD_REQUEST, TOO_LARGE, UNAVAILABLE = 400, 413, 503
+NOT_FOUND, REFUSED = 404, 409
 
 
 class Caller(Enum):
@@ -26,6 +31,13 @@ class Caller(Enum):
     """Nothing: it has no certificate by default, and there is nothing to be had."""
     READER = "explanation"
     """Nothing more than the guard has asked."""
+    OPERATOR = "operation"
+    """An operator's token, which the guard has seen."""
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the guard comes before it."""
+        return self in (Caller.READER, Caller.OPERATOR)
 
 
 class Call(NamedTuple):
@@ -55,6 +67,11 @@ def calls_of(service: "Service") -> list[Call]:
             raise UnavailableError(fault)
         return await service.what_if.answer(body)
 
+    async def defrag(body: bytes) -> bytes:
+        if fault := service.mirror.fault():
+            raise UnavailableError(fault)
+        return await service.applying.answers.answer(body)
+
     return [
         *_verbs(service.verbs),
         *_hooks(service),
@@ -63,6 +80,24 @@ def calls_of(service: "Service") -> list[Call]:
             "Where a batch of pods would go and what would stay pending, on a copy of the cluster. Changes nothing.",
             faults=_FAULTS,
             caller=Caller.READER,
+        ),
+        Call(
+            *("/defrag", "defrag", RoomQuestion, RoomAnswer, defrag),
+            "The cheapest moves of running pods by which others would fit, or nodes be empty. Changes nothing.",
+            faults=_FAULTS,
+            caller=Caller.READER,
+        ),
+        Call(
+            *("/defrag/apply", "defrag-apply", Apply, Applied, service.applying.apply),
+            "Carries out a plan that POST /defrag has told: pods are evicted.",
+            faults=(BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE),
+            caller=Caller.OPERATOR,
+        ),
+        Call(
+            *("/defrag/stop", "defrag-stop", Stop, Stopped, service.applying.stop),
+            "Evicts nobody any more; the move under way is finished.",
+            faults=(BAD_REQUEST, REFUSED, TOO_LARGE),
+            caller=Caller.OPERATOR,
         ),
     ]
 
@@ -108,23 +143,23 @@ def _verbs(verbs: Verbs) -> list[Call]:
 
 def _hooks(service: "Service") -> list[Call]:
     """What the API server asks."""
-    types: tuple[Any, Any] = assigned_gpus_webhook.AdmissionReview, assigned_gpus_webhook.AdmissionAnswer
-    allow = partial(assigned_gpus_webhook.allow, "")
+    types: tuple[Any, Any] = reviews.AdmissionReview, reviews.AdmissionAnswer
+    allow = partial(reviews.allow, "")
 
-    classes = service.settings.dra.rewrite_extended_resources
+    classes, affinity = service.settings.dra.rewrite_extended_resources, service.affinity
 
     def injection() -> Injection:
-        return assigned_gpus_webhook.settled(service.settings.webhook, service.placer.snapshot())
+        return assigned_gpus.settled(service.settings.webhook, service.placer.snapshot())
 
     return [
         Call(
-            *("/mutate", "mutate", *types, lambda body: assigned_gpus_webhook.mutate(body, injection)),
+            *("/mutate", "mutate", *types, lambda body: assigned_gpus.mutate(body, injection, affinity)),
             "Tells a pod's containers which GPUs they have. Always allows the pod; errors become warnings.",
             allow,
             caller=Caller.API_SERVER,
         ),
         Call(
-            *("/gate", "gate", *types, lambda body: gate_webhook.gate(body, classes)),
+            *("/gate", "gate", *types, lambda body: gate.gate(body, classes, affinity)),
             "Adds the queue's scheduling gate to pods that opt in. Always allows the pod; errors become warnings.",
             allow,
             caller=Caller.API_SERVER,

@@ -7,12 +7,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from extender.api import wire
-from extender.api.calls import BAD_REQUEST, TOO_LARGE, UNAVAILABLE, Call, Caller
+from extender.api.calls import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.api.readiness import UnavailableError
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import RequestError
-from extender.explain.what_if import BusyError
-from extender.explain.what_if_process import WhatIfError
+from extender.explain.defrag.applying import RefusedError, UnknownPlanError
+from extender.explain.processes import BusyError, QuestionError
 from extender.kube.client import ClusterError
 from extender.server import access
 from extender.server.http import CLIENT_CERTIFICATE
@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 
 _BURST_S: Final = 4
 _MANY: Final = 1 << 30
-_SECTIONS: Final = {Caller.SCHEDULER: "server", Caller.API_SERVER: "webhook", Caller.READER: "access"}
+_SECTIONS: Final = {
+    Caller.SCHEDULER: "server",
+    Caller.API_SERVER: "webhook",
+    Caller.READER: "access",
+    Caller.OPERATOR: "access",
+}
 """Of the settings, that limit a caller."""
 _NO_CERTIFICATE: Final = access.Refusal(403, "a client certificate is required (setting server.tls_client_ca_file)")
+
+_NO_OPERATOR: Final = access.Refusal(403, "for operators only (setting access.apply_token_file)")
 
 
 class BodyTooLargeError(Exception):
@@ -35,11 +42,13 @@ class BodyTooLargeError(Exception):
 _STATUSES: Final[dict[type[Exception], int]] = {
     wire.WireError: BAD_REQUEST,
     RequestError: BAD_REQUEST,
-    WhatIfError: BAD_REQUEST,
+    QuestionError: BAD_REQUEST,
     BodyTooLargeError: TOO_LARGE,
     UnavailableError: UNAVAILABLE,
     ClusterError: UNAVAILABLE,
     BusyError: UNAVAILABLE,
+    UnknownPlanError: NOT_FOUND,
+    RefusedError: REFUSED,
 }
 
 
@@ -57,6 +66,7 @@ class Endpoint:
         self._max_mib: int = getattr(settings, section).max_body_mib
         self._max_setting = f"{section}.max_body_mib"
         self._latency = service.metrics.latency.labels(call.verb)
+        self._needs_operator = call.caller is Caller.OPERATOR
         self._is_verb = call.caller is Caller.SCHEDULER
         self._needs_certificate = self._is_verb and settings.server.tls_client_ca_file is not None
         self._own_hosts = frozenset(settings.access.hosts)
@@ -90,6 +100,8 @@ class Endpoint:
         """Why the body is not even read."""
         if self._needs_certificate and not scope.get("state", {}).get(CLIENT_CERTIFICATE):
             return _NO_CERTIFICATE
+        if self._needs_operator and not scope.get(access.OPERATOR):
+            return _NO_OPERATOR
         if self._rates is not None and (wait_s := self._rates.wait_s(access.client_of(scope))):
             return access.too_many("setting webhook.calls_per_s", wait_s)
         return access.foreign_page(scope, self._own_hosts) if self._is_verb else None

@@ -47,6 +47,8 @@ class Evictions:
                 self.readiness.policy(request)
                 if excess := self.queue.over_quota(PodIdentity.of(asked.pod), request.gpus):
                     raise UnavailableError(excess)  # filter would refuse it the room that was made
+                if why := self.queue.evicts_nobody(asked.pod.metadata.uid):
+                    raise UnavailableError(why)
                 if self._is_room_coming(asked.pod, request):
                     raise UnavailableError("room is already being made for it")
                 chosen = await self.preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import FastAPI
 
 from extender.api import wire
-from extender.api.calls import BAD_REQUEST, TOO_LARGE, UNAVAILABLE, Call, Caller
+from extender.api.calls import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.server import access
 
 _SCHEMAS: Final = "#/components/schemas/"
@@ -16,6 +16,8 @@ _FAULTS: Final = {
     BAD_REQUEST: "The request can't be understood.",
     TOO_LARGE: "The body is too large.",
     UNAVAILABLE: "The mirror of the cluster can't be used.",
+    NOT_FOUND: "No such plan is kept.",
+    REFUSED: "The plan can't be carried out, or another one is.",
 }
 _REFUSALS: Final = {
     "401": {"description": "No token, or an unknown one (docs/reference/access.md)."},
@@ -29,12 +31,13 @@ def describe_calls(app: FastAPI, calls: Sequence[Call]) -> None:
     """Add the calls to what `/openapi.json` tells."""
     components = _components(calls)
     paths = {call.path: {HTTPMethod.POST.lower(): _operation(call)} for call in calls}
-    open_paths = access.PROBES | {call.path for call in calls if call.caller is not Caller.READER}
+    open_paths = access.PROBES | {call.path for call in calls if not call.caller.guarded}
     generate: Callable[[], dict[str, Any]] = app.openapi
 
     def openapi() -> dict[str, Any]:
         description = generate()
-        description["paths"] = paths | description["paths"]
+        for path, operations in paths.items():
+            description["paths"][path] = operations | description["paths"].get(path, {})
         for path, operations in description["paths"].items():
             if path not in open_paths:
                 for operation in operations.values():
@@ -56,7 +59,7 @@ def _operation(call: Call) -> dict[str, Any]:
     for status in call.faults:
         responses[str(status)] = {"description": _FAULTS[status], "content": content("Fault")}
     return {
-        "tags": [Caller.READER.value if call.caller is Caller.READER else Caller.SCHEDULER.value],
+        "tags": [call.caller.value if call.caller.guarded else Caller.SCHEDULER.value],
         "summary": call.summary,
         "requestBody": {"required": True, "content": content(call.asks)},
         "responses": responses,

@@ -8,6 +8,7 @@ import msgspec
 
 from extender.api import wire
 from extender.kube import objects
+from extender.ledger.tenants import DemandingPod, Demands
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class AskedPreemption:
     """A request of preempt: a pod, and on each node those that would have to go for it."""
 
     pod: objects.Pod
-    demands: objects.Demands
+    demands: Demands
     proposals: list[Proposal]
 
 
@@ -81,7 +82,7 @@ _list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _violations_decoder: Final = msgspec.json.Decoder(Violations | None)
 _text_decoder: Final = msgspec.json.Decoder(str)
 _pod_decoder: Final = msgspec.json.Decoder(objects.Pod)
-_demands_decoder: Final = msgspec.json.Decoder(objects.DemandingPod)
+_demands_decoder: Final = msgspec.json.Decoder(DemandingPod)
 
 
 def read_preemption_args(body: bytes) -> AskedPreemption:

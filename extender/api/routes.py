@@ -53,7 +53,7 @@ def install_routes(app: KerfApp, service: Service) -> None:
     """Give the app its routes."""
     calls = calls_of(service)
     endpoints = {call: Endpoint(call, service) for call in calls}
-    app.verbs = {call.path: endpoint for call, endpoint in endpoints.items() if call.caller is not Caller.READER}
+    app.verbs = {call.path: endpoint for call, endpoint in endpoints.items() if not call.caller.guarded}
     if service.settings.webhook.alone:
         hooks = {call.path for call in calls if call.caller is Caller.API_SERVER}
         app.only = hooks | access.PROBES | {access.METRICS}
@@ -155,6 +155,11 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
             told["interference"] = cost
         content = await asyncio.to_thread(wire.encode, told)  # megabytes where there are thousands of candidates
         return Response(content, media_type="application/json")
+
+    @app.get("/defrag", tags=["explanation"])
+    async def room() -> Response:
+        """How far the plan is that is carried out to make room, or was last."""
+        return Response(service.applying.state(), media_type="application/json")
 
     @app.get("/nodes", tags=["explanation"])
     async def nodes(

@@ -7,12 +7,15 @@ from typing import Any
 
 from extender import __version__
 from extender.api.verbs import Verbs
+from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
+from extender.explain.defrag.applying import Applying
 from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
-from extender.explain.what_if import WhatIfAnswers
+from extender.explain.what_if.answers import WhatIfAnswers
+from extender.explain.what_if.standing import MissingNodes
 from extender.kube.background import Tasks
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics
@@ -47,11 +50,16 @@ class Service:
     owners: OwnerUsage
     fixes: Fixes
     what_if: WhatIfAnswers
+    applying: Applying
     waitlist: Waitlist
     overviews: Overviews
     undecided: UndecidedPods
     rank: LearnedRank
     evidence: Evidence | None
+    affinity: AffinityWriter = NO_AFFINITY
+    """What the webhooks write of nodes on pods."""
+    missing: MissingNodes | None = None
+    """None where nobody works out which nodes are missing."""
     label: LeaderLabel | None = None
     """None where no Service is led to the leader."""
     certified: Callable[[], Awaitable[None]] | None = None

@@ -12,6 +12,7 @@ import msgspec
 from extender.core.decisions import MAX_LEVEL
 from extender.kube import objects
 from extender.kube.decoding import Decoder, shallow
+from extender.kube.paths import is_name
 
 
 class WireError(ValueError):
@@ -193,7 +194,7 @@ def read_binding_args(body: bytes) -> ExtenderBindingArgs:
 
 def check_name(key: str, name: str) -> None:
     """Raise WireError unless a name is one that Kubernetes takes: names become parts of the API server's paths."""
-    if not objects.is_name(name):
+    if not is_name(name):
         raise WireError(f"{key}: {name[:80]!r} is not a valid Kubernetes name")
 
 

@@ -18,6 +18,8 @@ COMMANDS: Final = {
     "explain": "Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.",
     "top": "The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.",
     "what-if": "Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.",
+    "defrag": "Which pods to move so that others fit, or nodes be free; --apply moves them.",
+    "drain": "Which pods have to move, and where, so that nodes be empty; --apply moves them.",
     "plan": "Plan pods jointly; --apply carries out the plan.",
     "pipeline": "Pipelines of Jobs: see docs/guides/pipelines.md.",
     "node-agent": "Run on each GPU node: tell which GPUs the kubelet gave, and lead NVIDIA's device plugin to Kerf's.",
@@ -28,6 +30,8 @@ COMMANDS: Final = {
     "version": "Print the version.",
 }
 """What help says of each; the command `what-if` is `what_if` in `extender.cli.what_if`, a group `app` in its module."""
+_ROOMS: Final = {"defrag": "moves", "drain": "moves"}
+"""Of commands that are in a folder of several."""
 
 
 class LazyGroup(TyperGroup):
@@ -68,7 +72,8 @@ def _loaded(name: str, own: Mapping[str, str]) -> Any:
 
 def _own(name: str) -> typer.Typer:
     """A command of this package, or a group of them."""
-    module = importlib.import_module(f"extender.cli.{name}")
+    room = f"{_ROOMS[name]}." if name in _ROOMS else ""
+    module = importlib.import_module(f"extender.cli.{room}{name}")
     if hasattr(module, "app"):
         return cast(typer.Typer, module.app)
     alone = typer.Typer(add_completion=False)

@@ -88,7 +88,7 @@ def _picture(told: Any, most: int | None = None) -> Group:
     head = Text(
         f"{totals['nodes']} nodes, {totals['gpuNodes']} with GPUs; "
         f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{load}\n"
-        f"{totals['fragments']} units in fragments, {totals['unhealthy']} GPUs unhealthy; "
+        f"{totals['fragments']} units in fragments, {totals['unhealthy']} GPUs unhealthy{_aside(totals)}; "
         f"reservations: {totals['reservations']}, bindings under way: {totals['bindings']}\n"
         f"pods without a node: {totals['pendingPods']}, of which Kerf rejected {totals['waitingPods']}"
     )
@@ -107,11 +107,19 @@ def _picture(told: Any, most: int | None = None) -> Group:
     return Group(head, table, *([Text(f"and {hidden} more nodes (--once prints all)")] if hidden else []))
 
 
+def _aside(totals: Any) -> str:
+    """How many nodes are set aside, or are to be, where there are any; a Kerf of before tells none."""
+    counts = (totals.get("nodesSetAside", 0), "set aside"), (totals.get("nodesFailing", 0), "on which pods fail")
+    return "".join(f", {count} node{'s' if count > 1 else ''} {what}" for count, what in counts if count)
+
+
 def _line(node: Any) -> list[str]:
     booked = 1 - node["memoryFreeMiB"] / node["memoryMiB"] if node["memoryMiB"] else None
+    marks = [f"{node['unhealthy']} unhealthy"] if node["unhealthy"] else []
+    marks += [aside.partition(":")[0]] if (aside := node.get("setAside")) else []
     gpus = str(node["gpus"]) if node["units"] == node["gpus"] else f"{node['gpus']} ({node['units']} units)"
     return [
-        escape(node["node"]) + (f" [red]({node['unhealthy']} unhealthy)[/red]" if node["unhealthy"] else ""),
+        escape(node["node"]) + (f" [red]({escape('; '.join(marks))})[/red]" if marks else ""),
         escape(", ".join(node["models"]) or "-"),
         gpus,
         f"{node['gpusBooked']:g}",
@@ -137,7 +145,7 @@ def _node_picture(told: Any) -> Group:
     """One node: GPU by GPU what is booked, who has it, and which devices are free."""
     devices = told["devices"]
     head = Text(f"{told['node']}: {told['gpusBooked']:g} of {told['gpus']} GPUs booked")
-    lines = []
+    lines = [node_aside] if (node_aside := told.get("setAside")) else []
     for pool in devices["pools"] if devices else ():
         owner = {"kerf": "Kerf", "nobody": "nobody"}.get(pool["owner"], pool["owner"])
         fault = f": {pool['fault']}" if pool["fault"] else ""

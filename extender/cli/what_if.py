@@ -24,6 +24,9 @@ from extender.cli.client.kerf import (
 
 _BAD_QUESTION = 400
 _MAX_NAMES = 4
+_AUTO = "auto"
+_TIMEOUT_S = 150.0
+"""Questions wait for each other, and a search takes its time."""
 
 
 @asks_kerf
@@ -32,28 +35,37 @@ def what_if(
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--file", "-f", help="Manifests of pods, their ResourceClaims and templates, and nodes to add; repeatable."
+            "--file",
+            "-f",
+            help="Manifests of pods, their ResourceClaims and templates, and nodes to add (beside `--add-node auto`: "
+            "that new ones may be like); repeatable.",
         ),
     ] = None,
     replicas: Annotated[int, typer.Option(min=1, help="How many of each pod.")] = 1,
     drain: Annotated[list[str] | None, typer.Option(help="A node to drain: its pods go elsewhere; repeatable.")] = None,
     add_node: Annotated[
-        list[str] | None, typer.Option(help="Add a node like this one, or three with NODE=3; repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Add a node like this one, or three with NODE=3; or find the fewest that are missing with `auto`."
+        ),
     ] = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Ask about the pods that wait for a node now.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.
 
     Exit status 0 if all pods find a node, 3 if some stay pending, 2 for wrong usage, 1 if Kerf can't be reached.
     """
-    pods, nodes, claims, templates = _read(files or [])
-    added = [*nodes, *(_template(text) for text in add_node or ())]
-    if not pods and not drain:
-        fail("nothing to place: give pod manifests with -f, or a node with --drain", USAGE)
-    question = {"pods": pods, "replicas": replicas, "drain": drain or [], "addNodes": added}
-    question |= {"claims": claims, "claimTemplates": templates}
+    pods, nodes, claims, templates = read_manifests(files or [])
+    finds = _AUTO in (add_node or ())
+    added = [_template(text) for text in add_node or () if text != _AUTO]
+    if not (pods or drain or waiting):
+        fail("nothing to place: give pod manifests with -f, a node with --drain, or --waiting", USAGE)
+    question = {"pods": pods, "replicas": replicas, "drain": drain or [], "claims": claims, "claimTemplates": templates}
+    question |= {"waiting": waiting, "findNodes": finds, "candidates": nodes if finds else []}
+    question["addNodes"] = added if finds else [*({"manifest": node} for node in nodes), *added]
     try:
-        answer = kerf.ask("/what-if", question)
+        answer = kerf.ask("/what-if", question, _TIMEOUT_S)
     except AnswerError as error:
         fail(str(error), USAGE if error.status == _BAD_QUESTION else FAILED)
     show(answer, output, lambda console: _print(answer, console))
@@ -61,8 +73,8 @@ def what_if(
         raise typer.Exit(PENDING)
 
 
-def _read(files: list[Path]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """The pods of the files, the nodes as what is to be added, ResourceClaims and their templates."""
+def read_manifests(files: list[Path]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    """The pods of the files, the nodes, ResourceClaims and their templates."""
     pods: list[Any] = []
     nodes: list[Any] = []
     claims: list[Any] = []
@@ -77,7 +89,7 @@ def _read(files: list[Path]) -> tuple[list[Any], list[Any], list[Any], list[Any]
             if kind == "Pod":
                 pods.append(document)
             elif kind == "Node":
-                nodes.append({"manifest": document})
+                nodes.append(document)
             elif kind == "ResourceClaim":
                 claims.append(document)
             elif kind == "ResourceClaimTemplate":
@@ -99,6 +111,8 @@ def _print(answer: Any, console: Console) -> None:
         f"[bold]{answer['placed']} of {answer['pods']} pods[/bold] would find a node, "
         f"with {answer['gpus']} GPUs, a share counted as one"
     )
+    if (missing := answer.get("missing")) is not None:
+        console.print(f"[bold]missing:[/bold] {escape(missing['sentence'])}", soft_wrap=True)
     if answer["moved"]:
         console.print(f"{len(answer['moved'])} of them are moved from drained nodes")
     if answer["nodes"]:

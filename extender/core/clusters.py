@@ -64,6 +64,8 @@ class Cluster:
     """(N,) where the device plugin picks whole GPUs by itself."""
     slices_led: Mask
     """(N,) where it gives time slices of the GPUs that Kerf chooses."""
+    set_aside: Ints
+    """(N,) pods that failed on a node soon after their start, where it takes no more for that; 0 where it does."""
     gpu_slices: Ints
     """(N, G) time slices of each GPU that somebody is known to hold; they count among `untracked_units`."""
     gpu_free_milli: Ints

@@ -132,8 +132,8 @@ def _candidates(placement: Placement, rules: ObservedRules, counted: ObservedRul
     unknown = {"reason": Reason.UNKNOWN_NODE.name, "text": _unknown(placement), "available": 0}
     if decision.request.devices is not None:
         for node, row in islice(zip(found, rows.tolist(), strict=True), _MAX_DEVICE_TEXTS):
-            fits = node["reason"] == Reason.FITS.name
-            node["lacks"] = "" if fits else why_not_on(devices_at(cluster, row), decision.request.devices)
+            possible = node["reason"] in (Reason.FITS.name, Reason.SET_ASIDE.name)
+            node["lacks"] = "" if possible else why_not_on(devices_at(cluster, row), decision.request.devices)
     return found + [{"node": name, **unknown} for name in placement.unknown]
 
 

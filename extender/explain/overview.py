@@ -15,6 +15,7 @@ from extender.explain.gpu_details import gpus_of
 from extender.explain.node_devices import DeviceViews
 from extender.ledger.ledger import ClaimState, Ledger
 from extender.planning.plan_state import free_units, units
+from extender.scheduling.setting_aside.keeper import Keeper
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Overviews:
     """Pods without a node, asked about or not."""
     rules: ObservedRules
     devices: DeviceViews
+    keeper: Keeper | None = None
+    """Of the nodes on which pods fail, where these are looked at."""
 
     def page(self, limit: int, after: str, *, gpus_only: bool) -> dict[str, Any]:
         """Totals of the whole cluster, and up to `limit` nodes in the order of their names, those past `after`."""
@@ -66,6 +69,7 @@ class Overviews:
     def _totals(self, figures: "Figures") -> dict[str, Any]:
         return {
             **figures.totals(),
+            "nodesFailing": self.keeper.num_failing if self.keeper else 0,
             "reservations": self.ledger.num_claims(ClaimState.RESERVED),
             "bindings": self.ledger.num_claims(ClaimState.BINDING),
             "waitingPods": self.num_waiting(),
@@ -80,6 +84,7 @@ class Overviews:
             "pods": states.count(ClaimState.BOUND),
             "reservations": len(states) - states.count(ClaimState.BOUND),
             "devices": self.devices.summary(name),
+            "setAside": (self.keeper.words(name) if self.keeper else "") or None,
         }
 
 
@@ -106,6 +111,7 @@ class Figures:
             "nodes": len(self._cluster.row_of),
             "gpuNodes": int((self._cluster.unit != GpuUnit.NONE).sum()),
             **self._sums(slice(None)),
+            "nodesSetAside": int((self._cluster.set_aside > 0).sum()),
             "load": self._load(np.flatnonzero(self._installed.any(axis=1))),
         }
 

@@ -16,6 +16,7 @@ from extender.dra.pod_claims import NO_CLAIMS, PodClaims
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
+from extender.kube.paths import is_name
 from extender.plugins.pods import owner_of
 from extender.queueing.pods.batches import devices_of
 from extender.scheduling.placer import Placement, Placer, PodIdentity
@@ -74,7 +75,7 @@ class UndecidedPods:
         return request
 
     async def _read(self, namespace: str, name: str, kept: str) -> objects.Pod:
-        if not objects.is_name(namespace) or not objects.is_name(name):
+        if not is_name(namespace) or not is_name(name):
             raise UndecidedError(kept)
         try:
             return _decoder.decode(await self._transport.get(PodIdentity(namespace, name, "").path))

@@ -4,14 +4,12 @@ Narrow on purpose: 20,000 pods decode in 0.4 s instead of 28 s with the official
 rooms: a pod is decoded once.
 """
 
-import re
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 ItemT = TypeVar("ItemT")
-_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # RFC 1123, as the API server checks it
 Quantities = dict[str, str | int | float]
 
 
@@ -168,8 +166,34 @@ class Condition(Object):
     message: str = ""
 
 
+class Ended(Object, rename="camel"):
+    """How a container, or one start of it, came to its end."""
+
+    exit_code: int = 0
+    reason: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class Waiting(Object):
+    reason: str = ""
+
+
+class ContainerState(Object):
+    waiting: Waiting | None = None
+    terminated: Ended | None = None
+
+
+class ContainerStatus(Object, rename="camel"):
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
+
+
 class PodStatus(Object, rename="camel"):
     phase: str = ""
+    reason: str = ""
+    """Why the kubelet has refused or ended it, where it was not its containers."""
+    container_statuses: list[ContainerStatus] | None = None
     conditions: list[Condition] | None = None
     pod_ip: str = msgspec.field(name="podIP", default="")
     start_time: str | None = None
@@ -209,30 +233,6 @@ class NodeAddress(Object):
     address: str = ""
 
 
-class Port(Object, rename="camel"):
-    host_port: int | None = None
-
-
-class DemandingContainer(Object):
-    ports: list[Port] | None = None
-
-
-class Demands(Object, rename="camel"):
-    """What else than resources a pod's spec may want of a node; read only where it matters."""
-
-    containers: list[DemandingContainer] | None = None
-    init_containers: list[DemandingContainer] | None = None
-    affinity: Affinity | None = None
-    topology_spread_constraints: list[SpreadConstraint] | None = None
-    volumes: list[dict[str, Any]] | None = None
-    host_network: bool | None = None
-    resource_claims: list[Any] | None = None
-
-
-class DemandingPod(Object):
-    spec: Demands = msgspec.field(default_factory=Demands)
-
-
 class Taint(Object):
     key: str = ""
     value: str = ""
@@ -244,11 +244,16 @@ class NodeSpec(Object):
     taints: list[Taint] | None = None
 
 
-class NodeStatus(Object):
+class NodeInfo(Object):
+    boot_id: str = msgspec.field(name="bootID", default="")
+
+
+class NodeStatus(Object, rename="camel"):
     allocatable: Quantities | None = None
     addresses: list[NodeAddress] | None = None
     capacity: Quantities | None = None
     conditions: list[Condition] | None = None
+    node_info: NodeInfo | None = None
 
 
 class Node(Named):
@@ -292,8 +297,3 @@ def unix_time(text: str | None) -> float:
         return datetime.fromisoformat(text).timestamp() if text else 0.0
     except (ValueError, OverflowError):
         return 0.0
-
-
-def is_name(name: str) -> bool:
-    """Whether Kubernetes takes it as the name of an object: names become parts of the API server's paths."""
-    return _NAME.fullmatch(name) is not None

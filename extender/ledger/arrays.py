@@ -224,6 +224,7 @@ class ClusterArrays:
         self._arrays["units_per_gpu"][row] = offer.units_per_gpu
         self._arrays["plugin_picks"][row] = offer.plugin_picks
         self._arrays["slices_led"][row] = offer.slices_led
+        self._arrays["set_aside"][row] = offer.set_aside
         self._arrays["num_served"][row] = self._arrays["num_unserved"][row] = 0
         self._arrays["untracked_units"][row] = min(offer.withheld_units, _MAX_UNTRACKED)
         self._fill(row, "gpu_model", [self._model_idx.setdefault(gpu.model, len(self._model_idx)) for gpu in gpus])

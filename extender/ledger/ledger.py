@@ -41,9 +41,10 @@ class Ledger(Bookings):
         model_aliases: Mapping[str, Iterable[str]] | None = None,
         allocates: bool = False,
         extender: bool = True,
+        sets_aside: bool = False,
     ) -> None:
-        """`allocates`: whether Kerf allocates devices to ResourceClaims; `extender`: whether others call it."""
-        reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender)
+        """All but the time as of `NodeReading`."""
+        reading = NodeReading(memory_tolerance_frac, model_aliases or {}, allocates, extender, sets_aside)
         super().__init__(reading, reservation_ttl_s)
         self._edited: dict[str, Reading] = {}  # by pod: what it says instead, and in vain
         self._orphans = Orphans()
@@ -232,8 +233,6 @@ class Ledger(Bookings):
     def is_bound(self, uid: str) -> bool:
         """Whether a pod has a node, and has not ended."""
         return uid in self._seen_pods
-
-    # Inside
 
     def _stock_of(self, kind: type) -> Stock:
         return next(stock for stock in self.rows.stocks if any(feed.kind is kind for feed in stock.feeds))

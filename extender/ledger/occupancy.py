@@ -30,6 +30,14 @@ class Occupancy:
         """Who holds what, as the arrays take it."""
         return Held(self.held, self.untracked, self.mig, self.num_served, self.num_unserved, self._slices)
 
+    @property
+    def nothing_left(self) -> Held:
+        """The same where all that is free counts as somebody's."""
+        offer = self._offer
+        held = {index: (WHOLE_MILLI, gpu.memory_mib) for index, gpu in enumerate(offer.gpus)}
+        untracked = len(offer.gpus) * offer.units_per_gpu if self._sliced else self.untracked
+        return Held(held, max(untracked, self.untracked), offer.mig, self.num_served, self.num_unserved, self._slices)
+
     def as_given(self, holding: Holding, uuids: tuple[str, ...]) -> Holding | None:
         """A pod's whole GPUs, or time slices, as the kubelet really gave them; None where that can't be true."""
         apart = self._sliced or (self._offer.unit is GpuUnit.WHOLE and len(set(uuids)) == len(uuids))

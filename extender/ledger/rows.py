@@ -18,11 +18,11 @@ from extender.core.resources.nodes import (
     NodeReading,
 )
 from extender.kube import objects
-from extender.ledger.arrays import ClusterArrays
+from extender.ledger.arrays import ClusterArrays, Held
 from extender.ledger.claims import Claim, Claims, ClaimState
 from extender.ledger.given_gpus import GivenGpus
 from extender.ledger.occupancy import Occupancy
-from extender.plugins.nodes import read_capacity, read_offer
+from extender.plugins.nodes import as_noted, read_capacity, read_offer
 from extender.plugins.protocol import DevicePlugin
 from extender.plugins.registry import NATIVE, plugin_of, plugins
 
@@ -63,6 +63,8 @@ class NodeRows:
         self.mistaken: dict[str, list[Claim]] = {}
         """By node: whose pods say that they have other GPUs than they were given."""
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
+        self.closed: frozenset[str] = frozenset()
+        """Nodes of which nothing is given away, whatever of their GPUs is free."""
         self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
         self._requested_on: dict[str, tuple[int, int]] = {}  # by node; whole numbers, so that sums can't drift
 
@@ -114,16 +116,20 @@ class NodeRows:
                     doubts.append(f"{' and '.join(holders)} are {all_} said to have {uuid}: {all_} count")
         return doubts[:_MAX_DOUBTS]
 
-    def without(self, node: str, uids: Collection[str]) -> Cluster | None:
-        """A node alone, as it would be if these pods were gone; None when it is not known."""
+    def without(self, node: str, uids: Collection[str], *, if_open: bool = False) -> Cluster | None:
+        """A node alone, as it would be if these pods were gone, with `if_open` even if it is closed; None when it is
+        not known."""
         row = self.arrays.row_of.get(node)
-        return None if row is None else self.arrays.alone(row, self._occupancy(row, node, uids).left)
+        if row is None:
+            return None
+        occupancy = self._occupancy(row, node, uids)
+        return self.arrays.alone(row, occupancy.left if if_open else self._left(node, occupancy))
 
     def extended(self, added: Iterable[objects.Node]) -> Cluster:
         """The cluster with more nodes, nobody on them; these rows stay as they are."""
         arrays = deepcopy(self.arrays)
         for node in added:
-            offer = self._read_offer(node)
+            offer = self._read_devices(node)  # one made after a node that is set aside is another one
             occupancy = Occupancy(offer)
             occupancy.book(())
             row = arrays.set_node(node.metadata.name, offer)
@@ -183,13 +189,23 @@ class NodeRows:
             return
         occupancy = self._occupancy(row, node)
         (self._crowded.add if occupancy.crowded else self._crowded.discard)(node)
-        self.arrays.set_held(row, occupancy.left)
+        self.arrays.set_held(row, self._left(node, occupancy))
         if self.owned is not None:
             self.arrays.set_devices(row, self.owned.devices_on(node))
         if mistaken := [claim for claim in self.claims.on(node) if claim.mistaken]:
             self.mistaken[node] = mistaken
         else:
             self.mistaken.pop(node, None)
+
+    def close(self, nodes: Collection[str]) -> None:
+        """Give nothing of the GPUs of these nodes away from now on, and open all others. What is held stays held."""
+        before, self.closed = self.closed, frozenset(nodes)
+        for node in sorted(before ^ self.closed):
+            self.write(node)
+
+    def _left(self, node: str, occupancy: Occupancy) -> Held:
+        """What is to be had of a node: nothing where it is closed."""
+        return occupancy.nothing_left if node in self.closed else occupancy.left
 
     def _add_requested(self, node: str, cpu_milli: int, memory_mib: int) -> None:
         cpu_before, memory_before = self._requested_on.get(node, (0, 0))
@@ -203,7 +219,11 @@ class NodeRows:
             self.arrays.set_compute(self.arrays.row_of[node], *free)
 
     def _read_offer(self, node: objects.Node) -> NodeOffer:
-        """What a node offers; a plugin's own objects tell where the kubelet offers no GPUs."""
+        """What a node offers, unless it is set aside."""
+        return as_noted(self._read_devices(node), node, self._reading)
+
+    def _read_devices(self, node: objects.Node) -> NodeOffer:
+        """A plugin's own objects tell where the kubelet offers no GPUs."""
         offer = read_offer(node, self._reading)
         allocatable = node.status.allocatable or {}
         # Of a plugin that is gone the kubelet goes on telling that it offers none.

@@ -6,7 +6,9 @@ stay as they came until then.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from extender.core.resources.quantities import parse_quantity
 from extender.core.resources.requests import RequestError
@@ -20,6 +22,30 @@ _VOLUMES_WITHOUT_LIMIT: Final = frozenset(
 )
 """Of other volumes a node may take so many only, or this one once."""
 _NOTHING: Final[Mapping[str, str | int | float]] = {}
+
+
+class Port(objects.Object, rename="camel"):
+    host_port: int | None = None
+
+
+class DemandingContainer(objects.Object):
+    ports: list[Port] | None = None
+
+
+class Demands(objects.Object, rename="camel"):
+    """What else than resources a pod's spec may want of a node; read only where it matters."""
+
+    containers: list[DemandingContainer] | None = None
+    init_containers: list[DemandingContainer] | None = None
+    affinity: objects.Affinity | None = None
+    topology_spread_constraints: list[objects.SpreadConstraint] | None = None
+    volumes: list[dict[str, Any]] | None = None
+    host_network: bool | None = None
+    resource_claims: list[Any] | None = None
+
+
+class DemandingPod(objects.Object):
+    spec: Demands = msgspec.field(default_factory=Demands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +143,7 @@ def requested_names(spec: objects.PodSpec) -> set[str]:
     return names
 
 
-def asks_resources_alone(demands: objects.Demands) -> bool:
+def asks_resources_alone(demands: Demands) -> bool:
     """Whether room for a pod is a matter of resources only: no ports, disks, claims or rules about other pods."""
     affinity = demands.affinity
     rules = affinity and (

@@ -5,14 +5,16 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from extender.explain.what_if.standing import MissingNodes
 from extender.metrics.registry import by_label, counter, gauge
 from extender.pipelines.controller import PipelineController
 from extender.planning.wait_reasons import Cause
 from extender.queueing.controller import QueueController
+from extender.queueing.defrag.mover import Mover
 
 
-def queue_metrics(queue: QueueController) -> Iterator[Metric]:
-    """What waits, and what became of what was let go."""
+def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterator[Metric]:
+    """What waits, what became of what was let go, and what was moved to make room."""
     counts, waiting = queue.counts, queue.backlog.waiting()
     yield gauge("kerf_queue_waiting", "Pods waiting behind the gate.", len(waiting))
     yield gauge("kerf_queue_opened", "Released pods without a node yet.", len(queue.backlog.opened()))
@@ -26,12 +28,34 @@ def queue_metrics(queue: QueueController) -> Iterator[Metric]:
     yield counter("kerf_queue_reassigned", "Pods bound elsewhere and given GPUs there.", counts.reassigned)
     yield counter("kerf_queue_unassigned", "Pods bound elsewhere, where no GPUs were free.", counts.unassigned)
     yield counter("kerf_queue_failed_open", "Gates opened because the pod had waited too long.", counts.failed_open)
+    yield counter("kerf_queue_released", "Pods released without a node, for autoscalers.", counts.released)
     evicted = queue.gang_eviction.num_evicted
     yield counter("kerf_queue_evicted", "Pods evicted because their gang was incomplete.", evicted)
     yield counter("kerf_queue_errors", "Failed rounds and writes.", counts.errors)
     skipped = Counts(reason.code.cause for entry in waiting if (reason := entry.skips.reason) is not None)
     values = {cause.value: skipped[cause] for cause in Cause}
     yield by_label(GaugeMetricFamily, "kerf_queue_skipped", "Pods passed over, by reason.", "why", values)
+    if mover is not None:
+        done = mover.counts
+        yield gauge("kerf_defrag_under_way", "Whether a plan that makes room is being carried out.", int(mover.busy))
+        yield gauge("kerf_defrag_kept_nodes", "Nodes kept from other pods meanwhile.", len(mover.state().kept))
+        yield counter("kerf_defrag_evicted", "Pods evicted to make room.", done.evicted)
+        yield counter("kerf_defrag_moved", "Pods moved that run where they were planned to.", done.moved)
+        yield counter("kerf_defrag_plans_done", "Plans carried out.", done.done)
+        yield counter("kerf_defrag_plans_stopped", "Plans given up.", done.stopped)
+
+
+def missing_metrics(missing: MissingNodes) -> Iterator[Metric]:
+    """Which new nodes pods wait for; nothing while none is known to be missing."""
+    family = GaugeMetricFamily(
+        "kerf_missing_nodes", "New nodes that would place all pods that wait.", labels=["gpu_model", "gpus"]
+    )
+    known = missing.standing
+    for (model, gpus), count in (known.nodes if known is not None else {}).items():
+        family.add_metric([model, str(gpus)], count)
+    yield family
+    unplaced = known.unplaced if known is not None else 0
+    yield gauge("kerf_missing_nodes_unplaced", "Waiting pods that no new node would help.", unplaced)
 
 
 def pipeline_metrics(pipelines: PipelineController) -> Iterator[Metric]:

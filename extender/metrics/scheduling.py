@@ -13,6 +13,7 @@ from extender.ledger.mirror import Mirror
 from extender.metrics.registry import counter, gauge
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.fence import Fence
+from extender.scheduling.setting_aside.keeper import Keeper
 from extender.scheduling.takeover import Leadership
 from extender.scheduling.waking.waker import Waker
 
@@ -68,6 +69,16 @@ def correction_metrics(ledger: Ledger, corrections: Corrections) -> Iterator[Met
     yield counter("kerf_assignments_corrected", told, corrections.num_corrected)
     mistaken = "Pods that have other GPUs than their annotations say."
     yield gauge("kerf_assignments_mistaken", mistaken, len(ledger.mistaken()))
+
+
+def set_aside_metrics(keeper: Keeper) -> Iterator[Metric]:
+    """Nodes on which pods fail."""
+    told = "Nodes that take no new GPU pods because those of several namespaces failed there soon after their start."
+    yield gauge("kerf_nodes_set_aside", told, keeper.num_set_aside)
+    told = "Nodes on which such pods fail and that are not set aside."
+    yield gauge("kerf_nodes_failing", told, keeper.num_failing)
+    told = "GPU pods that failed soon after their start, on whatever node."
+    yield counter("kerf_early_failures", told, keeper.lives.num_failed)
 
 
 def task_metrics(tasks: Sequence[Tasks]) -> Iterator[Metric]:

@@ -59,6 +59,7 @@ class PageView:
                     "unit": GpuUnit(int(cluster.unit[row])).name,
                     "samples": "" if observed is None else SampleState(int(observed.state[row])).name,
                     "gpus": gpus[:num_gpus],
+                    **({"setAside": True} if cluster.set_aside[row] else {}),
                     **self._devices(name),
                 }
             )

@@ -24,11 +24,17 @@ from extender.planning.wait_reasons import Code, WaitReason
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A pod that was put on a node, and what it books there."""
+    """A pod that was put on a node, or taken off it, and what it books there."""
 
     position: int
     row: int
     booked: Booking
+    sign: int = -1
+    """-1 where it was put on the node, as `book` counts; 1 where it was taken off."""
+
+    @property
+    def num_gpus(self) -> int:
+        return -self.sign * (len(self.booked.all_gpus) + self.booked.unknown)
 
 
 DEFAULT_POLICY: Final = "tightest"
@@ -36,9 +42,18 @@ _NO_GPUS: Final = GpuRequest(0, AskedUnit.NONE)
 
 
 class PlanState:
-    """Nodes as a plan would leave them. Fit, scores and the choice of GPUs are those of a live decision."""
+    """Nodes as a plan would leave them. Fit, scores and the choice of GPUs are those of a live decision.
 
-    def __init__(self, view: View, pods: Sequence[PlanPod], default_policy: str = DEFAULT_POLICY) -> None:
+    `running` are pods of the batch that the view has on their nodes already: row and booking, by position.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        pods: Sequence[PlanPod],
+        default_policy: str = DEFAULT_POLICY,
+        running: Mapping[int, tuple[int, Booking]] | None = None,
+    ) -> None:
         self.view = view
         self.pods = pods
         self._default_policy = default_policy
@@ -56,17 +71,21 @@ class PlanState:
         self._has_gpus = cluster.unit != GpuUnit.NONE
         self._rows = np.arange(cluster.num_nodes)
         self._memo = Memo(max_classes=256)
+        self._version = cluster.version
         self._steps: list[_Step] = []
+        self._on: dict[int, tuple[int, Booking]] = dict(running or {})
         self._obstacles: dict[object, str] = {}
 
     @property
     def num_steps(self) -> int:
-        """How many pods were put on it: what `undo` goes back to."""
+        """How many pods were put on it or taken off: what `undo` goes back to."""
         return len(self._steps)
 
     @property
     def cluster(self) -> Cluster:
         """The GPUs as they would be. Its arrays go on changing."""
+        if self._cluster.version != self._version:  # made when somebody looks: there may be many steps in between
+            self._cluster = replace(self._cluster, version=self._version)
         return self._cluster
 
     def fits(self, position: int, allowed: Mask | None = None) -> Mask:
@@ -88,7 +107,7 @@ class PlanState:
         if best == -np.inf:
             return None
         tied = np.flatnonzero(score == best)
-        return int(tied[np.argmin(self._cluster.tie_rank[tied])])
+        return int(tied[np.argmin(self.cluster.tie_rank[tied])])
 
     def put(self, position: int, row: int) -> tuple[int, ...]:
         """Put a pod on a node that has room for it; returns the indices of its GPUs."""
@@ -98,27 +117,48 @@ class PlanState:
             gpus = () if request.devices is not None else self._choice(pod, row)
             if gpus is None:
                 raise AssertionError(f"fit and device choice disagree on {request} at row {row}")
-            booked = booking(self._cluster, row, request, gpus, pod.cpu_milli, pod.memory_mib)
-        step = _Step(position, row, booked)
-        self._change(step, -1)
-        self._steps.append(step)
+            booked = booking(self.cluster, row, request, gpus, pod.cpu_milli, pod.memory_mib)
+        self.put_back(position, row, booked)
         return booked.all_gpus
+
+    def put_back(self, position: int, row: int, booked: Booking) -> None:
+        """Put a pod where it has booked so much before. Whether there is room is not asked."""
+        self._steps.append(step := _Step(position, row, booked))
+        self._change(step, -1)
+
+    def take(self, position: int) -> None:
+        """Take a pod off its node, whether it was put there or ran there from the beginning."""
+        self._steps.append(step := _Step(position, *self._on[position], sign=1))
+        self._change(step, 1)
+
+    def found(self, position: int) -> tuple[int, Booking] | None:
+        """Where a pod is, and what it books there; None while it is on no node."""
+        return self._on.get(position)
+
+    def slots_free(self, row: int) -> int:
+        """How many more pods the kubelet of a node takes."""
+        return int(self._slots[row])
+
+    def placed(self) -> list[tuple[int, int]]:
+        """Position and row of each pod that was put on it, in that order."""
+        return [(step.position, step.row) for step in self._steps]
 
     def num_gpus(self, num_steps: int) -> int:
         """How many GPUs the pods have that were put on it since there were so many steps; shares count as one."""
-        return sum(len(step.booked.all_gpus) + step.booked.unknown for step in self._steps[num_steps:])
+        return sum(step.num_gpus for step in self._steps[num_steps:])
 
     def undo(self, num_steps: int) -> None:
-        """Take pods off again, back to so many steps."""
+        """Undo steps, the last first, back to so many."""
         while len(self._steps) > num_steps:
-            self._change(self._steps.pop(), 1)
+            step = self._steps.pop()
+            self._change(step, -step.sign)
 
     def plan(self, planner: str, known: Mapping[int, WaitReason] | None = None) -> Plan:
         """What was placed, as a plan; `known` are reasons by position that are not a matter of room."""
         rows = [-1] * len(self.pods)
         gpus: list[tuple[int, ...]] = [()] * len(self.pods)
-        for step in self._steps:
-            rows[step.position], gpus[step.position] = step.row, step.booked.all_gpus
+        for position, (row, booked) in self._on.items():
+            rows[position], gpus[position] = row, booked.all_gpus
         unassigned = {
             position: reason if (reason := (known or {}).get(position)) is not None else self.why_not(position)
             for position, row in enumerate(rows)
@@ -154,33 +194,33 @@ class PlanState:
 
     def _no_devices(self, pod: PlanPod, asked: DevicesAsked, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
         """What keeps a pod's ResourceClaims from all nodes that it may use; worked out once for pods that are alike."""
-        key = asked, pod.kind, self._cluster.version
+        key = asked, pod.kind, self.cluster.version
         text = self._obstacles.get(key)
         if text is None:
-            text = self._obstacles[key] = f"needs {pod.gpus}, {why_not(self._cluster, asked, rows, codes)}"
+            text = self._obstacles[key] = f"needs {pod.gpus}, {why_not(self.cluster, asked, rows, codes)}"
         return text
 
     def quality(self, weights: Floats) -> Quality:
         """How good what was placed is; `weights` (P,) tell what each pod is worth."""
-        cluster = self._cluster
+        cluster = self.cluster
         capacity, free = units(cluster), free_units(cluster)
         cut = (free > 0) & (free < capacity)
         return Quality(
-            placed=len(self._steps),
-            placed_priority=float(sum(weights[step.position] for step in self._steps)),
+            placed=len(self._on),
+            placed_priority=float(sum(weights[position] for position in self._on)),
             gpus=self.num_gpus(0),
-            nodes=len({step.row for step in self._steps}),
+            nodes=len({row for row, _ in self._on.values()}),
             fragments=float(free[cut].sum() / max(capacity.sum(), 1)),
         )
 
     def _room(self, pod: PlanPod, rows: Rows) -> Mask:
         """(R,) whether those nodes have room."""
-        room = enough_compute(self._cluster, pod.cpu_milli, pod.memory_mib, rows) & (self._slots[rows] > 0)
+        room = enough_compute(self.cluster, pod.cpu_milli, pod.memory_mib, rows) & (self._slots[rows] > 0)
         room &= self._exists[rows] & self.view.allowed[pod.kind, rows]
         return room if pod.gpus is None else room & self._evaluation(pod).fits[rows]
 
     def _evaluation(self, pod: PlanPod) -> Evaluation:
-        return self._memo.evaluate(self._cluster, self._request(pod), self._policy(pod)).evaluation
+        return self._memo.evaluate(self.cluster, self._request(pod), self._policy(pod)).evaluation
 
     def _policy(self, pod: PlanPod) -> Policy:
         return self.view.policies[pod.policy or self._default_policy]
@@ -195,11 +235,11 @@ class PlanState:
     def _choice(self, pod: PlanPod, row: int) -> tuple[int, ...] | None:
         """The GPUs of a node that a pod gets; None when it does not fit."""
         policy, request = self._policy(pod), self._request(pod)
-        known = self._memo.evaluate(self._cluster, request, policy)
+        known = self._memo.evaluate(self.cluster, request, policy)
         if not known.evaluation.fits[row]:
             return None
         room, shares = known.of(row)
-        return choice(self._memo.seen(self._cluster, policy), row, request, policy, room, shares=shares)
+        return choice(self._memo.seen(self.cluster, policy), row, request, policy, room, shares=shares)
 
     def _plain_score(self, pod: PlanPod, room: Mask) -> Floats:
         """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory.
@@ -215,16 +255,20 @@ class PlanState:
         if not policy.without_gpus or not room.any() or (room & ~self._has_gpus).any():
             return score
         request = policy.asked(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
-        kept = self._memo.evaluate(self._cluster, request, policy).evaluation.score
+        kept = self._memo.evaluate(self.cluster, request, policy).evaluation.score
         return np.where(kept == kept[room].max(), score, -np.inf)
 
     def _change(self, step: _Step, sign: int) -> None:
         row, cluster = step.row, self._cluster
+        if sign < 0:
+            self._on[step.position] = row, step.booked
+        else:
+            self._on.pop(step.position, None)  # one that was put more than once is found nowhere
         book(cluster, row, step.booked, sign)
         self._slots[row] += sign
         # CPU and memory alone move no fit, but policies may weigh them.
-        self._cluster = replace(cluster, version=cluster.version + 1)
-        cluster.row_version[row] = self._cluster.version
+        self._version += 1
+        cluster.row_version[row] = self._version
 
 
 def units(cluster: Cluster) -> Longs:

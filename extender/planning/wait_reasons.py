@@ -71,3 +71,10 @@ class WaitReason:
 
 
 NOT_REACHED = Code.NOT_REACHED.reason()
+FOR_WANT_OF_ROOM = frozenset(
+    {
+        *(Code.NOT_REACHED, Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY, Code.NO_GPU_ROOM, Code.LEFT_OUT),
+        *(Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE),
+    }
+)
+"""Ways to be passed over that another node may help against."""

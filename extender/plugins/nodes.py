@@ -16,6 +16,7 @@ from extender.plugins.kerf import GPUS, merged, read_gpus
 from extender.plugins.node_reports import with_report
 from extender.plugins.protocol import UnreadableError
 from extender.plugins.registry import plugin_of
+from extender.plugins.set_aside import SET_ASIDE, num_failed
 
 
 def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
@@ -42,6 +43,17 @@ def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
     except UnreadableError as error:
         warnings = (*kubelet.warnings, f"{error}; the node offers no GPUs until it can be read")
         return replace(kubelet, allocatable_units=0, mig=(), warnings=warnings)
+
+
+def as_noted(offer: NodeOffer, node: objects.Node, reading: NodeReading) -> NodeOffer:
+    """What a node offers, whoever says so, as long as it is not set aside."""
+    annotations = node.metadata.annotations or {}
+    if not reading.sets_aside or SET_ASIDE not in annotations:
+        return offer
+    try:
+        return replace(offer, set_aside=num_failed(annotations))
+    except UnreadableError as error:
+        return replace(offer, warnings=(*offer.warnings, f"{error}; the node takes pods"))
 
 
 def read_capacity(node: objects.Node) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from extender.kube.paths import NAMESPACES_PATH
 from extender.kube.watches.feeds import BOUND_PODS, NODES, PENDING_PODS, Feed, WatchHub
 from extender.kube.watches.reflector import Reflector
 from extender.ledger.ledger import Ledger
+from extender.queueing.autoscaling import AutoscalerReleases
 from extender.queueing.claims.keeper import ClaimKeeper
 from extender.queueing.claims.of_queue import QueueClaims
 from extender.queueing.dispatch import Dispatcher
@@ -34,7 +35,7 @@ from extender.queueing.node_view import NodeBook
 from extender.queueing.opt_in import Namespaces, opted_out
 from extender.queueing.options import Counts, Options
 from extender.queueing.pods.backlog import Backlog
-from extender.queueing.pods.entries import Stage
+from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
 from extender.queueing.quota_use import QuotaUse
@@ -75,7 +76,7 @@ class QueueController(QueueRules):
         `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
         did not. `dispatcher` makes what lets pods go, `keeper` what allocates devices to their ResourceClaims.
         """
-        self._transport, self._ledger, self._options = transport, ledger, options
+        self._transport, self._ledger, self.options = transport, ledger, options
         self._clock, self._wall_clock, self._standby, self._mirror_fault = clock, wall_clock, standby, mirror_fault
         self._dirty = asyncio.Event()
         self._planned_version, self._planned_at = -1, float("-inf")
@@ -88,13 +89,13 @@ class QueueController(QueueRules):
             claims_of=lambda pod: self._claims.of(pod),  # noqa: PLW0108
         )
         self._claims = QueueClaims(keeper, self.backlog, self._dirty.set)
-        self.counts = Counts()
-        self.durations = Durations()
-        self.tasks = Tasks()
+        self.counts, self.durations, self.tasks = Counts(), Durations(), Tasks()
         self.nodes = NodeBook(self._dirty.set)
-        self._namespaces = Namespaces(self._dirty.set)
+        self.namespaces = Namespaces(self._dirty.set)
+        self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
+        """Leaves out those whose nodes are not a round's to choose."""
         self._running = RunningPods(self.durations, wall_clock)
-        self._use = QuotaUse(options.quotas, ledger, self.backlog, self._running, clock)
+        self.use = QuotaUse(options.quotas, ledger, self.backlog, self._running, clock)
         self._gangs = Gangs(transport, clock, page_size)
         self.gang_eviction = GangEviction(
             transport, self._gangs, self._running.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
@@ -104,7 +105,8 @@ class QueueController(QueueRules):
             *(writer, ledger, placer, self.backlog, self.nodes, self.counts, clock, self._dirty.set),
             claims=self._claims.keeper,
         )
-        self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self._use.by_namespace, clock)
+        self._releases = AutoscalerReleases(options, self.backlog, self.dispatcher, self.counts, clock)
+        self._planner = RoundPlanner(options, ledger, placer, self.backlog, self.nodes, self.use.by_namespace, clock)
         self._notes = Notes(writer, clock)
         self._own = self._subscribed(hub)
         self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
@@ -113,7 +115,7 @@ class QueueController(QueueRules):
             self.reflectors["running pods"] = hub.subscribe(BOUND_PODS, self._running)
 
     def _subscribed(self, hub: WatchHub) -> dict[str, Reflector[Any]]:
-        waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.subscribe(_NAMESPACES, self._namespaces)
+        waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.subscribe(_NAMESPACES, self.namespaces)
         return {_WAITING: waiting, "namespaces": namespaces}
 
     def start(self) -> None:
@@ -123,9 +125,9 @@ class QueueController(QueueRules):
         self.tasks.begin("queue", self._run, needed=False)
         for name, work in (self.dispatcher.works() | self._claims.works()).items():
             self.tasks.begin(name, work, needed=False)
-        if self._options.order is Order.KERF:
+        if self.options.order is Order.KERF:
             self.tasks.begin("queue's list of finished pods", self._learn, needed=False)
-        if self._options.gang_timeout_s:
+        if self.options.gang_timeout_s:
             self.tasks.begin("eviction of incomplete gangs", self.gang_eviction.run, needed=False)
 
     async def list_again(self) -> None:
@@ -165,7 +167,11 @@ class QueueController(QueueRules):
     def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
         """Why a pod that the queue has not let go may not have its GPUs, "" when it may."""
         known = all(reflector.synced for reflector in self.reflectors.values())
-        return self._use.refusal(pod, request, known=known)
+        return self._releases.refusal(pod.uid, known=known) or self.use.refusal(pod, request, known=known)
+
+    def evicts_nobody(self, uid: str) -> str:
+        """Why a pod may evict nobody."""
+        return self._releases.evicts_nobody(uid)
 
     def kept_from(self, uid: str) -> frozenset[str]:
         """Nodes that a pod let go has to leave to the first in the order that has no room."""
@@ -198,7 +204,7 @@ class QueueController(QueueRules):
         now = self._clock()
         if self._standby():
             return
-        await self._claims.take_stock(lambda pod: opted_out(pod, self._namespaces))
+        await self._claims.take_stock(lambda pod: opted_out(pod, self.namespaces))
         self.dispatcher.take_stock(now)
         await give_way()
         await self._release(now)
@@ -211,11 +217,11 @@ class QueueController(QueueRules):
             for entry in self.backlog.entries.values()
             if entry.stage.waits and entry.planned is not None and not self.dispatcher.found_a_node(entry)
         ]
-        waiting, passed = self._claims.sort_out(waiting)
+        waiting, passed = self._claims.sort_out(self.aside(waiting))
         for entry, why in passed:
             entry.pass_over(why)
         window, limits = self._planner.windows(waiting)
-        if window < self._options.max_open / 4:
+        if window < self.options.max_open / 4:
             return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
         await give_way()
         units = await units_of(waiting, self._gangs)
@@ -223,8 +229,8 @@ class QueueController(QueueRules):
         ready = in_order(
             [unit for unit in units if unit.pods and not unit.missing],
             self._wall_clock(),
-            self._options,
-            self._use.by_namespace(),
+            self.options,
+            self.use.by_namespace(),
             self.durations,
             self._takes_more,
         )
@@ -238,6 +244,7 @@ class QueueController(QueueRules):
             await self.dispatcher.carry_out(plan, names, batch)
             for position, why in plan.unassigned.items():
                 batch[position][0].pass_over(why)
+            await self._releases.release(ready, plan, [entry for entry, _ in batch])
         await give_way()
         for unit in units:
             for entry in unit.entries:
@@ -251,14 +258,14 @@ class QueueController(QueueRules):
 
     async def _release(self, now: float) -> None:
         """Open the gates of pods that no longer opt in, and of those that have waited too long."""
-        limit_s = self._options.fail_open_s
+        limit_s = self.options.fail_open_s
         for entry in self.backlog.lost():
-            if opted_out(entry.pod, self._namespaces):
+            if opted_out(entry.pod, self.namespaces):
                 entry.give_up()
         for entry in self.backlog.waiting():
             if entry.stage is not Stage.GATED:
                 continue  # somebody else has opened it while the ones before were written to
-            if why := opted_out(entry.pod, self._namespaces) or entry.left:
+            if why := opted_out(entry.pod, self.namespaces) or entry.left:
                 await self.dispatcher.open_without_node(entry, why, by_kerf=False)
             elif limit_s > 0 and now - entry.seen >= limit_s:
                 self.counts.failed_open += 1
@@ -272,7 +279,7 @@ class QueueController(QueueRules):
             logger.warning("finished pods can't be listed, so the queue's order ignores them: %s", error)
 
     async def _run(self) -> None:
-        options = self._options
+        options = self.options
         while True:
             await until_set(self._dirty, options.interval_s)
             if not self.backlog.entries:

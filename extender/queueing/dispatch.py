@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -43,6 +43,8 @@ class Dispatcher:
     clock: Callable[[], float]
     changed: Callable[[], None]
     """Hears of pods that have to be planned again."""
+    is_asked: ClassVar[bool] = True
+    """Whether kube-scheduler asks Kerf about pods that have no nomination."""
     claims: ClaimKeeper | None = field(default=None, kw_only=True)
     """What allocates devices to their ResourceClaims."""
     _writes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
@@ -106,19 +108,25 @@ class Dispatcher:
                 units.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
         for members in units.values():
             outdated = any(not self._asks_still(entry, asked[entry.uid]) for entry, _ in members)
-            if outdated or not self.reserve(members):
+            if not outdated and self.let_go(members, plan.planner):
+                await asyncio.sleep(0)  # filter and bind go on meanwhile
+            else:
                 self.counts.outdated += len(members)
                 self.changed()
-                continue
-            lost = [entry for entry, _ in members if entry.stage is Stage.LOST]
-            gated = [entry for entry, _ in members if entry.stage is Stage.GATED]
-            for entry, node in members:
-                entry.reserve(node)
-            if lost:
-                self.begin(self._nominate_anew(lost))
-            if gated:
-                self.begin(self._let_go(gated, plan.planner))
-            await asyncio.sleep(0)  # filter and bind go on meanwhile
+
+    def let_go(self, members: Sequence[tuple[Entry, str]], planner: str) -> bool:
+        """Reserve what a unit gets of its nodes, and begin to write that; whether they have room now."""
+        if not self.reserve(members):
+            return False
+        lost = [entry for entry, _ in members if entry.stage is Stage.LOST]
+        gated = [entry for entry, _ in members if entry.stage is Stage.GATED]
+        for entry, node in members:
+            entry.reserve(node)
+        if lost:
+            self.begin(self._nominate_anew(lost))
+        if gated:
+            self.begin(self._let_go(gated, planner))
+        return True
 
     def _asks_still(self, entry: Entry, planned: PlanPod) -> bool:
         """Whether a pod may go where it might when it was planned: its author can change it until it is let go, and

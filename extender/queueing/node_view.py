@@ -1,7 +1,7 @@
 """The view of a cluster that a batch is planned on, and what the queue knows of nodes for it beside their GPUs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from extender.queueing.pods.restrictions import Kinds, Terrain, domain_of
 
 Taken = Iterable[tuple[str, Room]]
 """What pods take of nodes that the cluster's own figures don't have yet; GPUs are reserved in the ledger itself."""
+
+_ALL_PODS: Final = 2**31
+"""More than any kubelet takes."""
 
 
 class _Ground:
@@ -55,10 +58,13 @@ def view_of(
     batch: Iterable[PlanPod] = (),
     *,
     num_pods: Mapping[str, int] | None = None,
+    left: Taken = (),
     reserve_frac: float = 0.0,
 ) -> View:
-    """The view for a batch; `num_pods` run on each node, `reserve_frac` is the part of CPU and memory to keep."""
+    """The view for a batch; `num_pods` run on each node, `left` is what pods give back of nodes by going,
+    `reserve_frac` the part of CPU and memory to keep."""
     taken = [(node, Room(pods=count)) for node, count in (num_pods or {}).items()]
+    taken += [(node, Room(-room.cpu_milli, -room.memory_mib, -room.pods)) for node, room in left]
     return _Ground(cluster, nodes).view(cluster, kinds, batch, taken, reserve_frac)
 
 
@@ -87,6 +93,10 @@ class NodeBook(Store[Node]):
     def __contains__(self, name: str) -> bool:
         return name in self._nodes
 
+    def get(self, name: str) -> Node | None:
+        """A node as it was last told, None where there is none of that name."""
+        return self._nodes.get(name)
+
     def labels_of(self, name: str) -> Mapping[str, str]:
         """What a node says of itself."""
         node = self._nodes.get(name)
@@ -97,9 +107,15 @@ class NodeBook(Store[Node]):
         return domain_of(self._nodes.get(node), topology)
 
     def view(
-        self, cluster: Cluster, kinds: Kinds, batch: Iterable[PlanPod], on_way: Iterable[Entry], reserve_frac: float
+        self,
+        cluster: Cluster,
+        kinds: Kinds,
+        batch: Iterable[PlanPod],
+        on_way: Iterable[Entry],
+        reserve_frac: float,
+        closed: Iterable[str] = (),
     ) -> View:
-        """The view of a cluster for a batch, less what is on its way."""
+        """The view of a cluster for a batch, less what is on its way; closed nodes take nobody."""
         key = (self._version, cluster.node_names)
         if self._kept is None or self._kept[0] != key:
             self._kept = key, _Ground(cluster, list(self._nodes.values()))
@@ -108,6 +124,7 @@ class NodeBook(Store[Node]):
             for entry in on_way
             if entry.planned is not None
         ]
+        taken += [(name, Room(pods=_ALL_PODS)) for name in closed]
         return self._kept[1].view(cluster, kinds, batch, taken, reserve_frac)
 
 

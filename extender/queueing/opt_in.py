@@ -34,6 +34,11 @@ class Namespaces(Store[objects.Node]):
         """Whether all its pods take part."""
         return namespace in self._enabled
 
+    @property
+    def names(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset(self._enabled)
+
     def changed(self, before: objects.Node | None, after: objects.Node | None) -> None:
         """Tell of one that opts in or out."""
         metadata = (after or before or objects.Node()).metadata

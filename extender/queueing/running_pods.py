@@ -5,10 +5,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Final
 
-import msgspec
-
 from extender.core.durations import Durations
-from extender.kube import objects
 from extender.kube.client import Transport
 from extender.kube.objects import Pod, unix_time
 from extender.kube.paths import PODS_PATH
@@ -18,32 +15,6 @@ from extender.queueing.pods.batches import by_gang
 from extender.queueing.sources import list_objects
 
 FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
-
-
-class _Terminated(objects.Object, rename="camel"):
-    finished_at: str | None = None
-
-
-class _ContainerState(objects.Object):
-    terminated: _Terminated | None = None
-
-
-class _ContainerStatus(objects.Object):
-    state: _ContainerState = msgspec.field(default_factory=_ContainerState)
-
-
-class _FinishedStatus(objects.PodStatus, rename="camel"):
-    container_statuses: list[_ContainerStatus] | None = None
-
-
-class _FinishedPod(Pod):
-    status: _FinishedStatus = msgspec.field(default_factory=_FinishedStatus)
-
-    @property
-    def finished_at(self) -> str:
-        """When its last container ended, "" where that is not told."""
-        ends = [status.state.terminated for status in self.status.container_statuses or ()]
-        return max((end.finished_at or "" for end in ends if end is not None), default="")
 
 
 class RunningPods(Store[Pod]):
@@ -101,11 +72,18 @@ async def learn_finished(transport: Transport, durations: Durations) -> None:
 
     Raises ClusterError, msgspec.DecodeError.
     """
-    pods = await list_objects(transport, PODS_PATH, _FinishedPod, {"fieldSelector": FINISHED_PODS})
-    runs = [(unix_time(pod.finished_at), unix_time(pod.status.start_time), pod) for pod in pods]
+    pods = await list_objects(transport, PODS_PATH, Pod, {"fieldSelector": FINISHED_PODS})
+    runs = [(unix_time(_finished_at(pod)), unix_time(pod.status.start_time), pod) for pod in pods]
     for ended, started, pod in sorted(runs, key=lambda run: run[0]):
         if started and ended:
             durations.finished(owners_of(pod, _gpus_of(pod)), ended - started)
+
+
+def _finished_at(pod: Pod) -> str:
+    """When its last container ended, "" where that is not told."""
+    states = [status.state for status in pod.status.container_statuses or ()]
+    ends = [state.terminated for state in states if state is not None]
+    return max((end.finished_at or "" for end in ends if end is not None), default="")
 
 
 def _gpus_of(pod: Pod) -> float:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from extender.core.resources.requests import GpuRequest
+from extender.kube import objects
 from extender.kube.client import Transport
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Election, Spectator, Unelected
 from extender.kube.leadership.leases import FollowedLease, HeldLease, LeaseName, LeaseTimes
+from extender.kube.watches.feeds import BOUND_PODS, NODES
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.scheduling.binding.binder import Binder
@@ -19,9 +21,13 @@ from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.queue_rules import QueueRules
+from extender.scheduling.setting_aside.failures import Failures, Rules
+from extender.scheduling.setting_aside.keeper import Keeper, Terms
+from extender.scheduling.setting_aside.lives import Lives
 from extender.scheduling.takeover import Leadership, epoch_key
 from extender.scheduling.waking.unbound_pods import UnboundPods
 from extender.scheduling.waking.waker import Waker
+from extender.settings.decisions import SetAsideMode
 from extender.settings.leader_election import ElectionMode, LeaderElectionSettings
 from extender.settings.tree import Settings
 
@@ -47,6 +53,7 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         model_aliases=settings.models.aliases,
         allocates=settings.dra.allocate,
         extender=settings.queue.extender,
+        sets_aside=settings.set_aside.mode is SetAsideMode.ACT,
     )
     page_size, alone = settings.cluster.page_size, settings.webhook.alone
     mirror = Mirror(
@@ -98,6 +105,36 @@ def build_binder(base: Foundation, placer: Placer, waker: Waker, queue: QueueRul
 def build_corrections(base: Foundation) -> Corrections:
     """What corrects pods that were given other GPUs."""
     return Corrections(base.transport, base.ledger, base.events, base.fence)
+
+
+def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
+    """What sets nodes aside on which pods fail, or says which these are."""
+    wanted, ledger, hub = settings.set_aside, base.ledger, base.mirror.hub
+    if wanted.mode is SetAsideMode.OFF or settings.webhook.alone:
+        return None
+
+    def has_gpus(pod: objects.Pod) -> bool:
+        claim = ledger.claim(pod.metadata.uid)
+        return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
+
+    failures = Failures(Rules(wanted.failures, wanted.namespaces, wanted.window_s))
+    lives = Lives(
+        *(base.transport, failures, has_gpus, base.clock, time.time),
+        early_s=wanted.early_s,
+        window_s=wanted.window_s,
+    )
+    terms = Terms(
+        acts=wanted.mode is SetAsideMode.ACT,
+        namespaces=wanted.namespaces,
+        early_s=wanted.early_s,
+        max_frac=wanted.max_frac,
+        for_s=wanted.for_s,
+        max_for_s=wanted.max_for_s,
+    )
+    keeper = Keeper(base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time)
+    hub.subscribe(NODES, keeper)
+    hub.subscribe(BOUND_PODS, lives)
+    return keeper
 
 
 def _election(settings: LeaderElectionSettings, transport: Transport, clock: Callable[[], float]) -> Election:

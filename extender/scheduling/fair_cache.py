@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Generic, TypeVar
 
 ValueT = TypeVar("ValueT")
@@ -39,6 +40,11 @@ class FairCache(Generic[ValueT]):
     def values(self) -> Iterator[ValueT]:
         """All of them, those of a namespace from the oldest on."""
         return (kept.value for of_namespace in self._of.values() for kept in of_namespace.values())
+
+    def in_turn(self) -> Iterator[ValueT]:
+        """The oldest of each namespace, then the second of each, and so on."""
+        rounds = zip_longest(*(of_namespace.values() for of_namespace in self._of.values()))
+        return (kept.value for of_all in rounds for kept in of_all if kept is not None)
 
     def of(self, namespace: str) -> Iterator[tuple[str, ValueT]]:
         """UIDs and values of a namespace."""

@@ -14,7 +14,7 @@ from extender.core.preemption import Candidate, Victim, least_lost, needed
 from extender.core.resources.requests import GpuRequest
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Tenants, asks_resources_alone, repels_pods
+from extender.ledger.tenants import Demands, Tenants, asks_resources_alone, repels_pods
 from extender.plugins.holdings import Holding, Part
 
 _NODES_AT_ONCE: Final = 8
@@ -50,7 +50,7 @@ class Preemptor:
         return Candidate(node, tuple(victims), num_pdb_violations)
 
     async def choose(
-        self, pod: objects.Pod, demands: objects.Demands, request: GpuRequest, candidates: Sequence[Candidate]
+        self, pod: objects.Pod, demands: Demands, request: GpuRequest, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
         """The candidates that make the pod fit and lose least, each with the victims that it needs.
 

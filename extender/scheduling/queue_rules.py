@@ -11,6 +11,10 @@ class QueueRules:
         """Why a pod's namespace may not have so many more GPUs, "" when it may."""
         return ""
 
+    def evicts_nobody(self, uid: str) -> str:
+        """Why a pod may evict nobody, "" when it may."""
+        return ""
+
     def kept_from(self, uid: str) -> frozenset[str]:
         """Nodes that a pod has to leave to the first in the queue."""
         return frozenset()

@@ -27,6 +27,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PROBES: Final = frozenset({"/healthz", "/readyz", "/syncz"})
 METRICS: Final = "/metrics"
+OPERATED: Final = frozenset({"/defrag/apply", "/defrag/stop"})
+"""What moves pods: for operators alone, wherever they are."""
+OPERATOR: Final = "kerf.operator"
+"""Key of a scope: whether an operator calls."""
 _CLIENTS_OF_A_NETWORK: Final = 64
 """Bits of an IPv6 address by which clients are told apart: one machine may have all addresses of such a network."""
 _ANSWER_HEADERS: Final = [
@@ -49,6 +53,14 @@ class Refusal:
     headers: tuple[Header, ...] = ()
 
 
+_NO_OPERATORS: Final = Refusal(403, "nobody may have pods moved here: setting access.apply_token_file")
+_NO_OPERATOR: Final = Refusal(
+    401,
+    "for operators: send a token of the file of setting access.apply_token_file, as `Authorization: Bearer TOKEN`",
+    _CHALLENGES[:1],
+)
+
+
 class Guard:
     """ASGI middleware around everything that people call."""
 
@@ -57,6 +69,7 @@ class Guard:
         self._open_to_all = settings.open_to is OpenTo.ALL
         self._hosts = frozenset(settings.hosts)
         self._tokens = Tokens(settings.token_file) if settings.token_file else None
+        self._operators = Tokens(settings.apply_token_file) if settings.apply_token_file else None
         self._rates = Rates(settings.calls_per_s, settings.burst, settings.calls_at_once, clock)
         self._open = PROBES | ({METRICS} if settings.metrics is OpenTo.ALL else set())
 
@@ -87,9 +100,14 @@ class Guard:
         """By which name a client's calls are counted, and why it is refused."""
         address = _address(scope)
         client = _network(address)
+        headers = dict(scope["headers"])
+        if operator := self._operator(headers):
+            scope[OPERATOR] = True
+            return operator, None
+        if scope["path"] in OPERATED:
+            return client, _NO_OPERATORS if self._operators is None else _NO_OPERATOR
         if self._open_to_all:
             return client, None
-        headers = dict(scope["headers"])
         if self._tokens is not None and (token := _token(headers.get(b"authorization", b""))):
             holder = self._tokens.holder(token)
             unknown = Refusal(401, "this token is not in the file of setting access.token_file", _CHALLENGES)
@@ -105,6 +123,13 @@ class Guard:
             403,
             "open to clients on loopback only: use `kubectl port-forward`, or allow others with access.token_file or "
             "server.tls_client_ca_file (docs/reference/access.md)",
+        )
+
+    def _operator(self, headers: dict[bytes, bytes]) -> str:
+        """The name of the operator who calls, "" for anybody else. What a browser sends by itself makes nobody one."""
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        return (
+            self._operators.holder(token.strip()) if self._operators is not None and scheme.lower() == b"bearer" else ""
         )
 
 

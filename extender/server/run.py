@@ -125,8 +125,9 @@ def run(app: FastAPI, settings: Settings) -> None:
     Raises CertificateError, TokenError, and what the app's lifespan raises, as CredentialsError.
     """
     _return_memory()
-    if settings.access.token_file is not None:
-        Tokens(settings.access.token_file).load()
+    for tokens in (settings.access.token_file, settings.access.apply_token_file):
+        if tokens is not None:
+            Tokens(tokens).load()
     for risk in _risks(settings):
         logger.warning(risk)
     server = settings.server

@@ -25,6 +25,9 @@ class AccessSettings(Section):
     """The same for /metrics, which has totals of the cluster but no names of pods or nodes."""
     token_file: Path | None = None
     """File with one token a line, at least 16 characters each; read again when it changes."""
+    apply_token_file: Path | None = None
+    """File with tokens likewise, of those who may also have pods moved (`POST /defrag/apply`): nobody else may, on
+    loopback neither. Empty: nobody."""
     hosts: list[str] = []
     """Host names, besides localhost and IP addresses, under which browsers on loopback may call Kerf, such as a local
     proxy's."""
@@ -37,4 +40,5 @@ class AccessSettings(Section):
     max_body_mib: int = Field(default=16, ge=1)
     """Larger request bodies are rejected, in MiB."""
     what_if_s: float = Field(default=60.0, gt=0)
-    """A what-if request that takes longer is aborted, in seconds. They run one at a time in a process of their own."""
+    """A what-if or defrag request that takes longer is aborted, in seconds. They run one at a time, in processes of
+    their own."""

@@ -1,4 +1,4 @@
-"""The pending queue, and devices that it allocates."""
+"""The pending queue, devices that it allocates, and room that is made for what waits in it."""
 
 from typing import Self
 
@@ -51,6 +51,13 @@ class QueueSettings(Section):
     """The gate of a pod that has waited this many seconds is opened regardless; 0: never."""
     gang_timeout_s: float = Field(default=0.0, ge=0)
     """The remaining pods of a released gang that has been incomplete for this many seconds are evicted; 0: never."""
+    release_for_autoscalers: bool = False
+    """Whether pods that no node has room for are let go, one pod or gang at a time, so that autoscalers see them. Their
+    gates stay open: see docs/guides/autoscaling.md."""
+    release_after_s: float = Field(default=60.0, ge=0)
+    """A pod is let go for autoscalers once it has waited this many seconds."""
+    release_limit_s: float = Field(default=900.0, ge=1)
+    """After this many seconds without a node for it, the next one is let go, if it asks for something else."""
     pipelines: bool = False
     """Whether Pipeline objects are run, their pods through the queue: see docs/guides/pipelines.md."""
 
@@ -87,3 +94,27 @@ class DraSettings(Section):
             if not resource.partition("/")[2] or not device_class:
                 raise ValueError(f"{resource}: {device_class}: write DOMAIN/RESOURCE: DEVICE_CLASS")
         return classes
+
+
+class DefragSettings(Section):
+    """Making room: see docs/guides/making-room.md. Needs queue.enabled."""
+
+    record: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9]*/[a-z0-9][-a-z0-9.]*)?$")
+    """NAMESPACE/NAME of the ConfigMap in which the moves under way are written down, so that nothing is lost when Kerf
+    restarts. Empty: plans are made, and no pod is moved."""
+    exempt_namespaces: list[str] = ["kube-system"]
+    """Namespaces whose pods are never moved."""
+    restart_s: float = Field(default=60.0, ge=0)
+    """Seconds until a pod that was moved works again: they count as lost beside its work since its start, or since its
+    last checkpoint (annotation kerf.dev/last-checkpoint)."""
+    moves_an_hour: int = Field(default=60, ge=1)
+    """Most pods moved in an hour."""
+    replace_s: float = Field(default=600.0, gt=0)
+    """Seconds that an evicted pod has to end, and its replacement to appear in the queue; its next place is kept
+    for it meanwhile."""
+    start_s: float = Field(default=600.0, gt=0)
+    """Seconds that its replacement has to be running, and ready if it has a readiness probe."""
+    target_s: float = Field(default=300.0, gt=0)
+    """Seconds for which nodes are kept for the pods that room was made for, once all moves are made."""
+    budget_s: float = Field(default=60.0, ge=0)
+    """Seconds for which an eviction that a PodDisruptionBudget refuses is retried."""

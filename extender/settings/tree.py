@@ -6,11 +6,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
-from extender.settings.decisions import DecisionSettings, ModelSettings
+from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import HistorySettings, LogSettings, TraceSettings
+from extender.settings.operation import HistorySettings, LogSettings, MissingSettings, TraceSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
-from extender.settings.queue import DraSettings, QueueSettings
+from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
 from extender.settings.server import CertificateSettings, ServerSettings
 from extender.settings.telemetry import TelemetrySettings
@@ -32,13 +32,16 @@ class Settings(BaseSettings):
     access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
     decisions: DecisionSettings = DecisionSettings()
+    set_aside: SetAsideSettings = SetAsideSettings()
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
     webhook: WebhookSettings = WebhookSettings()
     models: ModelSettings = ModelSettings()
     model: RankSettings = RankSettings()
     history: HistorySettings = HistorySettings()
     queue: QueueSettings = QueueSettings()
+    missing: MissingSettings = MissingSettings()
     dra: DraSettings = DraSettings()
+    defrag: DefragSettings = DefragSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     live: LiveSettings = LiveSettings()
     genius: GeniusSettings = GeniusSettings()

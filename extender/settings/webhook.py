@@ -1,10 +1,14 @@
 """The webhooks."""
 
+import re
 from enum import StrEnum
+from typing import Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from extender.settings.section import Section
+
+_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
 class Devices(StrEnum):
@@ -27,7 +31,21 @@ class WebhookSettings(Section):
     resource: bool = True
     """Whether pods that ask for a number of whole GPUs are made to request `nvidia.com/gpu`, where nodes have NVIDIA's
     device plugin: it then counts them, and gives them their GPUs."""
+    write_affinity: bool = False
+    """Whether what a pod asks by annotation (GPU model, memory of each, number) is written as required node affinity
+    for the labels of GPU Feature Discovery, so that autoscalers know it: see docs/guides/autoscaling.md."""
+    products: list[str] = []
+    """Products, as `nvidia.com/gpu.product` names them, of node pools that may have no node now:
+    `[NVIDIA-H100-80GB-HBM3]`. Those of the cluster's nodes are known."""
     max_body_mib: int = Field(default=4, ge=1)
     """Larger request bodies are rejected, in MiB. The API server accepts pods of up to 3 MiB."""
     calls_per_s: float = Field(default=500.0, ge=0)
     """Requests per second from one address, with bursts of four times as many; 0: no limit."""
+
+    @field_validator("products")
+    @classmethod
+    def _label_values(cls, products: list[str]) -> list[str]:
+        for product in products:
+            if not _LABEL_VALUE.fullmatch(product):
+                raise ValueError(f"{product!r} is no value of a label, such as NVIDIA-H100-80GB-HBM3")
+        return products

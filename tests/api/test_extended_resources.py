@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from extender.api.gate_webhook import gate
+from extender.api.webhooks.gate import gate
 from extender.kube.client import ApiError, Transport
 from extender.kube.objects import Pod
 from extender.queueing.claims.asked import asked_of, manifest_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.api.gate_webhook import gate
+from extender.api.webhooks.gate import gate
 from tests.api.bodies import Manifest, node, pod, review
 from tests.api.services import running
 

@@ -68,6 +68,10 @@ def description() -> schemathesis.BaseSchema:
         # As valid a form has a drain of a node that does not exist.
         pytest.param("POST /what-if", VALID, (positive_data_acceptance,), id="what-if, valid"),
         pytest.param("POST /what-if", INVALID, (), id="what-if, invalid"),
+        # A valid form may ask two questions at once, or about what does not exist.
+        pytest.param("POST /defrag", VALID, (positive_data_acceptance,), id="defrag, valid"),
+        pytest.param("POST /defrag", INVALID, (), id="defrag, invalid"),
+        pytest.param("GET /defrag", VALID, (), id="how far moves are"),
         pytest.param("GET /healthz", VALID, (), id="healthz"),
         pytest.param("GET /readyz", VALID, (), id="readyz"),
         pytest.param("GET /syncz", VALID, (), id="syncz"),
@@ -85,7 +89,7 @@ def test_every_answer_is_as_described(
     operation = description.find_operation_by_label(label)
     assert operation
 
-    num_examples = 10 if label == "POST /what-if" else 60  # each is a process of its own
+    num_examples = 10 if label in ("POST /what-if", "POST /defrag") else 60  # each is a process of its own
 
     @settings(max_examples=num_examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
@@ -127,6 +131,9 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/gate": {"200"},
         "/bind": {"200"},
         "/what-if": {"200", "400", "413", "503"},
+        "/defrag": {"200", "400", "413", "503"},
+        "/defrag/apply": {"200", "400", "404", "409", "413"},
+        "/defrag/stop": {"200", "400", "409", "413"},
         "/healthz": {"200", "503"},
         "/readyz": {"200", "503"},
         "/syncz": {"200", "503"},

@@ -136,6 +136,28 @@ def test_what_if_with_other_nodes(server: Server, manifest: str) -> None:
     assert all(entry["node"] != "a100-0" for entry in told["assignments"])
 
 
+def test_what_if_finds_the_nodes_that_are_missing(server: Server, manifest: str, tmp_path: Path) -> None:
+    result = kerf(server, "what-if", "-f", manifest, "--replicas", "40", "--add-node", "auto")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"missing: \d+ nodes of 8 x ", result.output)
+    told = json.loads(kerf(server, "what-if", "--waiting", "--add-node", "auto", "-o", "json").output)
+    assert {"nodes", "sentence", "stillUnplaced"} <= told["missing"].keys()
+    path = tmp_path / "node.yaml"
+    path.write_text(NODE)
+    told = json.loads(
+        kerf(server, "what-if", "-f", f"{path}", "-f", manifest, "--add-node", "auto", "-o", "json").output
+    )
+    assert told["missing"]["nodes"] == [], "what is given is a candidate, and added where it is missing alone"
+    assert kerf(server, "what-if", "-f", f"{path}", "-f", manifest).exit_code == 0
+
+
+NODE = """
+metadata: {name: big}
+kind: Node
+status: {allocatable: {cpu: "64", memory: 512Gi, nvidia.com/gpu: 16}}
+"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [

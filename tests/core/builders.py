@@ -60,6 +60,7 @@ def node(
     unserved: int = 0,
     led: bool = False,
     slices: Mapping[int, int] | None = None,
+    aside: int = 0,
 ) -> NodeState:
     """A node of GPUs given as (product, MiB)."""
     count = len(gpus)
@@ -70,9 +71,11 @@ def node(
     )
     profiles = tuple(sorted((mig or {}).items()))
     if not gpus:
-        return NodeState(NodeOffer(mig=profiles))
+        return NodeState(NodeOffer(mig=profiles, set_aside=aside))
     units = sum(gpu.healthy for gpu in described) * units_per_gpu - withheld
-    offer = NodeOffer(described, unit, units_per_gpu, units, profiles, plugin_picks=picks, slices_led=led)
+    offer = NodeOffer(
+        described, unit, units_per_gpu, units, profiles, plugin_picks=picks, slices_led=led, set_aside=aside
+    )
     return NodeState(offer, frozenset(held), used or {}, untracked, served, unserved, slices or {})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.core.observations import Gauge
-from extender.explain.what_if import BusyError
+from extender.explain.processes import BusyError
 from tests.api.bodies import node, pod
 from tests.api.services import Clock, Kerf, running
 from tests.telemetry.feeds import FakeFeed

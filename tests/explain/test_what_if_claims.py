@@ -9,8 +9,10 @@ import pytest
 
 from extender.core.policies.registry import POLICIES
 from extender.dra.objects import DeviceClass, ResourceClaim
-from extender.explain.what_if_claims import DeviceFacts, names_of, pack
-from extender.explain.what_if_process import Facts, WhatIfError, answer, read_question
+from extender.explain.what_if.claims import DeviceFacts, names_of, pack
+from extender.explain.what_if.grounds import Facts
+from extender.explain.what_if.process import answer
+from extender.explain.what_if.questions import WhatIfError, read_question
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
 from tests.plugins.claims import resource_claim

@@ -154,6 +154,8 @@ _ROWS: dict[str, Sequence[Panel]] = {
             "Anomalies",
             {
                 "nodes overbooked": _now("kerf_nodes_overbooked"),
+                "nodes set aside": _now("kerf_nodes_set_aside"),
+                "nodes on which pods fail": _now("kerf_nodes_failing"),
                 "unreadable objects": _now("kerf_unreadable_objects_total"),
                 "events lost": _now("kerf_events_lost_total"),
             },

@@ -82,7 +82,7 @@ MATRIX = [
     ("mode=service", "replicas=2", "tls.secretName=kerf-tls", "serviceMonitor.enabled=true"),
     ("mode=service", "tls.selfSigned=true", "tls.addresses[0]=10.0.0.7", "serviceMonitor.enabled=true"),
     ("mode=service", "tls.issuer.name=ca", "tls.issuer.kind=ClusterIssuer", "access.tokensSecret=readers"),
-    ("access.tokensSecret=readers", "dashboard.enabled=true"),
+    ("access.tokensSecret=readers", "access.operatorsSecret=operators", "dashboard.enabled=true"),
     ("model.volume.configMap.name=rank", "config.model.mode=canary"),
     ("history.enabled=true",),
     (
@@ -93,6 +93,7 @@ MATRIX = [
         "learning.image.repository=registry/kerf-fit",
     ),
     ("queue.enabled=true",),
+    ("queue.enabled=true", "defrag.enabled=true"),
     ("queue.enabled=true", "replicas=2", "mode=service", "inject.enabled=true"),
     ("mode=planner", "queue.enabled=true", "replicas=2", "networkPolicy.enabled=true"),
     ("mode=planner", "queue.enabled=true", "dra.enabled=true"),

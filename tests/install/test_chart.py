@@ -221,9 +221,12 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     settings = tmp_path / "kerf.yaml"
     maps = {item["metadata"]["name"]: item.get("data", {}) for item in objects if item["kind"] == "ConfigMap"}
     assert ("kerf-learned" in maps) == learns
+    defrag = "defrag.enabled=true" in values
+    assert ("kerf-defrag" in maps) == defrag == ("kerf-defrag" in names_of_kind(objects, "Role"))
     settings.write_text(maps["kerf"]["kerf.yaml"])
     assert ("kerf-dashboard" in maps) == ("dashboard.enabled=true" in values)
     loaded = load_settings(settings)
+    assert loaded.defrag.record.endswith("/kerf-defrag") == defrag
     assert loaded.server.host == ("0.0.0.0" if called else "127.0.0.1")  # noqa: S104 - what the Service needs
     assert loaded.queue.extender != planner
     assert loaded.dra.allocate == ("dra.enabled=true" in values)
@@ -233,6 +236,7 @@ def test_every_way_of_installing(helm: Helm, tmp_path: Path, values: tuple[str, 
     tls = any(value.startswith("tls.") for value in values)
     assert (loaded.server.tls_client_ca_file is not None) == tls
     assert (loaded.access.token_file is not None) == ("access.tokensSecret=readers" in values)
+    assert (loaded.access.apply_token_file is not None) == ("access.operatorsSecret=operators" in values)
     assert (str(loaded.model.path) == "/etc/kerf-model") == ("model.volume.configMap.name=rank" in values)
     assert loaded.model.path is None or str(loaded.model.path) in mounts_of(deployment)
     mounts = mounts_of(deployment)

@@ -62,6 +62,8 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
         "history__path": str(tmp_path),
         "model__learned": "a/b",
         "dra__allocate": True,
+        "missing__after_s": 600,
+        "defrag__record": "a/b",
     }
     served = set()
     for mode in ("shadow", "serve"):

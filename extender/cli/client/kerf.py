@@ -104,7 +104,7 @@ class Kerf:
         """Of pods that are named without one: as kubectl where its cluster is asked."""
         return self._cluster.namespace() if self._as_kubectl else "default"
 
-    def ask(self, path: str, body: Any = None) -> Any:
+    def ask(self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> Any:
         """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError.
 
         Ends the command with a sentence where no Kerf answers.
@@ -114,7 +114,7 @@ class Kerf:
             data = None if body is None else json.dumps(body).encode()
             headers = {"content-type": "application/json", **self._credentials()}
             request = Request(address + path, data, headers)  # noqa: S310 - checked by _base
-            with self._opener().open(request, timeout=_TIMEOUT_S) as response:
+            with self._opener().open(request, timeout=timeout_s) as response:
                 return json.load(response)
         except HTTPError as error:
             raise AnswerError(error.code, _detail(error)) from None

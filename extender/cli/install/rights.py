@@ -27,6 +27,8 @@ SERVING: Final = (
     Right("", "services", ("list",), "Prometheus is not discovered (telemetry.url)"),
     Right("resource.k8s.io", "resourceslices", ("list", "watch"), "GPUs of DRA drivers are not known"),
     Right("resource.k8s.io", "resourceclaims", ("list", "watch"), "GPUs that ResourceClaims hold count as free"),
+    Right("policy", "poddisruptionbudgets", ("list",), "nobody is told how room could be made (kerf defrag)"),
+    Right("batch", "jobs", ("list",), "pods of Jobs are never moved to make room (kerf defrag)"),
 )
 """Whatever the mode, apart from what `serving` leaves out."""
 

@@ -85,6 +85,9 @@ def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> Fit:
             gpus = [part.gpu for part in parts_at(cluster, row, found)]
             room[position, gpus] = True
             available[position], taken[position] = len(found.takings), len(gpus)
+    set_aside = cluster.taken(cluster.set_aside, rows)
+    kept_off = (set_aside > 0) & np.isin(reason, (Reason.FITS, Reason.BUSY))
+    reason[kept_off], available[kept_off] = Reason.SET_ASIDE, set_aside[kept_off]
     free_units = np.maximum(num_true(idle) - cluster.taken(cluster.untracked_units, rows), 0)
     return Fit(reason, available, room, idle, free_units, taken, np.zeros(len(rows), np.bool_))
 

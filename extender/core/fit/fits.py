@@ -74,6 +74,8 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
         (num_healthy < needed, Reason.UNHEALTHY, num_healthy),
     ]
     of_size = _of_size(cluster, request, rows, healthy, failures)
+    set_aside = cluster.taken(cluster.set_aside, rows).astype(np.int64)
+    failures.append((set_aside > 0, Reason.SET_ASIDE, set_aside))
     failures.append((_kept_apart(cluster, request, rows), Reason.KEPT_APART, num_installed))
 
     room = idle & of_size
@@ -248,7 +250,8 @@ def mig_devices(cluster: Cluster, profile: str, rows: Rows) -> tuple[Longs, Long
 
 def _fit_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     """The same for MIG devices, which nodes have by number alone."""
-    failures: list[_Failure] = []
+    set_aside = cluster.taken(cluster.set_aside, rows).astype(np.int64)
+    failures: list[_Failure] = [(set_aside > 0, Reason.SET_ASIDE, set_aside)]
     free_units = np.zeros(len(rows), np.int64)
     for profile, count in request.mig:
         num_installed, num_free = mig_devices(cluster, profile, rows)

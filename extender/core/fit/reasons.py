@@ -34,6 +34,7 @@ class Reason(IntEnum):
     TOTAL_BUSY = 13
     OCCUPIED = 14
     KEPT_APART = 15
+    SET_ASIDE = 16
 
 
 RESOLVABLE: Final = frozenset(
@@ -52,6 +53,11 @@ _HERE: Final = {
 }
 
 
+_WHOEVER_ASKS: Final = {
+    Reason.FITS: "fits",
+    Reason.UNKNOWN_NODE: "node not known to Kerf yet",
+    Reason.SET_ASIDE: "set aside",
+}
 _OF_DEVICES: Final = {
     Reason.NO_GPUS: "no devices here that Kerf allocates",
     Reason.NOT_THIS_KIND: "which can't be decided here: a selector fails, or the search takes too long",
@@ -72,8 +78,8 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
     `available` is the number of units here that meet the failed condition; for MEMORY_BUSY and the two TOTAL reasons
     it is memory in MiB, for COMPUTE_BUSY milli of one GPU.
     """
-    if reason is Reason.FITS or reason is Reason.UNKNOWN_NODE:
-        return "fits" if reason is Reason.FITS else "node not known to Kerf yet"
+    if reason in _WHOEVER_ASKS:
+        return set_aside_words(available) if reason is Reason.SET_ASIDE else _WHOEVER_ASKS[reason]
     if request.devices is not None and reason in _OF_DEVICES:
         return f"needs {request}, {_OF_DEVICES[reason]}"
     match reason:
@@ -93,6 +99,11 @@ def sentence(reason: Reason, request: GpuRequest, available: int) -> str:
             return f"needs {request}, best here: {format_mib(available)} free"
         case _:
             return f"needs {request}, best here: {available} {_HERE[reason]}"
+
+
+def set_aside_words(num_pods: int) -> str:
+    """Of a node that takes no pods because so many have failed on it."""
+    return f"set aside: {num_pods} {'pod' if num_pods == 1 else 'pods'} failed here soon after their start"
 
 
 def _apart(request: GpuRequest) -> str:

@@ -88,6 +88,8 @@ class NodeOffer:
     device of it."""
     slices_led: bool = False
     """Whether it gives time slices of the GPUs that Kerf chooses."""
+    set_aside: int = 0
+    """Pods that failed on it soon after their start, where it takes no more for that; 0 where it takes pods."""
 
     @property
     def withheld_units(self) -> int:
@@ -109,6 +111,8 @@ class NodeReading:
     """Whether Kerf allocates devices to ResourceClaims where it owns the pool."""
     extender: bool = True
     """Whether kube-scheduler calls Kerf, which then binds pods itself."""
+    sets_aside: bool = False
+    """Whether a node that is set aside takes no pods."""
 
 
 def nominal_mib(memory_mib: int, tolerance_frac: float) -> int:

@@ -1,6 +1,7 @@
 // Why a pod is there, or pending; and who holds the GPUs of a node.
 
 import { ask, clock, el, link, memory, plural, table } from './dom.js';
+import { roomLink } from './room.js';
 
 const MAX_CANDIDATES = 100;
 const MAX_NAMES = 4;
@@ -28,6 +29,7 @@ export async function explainPod(key) {
     told.crosses && el('p', {}, `its GPUs are on more than one ${told.crosses === 'numa' ? 'NUMA node' : 'link group'}`),
     told.interference && el('p', {}, sharingWords(told.interference)),
     !placed && suggestions(told),
+    !placed && el('p', {}, roomLink(key)),
     told.ranking && ranking(told.ranking),
     reasons(told, fitting),
     candidates(told),

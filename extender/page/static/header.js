@@ -38,6 +38,13 @@ function rankWords({ mode, sha256, reason }) {
   return [`${sha256.slice(0, 8)}, ${reason ? 'not used' : mode}`, reason ?? `loaded to ${mode}`];
 }
 
+function asideWords(totals) {
+  const said = [];
+  if (totals.nodesSetAside) said.push(`, ${figure(totals.nodesSetAside)} set aside`);
+  if (totals.nodesFailing) said.push(`, pods fail on ${figure(totals.nodesFailing)}`);
+  return said.join('');
+}
+
 function showTotals(totals) {
   const tile = (name, value, detail, kind = '') =>
     el('div', { class: `tile ${kind}` }, el('dt', {}, name), el('dd', {}, value), el('dd', { class: 'detail' }, detail));
@@ -55,6 +62,6 @@ function showTotals(totals) {
     tile('Free units', figure(totals.unitsFree), `of ${figure(totals.units)}`),
     tile('Fragmented', figure(totals.fragments), `${percent(totals.fragments, totals.unitsFree)} of the free units`),
     tile('Pending', figure(totals.pendingPods), `pods without a node; ${figure(totals.waitingPods)} rejected by Kerf, ${plural(totals.reservations, 'reservation')}`),
-    tile('Unhealthy', figure(totals.unhealthy), `${plural(totals.nodes, 'node')}, ${figure(totals.gpuNodes)} with GPUs`, totals.unhealthy ? 'alarm' : ''),
+    tile('Unhealthy', figure(totals.unhealthy), `${plural(totals.nodes, 'node')}, ${figure(totals.gpuNodes)} with GPUs${asideWords(totals)}`, totals.unhealthy || totals.nodesSetAside || totals.nodesFailing ? 'alarm' : ''),
   );
 }

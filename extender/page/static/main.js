@@ -5,6 +5,7 @@ import { Drawer } from './drawer.js';
 import { explainNode, explainPod } from './explain.js';
 import { showHeader } from './header.js';
 import { PANELS } from './panels/index.js';
+import { makeRoom } from './room.js';
 import { Store } from './store.js';
 
 const store = new Store();
@@ -17,10 +18,12 @@ for (const { id, title, column, build } of PANELS) {
   build({ head, body, store });
 }
 
-/** Open what the address names: #pod/NAMESPACE/NAME or #node/NAME. */
+const SHOWN = { pod: explainPod, node: explainNode, room: makeRoom };
+
+/** Open what the address names: #pod/NAMESPACE/NAME, #room/NAMESPACE/NAME or #node/NAME. */
 function follow() {
-  const [, kind, name] = /^#(pod|node)\/(.+)$/.exec(decodeURI(location.hash)) ?? [];
-  if (kind) drawer.show(name, () => (kind === 'pod' ? explainPod(name) : explainNode(name)));
+  const [, kind, name] = /^#(pod|node|room)\/(.+)$/.exec(decodeURI(location.hash)) ?? [];
+  if (kind) drawer.show(kind === 'room' ? `Make room for ${name}` : name, () => SHOWN[kind](name));
 }
 
 addEventListener('hashchange', follow);

@@ -96,6 +96,7 @@ function notes(node) {
   if (node.errors) said.push(`${plural(node.errors, 'GPU')} with an error`);
   if (node.unmanaged) said.push(`${node.unmanaged} used without a booking`);
   if (node.samples === 'STALE') said.push('stale metrics');
+  if (node.setAside) said.push('set aside');
   if (node.unit.startsWith('REPLICA')) said.push('time slices');
   if (node.free) said.push(`devices free: ${node.free}`);
   if (node.faults) said.push(`${plural(node.faults, 'pool')} with a fault`);

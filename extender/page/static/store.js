@@ -102,5 +102,6 @@ export function words(node) {
   if (node.free) parts.push(`devices free: ${node.free}`);
   if (node.faults) parts.push(`${plural(node.faults, 'pool')} of devices with a fault`);
   if (node.samples === 'STALE') parts.push('stale metrics');
+  if (node.setAside) parts.push('set aside');
   return `${node.node}: ${parts.join(', ')}`;
 }

@@ -50,11 +50,11 @@ class QueueClaims:
         return {"queue's ResourceClaims": Reclaimer(self.keeper).run, **made}
 
     async def take_stock(self, opted_out: Callable[[Pod], object]) -> None:
-        """Read the claims again that may mean something else since the last round; `opted_out` tells of pods that no
-        longer take part."""
+        """Read the claims again that may mean something else by now, and find who waits again; `opted_out` tells of
+        pods that no longer take part."""
         if self.keeper is not None:
             await self.backlog.read_claims_again(all_=self.keeper.anything_new())
-            self.backlog.notice_unserved(opted_out)
+        self.backlog.notice_unserved(opted_out)
 
     def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
         """Those that can be planned, and why the others can't."""

@@ -7,6 +7,7 @@ A write whose outcome nobody knows, a refusal, and what a Kerf before this one w
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import msgspec
 
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 class DirectDispatcher(Dispatcher):
     """Lets pods go with their GPUs written on them, and follows them to their nodes."""
 
+    is_asked: ClassVar[bool] = False
     transport: Transport = field(kw_only=True)
     fence: Fence = field(kw_only=True)
     events: EventRecorder = field(kw_only=True)

@@ -16,6 +16,7 @@ from extender.queueing.pods.entries import Entry, Stage
 from extender.queueing.pods.nominations import (
     NOMINATION_LOST,
     PLANNED_BY,
+    is_for_autoscalers,
     nominated_node,
     planned_node,
     written_by_author,
@@ -122,11 +123,12 @@ class Backlog:
         return found
 
     def notice_unserved(self, opted_out: Callable[[Pod], object]) -> None:
-        """Find those let go without a node, and refused, whose ResourceClaims are Kerf's to allocate by now: nobody
-        else has devices for them. They wait for a plan."""
+        """Find those let go without a node, and refused, that are Kerf's to plan: because nobody else has devices for
+        their ResourceClaims by now, or because they were let go for autoscalers."""
         for entry in self._in(Stage.OPENED):
             refused = not entry.node and not is_gated(entry.pod) and entry.pod.refusal
-            if refused and entry.planned is not None and entry.planned.claims and not opted_out(entry.pod):
+            claims = entry.planned.claims if entry.planned is not None else ()
+            if refused and (claims or is_for_autoscalers(entry.pod)) and not opted_out(entry.pod):
                 entry.lose("kube-scheduler")
 
     def recall(self, now: float) -> list[Entry]:
@@ -287,8 +289,10 @@ def _has_its_devices(entry: Entry) -> bool:
 
 
 def _was_left(pod: Pod) -> bool:
-    """Whether a pod with ResourceClaims was let go without a node, and kube-scheduler has refused it."""
-    return bool(PLANNED_BY in (pod.metadata.annotations or {}) and pod.spec.resource_claims and pod.refusal)
+    """Whether a pod was let go without a node, kube-scheduler has refused it, and it is still Kerf's to plan: one with
+    ResourceClaims, or one for autoscalers."""
+    known = is_for_autoscalers(pod) or (PLANNED_BY in (pod.metadata.annotations or {}) and pod.spec.resource_claims)
+    return bool(known and pod.refusal)
 
 
 def _shorten(metadata: Metadata) -> None:

@@ -27,6 +27,8 @@ PLANNED_BY: Final = "kerf.dev/planned-by"
 """Name of the planner, or why the gate was opened without one."""
 NOMINATION_LOST: Final = "kerf.dev/nomination-lost"
 """How often a node nominated was not to be had, which one the last time, and why."""
+FOR_AUTOSCALERS: Final = "let go for autoscalers: no node has room"
+"""In `PLANNED_BY` of a pod that was let go without a node: it waits for a plan all the same."""
 _MAX_TEXT: Final = 500
 
 _pod_decoder: Final = Decoder(Pod)
@@ -35,6 +37,11 @@ _pod_decoder: Final = Decoder(Pod)
 def planned_node(pod: Pod) -> str:
     """The node that a pod was nominated for last by its annotation, which its author may write too; "" for none."""
     return (pod.metadata.annotations or {}).get(PLANNED_NODE, "")
+
+
+def is_for_autoscalers(pod: Pod) -> bool:
+    """Whether a pod was let go without a node for autoscalers to see."""
+    return (pod.metadata.annotations or {}).get(PLANNED_BY) == FOR_AUTOSCALERS
 
 
 def nominated_node(pod: Pod) -> str:

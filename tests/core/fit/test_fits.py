@@ -118,6 +118,8 @@ def slow_fit(state: NodeState, request: GpuRequest) -> tuple[Reason, int, int]:
     ):
         if number < needed:
             return reason, number, 0
+    if state.offer.set_aside:
+        return Reason.SET_ASIDE, state.offer.set_aside, 0
     by_others = state.num_served if request.unit is AskedUnit.WHOLE else state.num_unserved
     return slow_busy(state, request, counts, apart=state.offer.plugin_picks and by_others > 0)
 
@@ -213,6 +215,7 @@ def node_states(draw: st.DrawFn) -> NodeState:
         picks=draw(st.booleans()),
         served=draw(st.sampled_from([0, 0, 1])),
         unserved=draw(st.sampled_from([0, 0, 1])),
+        aside=draw(st.sampled_from([0, 0, 0, 7])),
     )
 
 
@@ -332,6 +335,15 @@ MIXED = node(A100, A100_40, T4, T4)
     [
         pytest.param(node(), GpuRequest(1), Reason.NO_GPUS, 0, id="no GPUs"),
         pytest.param(node(T4, T4), GpuRequest(1), Reason.FITS, 2, id="1 of 2"),
+        pytest.param(node(T4, T4, aside=7), GpuRequest(1), Reason.SET_ASIDE, 7, id="set aside"),
+        pytest.param(node(T4, T4, aside=7), GpuRequest(3), Reason.TOO_FEW_INSTALLED, 2, id="too small besides"),
+        pytest.param(
+            node(mig={"1g.10gb": 2}, aside=7),
+            GpuRequest(1, AskedUnit.MIG, mig=(("1g.10gb", 1),)),
+            Reason.SET_ASIDE,
+            7,
+            id="set aside, MIG devices",
+        ),
         pytest.param(node(T4, T4), GpuRequest(3), Reason.TOO_FEW_INSTALLED, 2, id="3 of 2 (G2)"),
         pytest.param(BUSY_8, GpuRequest(4), Reason.BUSY, 3, id="free ones count, not installed ones: 8 - 5"),
         pytest.param(MIXED, GpuRequest(3, include=pattern("t4")), Reason.WRONG_MODEL, 2, id="model"),

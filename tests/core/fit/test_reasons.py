@@ -14,6 +14,7 @@ TWO = GpuRequest(2, memory_each_mib=40960)
     [
         pytest.param(Reason.FITS, TWO, 3, "fits", id="fits"),
         pytest.param(Reason.UNKNOWN_NODE, TWO, 0, "node not known to Kerf yet", id="unknown node"),
+        pytest.param(Reason.SET_ASIDE, TWO, 7, "set aside: 7 pods failed here soon after their start", id="set aside"),
         pytest.param(Reason.NO_GPUS, TWO, 0, "needs 2 GPUs with 40 GiB, no GPUs here", id="no GPUs"),
         pytest.param(
             Reason.NOT_THIS_KIND,

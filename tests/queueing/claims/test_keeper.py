@@ -4,8 +4,12 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from extender.core.fit.device_fits import fit_devices
+from extender.core.fit.device_obstacles import why_not
+from extender.core.fit.reasons import Reason
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.queueing.claims.turns import Turns
 from extender.queueing.claims.writer import FINALIZER
@@ -604,3 +608,22 @@ def test_devices_of_a_node_whose_kubelet_tells_of_gpus_of_a_device_plugin_too(to
     assert rig.free() == 1
     cluster = rig.ledger.snapshot(rig.now)
     assert cluster.gpu_idle[cluster.row_of["n"]].sum() == idle
+
+
+def test_devices_of_a_node_that_is_set_aside_are_given_to_nobody_and_that_is_said() -> None:
+    rig = ClaimRig(gpus=1)
+    rig.api.add("a")
+    rig.tell("a")
+    asked = rig.keeper.read(rig.pod("a").pod).asked
+    assert asked is not None
+    cluster = replace(rig.ledger.snapshot(rig.now), set_aside=np.array([7], np.int32))
+    rows = np.array([0])
+    found = fit_devices(cluster, asked, rows)
+    assert (Reason(found.reason[0]), found.available[0]) == (Reason.SET_ASIDE, 7)
+    assert why_not(cluster, asked, rows, found.reason) == (
+        "every node with devices that Kerf allocates is set aside: pods failed there soon after their start"
+    )
+    rig.publish("m", 1)
+    cluster = replace(rig.ledger.snapshot(rig.now), set_aside=np.array([7, 0], np.int32))
+    reason = np.array([Reason.SET_ASIDE, Reason.BUSY], np.uint8)
+    assert "set aside" not in why_not(cluster, asked, np.array([0, 1]), reason), "the other is nearer"

@@ -91,12 +91,12 @@ class DirectRig(Rig):
 
     extender = False
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, versions: VersionedApi | None = None, **options: Any) -> None:
         self.events: list[tuple[str, str]] = []
         self.mirror = SimpleNamespace(listeners=[])
         self.election = Sure()
         self.fence = Fence(lambda: self.now, self.election)
-        self.versions = VersionedApi()
+        self.versions = versions or VersionedApi()
         emit = lambda namespace, name, uid, reason, message: self.events.append((reason, message))  # noqa: E731
         dispatcher = partial(
             DirectDispatcher,

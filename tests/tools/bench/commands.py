@@ -8,6 +8,7 @@ import typer
 from extender.ranking import files
 from tests.tools.bench import (
     calls,
+    defrags,
     guards,
     hostiles,
     idles,
@@ -106,6 +107,21 @@ def compare_planners(
     """Quality and time of the planners on the same batches."""
     plan = planners.Plan(pods, nodes, many_pods, many_nodes, repetitions)
     show(planners.measure, plan, reports.planners_table, json)
+
+
+@app.command(name="defrag")
+def make_room(
+    nodes: NodesOption = 500,
+    pods: Annotated[int, typer.Option(min=1, help="Running pods, of 1 to 8 GPUs and of none.")] = 4000,
+    gang: Annotated[int, typer.Option(min=1, help="Whole nodes that room is made for.")] = 64,
+    load: Annotated[float, typer.Option(min=0, max=1, help="Part of the GPUs in use.")] = 0.8,
+    limit: Annotated[float, typer.Option(min=0, help="Seconds after which no better moves are sought.")] = 10.0,
+    repetitions: RepetitionsOption = 3,
+    json: JsonOption = None,
+) -> None:
+    """Moves that make room for a gang of whole nodes: time, cost, and how far from a lower bound."""
+    plan = defrags.Plan(nodes, pods, gang, load, limit, repetitions)
+    show(defrags.measure, plan, reports.defrag_table, json)
 
 
 @app.command()

@@ -214,6 +214,20 @@ def planners_table(report: Report) -> Table:
     return table
 
 
+def defrag_table(report: Report) -> Table:
+    """What each run moved, and what that cost."""
+    title = f"Room for {report['gang']} whole nodes of {report['nodes']}, {report['pods']} pods"
+    table = _table(title, "seed", "CPU, s", "wall, s", "pods moved", "cost, GPU h", "at least, GPU h", "gap, %")
+    for run in report["runs"]:
+        if not run["fits"]:
+            table.add_row(str(run["seed"]), str(run["cpu_s"]), str(run["wall_s"]), "none", *"---")
+            continue
+        numbers = (f"{run['cost_gpu_h']:.1f}", f"{run['least_gpu_h']:.1f}")
+        gap = "-" if run["gap"] is None else f"{100 * run['gap']:.1f}"
+        table.add_row(str(run["seed"]), str(run["cpu_s"]), str(run["wall_s"]), str(run["moves"]), *numbers, gap)
+    return table
+
+
 def jobs_table(report: Report) -> Table:
     """Completion times on the control plane, and as simulated."""
     table = _table(

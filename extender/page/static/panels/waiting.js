@@ -1,6 +1,7 @@
 // Pods that ask for GPUs and have no node, and why.
 
 import { age, el, figure, fill, link, plural, shortened, table } from '../dom.js';
+import { roomLink } from '../room.js';
 
 export default {
   id: 'waiting',
@@ -9,13 +10,14 @@ export default {
   build({ head, body, store }) {
     const count = el('span', { class: 'count' });
     head.append(count);
-    const show = () => store.sections.waiting && showWaiting(store.sections.waiting, count, body);
-    store.addEventListener('waiting', show);
+    const show = () =>
+      store.sections.waiting && showWaiting(store.sections.waiting, store.sections.missing, count, body);
+    for (const change of ['waiting', 'missing']) store.addEventListener(change, show);
     setInterval(show, 10_000); // ages
   },
 };
 
-function showWaiting({ total, more, items }, count, body) {
+function showWaiting({ total, more, items }, missing, count, body) {
   const hidden = total - items.length;
   count.textContent = total ? `${more ? 'at least ' : ''}${plural(total, 'pod')}` : '';
   if (!total) {
@@ -28,10 +30,20 @@ function showWaiting({ total, more, items }, count, body) {
     item.request || 'unclear',
     shortened(item.why, item.request) || (item.where === 'queue' ? 'not evaluated yet' : 'reason no longer known'),
     el('span', { class: 'whole' }, `${age(now - item.since)}${item.where === 'queue' ? ', in the queue' : ''}`),
+    roomLink(item.pod),
   ]);
   fill(
     body,
-    table('Pending pods', ['Pod', 'Request', 'Reason', 'Age'], rows),
+    missing?.sentence && el('p', { class: 'hint' }, missingWords(missing, now)),
+    table('Pending pods', ['Pod', 'Request', 'Reason', 'Age', 'Moves'], rows),
     hidden > 0 && el('p', { class: 'hint' }, `and ${figure(hidden)} more`),
   );
+}
+
+/** Which new nodes would place the pods that wait. */
+function missingWords({ sentence, pods, unplaced, at }, now) {
+  const helped = pods - unplaced;
+  const rest = unplaced ? ` ${plural(unplaced, 'pod')} would stay pending with any number of nodes.` : '';
+  const whom = helped ? ` for ${plural(helped, 'pod')}` : '';
+  return `Missing${whom}: ${sentence} (${age(now - at)} ago).${rest}`;
 }

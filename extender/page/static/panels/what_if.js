@@ -9,7 +9,7 @@ const FIELDS = {
   memory: ['Memory per GPU', { placeholder: 'any, or 40Gi' }],
   model: ['Model', { placeholder: 'any, or a100|h100' }],
   drain: ['Drain nodes', { placeholder: 'none, or a, b' }],
-  add: ['Add nodes', { placeholder: 'none, or h100-0=2' }],
+  add: ['Add nodes', { placeholder: 'none, h100-0=2, or auto' }],
 };
 
 export default {
@@ -48,11 +48,12 @@ function question(given) {
   const resources = gpus ? { limits: { 'nvidia.com/gpu': String(gpus) } } : {};
   const pod = { metadata: { name: 'what-if', namespace: 'default', annotations }, spec: { containers: [{ name: 'main', resources }] } };
   const listed = (name) => text(name).split(/[\s,]+/).filter(Boolean);
-  const addNodes = listed('add').map((entry) => {
+  const added = listed('add');
+  const addNodes = added.filter((entry) => entry !== 'auto').map((entry) => {
     const [template, count] = entry.split('=');
     return { template, count: Number(count ?? 1) };
   });
-  return { pods: [pod], replicas: Number(text('replicas')), drain: listed('drain'), addNodes };
+  return { pods: [pod], replicas: Number(text('replicas')), drain: listed('drain'), addNodes, findNodes: added.includes('auto') };
 }
 
 const share = (part) => `${(100 * part).toFixed(1)} %`;
@@ -64,6 +65,7 @@ function answer(told) {
   const rows = nodes.slice(0, MAX_NODES).map((node) => [node.node, node.pods.length, `${node.gpusUsed} of ${node.gpus}`]);
   return [
     el('p', { class: pending ? 'bad' : 'good' }, `${told.placed} of ${plural(told.pods, 'pod')} would be placed${moved}`),
+    told.missing ? el('p', {}, `missing: ${told.missing.sentence}`) : '',
     el('ul', { class: 'reasons' }, Object.entries(told.reasons).map(([reason, count]) => el('li', {}, `${count} × ${reason}`))),
     el('p', {}, `fragmented GPU units: ${share(told.fragmentsBefore)} now, ${share(told.fragments)} after`),
     rows.length ? table('Nodes that would get pods', ['Node', 'Pods', 'GPU units in use after'], rows) : '',

@@ -43,6 +43,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.access.tokensSecret }}
 {{- $config = mergeOverwrite (dict "access" (dict "token_file" "/etc/kerf-tokens/tokens")) $config }}
 {{- end }}
+{{- if .Values.access.operatorsSecret }}
+{{- $config = mergeOverwrite (dict "access" (dict "apply_token_file" "/etc/kerf-operators/tokens")) $config }}
+{{- end }}
 {{- if .Values.model.volume }}
 {{- $config = mergeOverwrite (dict "model" (dict "path" "/etc/kerf-model")) $config }}
 {{- end }}
@@ -51,6 +54,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- if .Values.learning.enabled }}
 {{- $config = mergeOverwrite (dict "model" (dict "learned" (printf "%s/%s" .Release.Namespace (include "kerf.learned" .)))) $config }}
+{{- end }}
+{{- if .Values.defrag.enabled }}
+{{- $config = mergeOverwrite (dict "defrag" (dict "record" (printf "%s/%s" .Release.Namespace (include "kerf.defrag" .)))) $config }}
 {{- end }}
 {{- if .Values.dra.enabled }}
 {{- $config = mergeOverwrite (dict "dra" (dict "allocate" true)) $config }}
@@ -65,6 +71,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* The ConfigMap in which fitted models are handed over. */}}
 {{- define "kerf.learned" -}}
 {{ include "kerf.name" . }}-learned
+{{- end }}
+
+{{/* The ConfigMap in which moves under way are written down. */}}
+{{- define "kerf.defrag" -}}
+{{ include "kerf.name" . }}-defrag
 {{- end }}
 
 {{/* The Lease by which one of several replicas behind a Service leads, "" where there is none. */}}
@@ -149,6 +160,11 @@ volumeMounts:
   {{- if .Values.access.tokensSecret }}
   - name: tokens
     mountPath: /etc/kerf-tokens
+    readOnly: true
+  {{- end }}
+  {{- if .Values.access.operatorsSecret }}
+  - name: operators
+    mountPath: /etc/kerf-operators
     readOnly: true
   {{- end }}
   {{- if .Values.history.enabled }}

@@ -11,8 +11,10 @@ from typing import Final
 
 import msgspec
 
-from extender.api.assigned_gpus_webhook import Operation, allow, mark, read_creation
-from extender.api.extended_resources import AskingPod, rewritten
+from extender.api.webhooks.assigned_gpus import mark
+from extender.api.webhooks.extended_resources import AskingPod, rewritten
+from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
+from extender.api.webhooks.reviews import Operation, allow, read_creation
 from extender.core.annotations import GENIUS_PRIORITY
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
@@ -24,7 +26,7 @@ _pod_decoder: Final = Decoder(Pod)
 _asking_decoder: Final = Decoder(AskingPod)
 
 
-def gate(body: bytes, classes: Mapping[str, str] | None = None) -> bytes:
+def gate(body: bytes, classes: Mapping[str, str] | None = None, affinity: AffinityWriter = NO_AFFINITY) -> bytes:
     """Answer an AdmissionReview; pods that opt in ask by claims of `classes`, by the extended resources for them."""
     request = read_creation(body)
     if isinstance(request, bytes):
@@ -39,7 +41,8 @@ def gate(body: bytes, classes: Mapping[str, str] | None = None) -> bytes:
         return allow(request.uid, patch=marks)
     gates = [] if is_gated(pod) else _patch(pod, by)
     claims, warnings = _claims(request.object, gates, classes or {})
-    return allow(request.uid, *warnings, patch=[*gates, *claims, *marks])
+    kept, more = affinity.patch(pod, request.object) if not claims else ([], [])
+    return allow(request.uid, *warnings, *more, patch=[*gates, *claims, *marks, *kept])
 
 
 def _claims(body: msgspec.Raw, gates: list[Operation], classes: Mapping[str, str]) -> tuple[list[Operation], list[str]]:

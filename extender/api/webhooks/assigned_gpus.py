@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from extender.api.webhooks.node_affinity import NO_AFFINITY, AffinityWriter
+from extender.api.webhooks.reviews import Operation, allow, read_creation
 from extender.core.annotations import MARKER, asks_by_word
 from extender.core.clusters import Cluster
 from extender.core.resources.nodes import GPU_RESOURCE
@@ -38,9 +40,6 @@ _NO_GPU: Final[dict[str, Any]] = {"name": VISIBLE_DEVICES, "value": _VOID}
 _NOTHING: Final = frozenset((_VOID, "none", ""))
 _FIELDS: Final = {name: f"metadata.annotations['{name}']" for name in (ASSIGNED_GPUS, ASSIGNED_UUIDS)}
 _PLUGINS: Final = ("nvidia.com/", "aliyun.com/gpu-")
-_API_VERSION: Final = "admission.k8s.io/v1"
-_MAX_WARNING_CHARS: Final = 250  # the API server cuts longer ones off
-_MAX_WARNINGS: Final = 8
 
 
 class _FieldRef(objects.Object, rename="camel"):
@@ -73,54 +72,6 @@ class _Pod(objects.Object):
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
-class GroupKind(objects.Object):
-    """What kind of object, in which API group; "" is the core's."""
-
-    group: str = ""
-    kind: str = ""
-
-
-class AdmissionRequest(objects.Object, rename="camel"):
-    """What the API server is about to store."""
-
-    uid: str = ""
-    kind: GroupKind = msgspec.field(default_factory=GroupKind)
-    sub_resource: str = ""
-    operation: str = ""
-    object: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
-
-
-class AdmissionReview(objects.Object, rename="camel"):
-    """The body, `k8s.io/api/admission/v1`."""
-
-    api_version: str = ""
-    kind: str = ""
-    request: AdmissionRequest | None = None
-
-
-class AdmissionResponse(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
-    """The verdict, which is always yes."""
-
-    uid: str
-    allowed: bool
-    patch_type: str = ""
-    patch: bytes = b""
-    """JSON Patch, as base64."""
-    warnings: tuple[str, ...] = ()
-
-
-class AdmissionAnswer(msgspec.Struct, gc=False, rename="camel"):
-    """The answer, an AdmissionReview as well."""
-
-    response: AdmissionResponse
-    api_version: str = _API_VERSION
-    kind: str = "AdmissionReview"
-
-
-Operation = dict[str, Any]
-"""One operation of a JSON Patch (RFC 6902)."""
-
-_review_decoder: Final = Decoder(AdmissionReview)
 _pod_decoder: Final = Decoder(objects.Pod)
 _containers_decoder: Final = Decoder(_Pod)
 
@@ -144,7 +95,7 @@ def settled(settings: WebhookSettings, cluster: Cluster) -> Injection:
     return Injection(devices, settings.resource and bool(cluster.plugin_picks.any()))
 
 
-def mutate(body: bytes, injection: Callable[[], Injection]) -> bytes:
+def mutate(body: bytes, injection: Callable[[], Injection], affinity: AffinityWriter = NO_AFFINITY) -> bytes:
     """Answer an AdmissionReview; `injection` is asked only where something is injected."""
     request = read_creation(body)
     if isinstance(request, bytes):
@@ -158,16 +109,17 @@ def mutate(body: bytes, injection: Callable[[], Injection]) -> bytes:
         asks = read_pod_request(pod).gpus
     except RequestError as error:
         return allow(request.uid, str(error), patch=marks)
-    labels = pod.metadata.labels or {}
+    if (pod.metadata.labels or {}).get(INJECT_LABEL) == "disabled":
+        return allow(request.uid, patch=marks)
+    kept, warnings = affinity.patch(pod, request.object)
+    marks = [*marks, *kept]
     if asks is None or asks.unit is not AskedUnit.WHOLE or _served_by_plugin(containers.spec):
-        return allow(request.uid, patch=marks)
-    if labels.get(INJECT_LABEL) == "disabled":
-        return allow(request.uid, patch=marks)
-    how, warnings = injection(), list[str]()
+        return allow(request.uid, *warnings, patch=marks)
+    how = injection()
     places = list(_places(containers.spec, pod.metadata.annotations or {}, warnings))
     if how.resource and asks.count and not asks.milli and any(chosen for _, _, chosen in places):
         patch = list(_request(places, asks, warnings))
-        return allow(request.uid, *warnings, patch=patch)
+        return allow(request.uid, *warnings, patch=[*patch, *kept])
     field = _FIELDS[ASSIGNED_UUIDS if how.devices is Devices.UUIDS else ASSIGNED_GPUS]
     patch = list(_patch(places, field, warnings))
     return allow(request.uid, *warnings, patch=[*patch, *marks])
@@ -180,32 +132,6 @@ def mark(metadata: objects.Metadata, spec: objects.PodSpec) -> list[Operation]:
     if not asks_by_word(metadata.annotations or {}, metadata.labels or {}):
         return []
     return [_limit("/spec/containers/0", spec.containers[0].resources, MARKER, 1)]
-
-
-def read_creation(body: bytes) -> AdmissionRequest | bytes:
-    """The pod that is about to be created; else the answer to give at once."""
-    try:
-        review = _review_decoder.decode(body)
-    except msgspec.DecodeError as error:
-        return allow("", f"the AdmissionReview can't be read: {error}")
-    request = review.request
-    if request is None or not request.uid or review.api_version != _API_VERSION or review.kind != "AdmissionReview":
-        return allow("" if request is None else request.uid, f"the body is not an AdmissionReview of {_API_VERSION}")
-    if (request.kind.group, request.kind.kind) != ("", "Pod") or request.operation != "CREATE" or request.sub_resource:
-        return allow(request.uid)
-    return request
-
-
-def allow(uid: str, *warnings: str, patch: list[Operation] | None = None) -> bytes:
-    """The answer that lets a pod pass, changed by a patch."""
-    response = AdmissionResponse(
-        uid,
-        True,
-        "JSONPatch" if patch else "",
-        msgspec.json.encode(patch) if patch else b"",
-        tuple(_printable(f"kerf: {warning}") for warning in warnings[:_MAX_WARNINGS]),
-    )
-    return msgspec.json.encode(AdmissionAnswer(response))
 
 
 def _served_by_plugin(spec: _Spec) -> bool:
@@ -292,9 +218,3 @@ def _is_as_wanted(variable: _Variable, *, chosen: bool) -> bool:
     if source is None:
         return (variable.value or "") in _NOTHING
     return chosen and source.field_ref is not None and source.field_ref.field_path in _FIELDS.values()
-
-
-def _printable(text: str) -> str:
-    """A warning as an HTTP header takes it."""
-    plain = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
-    return plain if len(plain) <= _MAX_WARNING_CHARS else plain[: _MAX_WARNING_CHARS - 3] + "..."

@@ -1,0 +1,96 @@
+"""Parts that settings may leave out, or that need little."""
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from extender.api.webhooks.node_affinity import AffinityWriter
+from extender.core.resources.requests import NO_REQUEST
+from extender.explain.what_if.answers import WhatIfAnswers
+from extender.explain.what_if.standing import MissingNodes
+from extender.kube.client import Transport
+from extender.queueing.pods.batches import gang_of
+from extender.recording.pod_rows import PodRows
+from extender.recording.recorder import Recorder
+from extender.recording.writer import Writer
+from extender.scheduling.build import (
+    Foundation,
+)
+from extender.scheduling.cpu_pods import CpuPods
+from extender.scheduling.placer import Placer
+from extender.scheduling.waking.unbound_pods import UnboundPods
+from extender.server.certificates import CertificateError, CertificateFiles
+from extender.settings.tree import Settings
+
+if TYPE_CHECKING:
+    from extender.server.certificate_keeper import CertificateKeeper
+
+
+def keeper_of(settings: Settings, transport: Transport) -> "CertificateKeeper | None":
+    """What makes certificates, where none are given. Raises CertificateError."""
+    if not settings.certificates.secret:
+        return None
+    from extender.server.certificate_keeper import CertificateKeeper  # and with it a library of 10 MB
+
+    server = settings.server
+    if server.tls_cert_file is None or server.tls_key_file is None:
+        raise CertificateError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")
+    files = CertificateFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
+    return CertificateKeeper(transport, settings.certificates, files, lambda: datetime.now(UTC))
+
+
+def recorder_of(settings: Settings, base: Foundation) -> Recorder | None:
+    """What keeps the history, where there is to be one."""
+    wanted, ledger, clock = settings.history, base.ledger, base.clock
+    if wanted.path is None:
+        return None
+
+    def rows_by(salt: bytes | None) -> PodRows:
+        return PodRows(ledger.read_request, gang_of, lambda: ledger.snapshot(clock()).models, salt)
+
+    writer = Writer(wanted.path, wanted, time.time)
+    snapshot, standby = lambda: ledger.snapshot(clock()), base.fence.standby
+    return Recorder(writer, wanted.flush_s, base.mirror.hub, rows_by, snapshot, standby, time.time)
+
+
+def cpu_pods_of(settings: Settings, placer: Placer) -> CpuPods:
+    """What ranks nodes for pods without GPUs."""
+    wanted = settings.decisions
+    policy = partial(placer.policy_of, NO_REQUEST)
+    return CpuPods(policy, placer.snapshot, near_best_nodes=wanted.near_best_nodes, enabled=wanted.rank_cpu_pods)
+
+
+def affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> AffinityWriter:
+    """What the webhooks write of nodes on pods."""
+    rows = base.ledger.rows
+
+    def labels_of(name: str) -> Mapping[str, str]:
+        node = rows.manifest(name)
+        return (node.metadata.labels or {}) if node is not None else {}
+
+    return AffinityWriter(
+        placer if settings.webhook.write_affinity else None,
+        *(labels_of, tuple(settings.webhook.products), settings.models.aliases),
+        *(settings.decisions.memory_tolerance_frac, base.clock),
+    )
+
+
+def missing_nodes_of(
+    settings: Settings, base: Foundation, what_if: WhatIfAnswers, unbound: UnboundPods
+) -> MissingNodes | None:
+    """What works out which nodes are missing, where that is wanted."""
+    wanted = settings.missing
+    if not wanted.after_s:
+        return None
+
+    def oldest() -> float:
+        return min((pod.created for pod in unbound.all()), default=float("inf"))
+
+    def standby() -> str:
+        return base.fence.standby() or base.mirror.fault()
+
+    return MissingNodes(
+        what_if.answer, oldest, standby, after_s=wanted.after_s, every_s=wanted.every_s, clock=base.clock
+    )

@@ -1,0 +1,1 @@
+"""Admission webhooks: what is written on pods as they are created."""

@@ -1,0 +1,94 @@
+"""What the API server asks webhooks, and how they answer: always yes, perhaps with a patch and warnings."""
+
+from typing import Any, Final
+
+import msgspec
+
+from extender.kube import objects
+from extender.kube.decoding import Decoder
+
+_API_VERSION: Final = "admission.k8s.io/v1"
+_MAX_WARNING_CHARS: Final = 250  # the API server cuts longer ones off
+_MAX_WARNINGS: Final = 8
+
+
+class GroupKind(objects.Object):
+    """What kind of object, in which API group; "" is the core's."""
+
+    group: str = ""
+    kind: str = ""
+
+
+class AdmissionRequest(objects.Object, rename="camel"):
+    """What the API server is about to store."""
+
+    uid: str = ""
+    kind: GroupKind = msgspec.field(default_factory=GroupKind)
+    sub_resource: str = ""
+    operation: str = ""
+    object: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+
+
+class AdmissionReview(objects.Object, rename="camel"):
+    """The body, `k8s.io/api/admission/v1`."""
+
+    api_version: str = ""
+    kind: str = ""
+    request: AdmissionRequest | None = None
+
+
+class AdmissionResponse(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
+    """The verdict, which is always yes."""
+
+    uid: str
+    allowed: bool
+    patch_type: str = ""
+    patch: bytes = b""
+    """JSON Patch, as base64."""
+    warnings: tuple[str, ...] = ()
+
+
+class AdmissionAnswer(msgspec.Struct, gc=False, rename="camel"):
+    """The answer, an AdmissionReview as well."""
+
+    response: AdmissionResponse
+    api_version: str = _API_VERSION
+    kind: str = "AdmissionReview"
+
+
+Operation = dict[str, Any]
+"""One operation of a JSON Patch (RFC 6902)."""
+
+_review_decoder: Final = Decoder(AdmissionReview)
+
+
+def read_creation(body: bytes) -> AdmissionRequest | bytes:
+    """The pod that is about to be created; else the answer to give at once."""
+    try:
+        review = _review_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        return allow("", f"the AdmissionReview can't be read: {error}")
+    request = review.request
+    if request is None or not request.uid or review.api_version != _API_VERSION or review.kind != "AdmissionReview":
+        return allow("" if request is None else request.uid, f"the body is not an AdmissionReview of {_API_VERSION}")
+    if (request.kind.group, request.kind.kind) != ("", "Pod") or request.operation != "CREATE" or request.sub_resource:
+        return allow(request.uid)
+    return request
+
+
+def allow(uid: str, *warnings: str, patch: list[Operation] | None = None) -> bytes:
+    """The answer that lets a pod pass, changed by a patch."""
+    response = AdmissionResponse(
+        uid,
+        True,
+        "JSONPatch" if patch else "",
+        msgspec.json.encode(patch) if patch else b"",
+        tuple(_printable(f"kerf: {warning}") for warning in warnings[:_MAX_WARNINGS]),
+    )
+    return msgspec.json.encode(AdmissionAnswer(response))
+
+
+def _printable(text: str) -> str:
+    """A warning as an HTTP header takes it."""
+    plain = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
+    return plain if len(plain) <= _MAX_WARNING_CHARS else plain[: _MAX_WARNING_CHARS - 3] + "..."

@@ -1,0 +1,1 @@
+"""Commands that make room: how it could be made, and having it made."""

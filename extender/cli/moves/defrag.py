@@ -1,0 +1,52 @@
+"""`kerf defrag`: which pods to move so that others fit, or nodes be free; or to have them moved."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from extender.cli.client.kerf import USAGE, Kerf, Output, OutputOption, asks_kerf, fail
+from extender.cli.moves.plans import make_room, stop
+from extender.cli.what_if import read_manifests
+
+
+@asks_kerf
+def defrag(  # noqa: PLR0913, PLR0917 - options of a command
+    kerf: Kerf,
+    waiting: Annotated[
+        str | None, typer.Option("--for", help="A pod or gang that waits: NAME or NAMESPACE/NAME.")
+    ] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("--file", "-f", help="Manifests of pods to make room for; repeatable.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="So many free GPUs on a node.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="With --gpus: on so many nodes.")] = None,
+    free_nodes: Annotated[int | None, typer.Option(min=1, help="So many GPU nodes without any pod.")] = None,
+    max_moves: Annotated[int | None, typer.Option(min=0, help="Most pods to move.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Nobody of a higher one is moved; of pods that wait it is their own.")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Have the plan that is shown carried out.")] = False,
+    stops: Annotated[bool, typer.Option("--stop", help="Have nobody moved any more.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """The cheapest moves of running pods by which others would fit. Changes nothing without --apply.
+
+    Exit status 0 if there is room, or can be made; 3 if not; 2 for wrong usage; 1 if Kerf can't be reached, or stops.
+    """
+    if stops:
+        stop(kerf)
+        return
+    question: dict[str, Any] = {}
+    if waiting:
+        question["for"] = waiting if "/" in waiting else f"{kerf.namespace}/{waiting}"
+    if files:
+        pods, *others = read_manifests(files)
+        if not pods or any(others):
+            fail("-f: write manifests of pods, and of nothing else", USAGE)
+        question["pods"] = pods
+    numbers = {"gpus": gpus, "nodes": nodes, "freeNodes": free_nodes, "maxMoves": max_moves, "priority": priority}
+    question |= {name: number for name, number in numbers.items() if number is not None}
+    if not question.keys() & {"for", "pods", "gpus", "nodes", "freeNodes"}:
+        fail("room for what? Write --for POD, -f FILE, --gpus 8 --nodes 2 or --free-nodes 2", USAGE)
+    make_room(kerf, question, output, apply=apply)

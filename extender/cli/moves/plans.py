@@ -1,0 +1,124 @@
+"""Making room, as commands tell it: a plan as a table, and how far it is while it is carried out."""
+
+import time
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from extender.cli.client.kerf import FAILED, PENDING, USAGE, AnswerError, Kerf, Output, fail, show
+
+_BAD_QUESTION: Final = 400
+_ANSWER_S: Final = 300.0
+"""For which an answer is waited for: others may have their turn first."""
+_LOOK_S: Final = 2.0
+_MAX_NAMED: Final = 4
+_UNDER_WAY: Final = ("moving", "placing")
+_HOUR_S: Final = 3600.0
+
+
+def make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bool) -> None:
+    """Ask how room could be made, print it, and have it made where that is wanted."""
+    try:
+        answer = kerf.ask("/defrag", question, timeout_s=_ANSWER_S)
+    except AnswerError as error:
+        fail(str(error), USAGE if error.status == _BAD_QUESTION else FAILED)
+    show(answer, output, lambda console: _print(answer, console))
+    if not answer["fits"]:
+        raise typer.Exit(PENDING)
+    if not apply:
+        return
+    if not answer["id"]:
+        typer.echo("nobody has to move", err=True)
+        return
+    try:
+        begun = kerf.ask("/defrag/apply", {"id": answer["id"]})["id"]
+    except AnswerError as error:
+        fail(f"not carried out: {error}", FAILED)
+    _follow(kerf, begun)
+
+
+def _follow(kerf: Kerf, plan: str) -> None:
+    """Tell how far a plan is until it is over. It goes on when this command ends."""
+    told: dict[str, str] = {}
+    typer.echo(f"carrying out plan {plan}; it goes on if you leave (kerf defrag --stop stops it)", err=True)
+    while True:
+        try:
+            state = kerf.ask("/defrag")
+        except AnswerError as error:
+            fail(f"how far it is can't be told: {error}", FAILED)
+        if state["id"] != plan:
+            fail(f"Kerf knows nothing of plan {plan} any more: {state['fault'] or 'another one has begun'}", FAILED)
+        for move in state["moves"]:
+            stage = f"{move['stage']}{f' ({why})' if (why := move['why']) else ''}"
+            if told.get(move["pod"], "planned") != stage:
+                typer.echo(f"{move['pod']} to {move['to']}: {stage}", err=True)
+                told[move["pod"]] = stage
+        if state["phase"] not in _UNDER_WAY:
+            break
+        time.sleep(_LOOK_S)
+    if state["why"]:
+        fail(f"stopped: {state['why']}", FAILED)
+    typer.echo("done", err=True)
+
+
+def stop(kerf: Kerf) -> None:
+    """Have nobody evicted any more."""
+    try:
+        stopped = kerf.ask("/defrag/stop", {"why": "kerf defrag --stop"})["stopped"]
+    except AnswerError as error:
+        fail(str(error), FAILED)
+    typer.echo("stopped: the move under way is finished" if stopped else "nothing was under way")
+
+
+def _print(answer: Any, console: Console) -> None:
+    target, moves = answer["target"], answer["moves"]
+    what = _named([pod["pod"] for pod in target]) or _named(answer["emptied"]) or "it"
+    if not answer["fits"]:
+        console.print(f"[red]no room[/red] can be made for {escape(what)}:")
+        for sentence in answer["impossible"]:
+            console.print(f"  {escape(sentence)}", soft_wrap=True)
+        return
+    if not moves:
+        console.print(f"[green]{escape(what)} {'fits' if target else 'is free'} as it is[/green]")
+    else:
+        pods = f"{len(moves)} pod{'' if len(moves) == 1 else 's'}"
+        console.print(f"[bold]{pods} would move[/bold], which loses {_gpu_time(answer['cost_gpu_s'])} of work")
+        console.print(_table(moves))
+    for node, names in _by_node(target).items():
+        console.print(f"{escape(_named(names))} then {'goes' if len(names) == 1 else 'go'} to {escape(node)}")
+    if answer["emptied"]:
+        console.print(f"empty then: {escape(_named(answer['emptied'], 20))}")
+    before, after = answer["before"], answer["after"]
+    console.print(f"whole nodes free: {before['freeNodes']} now, {after['freeNodes']} then")
+    if before["usableGpus"] is not None:
+        console.print(f"GPUs of use to it: {before['usableGpus']} now, {after['usableGpus']} then")
+
+
+def _table(moves: list[Any]) -> Table:
+    table = Table("STEP", "POD", "FROM", "TO", box=None, pad_edge=False)
+    table.add_column("GPUS", justify="right")
+    table.add_column("LOSES", justify="right")
+    for move in moves:
+        gpus = ",".join(map(str, move["gpus"])) or "-"
+        names = (escape(move[key]) for key in ("pod", "from", "to"))
+        table.add_row(str(move["step"] + 1), *names, gpus, _gpu_time(move["cost_gpu_s"]))
+    return table
+
+
+def _gpu_time(gpu_s: float) -> str:
+    return f"{gpu_s / _HOUR_S:,.1f} GPU h" if gpu_s >= _HOUR_S else f"{gpu_s / 60:.1f} GPU min"
+
+
+def _by_node(target: list[Any]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for pod in target:
+        found.setdefault(pod["node"], []).append(pod["pod"])
+    return found
+
+
+def _named(names: list[str], most: int = _MAX_NAMED) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,142 @@
+"""How room could be made, worked out in a process of its own (see `answers`), which ends with its answer.
+
+Nothing is reserved, written or kept. Usage is the ledger's, reservations included; nodes, pods, disruption budgets and
+Jobs are read from the API server.
+"""
+
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from extender.explain.defrag.budgets import Budget, Budgets
+from extender.explain.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Facts, Held
+from extender.explain.defrag.figures import figures, view_after
+from extender.explain.defrag.jobs import Job, Jobs
+from extender.explain.defrag.questions import RoomQuestion, needs_of, read_question
+from extender.explain.defrag.residents import Resident, residents
+from extender.explain.defrag.room_answers import RoomAnswer
+from extender.explain.defrag.running import Neighbourhood
+from extender.explain.defrag.targets import Surroundings, Wanted, wanted_of
+from extender.explain.processes import Pipe, serve
+from extender.kube.objects import Node
+from extender.kube.watches.lists import ListDecoder
+from extender.planning.moves.planner import plan_moves
+from extender.planning.moves.problems import MovePlan, Problem
+from extender.queueing.defrag.plan import PlannedMove, TargetPod
+from extender.queueing.node_view import view_of
+from extender.queueing.pods.restrictions import Kinds
+
+_SEARCHES_FRAC: Final = 0.5
+"""Part of the time for an answer that the search may take."""
+MakePlan = Callable[[Problem, int, Callable[[], bool]], MovePlan]
+
+
+class Listed:
+    """What the API server lists and the ledger holds, as it comes in."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.bound: list[Resident] = []
+        self.waiting: list[Resident] = []
+        self.budgets: list[Budget] = []
+        self.unread_budgets: list[str] = []
+        self.jobs: list[Job] = []
+        self.held: list[Held] = []
+        self._nodes, self._budgets, self._jobs = ListDecoder(Node), ListDecoder(Budget), ListDecoder(Job)
+
+    def take(self, kind: bytes, content: bytes) -> None:
+        """One message."""
+        if kind == NODES:
+            self.nodes += self._nodes.decode(content).items
+        elif kind == PODS:
+            self.bound += (resident for resident in residents(content) if resident.pod.spec.node_name)
+        elif kind == PENDING:
+            self.waiting += (resident for resident in residents(content) if not resident.pod.spec.node_name)
+        elif kind == BUDGETS:
+            page = self._budgets.decode(content)
+            self.budgets += page.items
+            self.unread_budgets += (item.namespace for item in page.unread)
+        elif kind == JOBS:
+            self.jobs += self._jobs.decode(content).items
+        elif kind == HELD:
+            self.held += pickle.loads(content)  # noqa: S301 - from the service alone
+
+
+def answer(asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = plan_moves) -> RoomAnswer:
+    """The moves that make room. Raises QuestionError."""
+    until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
+    kinds, cluster = Kinds(), facts.cluster
+    about = Surroundings(
+        *(cluster, listed.nodes, listed.waiting, listed.bound, kinds, facts.policy, facts.quotas, facts.used),
+        queued=facts.queued,
+    )
+    wanted = wanted_of(asked, about)
+    held = {one.uid: one for one in listed.held}
+    budgets = Budgets(listed.budgets, listed.unread_budgets)
+    near = Neighbourhood(facts, held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
+    running = near.running(listed.bound, wanted.gang)
+    num_pods = {name: len(uids) for name, uids in facts.pods_on.items()}
+    batch = [*wanted.target.pods, *(pod.pod for pod in running)]
+    view = replace(view_of(cluster, listed.nodes, kinds, batch, num_pods=num_pods), policies=facts.policies)
+    problem = Problem(view, running, wanted.target, asked.max_moves, budgets.allowed, facts.policy)
+    if wanted.refusal:
+        plan = MovePlan(cluster.version, fits=False, impossible=(wanted.refusal,))
+    else:
+        plan = make(problem, 0, lambda: time.monotonic() > until)
+    controllers = {
+        pod.metadata.uid: controller.uid for pod, _, _ in listed.bound if (controller := pod.metadata.controller)
+    }
+    return _told(problem, plan, wanted, facts.id, controllers)
+
+
+def _told(problem: Problem, plan: MovePlan, wanted: Wanted, id_: str, controllers: Mapping[str, str]) -> RoomAnswer:
+    """The plan in the words of the cluster."""
+    names, target = problem.view.cluster.node_names, problem.target
+    moves = [
+        PlannedMove(
+            *(move.pod.key, move.pod.uid, names[move.pod.row], names[move.row], move.step, list(move.gpus)),
+            cost_gpu_s=round(move.pod.cost_gpu_s, 1),
+            controller=controllers.get(move.pod.uid, ""),
+            gang=move.pod.gang,
+        )
+        for move in plan.moves
+    ]
+    rows = plan.rows or (-1,) * len(target.pods)
+    gpus = plan.gpus or ((),) * len(target.pods)
+    pods = [
+        TargetPod(pod.key, names[row] if row >= 0 else "", list(on), uid)
+        for pod, row, on, uid in zip(target.pods, rows, gpus, wanted.uids or ("",) * len(rows), strict=True)
+    ]
+    before = figures(problem, problem.view)
+    return RoomAnswer(
+        fits=plan.fits,
+        moves=moves,
+        cost_gpu_s=round(plan.cost_gpu_s, 1),
+        target=pods,
+        emptied=[names[row] for row in plan.emptied],
+        impossible=list(plan.impossible),
+        priority=target.priority,
+        id=id_ if plan.fits and plan.moves else "",
+        before=before,
+        after=figures(problem, view_after(problem.view, plan)) if plan.moves else before,
+    )
+
+
+def _answered(pipe: Pipe) -> bytes:
+    """A question comes in, what it needs goes out, that comes in message by message, and the answer goes out."""
+    asked = read_question(pipe.read())
+    pipe.tell(msgspec.json.encode(needs_of(asked)))
+    listed = Listed()
+    while (message := pipe.read())[:1] != FACTS:
+        listed.take(message[:1], message[1:])
+    # From the service alone, and never from who asks: what it pickles may be trusted.
+    facts: Any = pickle.loads(message[1:])  # noqa: S301
+    return msgspec.json.encode(answer(asked, listed, facts))
+
+
+if __name__ == "__main__":
+    serve(_answered)

@@ -1,0 +1,80 @@
+"""What is asked: for whom room is to be made. Read strictly, and bounded."""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from extender.explain.processes import QuestionError
+from extender.kube.paths import is_name
+
+MAX_PODS: Final = 1_000
+MAX_NODES: Final = 1_000
+_MAX_GPUS: Final = 1_024
+_MAX_MOVES: Final = 100_000
+_Nodes = Annotated[int, msgspec.Meta(ge=1, le=MAX_NODES)]
+
+
+class RoomQuestion(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """For whom room is to be made: one of `for`, `pods`, `gpus`, `freeNodes` and `empty`."""
+
+    for_: str = msgspec.field(name="for", default="")
+    """A pod that waits, `namespace/name`, or a gang by its name as the queue tells it."""
+    pods: list[dict[str, Any]] = []
+    """Manifests of pods that do not exist yet."""
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=_MAX_GPUS)] | None = None
+    """So many whole GPUs of one node, on as many nodes as `nodes` says."""
+    nodes: _Nodes | None = None
+    """1 where it is left out."""
+    free_nodes: _Nodes | None = None
+    """So many nodes with GPUs and without pods, those included that are so already."""
+    empty: list[str] = []
+    """Names of nodes that shall have no pods."""
+    max_moves: Annotated[int, msgspec.Meta(ge=0, le=_MAX_MOVES)] | None = None
+    """Most pods to move."""
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    """Of the target, where no pod says one: nobody of a higher one is moved for it."""
+
+
+_TARGETS: Final = "for, pods, gpus (with nodes), freeNodes and empty"
+_decoder: Final = msgspec.json.Decoder(RoomQuestion)
+
+
+class Needs(msgspec.Struct):
+    """What a question needs to know of the cluster beside what runs."""
+
+    namespace: str
+    """Whose pending pods matter, "" for none."""
+
+
+def read_question(body: bytes) -> RoomQuestion:
+    """Raises QuestionError."""
+    try:
+        asked = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise QuestionError(f"invalid request: {error}") from None
+    targets = [
+        *(name for name, is_there in (("for", asked.for_), ("pods", asked.pods), ("empty", asked.empty)) if is_there),
+        *(["gpus"] if asked.gpus is not None else []),
+        *(["freeNodes"] if asked.free_nodes is not None else []),
+    ]
+    if asked.nodes is not None and asked.gpus is None:
+        raise QuestionError("nodes: says on how many nodes `gpus` are wanted; write gpus too")
+    if len(targets) != 1:
+        found = f"{' and '.join(targets)} are two questions" if targets else "room for what?"
+        raise QuestionError(f"{found}: write one of {_TARGETS}")
+    if asked.for_:
+        namespace, _, name = asked.for_.partition("/")
+        if not is_name(namespace) or not name or "/" in name:
+            raise QuestionError(f"for: {asked.for_[:80]!r} names no pod or gang; write NAMESPACE/NAME")
+        if asked.priority is not None:
+            raise QuestionError("priority: what waits says its own; leave it out")
+    if len(asked.pods) > MAX_PODS:
+        raise QuestionError(f"pods: more than {MAX_PODS}")
+    if len(asked.empty) > MAX_NODES:
+        raise QuestionError(f"empty: more than {MAX_NODES} nodes")
+    return asked
+
+
+def needs_of(asked: RoomQuestion) -> Needs:
+    """What a question needs."""
+    return Needs(asked.for_.partition("/")[0])

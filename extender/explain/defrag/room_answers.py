@@ -1,0 +1,24 @@
+"""What `POST /defrag` answers."""
+
+import msgspec
+
+from extender.queueing.defrag.plan import RoomPlan
+
+
+class Figures(msgspec.Struct, rename="camel"):
+    """Of the cluster at one moment."""
+
+    free_nodes: int
+    """Nodes with GPUs, all of which are free."""
+    usable_gpus: int | None
+    """Free GPUs on nodes where the target's first pod fits, in multiples of what it asks; None where the target has no
+    pods, or they ask for no number of GPUs."""
+
+
+class RoomAnswer(RoomPlan):
+    """What `POST /defrag` answers: the plan, and what it changes."""
+
+    id: str = ""
+    """By which `POST /defrag/apply` knows it, for a while; "" where there is nothing to carry out."""
+    before: Figures = msgspec.field(default_factory=lambda: Figures(0, None))
+    after: Figures = msgspec.field(default_factory=lambda: Figures(0, None))

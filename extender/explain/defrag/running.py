@@ -1,0 +1,113 @@
+"""All that runs, in the planner's words: what it holds, what its restart loses, and why it stays where it does."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from extender.core.clusters import Cluster
+from extender.core.resources.nodes import OF_CLAIMS
+from extender.core.resources.requests import RequestError
+from extender.explain.defrag.bookings import booking_of, gpus_held
+from extender.explain.defrag.budgets import Budgets
+from extender.explain.defrag.facts import Costs, Facts, Held
+from extender.explain.defrag.jobs import Jobs
+from extender.explain.defrag.residents import Resident, priority_at_least
+from extender.explain.defrag.stays import stays
+from extender.kube.objects import Pod, unix_time
+from extender.planning.moves.problems import Running
+from extender.planning.plans import PlanPod
+from extender.plugins.holdings import NOTHING, Holding
+from extender.plugins.pod_resources import read_compute
+from extender.plugins.pods import owner_of
+from extender.queueing.pods.batches import gang_of, plan_pod
+from extender.queueing.pods.restrictions import Kinds
+
+LAST_CHECKPOINT: Final = "kerf.dev/last-checkpoint"
+"""Annotation of a pod, RFC 3339: what it has computed since is lost by a restart, and no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """What is known of everybody who runs."""
+
+    facts: Facts
+    held: Mapping[str, Held]
+    """By UID."""
+    budgets: Budgets
+    jobs: Jobs
+    kinds: Kinds
+
+    def running(self, residents: Iterable[Resident], of_target: str) -> list[Running]:
+        """All who hold something, but for those that are there for their node. `of_target` is the target's gang, of
+        which nobody is moved for the rest of it."""
+        facts, row_of = self.facts, self.facts.cluster.row_of
+        known = frozenset(uid for uids in facts.pods_on.values() for uid in uids)
+        living = [
+            resident
+            for resident in residents
+            if resident.pod.spec.node_name in row_of
+            and resident.pod.metadata.uid in known
+            and not resident.pod.metadata.belongs_to_a_node
+        ]
+        of_jobs = self.jobs.stays([pod.metadata for pod, _, _ in living if (pod.metadata.controller is not None)])
+        found = [self._of(resident, of_jobs.get(resident.pod.metadata.uid, ""), of_target) for resident in living]
+        return found + self._being_placed({pod.uid for pod in found})
+
+    def _of(self, resident: Resident, of_job: str, of_target: str) -> Running:
+        facts, pod = self.facts, resident.pod
+        cluster, costs = facts.cluster, facts.costs
+        uid, row = pod.metadata.uid, cluster.row_of[pod.spec.node_name or ""]
+        held = self.held.get(uid)
+        holding = held.holding if held is not None and held.node == pod.spec.node_name else NOTHING
+        why = resident.fault or stays(pod, resident.demands, self.budgets, costs, facts.gated_in) or of_job
+        gang, fault = _gang(pod)
+        planned = PlanPod(pod.key)
+        try:
+            planned = replace(plan_pod(pod, self.kinds), gang="", beside=())
+        except RequestError as error:
+            fault = fault or str(error)
+        if not why and gang and gang == of_target:
+            why = "it is of the gang for which room is made"
+        if not why and holding and cluster.unit[row] in OF_CLAIMS:
+            why = "its node gives its GPUs out by ResourceClaims"
+        return Running(
+            *(pod.key, uid, row, booking_of(cluster, row, holding, *read_compute(pod.spec))),
+            replace(planned, policy=planned.policy or self.facts.policy),
+            cost_gpu_s=cost_of(pod, holding, costs, self.facts.now),
+            priority=priority_at_least(pod),
+            gang=gang,
+            budgets=self.budgets.of(pod.metadata),
+            stays=why or (f"where it could go can't be told: {fault}" if fault else ""),
+        )
+
+    def _being_placed(self, seen: set[str]) -> list[Running]:
+        """Those that are on their way to a node, and count against its being empty."""
+        cluster: Cluster = self.facts.cluster
+        return [
+            Running(
+                *(held.key or "a pod that is being placed", held.uid, cluster.row_of[held.node]),
+                booking_of(cluster, cluster.row_of[held.node], held.holding, 0, 0),
+                PlanPod(held.key),
+                stays="it is being placed there",
+            )
+            for held in self.held.values()
+            if not held.bound and held.node in cluster.row_of and held.uid not in seen
+        ]
+
+
+def cost_of(pod: Pod, holding: Holding, costs: Costs, now: float) -> float:
+    """GPU-seconds that a restart loses: of what its GPUs have done since its start, or since its last checkpoint, and
+    until it works again."""
+    since = unix_time(pod.status.start_time) or unix_time(pod.metadata.creation_timestamp) or now
+    saved = unix_time((pod.metadata.annotations or {}).get(LAST_CHECKPOINT))
+    begun = min(max(since, saved), now)
+    restart_s = costs.restart_s_of.get(owner_of(pod.metadata), costs.restart_s)
+    return gpus_held(holding) * (now - begun + restart_s)
+
+
+def _gang(pod: Pod) -> tuple[str, str]:
+    """Name of its gang, and why that can't be told."""
+    try:
+        return gang_of(pod)[0], ""
+    except RequestError as error:
+        return "", str(error)

@@ -1,0 +1,51 @@
+"""Who may not be moved, and why: what would not come back, or not where it is planned."""
+
+from typing import Final
+
+from extender.explain.defrag.budgets import Budgets
+from extender.explain.defrag.facts import Costs
+from extender.kube.objects import Pod
+from extender.ledger.tenants import Demands, asks_resources_alone
+from extender.queueing.defrag.checks import MOVABLE, NOT_ANEW, waits_anew
+
+_SYSTEM_CRITICAL: Final = 2_000_000_000
+"""The least of the priority classes that Kubernetes keeps for itself."""
+
+
+def stays(pod: Pod, demands: Demands | None, budgets: Budgets, costs: Costs, gated_in: frozenset[str] | None) -> str:
+    """Why a pod that runs may not be moved, "" where it may.
+
+    `demands` None: what it wants of a node can't be read. `gated_in` as of `Facts`. With the annotation MOVABLE "true"
+    disks, rules about other pods and a critical priority don't hold it.
+    """
+    metadata, said = pod.metadata, (pod.metadata.annotations or {}).get(MOVABLE, "").strip().lower()
+    if metadata.deletion_timestamp is not None:
+        return "it is being deleted"
+    if pod.status.phase != "Running":
+        return "it does not run yet"
+    if metadata.controller is None:
+        return "it has no controller that would replace it"
+    if said not in ("", "true"):
+        return f"{MOVABLE} is {said[:40]!r}"
+    if metadata.namespace in costs.exempt:
+        return f"namespace {metadata.namespace} is exempt"
+    if gated_in is not None and not waits_anew(pod, gated_in):
+        return f"it would not wait {NOT_ANEW}"
+    if pod.spec.resource_claims:
+        return "it has devices by ResourceClaims"
+    if fault := budgets.fault(metadata):
+        return fault
+    return "" if said == "true" else _by_itself(pod, demands)
+
+
+def _by_itself(pod: Pod, demands: Demands | None) -> str:
+    """Why it stays as long as nobody says that it may be moved."""
+    if (pod.spec.priority or 0) >= _SYSTEM_CRITICAL:
+        return "its priority class is critical to the system"
+    if demands is None:
+        return "what it asks of a node can't be read"
+    if any("persistentVolumeClaim" in volume or "ephemeral" in volume for volume in demands.volumes or ()):
+        return "its volumes may be tied to its node"
+    if not asks_resources_alone(demands):
+        return "it asks for more than resources (host ports, disks, or rules about other pods)"
+    return ""

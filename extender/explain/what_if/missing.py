@@ -1,0 +1,197 @@
+"""Which new nodes are missing: the fewest, like those that there are, by which all pods would be placed."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from extender.core.clusters import Cluster
+from extender.explain.what_if.grounds import Added, Ground
+from extender.explain.what_if.questions import copied
+from extender.explain.what_if.shapes import Shape, keys_of, shapes_of
+from extender.kube.objects import Node, PodSpec
+from extender.planning.missing_nodes import Cost, Group, Missing, Unit, alone, missing_nodes
+from extender.planning.plan_state import PlanState
+from extender.planning.plans import GREEDY, Plan, View, units_of
+from extender.planning.rounds import place_unit
+
+_MOST_ROWS: Final = 2_000
+_MOST_SHAPES: Final = 12
+_TOO_MANY: Final = "more new nodes would be needed than are tried"
+
+
+class _Offer(NamedTuple):
+    """New nodes of one shape, as many as could be needed."""
+
+    number: int
+    """Of the shape."""
+    shape: Shape
+    cost: Cost
+    gpus: int
+    model: str
+    most: int
+    """Nodes that could be needed."""
+    copies: Sequence[Node] = ()
+
+    def copied(self, stem: str, after: int) -> "_Offer":
+        """With the nodes, their names numbered after so many others."""
+        names = (f"{stem}+{after + number}" for number in range(1, self.most + 1))
+        return self._replace(copies=[copied(self.shape.node, name) for name in names])
+
+
+def found_nodes(
+    ground: Ground, specs: Sequence[PodSpec], candidates: Sequence[Node], enough: Callable[[], bool]
+) -> tuple[View, Plan, dict[str, Any]]:
+    """The plan with the nodes found and what there is, and what is missing as JSON data.
+
+    What has room now takes it first. `specs` are those of the pods, `candidates` nodes that new ones may be like beside
+    those of the cluster, `enough` tells when time is up.
+    """
+    shapes = shapes_of(ground.nodes, candidates, ground.facts.cluster, keys_of(specs, ground.batch))
+    stems = _stems(shapes)
+    trial = [copied(shape.node, f"{stem}+0") for shape, stem in zip(shapes, stems, strict=True)]
+    state = _state(ground, _added(shapes, trial))
+    units = _placed_now(state, [node.metadata.name for node in trial])
+    begun = _nodes_of(state)
+    offers = [offer.copied(stems[offer.number], len(ground.added)) for offer in _offers(state, units, shapes, trial)]
+    state = _state(ground, [pair for offer in offers for pair in _added([offer.shape], offer.copies)])
+    _put(state, begun)
+    row_of = state.view.cluster.row_of
+    groups = [Group(tuple(row_of[node.metadata.name] for node in offer.copies), offer.cost) for offer in offers]
+    old = np.ones(state.view.num_nodes, np.bool_)
+    for group in groups:
+        old[list(group.rows)] = False
+    found = missing_nodes(state, units, old, groups, enough)
+    placed = _nodes_of(state)
+    used = [
+        pair
+        for offer, count in zip(offers, found.counts, strict=True)
+        for pair in _added([offer.shape], offer.copies[:count])
+    ]
+    final = _state(ground, used)
+    _put(final, placed)
+    plan = final.plan(GREEDY)
+    return final.view, plan, _told(offers, found, plan)
+
+
+def _state(ground: Ground, more: Added) -> PlanState:
+    return PlanState(ground.view(more), ground.batch)
+
+
+def _added(shapes: Sequence[Shape], copies: Sequence[Node]) -> list[tuple[Node, str]]:
+    """Copies with what they are like; of one shape, or of one each."""
+    repeated = [*shapes] * len(copies) if len(shapes) == 1 else shapes
+    return [(node, shape.like if shape.of_cluster else "") for node, shape in zip(copies, repeated, strict=True)]
+
+
+def _stems(shapes: Sequence[Shape]) -> list[str]:
+    """What the names of new nodes of each shape begin with."""
+    seen: dict[str, int] = {}
+    for number, shape in enumerate(shapes):
+        seen.setdefault(shape.like, number)
+    return [
+        shape.like if seen[shape.like] == number else f"{shape.like}.{number}" for number, shape in enumerate(shapes)
+    ]
+
+
+def _placed_now(state: PlanState, others: Sequence[str]) -> list[Unit]:
+    """Place what has room on the nodes that there are, all but `others`; the units that have none."""
+    allowed = np.ones(state.view.num_nodes, np.bool_)
+    allowed[[state.view.cluster.row_of[name] for name in others]] = False
+    full: set[object] = set()
+    left: list[Unit] = []
+    for unit in units_of(state.pods):
+        first = state.pods[unit[0]]
+        alike = None if first.gang else first.alike
+        if alike not in full and place_unit(state, unit, allowed):
+            continue
+        left.append(unit)
+        if alike is not None:
+            full.add(alike)
+    return left
+
+
+def _nodes_of(state: PlanState) -> list[tuple[int, str]]:
+    """Pods that are placed, by position, and their nodes, in the order in which they were put there."""
+    names = state.view.cluster.node_names
+    return [(position, names[row]) for position, row in state.placed()]
+
+
+def _put(state: PlanState, placed: Sequence[tuple[int, str]]) -> None:
+    for position, name in placed:
+        state.put(position, state.view.cluster.row_of[name])
+
+
+def _offers(state: PlanState, units: Sequence[Unit], shapes: Sequence[Shape], trial: Sequence[Node]) -> list[_Offer]:
+    """Shapes that help at least one of the pods left, the cheapest for each kind of pod, with as many copies as all
+    such pods could need together."""
+    num_alike: dict[tuple[object, ...], list[int]] = {}
+    for unit in units:
+        for position in unit:
+            num_alike.setdefault(state.pods[position].alike, []).append(position)
+    cluster = state.view.cluster
+    needs = [0] * len(shapes)
+    costs = [_cost(state.view, cluster.row_of[node.metadata.name]) for node in trial]
+    order = sorted(range(len(shapes)), key=lambda number: (costs[number], shapes[number].like))
+    chosen: dict[int, None] = {}
+    rows = [cluster.row_of[node.metadata.name] for node in trial]
+    for positions in num_alike.values():
+        fits = state.fits(positions[0])
+        helping = [number for number in order if fits[rows[number]]]
+        for number in helping:
+            needs[number] += -(-len(positions) // max(alone(state, positions[0], rows[number], len(positions)), 1))
+        chosen |= dict.fromkeys(helping[:1])
+    for number in order:
+        if needs[number] and len(chosen) < _MOST_SHAPES:
+            chosen[number] = None
+    most = _MOST_ROWS // max(len(chosen), 1)
+    return [
+        _Offer(number, shapes[number], costs[number], *_gpus(cluster, rows[number]), min(needs[number], most))
+        for number in sorted(chosen)
+    ]
+
+
+def _gpus(cluster: Cluster, row: int) -> tuple[int, str]:
+    """How many GPUs a node has, and the model of the first."""
+    gpus = cluster.gpu_model[row]
+    models = [cluster.models[index].name for index in gpus[gpus >= 0].tolist()]
+    return len(models), models[0] if models else ""
+
+
+def _cost(view: View, row: int) -> Cost:
+    """Of a node: its GPUs, their memory, the node itself, its CPU and memory."""
+    cluster = view.cluster
+    installed = int((cluster.gpu_model[row] >= 0).sum()) or int(cluster.mig_installed[row].sum() > 0)
+    return (
+        *(installed, int(cluster.gpu_memory_mib[row].sum()), 1),
+        *(int(view.cpu_allocatable_milli[row]), int(view.memory_allocatable_mib[row])),
+    )
+
+
+def _told(offers: Sequence[_Offer], found: Missing, plan: Plan) -> dict[str, Any]:
+    used = [(offer, count) for offer, count in zip(offers, found.counts, strict=True) if count]
+    tried = sum(len(offer.copies) for offer in offers) >= _MOST_ROWS
+    still = [
+        {"pod": plan.pods[position].key, "reason": _TOO_MANY if tried else str(why)}
+        for position, why in plan.unassigned.items()
+    ]
+    return {
+        "nodes": [
+            {"like": offer.shape.like, "count": count, "gpus": offer.gpus, "model": offer.model}
+            for offer, count in used
+        ],
+        "sentence": sentence([(count, offer.gpus, offer.model, offer.shape.like) for offer, count in used], len(still)),
+        "stillUnplaced": still,
+        "fewest": found.proven,
+    }
+
+
+def sentence(nodes: Sequence[tuple[int, int, str, str]], num_unplaced: int) -> str:
+    """What is missing, in words; of each shape how many, their GPUs, of which model, and which node they are like."""
+    words = [
+        f"{count} node{'' if count == 1 else 's'} " + (f"of {gpus} x {model or 'GPU'}" if gpus else f"like {like}")
+        for count, gpus, model, like in nodes
+    ]
+    if not words:
+        return "no new node like those of the cluster would help" if num_unplaced else "no new node is needed"
+    return " and ".join(words)

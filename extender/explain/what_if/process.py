@@ -1,0 +1,133 @@
+"""What if: where a batch of pods would go and what would stay pending, on a copy of the cluster as it is now.
+
+Nothing is reserved, written or kept. Usage is the ledger's, reservations included; nodes are read from the API server
+for what a decision does not need: taints, cordons, labels, and how many pods they take.
+
+All of it runs in a process of its own (see `answers`), which ends with its answer: what is asked may be large.
+"""
+
+import pickle
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from extender.core.resources.requests import RequestError
+from extender.explain.processes import Pipe, serve
+from extender.explain.what_if.claims import AskedClaims, read_claims, read_templates
+from extender.explain.what_if.grounds import Facts, Ground
+from extender.explain.what_if.missing import found_nodes
+from extender.explain.what_if.questions import (
+    WhatIf,
+    WhatIfError,
+    added_nodes,
+    asked_pods,
+    decoded_node,
+    needs_of,
+    read_question,
+)
+from extender.explain.what_if.waiting import waiting_pods
+from extender.kube.objects import Node, Pod
+from extender.kube.watches.lists import ListDecoder
+from extender.planning import reports
+from extender.planning.plan_state import PlanState
+from extender.planning.planners import PLANNERS
+from extender.planning.plans import GREEDY, Plan, PlanPod, View
+from extender.queueing.pods.batches import plan_pod
+from extender.queueing.pods.restrictions import Kinds
+
+_SEARCHES_FRAC: Final = 0.4
+"""Part of the time for an answer that the search for new nodes may take."""
+
+_nodes_decoder: Final = ListDecoder(Node)
+_pods_decoder: Final = ListDecoder(Pod)
+
+
+def answer(asked: WhatIf, facts: Facts) -> dict[str, Any]:
+    """Where the pods would go. Raises WhatIfError."""
+    until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
+    try:
+        nodes = _nodes_decoder.decode(facts.nodes).items
+        by_name = {node.metadata.name: node for node in nodes}
+        if unknown := [name for name in asked.drain if name not in by_name]:
+            raise WhatIfError(f"drain: no node is named {', '.join(unknown[:5])}")
+        moving = [
+            pod
+            for name in dict.fromkeys(asked.drain)
+            if name in facts.pods_on
+            for pod in _pods_decoder.decode(facts.pods_on[name]).items
+            if pod.spec.node_name == name and not pod.finished and not pod.metadata.belongs_to_a_node
+        ]
+    except msgspec.DecodeError as error:
+        raise WhatIfError(f"nodes and pods can't be read: {error}") from None
+    waiting, held = waiting_pods(facts.pending, facts.waiting.held) if facts.pending is not None else ([], {})
+    pods, kinds = [*moving, *waiting, *asked_pods(asked)], Kinds()
+    batch, faults = _planned(pods, kinds, facts.default_policy, _claims(asked, facts))
+    added = added_nodes(asked.add_nodes, by_name)
+    candidates = [decoded_node(manifest, "candidates") for manifest in asked.candidates]
+    ground = Ground(facts, nodes, added, kinds, batch, tuple(asked.drain))
+    told: dict[str, Any] = {}
+    if asked.find_nodes:
+        specs = [pod.spec for pod in pods]
+        view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)
+        told["missing"] = missing
+    else:
+        view = ground.view()
+        plan = PLANNERS[GREEDY].make(view, batch)
+    return _result(view, plan, faults | held, [pod.key for pod in moving]) | told
+
+
+def _claims(asked: WhatIf, facts: Facts) -> AskedClaims:
+    """The claims of the question. Raises WhatIfError."""
+    try:
+        return AskedClaims(facts.devices, read_claims(asked.claims), read_templates(asked.claim_templates))
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise WhatIfError(f"claims: {error}") from None
+
+
+def _planned(
+    pods: Iterable[Pod], kinds: Kinds, policy: str, claims: AskedClaims
+) -> tuple[list[PlanPod], dict[str, str]]:
+    """The pods as planners take them, and the faults of those that can't be understood, by key."""
+    batch: list[PlanPod] = []
+    faults: dict[str, str] = {}
+    for pod in pods:
+        try:
+            planned = plan_pod(pod, kinds, claims.of(pod))
+        except RequestError as error:
+            faults[pod.key] = str(error)
+            continue
+        batch.append(replace(planned, policy=planned.policy or policy))
+    return batch, faults
+
+
+def _result(view: View, plan: Plan, faults: dict[str, str], moving: list[str]) -> dict[str, Any]:
+    """The report of a plan."""
+    report = reports.report(view, plan)
+    unassigned = [*report["unassigned"], *({"pod": key, "reason": why} for key, why in faults.items())]
+    return {
+        **report,
+        "pods": report["pods"] + len(faults),
+        "unassigned": unassigned,
+        "reasons": dict(Counter(entry["reason"] for entry in unassigned).most_common()),
+        "fragmentsBefore": round(PlanState(view, ()).quality(np.zeros(0)).fragments, 4),
+        "moved": moving,
+        "nodes": [node for node in report["nodes"] if node["pods"]],
+    }
+
+
+def _answered(pipe: Pipe) -> bytes:
+    """A question comes in, what it needs goes out, that comes in, and the answer goes out."""
+    asked = read_question(pipe.read())
+    pipe.tell(msgspec.json.encode(needs_of(asked)))
+    # From the service alone, and never from who asks: what it pickles may be trusted.
+    facts: Facts = pickle.loads(pipe.read())  # noqa: S301
+    return msgspec.json.encode(answer(asked, facts))
+
+
+if __name__ == "__main__":
+    serve(_answered)

@@ -1,0 +1,144 @@
+"""What is asked: the question as it comes, read and bounded."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from extender.core.resources.requests import RequestError
+from extender.explain.processes import QuestionError
+from extender.explain.what_if.claims import names_of
+from extender.kube.objects import Node, Pod
+from extender.queueing.pods.batches import asked_of
+from extender.queueing.pods.objects import decode_node, decode_pod
+
+MAX_PODS: Final = 10_000
+_MAX_ADDED: Final = 1_000
+MAX_CANDIDATES: Final = 100
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+
+class WhatIfError(QuestionError):
+    """An invalid request; says what would be right."""
+
+
+class AddedNodes(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Nodes that the cluster does not have."""
+
+    template: str = ""
+    """Name of a node that they are like."""
+    manifest: dict[str, Any] | None = None
+    """Or the node itself."""
+    count: Annotated[int, msgspec.Meta(ge=1, le=_MAX_ADDED)] = 1
+
+
+class WhatIf(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The question."""
+
+    pods: list[dict[str, Any]] = []
+    """Manifests."""
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_PODS)] = 1
+    """How many of each."""
+    drain: list[str] = []
+    """Nodes that are taken out of use: their pods have to go elsewhere, before the others."""
+    add_nodes: list[AddedNodes] = []
+    claims: list[dict[str, Any]] = []
+    """Manifests of ResourceClaims that the cluster does not have."""
+    claim_templates: list[dict[str, Any]] = []
+    """Manifests of ResourceClaimTemplates that pods name."""
+    waiting: bool = False
+    """Whether the pods that wait for a node now are asked about too, before the others."""
+    find_nodes: bool = False
+    """Whether to find the fewest new nodes by which all pods would be placed."""
+    candidates: list[dict[str, Any]] = []
+    """Manifests of nodes that new ones may be like, beside those of the cluster."""
+
+
+_decoder: Final = msgspec.json.Decoder(WhatIf)
+
+
+class Needs(msgspec.Struct):
+    """What a question needs to know of the cluster."""
+
+    drain: list[str]
+    adds: bool
+    claims: list[str]
+    """ResourceClaims that its pods name, by `namespace/name`; "" for the name of one that is made from a template."""
+    waiting: bool = False
+    """Whether the pods that wait are asked about."""
+
+
+def needs_of(asked: WhatIf) -> Needs:
+    """What a question needs."""
+    adds = bool(asked.add_nodes) or asked.find_nodes
+    return Needs(list(dict.fromkeys(asked.drain)), adds, names_of(asked.pods), asked.waiting)
+
+
+def read_question(body: bytes) -> WhatIf:
+    """Raises WhatIfError."""
+    try:
+        asked = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WhatIfError(f"invalid request: {error}") from None
+    if len(asked.drain) > _MAX_ADDED:
+        raise WhatIfError(f"drain: more than {_MAX_ADDED} nodes")
+    if len(asked.candidates) > MAX_CANDIDATES:
+        raise WhatIfError(f"candidates: more than {MAX_CANDIDATES} nodes")
+    return asked
+
+
+def added_nodes(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[tuple[Node, str]]:
+    """The nodes to add, under names that the cluster does not have, each with the one that it is like. Raises
+    WhatIfError."""
+    added: list[tuple[Node, str]] = []
+    for entry in asked:
+        if bool(entry.template) == (entry.manifest is not None):
+            raise WhatIfError("addNodes: write either template (a node's name) or manifest")
+        if entry.manifest is not None:
+            template = decoded_node(entry.manifest, "addNodes")
+        elif entry.template in known:
+            template = known[entry.template]
+        else:
+            raise WhatIfError(f"addNodes: no node is named {entry.template}")
+        name = template.metadata.name
+        for _ in range(entry.count):
+            if len(added) == _MAX_ADDED:
+                raise WhatIfError(f"addNodes: more than {_MAX_ADDED} nodes")
+            added.append((copied(template, f"{name}+{len(added) + 1}"), entry.template))
+    return added
+
+
+def copied(template: Node, name: str) -> Node:
+    """An empty node like another one, under a name of its own; not cordoned."""
+    labels = {**(template.metadata.labels or {}), HOSTNAME: name}
+    metadata = msgspec.structs.replace(template.metadata, name=name, uid=name, labels=labels)
+    spec = msgspec.structs.replace(template.spec, unschedulable=False)
+    return msgspec.structs.replace(template, metadata=metadata, spec=spec)
+
+
+def decoded_node(manifest: dict[str, Any], key: str) -> Node:
+    """A node given in a question, under a key of it. Raises WhatIfError."""
+    try:
+        return decode_node(manifest)
+    except msgspec.ValidationError as error:
+        raise WhatIfError(f"{key}: {error}") from None
+
+
+def asked_pods(asked: WhatIf) -> list[Pod]:
+    """The pods asked about, each as often as it is wanted. Raises WhatIfError."""
+    if len(asked.pods) * asked.replicas > MAX_PODS:
+        raise WhatIfError(f"pods: {len(asked.pods)} x {asked.replicas} replicas are more than {MAX_PODS} pods")
+    pods: list[Pod] = []
+    for number, manifest in enumerate(asked.pods):
+        try:
+            pod = decode_pod(manifest)
+            asked_of(pod)
+        except (msgspec.ValidationError, RequestError) as error:
+            raise WhatIfError(f"pods[{number}]: {error}") from None
+        metadata = pod.metadata
+        name, namespace = metadata.name or f"pod-{number}", metadata.namespace or "default"
+        for replica in range(asked.replicas):
+            key = f"{name}-{replica}" if asked.replicas > 1 else name
+            named = msgspec.structs.replace(metadata, name=key, namespace=namespace, uid=f"{number}-{key}")
+            pods.append(msgspec.structs.replace(pod, metadata=named))
+    return pods

@@ -1,0 +1,90 @@
+"""What moves cost at least: to stop a search that has found the cheapest, and to tell how far it is from them."""
+
+import numpy as np
+
+from extender.core.clusters import Floats, Longs, Mask
+from extender.planning.moves.covers import cover_costs
+from extender.planning.moves.evictions import MOST_LISTED, Prices, cheapest_at, counts_whole, least_prices
+from extender.planning.moves.obstacles import may_be_emptied
+from extender.planning.moves.trials import Trial
+from extender.planning.plan_state import free_units, units
+
+
+def least_cost(trial: Trial) -> float:
+    """GPU-seconds that any moves lose by which the target fits: inf where there are none that do.
+
+    `trial` has nobody away but those who have to leave the nodes that shall be empty. Where each of the moved pods goes
+    is not asked. A unit on several nodes counts in equal parts on each of them, since it may serve all.
+    """
+    forced = trial.cost[0]
+    return forced + max(_of_rows(trial), _of_gpus(trial), _of_emptied(trial))
+
+
+def _shares(trial: Trial) -> Floats:
+    """(U,) the part of its cost that a unit counts on each of its nodes; inf for those that stay."""
+    of_units = trial.units
+    num_rows = np.bincount(of_units.part_unit, minlength=len(of_units.members))
+    cost: Floats = of_units.cost / np.maximum(num_rows, 1)
+    if len(trial.problem.target.pods) + trial.problem.target.num_empty == 1:
+        cost = of_units.cost
+    return np.where(of_units.movable, cost, np.inf)
+
+
+def _of_rows(trial: Trial) -> float:
+    """Of pods of which no two find place on one node: so many nodes, those where it costs least."""
+    target = trial.problem.target
+    prices = Prices(_shares(trial))
+    alone = [position for position in range(trial.num_target) if target.apart or _fills_half(trial, position)]
+    if not alone and trial.num_target:
+        alone = [max(range(trial.num_target), key=lambda position: trial.pods[position].num_gpus)]
+    if not alone:
+        return 0.0
+    smallest = np.full(len(trial.closed), np.inf)
+    for position in {trial.pods[position].alike: position for position in alone}.values():
+        smallest = np.minimum(smallest, _of_pod(trial, position, prices))
+    return float(np.sort(smallest)[: len(alone)].sum())
+
+
+def _fills_half(trial: Trial, position: int) -> bool:
+    request = trial.pods[position].gpus
+    return counts_whole(request) and 2 * trial.pods[position].num_gpus > int(units(trial.state.cluster).max(initial=0))
+
+
+def _of_pod(trial: Trial, position: int, prices: Prices) -> Floats:
+    """(N,) what room for a pod costs on each node."""
+    costs = least_prices(trial, position, prices)
+    costs[trial.closed] = np.inf
+    if not counts_whole(trial.pods[position].gpus):
+        return costs
+    for row in np.flatnonzero(np.isfinite(costs) & (costs > 0)).tolist():
+        if len(trial.at_home(row)) <= MOST_LISTED:
+            chosen = cheapest_at(trial, position, row, prices)
+            costs[row] = np.inf if chosen is None else float(prices.of_unit[list(chosen)].sum())
+    return costs
+
+
+def _of_gpus(trial: Trial) -> float:
+    """Of all pods of whole GPUs together: so many GPUs, wherever that costs least."""
+    pods = [pod for pod in trial.problem.target.pods if counts_whole(pod.gpus)]
+    may: Mask = np.zeros(len(trial.closed), np.bool_)
+    for kind in {pod.kind for pod in pods}:
+        may |= trial.state.view.allowed[kind]
+    may &= ~trial.closed
+    free: Longs = np.where(may, free_units(trial.state.cluster), 0)
+    missing = sum(pod.num_gpus for pod in pods) - int(free.sum())
+    if missing <= 0:
+        return 0.0
+    of_units, share = trial.units, _shares(trial)
+    parts = may[of_units.part_row] & np.isfinite(share[of_units.part_unit])
+    parts &= ~np.isin(of_units.part_unit, list(trial.away))
+    gpus, price = of_units.part_gpus[parts], share[of_units.part_unit[parts]]
+    return float(cover_costs(np.array([missing]), np.zeros(len(gpus), np.intp), gpus, price)[0])
+
+
+def _of_emptied(trial: Trial) -> float:
+    """Of the nodes that shall be empty, whichever: so many, those where it costs least."""
+    num = trial.problem.target.num_empty
+    share = _shares(trial)
+    rows = np.flatnonzero(may_be_emptied(trial)).tolist()
+    costs = sorted(float(share[list(trial.at_home(row))].sum()) for row in rows)
+    return sum(costs[:num]) if len(costs) >= num else float("inf")

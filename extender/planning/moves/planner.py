@@ -1,0 +1,51 @@
+"""The moves that cost least, by greedy construction and local search."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from extender.core.policies.policy import Policy
+from extender.core.policies.tightest import tightest
+from extender.planning.moves.obstacles import in_the_way
+from extender.planning.moves.problems import MovePlan, Problem
+from extender.planning.moves.search import searched
+from extender.planning.moves.trials import Trial
+from extender.planning.moves.units import units_of
+
+
+def _never() -> bool:
+    return False
+
+
+def plan_moves(problem: Problem, seed: int = 0, expired: Callable[[], bool] = _never) -> MovePlan:
+    """The cheapest moves found after which the target fits and every moved pod has a place.
+
+    Cost in GPU-seconds counts first, then the number of pods moved, then the rank of the places. `expired` tells
+    when to stop searching: what was found until then is returned. Equal problems and seeds give equal plans as long
+    as it says no. Raises ValueError for a problem that contradicts itself.
+    """
+    units = units_of(problem)
+    trial = Trial(problem, units, _plain(problem.view.policies))
+    proof = Trial(problem, units)
+    if why := in_the_way(problem, units):
+        return MovePlan(problem.view.cluster.version, False, impossible=tuple(why))
+    trial.close(problem.target.empty)
+    for unit in sorted({unit for row in problem.target.empty for unit in units.at.get(row, ())}):
+        trial.evict(unit)
+    return searched(trial, proof, seed, expired)
+
+
+def _plain(policies: Mapping[str, Policy]) -> dict[str, Policy]:
+    """The same fit by the simplest rank: a search asks for thousands of ranks that decide little."""
+    return {
+        name: replace(
+            policy,
+            score=tightest,
+            share=None,
+            context=None,
+            terms=None,
+            weighs_cpu=False,
+            weighs_memory=False,
+            by_state=True,
+        )
+        for name, policy in policies.items()
+    }

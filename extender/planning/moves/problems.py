@@ -1,0 +1,119 @@
+"""What making room is about: who runs, what shall fit, and the moves that were found.
+
+A move evicts a pod, which then starts again on the node planned: what it leaves is free before it arrives. Moves are
+made one after another, the members of a gang together in one step. The target's pods come last.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from extender.core.bookings import Booking
+from extender.core.clusters import Mask
+from extender.planning.plan_state import DEFAULT_POLICY
+from extender.planning.plans import PlanPod, View
+
+NOBODY_ABOVE: Final = 2**31 - 1
+"""Priority of a target for which anybody may be moved, such as the maintenance of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A pod that holds something of a node."""
+
+    key: str
+    """`namespace/name`."""
+    uid: str
+    row: int
+    """Of its node."""
+    booked: Booking
+    """What its node gets back when it goes, CPU and main memory included."""
+    pod: PlanPod
+    """As what it would be placed elsewhere; its gang and priority are those below."""
+    cost_gpu_s: float = 0.0
+    """GPU-seconds that its restart loses; of a gang each member has its own."""
+    priority: int = 0
+    gang: str = ""
+    """Pods of one gang move together or not at all; its name in the whole cluster, "" for a pod on its own."""
+    budgets: tuple[str, ...] = ()
+    """Keys of the disruption budgets that it counts against."""
+    stays: str = ""
+    """Why it may not be moved, "" where it may: "has no controller"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What room is made for: pods, empty nodes, or both."""
+
+    priority: int
+    """Nobody of a higher priority is moved for it."""
+    pods: tuple[PlanPod, ...] = ()
+    """Single pods and gangs, all of which shall fit at once."""
+    apart: bool = False
+    """Whether no two of its pods may be on one node."""
+    empty: frozenset[int] = frozenset()
+    """Rows that shall be empty: nobody of `Problem.running` is left there."""
+    num_empty: int = 0
+    """How many more nodes shall be empty, whichever. Those that are empty already count."""
+    may_empty: Mask | None = None
+    """(N,) nodes of which these are taken; None: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A cluster, who runs on it, and the target."""
+
+    view: View
+    """The cluster as it is, with all that runs. `View.allowed` and `View.domains` know of `running` as well."""
+    running: Sequence[Running]
+    """All pods that hold something, those included that stay; of DaemonSets only where they count against an empty
+    node. What the cluster's arrays hold beyond them stays held."""
+    target: Target
+    max_moves: int | None = None
+    """Most pods to move; None: any number."""
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """How many pods of each disruption budget may be away at once. One that is not named allows none."""
+    policy: str = DEFAULT_POLICY
+    """Ranks nodes for pods that don't choose a policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A pod that leaves its node and starts again on another one, or with its gang on its own once more."""
+
+    pod: Running
+    row: int
+    """Where it goes. Its own row only for a member of a gang that moves because of others of its members."""
+    gpus: tuple[int, ...]
+    """Indices of the GPUs counted on there, () where the device plugin picks them."""
+    step: int
+    """Moves of one step, which are those of one gang, are made together; the next step waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """The moves, in order. Where the target can't be made to fit there are none."""
+
+    version: int
+    """Version of the cluster it was made on."""
+    fits: bool
+    """Whether the target fits once the moves are made; without moves, it fits as it is."""
+    moves: tuple[Move, ...] = ()
+    rows: tuple[int, ...] = ()
+    """(P,) the node of each of the target's pods, -1 for none."""
+    gpus: tuple[tuple[int, ...], ...] = ()
+    """(P,) indices of the GPUs counted on for each."""
+    emptied: tuple[int, ...] = ()
+    """Rows that are empty then: all of `Target.empty`, and those chosen."""
+    impossible: tuple[str, ...] = ()
+    """Where it does not fit, why: sentences that name pods and nodes, the best that can be said first."""
+
+    @property
+    def num_pods(self) -> int:
+        """How many pods move."""
+        return len(self.moves)
+
+    @property
+    def cost_gpu_s(self) -> float:
+        """GPU-seconds that the moves lose."""
+        return sum(move.pod.cost_gpu_s for move in self.moves)

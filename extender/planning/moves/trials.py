@@ -1,0 +1,216 @@
+"""A cluster on which moves are tried: units leave, the target's pods come, and everything can be undone."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.bookings import Booking
+from extender.core.clusters import WHOLE_MILLI, Ints, Longs, Mask
+from extender.core.observations import Gauge
+from extender.core.policies.policy import Policy
+from extender.planning.moves.problems import Problem
+from extender.planning.moves.units import Units
+from extender.planning.plan_state import PlanState
+from extender.planning.plans import PlanPod, View
+
+
+class Trial:
+    """A `PlanState` on which all pods have positions: the target's first, then those that run.
+
+    A unit is away from when it leaves until it is back as it was, wherever it has been put meanwhile.
+    """
+
+    def __init__(self, problem: Problem, units: Units, policies: Mapping[str, Policy] | None = None) -> None:
+        self.problem = problem
+        self.units = units
+        target, running = problem.target, problem.running
+        self.num_target = len(target.pods)
+        self.pods: tuple[PlanPod, ...] = (*target.pods, *(pod.pod for pod in running))
+        self.home = [(pod.row, pod.booked) for pod in running]
+        view = ground_of(problem)
+        on = {self.num_target + number: home for number, home in enumerate(self.home)}
+        self.state = PlanState(replace(view, policies=policies or view.policies), self.pods, problem.policy, on)
+        self.away: dict[int, None] = {}
+        """Units, in the order in which they left."""
+        self.num_away = 0
+        """Pods of those."""
+        self.closed: Mask = np.zeros(view.num_nodes, np.bool_)
+        """(N,) rows where nobody may come."""
+        self.marks = [0] * view.num_nodes
+        """(N,) equal marks are equal pods on equal GPUs of a row, who came told from who has always been there."""
+        self.guests = [0] * view.num_nodes
+        """(N,) pods that came, and are still there."""
+        self._undo: list[Callable[[], None]] = []
+
+    @property
+    def cost(self) -> tuple[float, int]:
+        """GPU-seconds that those who are away lose, and how many pods they are."""
+        return float(self.units.cost[sorted(self.away)].sum()), self.num_away
+
+    def mark(self) -> int:
+        """What `rollback` goes back to."""
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Undo everything since."""
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    def position(self, running: int) -> int:
+        """Of a pod of `Problem.running`, among all pods."""
+        return self.num_target + running
+
+    def row(self, position: int) -> int | None:
+        """Where a pod is; None where it is on no node."""
+        found = self.state.found(position)
+        return None if found is None else found[0]
+
+    def close(self, rows: Iterable[int]) -> None:
+        """Let nobody come to some rows."""
+        self._set_closed([row for row in rows if not self.closed[row]], True)
+
+    def open(self, rows: Iterable[int]) -> None:
+        """Let pods come again."""
+        self._set_closed([row for row in rows if self.closed[row]], False)
+
+    def put(self, position: int, row: int) -> None:
+        """Put a pod where it has room."""
+        self.state.put(position, row)
+        self._stepped(position, row, 1)
+
+    def take(self, position: int) -> None:
+        """Take a pod off the node that it has been put on."""
+        self._take(position, -1)
+
+    def evict(self, unit: int) -> None:
+        """All pods of a unit that is at home leave."""
+        for member in self.units.members[unit]:
+            self._take(self.position(member), 0)
+        self._set_away(unit, True)
+
+    def bring_home(self, unit: int) -> bool:
+        """Let a unit that is away have stayed where it was; whether there is room for that."""
+        begun = self.mark()
+        for member in self.units.members[unit]:
+            if self.state.found(self.position(member)) is not None:
+                self.take(self.position(member))
+        for member in self.units.members[unit]:
+            row, booked = self.home[member]
+            if self.closed[row]:
+                self.rollback(begun)
+                return False
+            self.state.put_back(self.position(member), row, booked)
+            self._stepped(self.position(member), row, 0)
+            if self.guests[row] and not self._holds(row):
+                self.rollback(begun)
+                return False
+        self._set_away(unit, False)
+        return True
+
+    def at_home(self, row: int) -> dict[int, tuple[int, ...]]:
+        """The units that run on a row as they always did, each with its members there."""
+        return {unit: here for unit, here in self.units.at.get(row, {}).items() if unit not in self.away}
+
+    def _holds(self, row: int) -> bool:
+        """Whether nothing of a row is promised twice."""
+        cluster = self.state.cluster
+        free = (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.cpu_free_milli, cluster.memory_free_mib)
+        idle = cluster.gpu_healthy[row] & (cluster.gpu_free_milli[row] == WHOLE_MILLI)
+        idle &= cluster.gpu_free_mib[row] == cluster.gpu_memory_mib[row]
+        enough = idle.sum() * cluster.units_per_gpu[row] >= cluster.untracked_units[row]
+        return bool(enough) and all((array[row] >= 0).all() for array in free) and self.state.slots_free(row) >= 0
+
+    def _take(self, position: int, num_guests: int) -> None:
+        found = self.state.found(position)
+        if found is None:
+            raise AssertionError(f"{self.pods[position].key} is on no node")
+        token = _token(position, found[1], guest=num_guests != 0)
+        self.state.take(position)
+        self._stepped(position, found[0], num_guests, token)
+
+    def _stepped(self, position: int, row: int, num_guests: int, token: int | None = None) -> None:
+        """Note the state's last step."""
+        if token is None:
+            found = self.state.found(position)
+            token = 0 if found is None else _token(position, found[1], guest=num_guests != 0)
+
+        def undo() -> None:
+            self.state.undo(self.state.num_steps - 1)
+            self.marks[row] ^= token
+            self.guests[row] -= num_guests
+
+        self.marks[row] ^= token
+        self.guests[row] += num_guests
+        self._undo.append(undo)
+
+    def _set_away(self, unit: int, away: bool) -> None:
+        def change(leaves: bool) -> None:
+            if leaves:
+                self.away[unit] = None
+            else:
+                del self.away[unit]
+            self.num_away += int(self.units.size[unit]) * (1 if leaves else -1)
+
+        change(away)
+        self._undo.append(lambda: change(not away))
+
+    def _set_closed(self, rows: list[int], closed: bool) -> None:
+        def change(value: bool) -> None:
+            self.closed[rows] = value
+
+        change(closed)
+        self._undo.append(lambda: change(not closed))
+
+
+def ground_of(problem: Problem) -> View:
+    """The view, in which what goes comes back in full and no more than that.
+
+    What is free is never negative there, even where pods hold more than there is: GPUs that are sick, nodes that are
+    booked over or keep a reserve. What a pod gives back then first settles that. And what pods that run are seen to
+    use is no sign of strangers once they have left.
+    """
+    view, cluster = problem.view, problem.view.cluster
+    milli, mib = np.zeros(cluster.gpu_model.shape, np.int64), np.zeros(cluster.gpu_model.shape, np.int64)
+    cpu, memory = np.zeros(cluster.num_nodes, np.int64), np.zeros(cluster.num_nodes, np.int64)
+    for pod in problem.running:
+        booked = pod.booked
+        cpu[pod.row] += booked.cpu_milli
+        memory[pod.row] += booked.memory_mib
+        gpus = list(booked.gpus)
+        milli[pod.row, gpus] += booked.milli
+        mib[pod.row, gpus] += (
+            cluster.gpu_memory_mib[pod.row, gpus]
+            if booked.milli == WHOLE_MILLI
+            else np.array(booked.mib_each, np.int64)
+        )
+        for gpu, of_milli, of_mib in booked.parts:
+            milli[pod.row, gpu] += of_milli
+            mib[pod.row, gpu] += of_mib
+    installed = np.where(cluster.gpu_healthy, WHOLE_MILLI, 0)
+    most_mib = np.where(cluster.gpu_healthy, cluster.gpu_memory_mib, 0)
+    cpu_free = _settled(view.cpu_free_milli, cpu, view.cpu_allocatable_milli)
+    memory_free = _settled(view.memory_free_mib, memory, view.memory_allocatable_mib)
+    observed = cluster.observed
+    if observed is not None:
+        value = observed.value.copy()
+        value[Gauge.MEMORY_USED][milli > 0] = np.nan
+        observed = replace(observed, value=value)
+    grounded = replace(
+        cluster,
+        gpu_free_milli=_settled(cluster.gpu_free_milli, milli, installed).astype(np.int32),
+        gpu_free_mib=_settled(cluster.gpu_free_mib, mib, most_mib).astype(np.int32),
+        observed=observed,
+    )
+    return replace(view, cluster=grounded, cpu_free_milli=cpu_free, memory_free_mib=memory_free)
+
+
+def _settled(free: Longs | Ints, held: Longs, capacity: npt.NDArray[np.integer]) -> Longs:
+    """(...) what is free, less what is held beyond the capacity."""
+    settled: Longs = free.astype(np.int64) - np.maximum(free + held - capacity, 0)
+    return settled
+
+
+def _token(position: int, booked: Booking, *, guest: bool) -> int:
+    return hash((position, booked.gpus, booked.slices, guest))

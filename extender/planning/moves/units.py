@@ -1,0 +1,128 @@
+"""Who moves together: single pods and gangs, what that costs, and why some of them may not move.
+
+Axis letters of this room: R running pods, U units, E parts of units (what a unit has on one node).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from extender.core.clusters import Floats, Longs, Mask, Rows
+from extender.planning.moves.problems import Problem, Running
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """All that runs, as units that move whole."""
+
+    members: tuple[tuple[int, ...], ...]
+    """(U,) positions in `Problem.running`."""
+    unit_of: Rows
+    """(R,)"""
+    stays: tuple[str, ...]
+    """(U,) why it may not move, "" where it may."""
+    cost: Floats
+    """(U,) GPU-seconds lost."""
+    size: Longs
+    """(U,) pods."""
+    gpus: Longs
+    """(U,) GPUs held, shares as one."""
+    part_unit: Rows
+    """(E,)"""
+    part_row: Rows
+    """(E,)"""
+    part_gpus: Longs
+    """(E,) GPUs that the unit holds on that node."""
+    at: Mapping[int, Mapping[int, tuple[int, ...]]]
+    """By row: the units that run there, each with those of its members that do."""
+
+    @property
+    def movable(self) -> Mask:
+        """(U,)"""
+        return np.array([not why for why in self.stays], np.bool_)
+
+
+def units_of(problem: Problem) -> Units:
+    """The units of a problem, in the order of the first pod of each. Raises ValueError for pods that contradict."""
+    running = problem.running
+    _check(problem)
+    by_key: dict[str | int, list[int]] = {}
+    for number, pod in enumerate(running):
+        by_key.setdefault(pod.gang or number, []).append(number)
+    members = tuple(tuple(unit) for unit in by_key.values())
+    unit_of = np.zeros(len(running), np.intp)
+    at: dict[int, dict[int, list[int]]] = {}
+    for number, unit in enumerate(members):
+        for member in unit:
+            unit_of[member] = number
+            at.setdefault(running[member].row, {}).setdefault(number, []).append(member)
+    held = [_num_gpus(pod) for pod in running]
+    parts = [(unit, row, sum(held[r] for r in here)) for row, of in sorted(at.items()) for unit, here in of.items()]
+    columns = np.array(parts, np.int64).reshape(len(parts), 3).T
+    return Units(
+        members=members,
+        unit_of=unit_of,
+        stays=tuple(_stays(problem, [running[member] for member in unit]) for unit in members),
+        cost=np.array([sum(running[member].cost_gpu_s for member in unit) for unit in members], np.float64),
+        size=np.array([len(unit) for unit in members], np.int64),
+        gpus=np.array([sum(held[member] for member in unit) for unit in members], np.int64),
+        part_unit=columns[0].astype(np.intp),
+        part_row=columns[1].astype(np.intp),
+        part_gpus=columns[2],
+        at={row: {unit: tuple(here) for unit, here in of.items()} for row, of in at.items()},
+    )
+
+
+def _check(problem: Problem) -> None:
+    seen: set[str] = set()
+    names = problem.view.cluster.node_names
+    for pod in problem.running:
+        if not 0 <= pod.row < len(names) or not names[pod.row]:
+            raise ValueError(f"{pod.key} runs on row {pod.row}, where there is no node")
+        if pod.uid in seen:
+            raise ValueError(f"{pod.key}: there are two pods of UID {pod.uid}")
+        if not 0 <= pod.cost_gpu_s < float("inf"):
+            raise ValueError(f"{pod.key}: a restart can't cost {pod.cost_gpu_s} GPU-seconds")
+        seen.add(pod.uid)
+    target = problem.target
+    if outside := [row for row in target.empty if not 0 <= row < len(names) or not names[row]]:
+        raise ValueError(f"there is no node at row {min(outside)}, which shall be empty")
+    if target.num_empty < 0:
+        raise ValueError(f"{target.num_empty} nodes can't be emptied")
+    if not (target.pods or target.empty or target.num_empty):
+        raise ValueError("the target has neither pods nor nodes to be emptied")
+
+
+def _num_gpus(pod: Running) -> int:
+    return len(pod.booked.all_gpus) + pod.booked.unknown
+
+
+def _stays(problem: Problem, unit: Sequence[Running]) -> str:
+    """Why a unit may not move: what holds one of its members holds all of them."""
+    for pod in unit:
+        if why := _stays_alone(problem, pod):
+            return why if len(unit) == 1 else f"its gang moves whole, and {pod.key} stays: {why}"
+    counted = [key for pod in unit for key in dict.fromkeys(pod.budgets)]
+    for key in dict.fromkeys(counted):
+        allowed = problem.budgets.get(key, 0)
+        if counted.count(key) > allowed:
+            if len(unit) == 1:
+                return f"disruption budget {key} allows nobody to be away"
+            return f"disruption budget {key} allows {allowed} to be away, and its gang has {counted.count(key)} of it"
+    if problem.max_moves is not None and len(unit) > problem.max_moves:
+        return f"it would take {len(unit)} moves, {problem.max_moves} are allowed"
+    return ""
+
+
+def _stays_alone(problem: Problem, pod: Running) -> str:
+    if pod.stays:
+        return pod.stays
+    if pod.priority > problem.target.priority:
+        return f"its priority {pod.priority} is above {problem.target.priority}"
+    asked = pod.pod.gpus
+    if pod.booked.takings or pod.pod.claims or (asked is not None and asked.devices is not None):
+        return "it holds devices by ResourceClaims"
+    if pod.booked.mig or (asked is not None and asked.mig):
+        return "it holds MIG devices"
+    return ""

@@ -1,0 +1,125 @@
+"""Letting pods go that have no room, so that autoscalers see them: one unit at a time.
+
+An autoscaler looks at pods that kube-scheduler has refused for want of a node. One behind a gate is none, nor is one
+with a nomination. So the first unit in the order that has no room is let go without a node: kube-scheduler refuses it,
+an autoscaler may add a node for it, and it waits for a plan as a pod does that has lost its nomination.
+
+A gate can't be closed again: a unit for which no node comes stays open and pending. The next is let go when it has a
+node in view, or after a time limit; one that asks for the same is not, as it would tell an autoscaler nothing new.
+
+What is out is read from the pods each time: a Kerf that starts knows it, and counts the time limit anew.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from extender.core.resources.nodes import PRODUCT_LABEL
+from extender.kube.objects import Pod
+from extender.planning.plans import Plan
+from extender.planning.wait_reasons import Code
+from extender.queueing.direct.products import is_picky
+from extender.queueing.dispatch import Dispatcher
+from extender.queueing.gangs import Unit
+from extender.queueing.options import Counts, Options
+from extender.queueing.pods.backlog import Backlog
+from extender.queueing.pods.entries import Entry, Stage
+from extender.queueing.pods.nominations import FOR_AUTOSCALERS, is_for_autoscalers, planned_node
+
+_NO_NODE: Final = frozenset(
+    {Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY, Code.NO_GPU_ROOM, Code.GANG_TOO_LARGE}
+)
+GANG_HELD: Final = "its gang waits until all its pods have room"
+UNKNOWN: Final = "the queue is not known yet"
+
+
+@dataclass(eq=False)
+class AutoscalerReleases:
+    """Lets units go for autoscalers, where that is wanted."""
+
+    options: Options
+    backlog: Backlog
+    dispatcher: Dispatcher
+    counts: Counts
+    clock: Callable[[], float]
+
+    def refusal(self, uid: str, *, known: bool) -> str:
+        """Why a pod gets no node yet although it may have room, "" when it may have one: a gang that was let go for
+        autoscalers starts whole, when it is nominated. `known` says whether the queue is known."""
+        if not self.options.release_for_autoscalers:
+            return ""
+        if not known:
+            return UNKNOWN
+        entry = self.backlog.entries.get(uid)
+        return GANG_HELD if entry is not None and is_out(entry) and entry.planned and entry.planned.gang else ""
+
+    def evicts_nobody(self, uid: str) -> str:
+        """Why a pod may evict nobody, "" when it may: what waits in the queue takes nobody's place, and one that was
+        let go for a new node goes on waiting."""
+        entry = self.backlog.entries.get(uid)
+        return "it was let go for a new node alone" if entry is not None and is_out(entry) else ""
+
+    async def release(self, units: Sequence[Unit], plan: Plan, batch: Sequence[Entry]) -> None:
+        """Let the first unit go that has no room in a plan, and that it is the turn of; `batch` are the plan's pods."""
+        options = self.options
+        if not options.release_for_autoscalers:
+            return
+        now = self.clock()
+        out = [entry for entry in self.backlog.entries.values() if is_out(entry)]
+        recent = [entry for entry in out if now - entry.opened < options.release_limit_s]
+        roomless = {batch[at].uid for at, why in plan.unassigned.items() if why.code in _NO_NODE}
+        begun = {entry.planned.gang for entry in out if entry.planned is not None and entry.planned.gang}
+        asked = {_asks([entry]) for entry in out if entry.planned is not None and not entry.planned.gang}
+        asked |= {_asks([entry for entry in out if _gang_of(entry) == gang]) for gang in begun}
+        num_out = Counter(entry.namespace for entry in out)
+        # Whoever asks for what nobody has, again and again, takes no more turns than others do.
+        for unit in sorted(units, key=lambda unit: (unit.key not in begun, num_out[unit.namespace])):
+            gated = [entry for entry in unit.entries if entry.stage is Stage.GATED]
+            if not gated or not all(entry.uid in roomless for entry in unit.entries) or not self._may_go(unit, now):
+                continue
+            half_out = unit.key in begun  # whoever opened the others was stopped in between
+            if half_out or not (recent or _asks(unit.entries) in asked):
+                for entry in gated:
+                    await self.dispatcher.open_without_node(entry, FOR_AUTOSCALERS, by_kerf=False)
+                    self.counts.released += entry.stage is Stage.OPENED
+                return
+
+    def _may_go(self, unit: Unit, now: float) -> bool:
+        """Whether a unit has waited for long enough, and will not start in parts or on the wrong GPUs."""
+        if now - min(entry.seen for entry in unit.entries) < self.options.release_after_s:
+            return False
+        pods = unit.pods
+        if len(pods) != len(unit.entries) or any(pod.gpus is None or pod.claims for pod in pods):
+            return False  # of those without GPUs kube-scheduler does not ask Kerf
+        if self.dispatcher.is_asked:
+            return True
+        entry, request = unit.entries[0], pods[0].gpus
+        return not pods[0].gang and (request is None or not is_picky(request) or _names_product(entry.pod))
+
+
+def is_out(entry: Entry) -> bool:
+    """Whether a pod was let go for autoscalers, and has no node in view yet."""
+    if not is_for_autoscalers(entry.pod) or planned_node(entry.pod):
+        return False
+    return entry.stage is Stage.LOST or (entry.stage is Stage.OPENED and not entry.node)
+
+
+def _gang_of(entry: Entry) -> str:
+    return entry.planned.gang if entry.planned is not None else ""
+
+
+def _asks(entries: Iterable[Entry]) -> tuple[object, ...]:
+    """Equal for units that ask for the same."""
+    return tuple(sorted(repr(entry.planned.alike) for entry in entries if entry.planned is not None))
+
+
+def _names_product(pod: Pod) -> bool:
+    """Whether a pod itself says which products will do."""
+    if PRODUCT_LABEL in (pod.spec.node_selector or ()):
+        return True
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or []
+    return bool(terms) and all(
+        any(item.key == PRODUCT_LABEL for item in term.match_expressions or ()) for term in terms
+    )

@@ -1,0 +1,1 @@
+"""Making room: the moves of a plan, carried out one after another."""

@@ -1,0 +1,171 @@
+"""What speaks against a plan before anything is moved: the cluster may have changed, or it asks what must not be.
+
+Whoever sends a plan is believed in nothing that can be looked up.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from extender.core.annotations import GENIUS_PRIORITY, read_priority
+from extender.core.resources.requests import RequestError
+from extender.kube.objects import Pod
+from extender.queueing.defrag.plan import PlannedMove, RoomPlan
+from extender.queueing.opt_in import DISABLED, ENABLED, QUEUE_LABEL, Namespaces
+from extender.queueing.pods.batches import by_gang
+from extender.queueing.pods.entries import Entry
+from extender.queueing.quota_use import QuotaUse
+
+MOVABLE: Final = "kerf.dev/movable"
+"""Annotation of pods: "false" has them left where they are."""
+NOT_ANEW: Final = f"in the queue once it is made anew: {QUEUE_LABEL} is not enabled for it"
+"""Of a pod whose replacement nobody could lead to its node."""
+_MOST_MOVES: Final = 1000
+_MOST_SIBLINGS: Final = 64
+
+
+class RoomError(ValueError):
+    """A plan that is not carried out; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a plan is held against."""
+
+    running: Mapping[str, Pod]
+    """Pods with a node, by UID."""
+    waiting: Mapping[str, Entry]
+    """Pods of the queue, by UID."""
+    namespaces: Namespaces
+    exempt: frozenset[str]
+    """Namespaces whose pods are left alone."""
+    use: QuotaUse
+
+
+def check(plan: RoomPlan, facts: Facts) -> None:
+    """Raises RoomError for a plan that does not fit the cluster as it is; of room itself nothing is said here."""
+    if not plan.fits or not plan.moves:
+        raise RoomError("the plan has no moves" if plan.fits else "the plan makes no room")
+    if len(plan.moves) > _MOST_MOVES:
+        raise RoomError(f"{len(plan.moves)} moves are more than {_MOST_MOVES}")
+    steps = [move.step for move in plan.moves]
+    if steps != sorted(steps) or steps[0] < 0:
+        raise RoomError("the steps of the plan are not in their order")
+    if len({move.uid for move in plan.moves}) < len(plan.moves):
+        raise RoomError("the plan moves a pod twice")
+    priority = _check_target(plan, facts)
+    for move in plan.moves:
+        _check_move(move, priority, facts)
+    gangs = by_gang(facts.running.values())
+    for _, moves in groupby(plan.moves, lambda move: move.step):
+        _check_gangs(list(moves), facts, gangs)
+
+
+def targets_of(plan: RoomPlan, waiting: Mapping[str, Entry]) -> list[tuple[Entry, str]]:
+    """The target's pods that are there, with their nodes. Raises RoomError where one is not, or waits no more."""
+    found = []
+    for pod in plan.target:
+        if not pod.uid:
+            continue
+        entry = waiting.get(pod.uid)
+        if entry is None or entry.pod.key != pod.pod:
+            raise RoomError(f"pod {pod.pod} does not wait in the queue (any more): no place can be kept for it")
+        if entry.planned is None:
+            raise RoomError(f"pod {pod.pod} can't be placed: {entry.fault or entry.left}")
+        if entry.pod.spec.resource_claims:
+            raise RoomError(f"pod {pod.pod} has ResourceClaims: no room is made for them")
+        if not entry.stage.waits:
+            raise RoomError(f"pod {pod.pod} is on its way to a node already")
+        if not pod.node:
+            raise RoomError(f"the plan has no node for pod {pod.pod}")
+        found.append((entry, pod.node))
+    return found
+
+
+def siblings(controller: str, namespace: str, waiting: Mapping[str, Entry]) -> list[str]:
+    """UIDs of the pods of a controller that wait. Raises RoomError where these are too many to be remembered."""
+    found = [entry.uid for entry in waiting.values() if is_of(entry.pod, controller, namespace)]
+    if len(found) > _MOST_SIBLINGS:
+        raise RoomError(f"{len(found)} pods of one controller wait already in namespace {namespace}")
+    return found
+
+
+def is_of(pod: Pod, controller: str, namespace: str) -> bool:
+    """Whether a controller has made a pod."""
+    owner = pod.metadata.controller
+    return owner is not None and owner.uid == controller and pod.metadata.namespace == namespace
+
+
+def _check_target(plan: RoomPlan, facts: Facts) -> int:
+    """The target's priority: the plan's own word where none of its pods is there. Raises RoomError."""
+    entries = [entry for entry, _ in targets_of(plan, facts.waiting)]
+    pods = [entry.planned for entry in entries if entry.planned is not None]
+    if not pods:
+        return plan.priority
+    uids, gangs = {entry.uid for entry in entries}, {pod.gang for pod in pods if pod.gang}
+    for entry in facts.waiting.values():
+        if entry.stage.waits and entry.planned and entry.planned.gang in gangs and entry.uid not in uids:
+            raise RoomError(f"pod {entry.pod.key} is of the target's gang, and the plan does not know it")
+    asked = Counter[str]()
+    for entry in entries:
+        asked[entry.namespace] += entry.num_gpus
+    used = facts.use.by_namespace()
+    for namespace, gpus in asked.items():
+        if excess := facts.use.quotas.excess(namespace, used.get(namespace, 0.0), float(gpus)):
+            raise RoomError(f"the target is over its quota: {excess}")
+    return min(pod.priority for pod in pods)
+
+
+def _check_move(move: PlannedMove, priority: int, facts: Facts) -> None:
+    pod = facts.running.get(move.uid)
+    if pod is None or pod.key != move.pod:
+        raise RoomError(f"pod {move.pod} runs no more, or is another one by now")
+    if fault := why_stays(pod, facts.namespaces, facts.exempt):
+        raise RoomError(f"pod {move.pod} {fault}")
+    owner = pod.metadata.controller
+    if pod.spec.node_name != move.from_node or owner is None or owner.uid != move.controller:
+        raise RoomError(f"pod {move.pod} is not on node {move.from_node}, or not of the controller that the plan names")
+    try:
+        own = read_priority(pod.metadata.labels or {}, pod.spec.priority)
+    except RequestError as error:
+        raise RoomError(f"pod {move.pod}: {error}") from None
+    if own > priority:
+        raise RoomError(f"pod {move.pod} has priority {own}, the target {priority}: nobody of a higher one moves")
+    siblings(move.controller, pod.metadata.namespace, facts.waiting)
+
+
+def why_stays(pod: Pod, namespaces: Namespaces, exempt: frozenset[str]) -> str:
+    """Why a pod can't be moved, "" where it can: its replacement has to come back, and to wait behind the gate."""
+    metadata = pod.metadata
+    if metadata.deletion_timestamp or pod.finished:
+        return "is going already"
+    if metadata.namespace in exempt:
+        return f"is left alone: namespace {metadata.namespace} is exempt"
+    if (metadata.annotations or {}).get(MOVABLE, "").strip().lower() == "false":
+        return f'is left alone: {MOVABLE} is "false"'
+    if metadata.controller is None:
+        return "has no controller: nobody would make it anew"
+    if metadata.belongs_to_a_node:
+        return "belongs to its node"
+    if pod.spec.resource_claims:
+        return "has ResourceClaims: it is not known what its replacement would get"
+    return "" if waits_anew(pod, namespaces.names) else f"would not wait {NOT_ANEW}"
+
+
+def waits_anew(pod: Pod, enabled: Collection[str]) -> bool:
+    """Whether what is made in a pod's place waits behind the gate; all pods of the namespaces `enabled` do."""
+    labels = pod.metadata.labels or {}
+    label = labels.get(QUEUE_LABEL, "")
+    gated = label == ENABLED or labels.get(GENIUS_PRIORITY, "").strip() or pod.metadata.namespace in enabled
+    return label != DISABLED and bool(gated)
+
+
+def _check_gangs(moves: Sequence[PlannedMove], facts: Facts, gangs: Mapping[str, Iterable[Pod]]) -> None:
+    """Raises RoomError where a step moves a part of a gang."""
+    uids = {move.uid for move in moves}
+    for gang in by_gang(facts.running[uid] for uid in uids):
+        left = [pod for pod in gangs[gang] if pod.metadata.uid not in uids and not pod.finished]
+        if left:
+            raise RoomError(f"gang {gang} would be moved in part: pod {left[0].key} stays")

@@ -1,0 +1,103 @@
+"""The places that a plan counts on: nobody else is placed on them, by the queue or past it.
+
+Nodes of the target, those where something arrives next, and those whose room comes only with the plan are closed: the
+ledger gives nothing of them away. What is free elsewhere already is reserved in the name of the pod that is to move.
+Neither ends by time: only whoever carries the plan out gives them back.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from extender.core.resources.requests import RequestError
+from extender.kube.objects import Pod
+from extender.ledger.ledger import Ledger
+from extender.queueing.dispatch import Dispatcher
+from extender.queueing.pods.entries import Entry
+from extender.scheduling.placer import Placer, PodIdentity
+
+_STAND_IN: Final = "defrag/"
+"""Begins what nothing that the API server has made is called."""
+
+
+@dataclass(eq=False)
+class Places:
+    """Keeps places, and gives them to those that they are kept for."""
+
+    ledger: Ledger
+    placer: Placer
+    dispatcher: Dispatcher
+    clock: Callable[[], float]
+    _held: set[str] = field(default_factory=set, init=False)
+    """UIDs of the pods for which something is reserved."""
+
+    def close(self, nodes: Collection[str]) -> None:
+        """Keep just these nodes from everybody."""
+        self.ledger.rows.close(nodes)
+
+    def hold(self, pod: Pod, node: str) -> bool:
+        """Reserve what a pod that is to move needs of its next node; whether there is room for it now."""
+        stand_in = PodIdentity(pod.metadata.namespace, pod.metadata.name, stand_in_of(pod.metadata.uid))
+        try:
+            request = self.placer.read_request(pod)
+            policy = self.placer.policy_of(request)
+        except RequestError:
+            return False
+        asked = policy.asked(request) or request.gpus
+        if asked is None:
+            return True  # CPU is kube-scheduler's to count
+        assignment = self.placer.place_on(stand_in, asked, policy, node).assignment()
+        if assignment is None:
+            return False
+        self.ledger.reserve(stand_in.uid, node, assignment.holding, self.clock())
+        self.ledger.make_firm(stand_in.uid)
+        self._held.add(pod.metadata.uid)
+        return True
+
+    def give_back(self, uids: Collection[str]) -> None:
+        """Reserve nothing for these pods any more."""
+        for uid in self._held.intersection(uids):
+            self.ledger.release(stand_in_of(uid))
+            self._held.discard(uid)
+
+    def clear(self) -> None:
+        """Keep nothing any more."""
+        self.give_back(list(self._held))
+        self.close(())
+
+    def hand_over(self, members: Sequence[tuple[Entry, str]], instead_of: Collection[str], planner: str) -> bool:
+        """Let waiting pods go for the nodes kept for them, `instead_of` pods that have left; whether there is room.
+
+        In one piece: nobody else is decided on meanwhile.
+        """
+        with self.opened({node for _, node in members}):
+            self.give_back(instead_of)
+            return self.dispatcher.let_go(members, planner)
+
+    def hold_again(self, entry: Entry) -> None:
+        """Reserve what a pod was let go for by a Kerf before this one, that knew it."""
+        request = self.placer.read_request(entry.pod)
+        if request.gpus is None or not entry.node or self.ledger.claim(entry.uid) is not None:
+            return
+        policy = self.placer.policy_of(request)
+        with self.opened({entry.node}):
+            asked = policy.asked(request) or request.gpus
+            placement = self.placer.place_on(PodIdentity.of(entry.pod), asked, policy, entry.node)
+            if placement.node is not None:
+                self.placer.reserve(placement)
+
+    @contextmanager
+    def opened(self, nodes: Collection[str]) -> Iterator[None]:
+        """Open some nodes for what is done without a pause."""
+        closed = self.ledger.rows.closed
+        self.ledger.rows.close(closed - frozenset(nodes))
+        try:
+            yield
+        finally:
+            self.ledger.rows.close(closed)
+
+
+def stand_in_of(uid: str) -> str:
+    """In whose name a place is reserved for what replaces a pod."""
+    return _STAND_IN + uid

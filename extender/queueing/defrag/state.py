@@ -1,0 +1,69 @@
+"""How far a plan is, for whoever asks."""
+
+import msgspec
+
+from extender.queueing.defrag.record import Record
+
+
+class MoveState(msgspec.Struct, rename={"from_node": "from", "to_node": "to"}):
+    """A move, and how far it is."""
+
+    pod: str
+    from_node: str
+    to_node: str
+    step: int
+    stage: str
+    """`planned`, `evicting`, `coming`, `starting`, `done`, `left` or `lost`."""
+    why: str
+    """What went wrong with it, "" for nothing."""
+
+
+class RoomState(msgspec.Struct):
+    """The plan that is carried out, or the last one."""
+
+    id: str
+    """"" where there was none."""
+    target: str
+    """What room is made for, in words."""
+    phase: str
+    """`none`, `moving`, `placing`, `done` or `stopped`."""
+    step: int
+    """The step under way, -1 before the first."""
+    num_steps: int
+    moves: list[MoveState]
+    kept: list[str]
+    """Nodes that are kept from all other pods."""
+    why: str
+    """Why it goes no further, "" while it does."""
+    begun: float
+    """Unix time."""
+    ended: float
+    """Unix time, 0 while it is under way."""
+    evicted: int
+    """Pods evicted in the last hour."""
+    fault: str
+    """Why no plan could be begun now, "" where one could."""
+
+
+def state_of(record: Record | None, kept: list[str], evicted: int, fault: str) -> RoomState:
+    """What a record says; None for none."""
+    if record is None:
+        return RoomState("", "", "none", -1, 0, [], kept, "", 0.0, 0.0, evicted, fault)
+    moves = [
+        MoveState(move.pod, move.from_node, move.to_node, move.step, progress.stage, progress.why)
+        for move, progress in zip(record.plan.moves, record.progress, strict=True)
+    ]
+    return RoomState(
+        id=record.id,
+        target=record.target,
+        phase=record.phase,
+        step=record.step,
+        num_steps=len({move.step for move in moves}),
+        moves=moves,
+        kept=kept,
+        why=record.why,
+        begun=record.begun,
+        ended=record.ended,
+        evicted=evicted,
+        fault=fault,
+    )

@@ -1,0 +1,60 @@
+"""Small clusters for questions of room: nodes with pods of controllers, PodDisruptionBudgets and Jobs beside them."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from extender.kube.client import ApiError, Query
+from extender.kube.memory import MemoryCluster
+from tests.api.bodies import Manifest, pod
+
+STARTED = "2026-11-21T06:00:00Z"
+BUDGETS, JOBS = "/apis/policy/v1/poddisruptionbudgets", "/apis/batch/v1/jobs"
+
+
+def running(
+    name: str, node: str, gpus: int = 1, indices: str | None = None, *, owner: str = "ReplicaSet", **changes: Any
+) -> Manifest:
+    """A pod of a controller that runs since STARTED, on the first GPUs of its node unless `indices` says others;
+    `changes` are annotations, labels and what else `bodies.pod` takes."""
+    given = ",".join(map(str, range(gpus))) if indices is None else indices
+    annotations = {"kerf.dev/assigned-gpus": given, **changes.pop("annotations", {})}
+    made = pod(name, gpus or None, node_name=node, annotations=annotations, **changes)
+    if owner:
+        reference = {"kind": owner, "name": f"of-{name}", "uid": f"owner-of-{name}", "controller": True}
+        made["metadata"]["ownerReferences"] = [reference]
+    made["status"]["startTime"] = STARTED
+    return made
+
+
+def budget(name: str, allowed: int, labels: Mapping[str, str] | None = None, namespace: str = "default") -> Manifest:
+    """A PodDisruptionBudget that counts pods of these labels, all of them where none are given."""
+    return {
+        "metadata": {"name": name, "namespace": namespace, "uid": f"budget-{name}"},
+        "spec": {"selector": {"matchLabels": dict(labels or {})}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+class Cluster(MemoryCluster):
+    """A cluster in memory that has budgets and Jobs too, or answers with a status where they are a number."""
+
+    def __init__(
+        self,
+        objects: Iterable[Manifest],
+        budgets: list[Manifest] | int = 404,
+        jobs: list[Manifest] | int = 404,
+    ) -> None:
+        super().__init__(objects)
+        self.others = {BUDGETS: budgets, JOBS: jobs}
+
+    async def get(self, path: str, query: Query | None = None) -> bytes:
+        found = self.others.get(path)
+        if found is None:
+            return await super().get(path, query)
+        await asyncio.sleep(0)
+        if isinstance(found, int):
+            raise ApiError(found, "Forbidden" if found == 403 else "NotFound", f"{path} may not be read")
+        return msgspec.json.encode({"metadata": {"resourceVersion": "1"}, "items": found})

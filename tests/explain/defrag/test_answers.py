@@ -1,0 +1,145 @@
+"""Room, asked of a whole Kerf: the question goes to its process, and moves come back."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.api.bodies import Manifest, node, pod
+from tests.api.services import Kerf
+from tests.api.services import running as kerf_on
+from tests.explain.defrag.clusters import Cluster, budget, running
+
+pytestmark = pytest.mark.slow
+
+SCATTERED = [
+    *(node(f"n-{number}", 4) for number in range(3)),
+    running("a", "n-0"),
+    running("b", "n-1"),
+    running("c", "n-2", 3),
+    pod("big", 4),
+]
+"""Each node has somebody, and a pod of four GPUs waits."""
+
+
+def ask(kerf: Kerf, **question: Any) -> Any:
+    answer = kerf.post("/defrag", json.dumps(question).encode())
+    assert answer.status == 200, answer.content
+    return answer.json()
+
+
+def test_a_pod_that_waits_gets_a_node_by_the_cheapest_move() -> None:
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        told = ask(kerf, **{"for": "default/big"})
+        assert told["fits"]
+        [move] = told["moves"]
+        assert (move["pod"], move["uid"], move["to"], move["gpus"]) == ("default/a", "uid-of-a", "n-2", [3])
+        assert (move["from"], move["controller"], move["step"]) == ("n-0", "owner-of-a", 0)
+        assert told["cost_gpu_s"] == move["cost_gpu_s"] > 60
+        assert told["target"] == [{"pod": "default/big", "node": "n-0", "gpus": [0, 1, 2, 3], "uid": "uid-of-big"}]
+        assert (told["before"], told["after"]) == (
+            {"freeNodes": 0, "usableGpus": 0},
+            {"freeNodes": 1, "usableGpus": 4},
+        )
+        assert told["impossible"] == []
+        assert told["id"]
+
+
+def test_nothing_is_left_of_it() -> None:
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        before = kerf.service.placer.snapshot().version
+        ask(kerf, **{"for": "default/big"})
+        assert kerf.service.placer.snapshot().version == before
+        assert kerf.num_reservations == 0
+
+
+def test_what_fits_as_it_is_moves_nobody() -> None:
+    with kerf_on(Cluster([node("n-0", 4), pod("small", 1)])) as kerf:
+        told = ask(kerf, **{"for": "default/small"})
+    assert (told["fits"], told["moves"], told["id"]) == (True, [], "")
+
+
+def test_a_gang_is_placed_whole() -> None:
+    gang = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    waiting = [pod(f"g-{number}", 4, annotations=gang) for number in range(2)]
+    nodes = [node("n-3", 4), *SCATTERED[:-1]]
+    with kerf_on(Cluster([*nodes, *waiting])) as kerf:
+        told = ask(kerf, **{"for": "default/g"})
+        again = ask(kerf, **{"for": "default/g-1"})
+    assert (told["target"], told["before"]) == (again["target"], again["before"]), "a member stands for all"
+    assert {one["pod"] for one in told["target"]} == {"default/g-0", "default/g-1"}
+    assert len({one["node"] for one in told["target"]}) == 2
+
+
+def test_numbers_nodes_and_manifests() -> None:
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        told = ask(kerf, gpus=3, nodes=2)
+        assert told["fits"]
+        assert len({one["node"] for one in told["target"]}) == 2
+        told = ask(kerf, freeNodes=1)
+        assert (told["fits"], len(told["emptied"]), len(told["moves"])) == (True, 1, 1)
+        told = ask(kerf, empty=["n-1"])
+        assert [(move["pod"], told["emptied"]) for move in told["moves"]] == [("default/b", ["n-1"])]
+        told = ask(kerf, pods=[pod("new", 4)])
+        assert (told["fits"], told["target"][0]["pod"], told["target"][0]["uid"]) == (True, "default/new", "")
+
+
+def test_where_no_move_helps_it_says_why() -> None:
+    objects: list[Manifest] = [node("n-0", 2), running("alone", "n-0", owner=""), pod("big", 2)]
+    with kerf_on(Cluster(objects)) as kerf:
+        told = ask(kerf, **{"for": "default/big"})
+    assert (told["fits"], told["moves"], told["id"]) == (False, [], "")
+    assert any("no controller" in sentence for sentence in told["impossible"]), told["impossible"]
+
+
+def test_budgets_are_kept() -> None:
+    only = [node("n-0", 4), node("n-1", 4), running("a", "n-0"), running("b", "n-1", 4), pod("big", 4)]
+    objects = [*only, node("n-2", 1)]
+    with kerf_on(Cluster(objects, [budget("all", 1)])) as kerf:
+        assert ask(kerf, **{"for": "default/big"})["fits"]
+    with kerf_on(Cluster(objects, [budget("all", 0)])) as kerf:
+        told = ask(kerf, **{"for": "default/big"})
+    assert not told["fits"]
+    assert any("disruption budget default/all" in sentence for sentence in told["impossible"]), told["impossible"]
+
+
+def test_without_the_right_to_read_budgets_there_is_no_answer() -> None:
+    with kerf_on(Cluster(SCATTERED, 403)) as kerf:
+        answer = kerf.post("/defrag", b'{"for": "default/big"}')
+    assert answer.status == 503
+    assert "right to list poddisruptionbudgets" in answer.json()["Error"]
+
+
+@pytest.mark.parametrize("jobs", [403, 404, []])
+def test_pods_of_jobs_that_are_not_known_stay(jobs: list[Manifest] | int) -> None:
+    objects = [*SCATTERED[:3], running("a", "n-0", owner="Job")]
+    with kerf_on(Cluster(objects, jobs=jobs)) as kerf:
+        told = ask(kerf, empty=["n-0"])
+    assert not told["fits"]
+    assert any("its Job can't be read" in sentence for sentence in told["impossible"]), told["impossible"]
+
+
+def test_no_room_past_a_quota() -> None:
+    with kerf_on(Cluster(SCATTERED), queue__enabled=True, queue__quotas={"default": 6}) as kerf:
+        told = ask(kerf, **{"for": "default/big"})
+    assert not told["fits"]
+    assert "GPUs" in told["impossible"][0]
+
+
+def test_ten_thousand_that_wait_are_no_hindrance() -> None:
+    crowd = [pod(f"crowd-{number}", 1, annotations={"kerf.dev/gpu-model": f"m{number}.*"}) for number in range(10_000)]
+    with kerf_on(Cluster([*SCATTERED, *crowd])) as kerf:
+        told = ask(kerf, **{"for": "default/big"})
+        assert [move["pod"] for move in told["moves"]] == ["default/a"]
+
+
+def test_plans_are_kept_for_a_while_and_few_of_them() -> None:
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        answers = kerf.service.applying.answers
+        first = ask(kerf, **{"for": "default/big"})
+        plan = answers.kept(first["id"])
+        assert plan is not None
+        assert [(move.pod, move.to_node) for move in plan.moves] == [("default/a", "n-2")]
+        assert answers.kept("another") is None
+        kerf.clock.now += 601
+        assert answers.kept(first["id"]) is None

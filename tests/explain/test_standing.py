@@ -1,0 +1,100 @@
+"""Which nodes are missing, worked out now and then: when it is asked, and what is kept of the answer."""
+
+import asyncio
+import json
+import math
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from extender.explain.processes import BusyError
+from extender.explain.what_if.standing import MissingNodes
+from extender.kube.client import ClusterError
+from extender.metrics.queueing import missing_metrics
+
+FOUND = {
+    "pods": 9,
+    "missing": {
+        "nodes": [
+            {"like": "a", "count": 2, "gpus": 8, "model": "h100"},
+            {"like": "b", "count": 1, "gpus": 8, "model": "h100"},
+            {"like": "c", "count": 1, "gpus": 0, "model": ""},
+        ],
+        "sentence": "2 nodes",
+        "stillUnplaced": [{"pod": "x", "reason": "y"}],
+    },
+}
+
+
+class Asked:
+    """What-if, and a cluster in which a pod has waited since 1,000."""
+
+    def __init__(self) -> None:
+        self.now, self.oldest, self.standby = 1_500.0, 1_000.0, ""
+        self.answer: Any = FOUND
+        self.questions: list[Any] = []
+        self.missing = MissingNodes(
+            self.ask,
+            *(lambda: self.oldest, lambda: self.standby),
+            after_s=600.0,
+            every_s=300.0,
+            clock=lambda: self.now,
+            wall_clock=lambda: self.now,
+        )
+
+    async def ask(self, body: bytes) -> bytes:
+        self.questions.append(json.loads(body))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return json.dumps(self.answer).encode()
+
+    def look(self, now: float) -> None:
+        self.now = now
+        asyncio.run(self.missing.look())
+
+    def metric(self, name: str) -> Metric:
+        return {metric.name: metric for metric in missing_metrics(self.missing)}[name]
+
+
+def test_it_is_asked_once_a_pod_has_waited_for_long_and_seldom_then() -> None:
+    asked = Asked()
+    asked.look(1_599)
+    assert not asked.questions
+    for now in (1_600, 1_610, 1_899):
+        asked.look(now)
+    assert asked.questions == [{"waiting": True, "findNodes": True}]
+    asked.look(1_900)
+    assert len(asked.questions) == 2
+
+
+def test_nobody_asks_on_standby_or_while_nobody_waits() -> None:
+    asked = Asked()
+    asked.standby = "another replica leads"
+    asked.look(2_000)
+    asked.standby, asked.oldest = "", math.inf
+    asked.look(2_000)
+    assert not asked.questions
+
+
+def test_what_is_missing_is_told_by_shape_until_nobody_waits_any_more() -> None:
+    asked = Asked()
+    asked.look(1_700)
+    samples = {(s.labels["gpu_model"], s.labels["gpus"]): s.value for s in asked.metric("kerf_missing_nodes").samples}
+    assert samples == {("h100", "8"): 3, ("", "0"): 1}
+    assert asked.metric("kerf_missing_nodes_unplaced").samples[0].value == 1
+    assert asked.missing.told() == {"at": 1_700, "pods": 9, "unplaced": 1, "sentence": "2 nodes"}
+    asked.oldest = math.inf
+    asked.look(1_701)
+    assert asked.missing.told() == {}
+    assert not asked.metric("kerf_missing_nodes").samples
+
+
+def test_what_is_not_known_any_more_is_not_told() -> None:
+    for fault in (BusyError("busy"), ClusterError("gone"), {"pods": 3}):
+        asked = Asked()
+        asked.look(1_700)
+        asked.answer = fault
+        asked.look(2_100)
+        assert asked.missing.standing is None
+        asked.look(2_110)
+        assert len(asked.questions) == 2, "a fault is no reason to ask more often"

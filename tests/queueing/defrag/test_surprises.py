@@ -1,0 +1,377 @@
+"""Whatever happens otherwise than planned: nobody else is evicted, and what is under way keeps its place."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.planning.quotas import Quotas
+from extender.queueing.defrag.checks import RoomError
+from extender.queueing.defrag.plan import RoomPlan
+from tests.queueing.defrag.rigs import LIMITS, MOVE_V, Defrag, move, plan, scattered
+
+BUDGET = ApiError(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+
+
+def two_moves() -> Defrag:
+    """A plan of two moves, the first of which is under way: v has been evicted."""
+    defrag = scattered()
+    defrag.node("c", 1)
+    defrag.runs("u", "a", controller="rs2")
+    defrag.begin(plan(move("v", "a", "b"), move("u", "a", "c", 1, "rs2")))
+    defrag.tick()
+    assert defrag.api.evicted == ["v"]
+    return defrag
+
+
+def moved(defrag: Defrag, node: str = "", phase: str = "Running") -> None:
+    """v's replacement comes, and has a node."""
+    defrag.leaves("v")
+    defrag.waits("v2")
+    defrag.tick()
+    assert defrag.node_of("v2") == "b"
+    defrag.bind("v2", node, phase=phase)
+    defrag.tick()
+
+
+def stopped(defrag: Defrag, why: str) -> None:
+    """Nothing is kept any more, and the next pod was never evicted."""
+    defrag.tick()
+    assert (defrag.phase, defrag.mover.state().kept) == ("stopped", [])
+    assert why in defrag.why
+    assert ("kerf-defrag", "RoomStopped", f"Plan {defrag.mover.state().id}: {defrag.why}") in defrag.events
+    assert defrag.api.record.phase == "stopped"
+    assert defrag.mover.counts.stopped == 1
+    assert "u" not in defrag.api.evicted
+    assert not [claim for claim in defrag.rig.ledger.firm() if claim.uid.startswith("defrag/")]
+
+
+def test_a_budget_that_refuses_is_asked_again_for_a_while() -> None:
+    defrag = scattered()
+    defrag.api.refuse = lambda name: BUDGET
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    assert sum(defrag.pauses) >= LIMITS.budget_s
+    stopped(defrag, "disruption budget")
+    assert (defrag.api.evicted, defrag.stages) == ([], ["left"])
+
+
+def test_a_budget_that_gives_way_stops_nothing() -> None:
+    defrag = scattered()
+    defrag.api.refuse = lambda name: BUDGET if len(defrag.pauses) < 2 else None
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    assert (defrag.api.evicted, defrag.why) == (["v"], "")
+
+
+def test_of_a_gang_in_part_evicted_each_is_let_go_for_itself() -> None:
+    defrag = Defrag()
+    for name in "abc":
+        defrag.node(name, 2)
+    gang = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    for name, node in (("g1", "a"), ("g2", "b")):
+        defrag.runs(name, node, controller="job", annotations=dict(gang))
+    defrag.runs("u", "c", controller="x")
+    defrag.waits("big", 2, controller="")
+    defrag.begin(plan(move("g1", "a", "c", 0, "job", "ns/g"), move("g2", "b", "b", 0, "job", "ns/g")))
+    defrag.api.refuse = lambda name: BUDGET if name == "g2" else None
+    defrag.tick()
+    assert defrag.stages == ["evicting", "left"]
+    defrag.leaves("g1")
+    defrag.waits("g3", controller="job", annotations=dict(gang))
+    defrag.tick()
+    assert defrag.node_of("g3") == "c"
+    defrag.bind("g3")
+    defrag.tick()
+    stopped(defrag, "disruption budget")
+
+
+@pytest.mark.parametrize("error", [ApiError(404, "NotFound", "v"), ApiError(403, "Forbidden", "no right")])
+def test_an_eviction_that_is_refused_stops(error: ApiError) -> None:
+    defrag = scattered()
+    defrag.api.refuse = lambda name: error
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    stopped(defrag, "can't be evicted")
+
+
+def test_a_pod_that_changes_meanwhile_is_looked_at_again() -> None:
+    defrag = scattered()
+    conflicts = [ApiError(409, "Conflict", "it has changed")] * 2
+    defrag.api.refuse = lambda name: conflicts.pop() if conflicts else None
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    assert defrag.api.evicted == ["v"]
+
+
+def test_another_pod_of_that_name_is_left_alone() -> None:
+    defrag = scattered()
+    defrag.begin(MOVE_V)
+    defrag.api.pods["v"]["metadata"]["uid"] = "another"
+    defrag.tick()
+    assert defrag.api.evicted == []
+    stopped(defrag, "pod ns/v is gone")
+
+
+@pytest.mark.parametrize("error", [UnreachableError("cut"), ApiError(500, "", "broken")])
+def test_an_eviction_without_an_answer_that_did_nothing_will_do_nothing(error: ClusterError) -> None:
+    defrag = scattered()
+    defrag.api.refuse = lambda name: error
+    version = defrag.api.pods["v"]["metadata"]["resourceVersion"]
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    stopped(defrag, "was not evicted")
+    assert defrag.api.pods["v"]["metadata"]["resourceVersion"] != version  # what was sent is late
+
+
+def test_an_eviction_whose_answer_is_lost_goes_on() -> None:
+    defrag = scattered()
+    defrag.api.lost = True
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    assert (defrag.stages, defrag.why) == (["evicting"], "")
+
+
+def test_a_pod_that_does_not_end_keeps_its_place_for_a_while() -> None:
+    defrag = two_moves()
+    defrag.tick(LIMITS.replace_s - 1)
+    assert (defrag.stages[0], defrag.free("b")) == ("evicting", 0)
+    defrag.tick(2.0)
+    stopped(defrag, "is still on node a after 100 s")
+
+
+def test_a_replacement_that_does_not_come_has_its_place_for_a_while() -> None:
+    defrag = two_moves()
+    defrag.leaves("v")
+    defrag.tick()
+    defrag.tick(LIMITS.replace_s - 1)
+    assert (defrag.stages[0], defrag.free("b")) == ("coming", 0)
+    defrag.tick(2.0)
+    stopped(defrag, "has no replacement in the queue")
+
+
+def test_a_replacement_that_goes_elsewhere() -> None:
+    defrag = two_moves()
+    defrag.node("d", 1)
+    moved(defrag, "d")
+    stopped(defrag, "has its replacement on node d instead of b")
+
+
+def test_a_replacement_that_does_not_get_ready() -> None:
+    defrag = two_moves()
+    moved(defrag, phase="Pending")
+    assert defrag.why == ""
+    defrag.tick(LIMITS.start_s + 1)
+    stopped(defrag, "is not ready after 200 s")
+
+
+def test_a_replacement_that_is_not_bound() -> None:
+    defrag = two_moves()
+    defrag.leaves("v")
+    defrag.waits("v2")
+    defrag.tick()
+    defrag.tick(LIMITS.start_s + 1)
+    stopped(defrag, "without a node after 200 s")
+
+
+def test_a_replacement_that_is_deleted_is_followed_by_another_one() -> None:
+    defrag = two_moves()
+    defrag.leaves("v")
+    defrag.waits("v2")
+    defrag.tick()
+    assert defrag.node_of("v2") == "b"
+    defrag.leaves("v2")
+    for _ in range(4):
+        defrag.tick(1.0)
+    assert "is gone" in defrag.why
+    defrag.waits("v3")
+    defrag.tick()
+    assert defrag.node_of("v3") == "b"
+    defrag.bind("v3")
+    defrag.tick()
+    stopped(defrag, "the replacement of pod ns/v is gone")
+
+
+def test_a_replacement_that_asks_for_more_than_there_is_room_for_waits_its_turn() -> None:
+    defrag = two_moves()
+    defrag.leaves("v")
+    defrag.waits("v2", 2)
+    defrag.tick()
+    assert "has no room on node b" in defrag.why
+    defrag.leaves("big")
+    defrag.node("roomy", 2)
+    defrag.tick()
+    assert defrag.node_of("v2") == "roomy"
+    defrag.bind("v2")
+    defrag.tick()
+    stopped(defrag, "has no room on node b")
+
+
+def test_a_plan_gone_stale_between_two_moves() -> None:
+    defrag = two_moves()
+    defrag.runs("stranger", "a", controller="x")  # where kube-scheduler asks nobody
+    moved(defrag)
+    stopped(defrag, "pod ns/big has no room on node a")
+
+
+def test_a_node_that_is_gone() -> None:
+    defrag = two_moves()
+    defrag.rig.remove_node("c")
+    moved(defrag)
+    stopped(defrag, "node c is gone")
+
+
+def test_a_target_that_is_gone() -> None:
+    defrag = two_moves()
+    defrag.leaves("big")
+    moved(defrag)
+    stopped(defrag, "pod ns/big does not wait in the queue")
+
+
+def test_a_target_that_has_a_node_meanwhile() -> None:
+    defrag = two_moves()
+    defrag.node("new", 2)
+    defrag.tick()
+    assert defrag.node_of("big") == "new"
+    moved(defrag)
+    stopped(defrag, "pod ns/big is on its way to a node already")
+
+
+def test_a_target_that_is_not_bound_in_time_gives_its_nodes_back() -> None:
+    defrag = scattered()
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    moved(defrag)
+    defrag.tick()
+    assert (defrag.node_of("big"), defrag.free("a")) == ("a", 0)
+    defrag.tick(LIMITS.target_s + 1)
+    defrag.tick()
+    assert (defrag.phase, defrag.mover.state().kept) == ("stopped", [])
+    assert "pod ns/big has no node after 50 s" in defrag.why
+
+
+def test_a_step_that_can_not_be_written_down_is_not_begun() -> None:
+    defrag = scattered()
+    defrag.begin(MOVE_V)
+    defrag.api.refuse_record = ApiError(409, "Conflict", "it has changed")
+    defrag.tick()
+    defrag.api.refuse_record = None
+    defrag.tick()
+    assert (defrag.api.evicted, defrag.phase) == ([], "stopped")
+    assert "the step could not be written down" in defrag.why
+
+
+def test_a_plan_that_can_not_be_written_down_is_refused_and_keeps_nothing() -> None:
+    defrag = scattered()
+    defrag.api.refuse_record = ApiError(403, "Forbidden", "configmaps")
+    with pytest.raises(RoomError, match="can't be written down"):
+        defrag.begin(MOVE_V)
+    assert (defrag.mover.state().phase, defrag.mover.state().kept, defrag.free("b")) == ("none", [], 1)
+
+
+def test_the_term_that_ends_before_an_eviction() -> None:
+    defrag = scattered()
+    defrag.begin(MOVE_V)
+    defrag.rig.election.sure = False
+    defrag.tick()
+    assert defrag.api.evicted == []
+    assert "can't be sure that it still leads" in defrag.why
+
+
+def test_a_term_after_another_goes_no_further() -> None:
+    defrag = two_moves()
+    defrag.rig.fence.shut(lambda: "another leads")
+    defrag.tick()
+    assert defrag.stages[0] == "evicting"
+    defrag.rig.fence.take_over("", lambda: float("inf"), str)
+    defrag.rig.fence.open("next term")
+    moved(defrag)
+    stopped(defrag, "the term of the leader that began it has ended")
+
+
+REFUSED: dict[str, tuple[RoomPlan, str]] = {
+    "no room is made": (msgspec.structs.replace(MOVE_V, fits=False), "makes no room"),
+    "no moves": (plan(), "has no moves"),
+    "another pod of that name": (
+        plan(msgspec.structs.replace(move("v", "a", "b"), uid="old")),
+        "ns/v runs no more, or is another one",
+    ),
+    "on another node": (plan(move("v", "b", "a")), "not on node b"),
+    "of another controller": (plan(move("v", "a", "b", controller="x")), "not of the controller"),
+    "without a controller": (plan(move("alone", "b", "a")), "has no controller"),
+    "not movable": (plan(move("stays", "b", "a")), 'kerf.dev/movable is "false"'),
+    "not in the queue": (plan(move("past", "b", "a")), "would not wait in the queue"),
+    "of higher priority": (plan(move("above", "b", "a")), "has priority 7, the target 0"),
+    "exempt": (plan(move("system", "b", "a")), "is exempt"),
+    "twice": (plan(move("v", "a", "b"), move("v", "a", "b")), "moves a pod twice"),
+    "not in order": (plan(move("v", "a", "b", 1), move("w", "b", "a", 0)), "not in their order"),
+    "a gang in part": (plan(move("member", "b", "a")), "gang ns/g would be moved in part: pod ns/mate stays"),
+    "no room for what moves": (plan(move("v", "a", "c")), "pod ns/v has no room on node c"),
+    "the target does not fit": (plan(move("v", "a", "b"), node="c"), "pod ns/big has no room on node c"),
+    "the target waits no more": (plan(move("v", "a", "b"), target="gone"), "pod ns/gone does not wait"),
+    "a node that is not there": (plan(move("v", "a", "z")), "node z is gone"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_anything_is_moved(case: str) -> None:
+    given, why = REFUSED[case]
+    defrag = scattered()
+    defrag.node("c", 1)
+    defrag.exempt = frozenset({"kube-system"})
+    gang = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    defrag.runs("blocks", "c", controller="x")
+    defrag.runs("alone", "b", 0, controller="")
+    defrag.runs("stays", "b", 0, annotations={"kerf.dev/movable": "false"})
+    defrag.runs("past", "b", 0, labels={"kerf.dev/queue": "disabled"})
+    defrag.runs("above", "b", 0, spec={"priority": 7})
+    for name in ("member", "mate"):
+        defrag.runs(name, "b", 0, annotations=dict(gang))
+    defrag.runs("system", "b", 0)
+    if case == "exempt":
+        defrag.exempt = frozenset({"ns"})
+    with pytest.raises(RoomError) as error:
+        defrag.begin(given)
+    assert why in str(error.value)
+    assert (defrag.mover.state().kept, defrag.mover.busy) == ([], False)
+
+
+def test_refused_where_the_target_has_room_as_it_is() -> None:
+    defrag = scattered()
+    defrag.node("c", 2)
+    with pytest.raises(RoomError, match="has room without any move"):
+        defrag.begin(plan(move("v", "a", "b"), node="c"))
+
+
+def test_refused_beyond_the_quota_of_the_target() -> None:
+    defrag = scattered(quotas=Quotas({"ns": 3}))
+    with pytest.raises(RoomError, match="over its quota"):
+        defrag.begin(MOVE_V)
+
+
+def test_refused_on_a_standby() -> None:
+    defrag = scattered()
+    defrag.rig.fence.shut(lambda: "another leads")
+    with pytest.raises(RoomError, match="another leads"):
+        defrag.begin(MOVE_V)
+
+
+def test_refused_beyond_the_moves_of_an_hour() -> None:
+    defrag = scattered()
+    defrag.api.map["data"] = {}
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    moved(defrag)
+    defrag.tick()
+    defrag.bind("big")
+    defrag.tick()
+    defrag.mover._tools.most_an_hour = 1  # noqa: SLF001 - a setting
+    defrag.leaves("big")
+    defrag.runs("v", "a")
+    defrag.leaves("v2")
+    defrag.waits("big", 2, controller="")
+    with pytest.raises(RoomError, match="1 of 1 in an hour are used up"):
+        defrag.begin(MOVE_V)
+    defrag.rig.now += 3600
+    assert asyncio.run(defrag.mover.begin(MOVE_V))

@@ -1,0 +1,314 @@
+"""Pods that no node has room for, let go one unit at a time so that autoscalers see them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from extender.core.orders import Order
+from extender.core.resources.requests import GpuRequest
+from extender.kube.client import ApiError, ClusterError
+from extender.planning.quotas import Quotas
+from extender.queueing.pods.entries import Stage
+from extender.queueing.pods.nominations import FOR_AUTOSCALERS
+from extender.queueing.pods.objects import decode_pod
+from extender.scheduling.placer import PodIdentity
+from tests.queueing.rigs import Api, Rig
+
+
+def rig_with(**options: Any) -> Rig:
+    """A node with 2 GPUs, both in use."""
+    wanted: dict[str, Any] = {"release_for_autoscalers": True, "release_after_s": 60.0, "release_limit_s": 900.0}
+    rig = Rig(**wanted | {"order": Order.FIFO} | options)
+    rig.node("n", 2)
+    rig.pod("runs", 2)
+    rig.round()
+    rig.bind("runs")
+    return rig
+
+
+def is_open(rig: Rig, name: str) -> bool:
+    return not rig.api.pods[name]["spec"]["schedulingGates"]
+
+
+def opened(rig: Rig) -> list[str]:
+    return [name for name in rig.api.order if name != "runs"]
+
+
+def asked(rig: Rig, name: str) -> str:
+    """What filter is told of a pod."""
+    return rig.queue.over_quota(PodIdentity("ns", name, name), GpuRequest(1))
+
+
+def test_the_first_that_has_no_room_is_let_go_after_a_while_without_a_node() -> None:
+    rig = rig_with()
+    rig.pod("p", 2)
+    rig.pod("q", 1)
+    rig.round()
+    assert not is_open(rig, "p"), "it has not waited for long"
+    rig.round(60)
+    assert opened(rig) == ["p"]
+    assert "nominatedNodeName" not in rig.api.pods["p"]["status"], "autoscalers pass over pods with a nomination"
+    assert rig.note("p", "planned-by") == FOR_AUTOSCALERS
+    assert rig.note("p", "planned-node") == ""
+    assert rig.queue.counts.released == 1
+    rig.refuse("p")
+    rig.round(60)
+    assert opened(rig) == ["p"], "one at a time"
+
+
+def test_nobody_is_let_go_unless_that_is_wanted() -> None:
+    rig = rig_with(release_for_autoscalers=False)
+    rig.pod("p", 2)
+    rig.round()
+    rig.round(10_000)
+    assert not is_open(rig, "p")
+
+
+def test_it_is_nominated_when_a_node_comes_and_the_next_is_let_go() -> None:
+    rig = rig_with()
+    rig.pod("p", 2)
+    rig.pod("q", 1)
+    rig.round()
+    rig.round(60)
+    rig.refuse("p")
+    rig.round()
+    assert rig.queue.backlog.entries["p"].stage is Stage.LOST, "it waits for a plan"
+    rig.node("new", 2)
+    rig.round()
+    assert rig.node_of("p") == "new"
+    assert rig.note("p", "planned-node") == "new"
+    assert opened(rig) == ["p", "q"], "p has a node in view"
+
+
+def test_kube_scheduler_may_find_a_node_for_it_by_itself() -> None:
+    rig = rig_with()
+    rig.pod("p", 2)
+    rig.pod("q", 1)
+    rig.round()
+    rig.round(60)
+    rig.api.pods["p"]["spec"]["nodeName"] = "n"
+    rig.queue.backlog.remove(decode_pod(rig.api.pods["p"]))
+    rig.round()
+    assert opened(rig) == ["p", "q"]
+
+
+def test_after_the_limit_the_next_is_let_go_unless_it_asks_for_the_same() -> None:
+    rig = rig_with()
+    rig.pod("p", 2, created="2026-01-01T00:00:00Z")
+    rig.pod("same", 2, created="2026-01-02T00:00:00Z")
+    rig.pod("other", 1, created="2026-01-03T00:00:00Z")
+    rig.round()
+    rig.round(60)
+    rig.refuse("p")
+    rig.round(890)
+    assert opened(rig) == ["p"]
+    rig.round(20)
+    assert opened(rig) == ["p", "other"]
+    rig.round(10_000)
+    assert opened(rig) == ["p", "other"], "an autoscaler knows of all that is asked"
+    assert is_open(rig, "p"), "a gate can't be closed again"
+
+
+def test_what_another_node_would_not_help_stays_behind_its_gate() -> None:
+    rig = rig_with(quotas=Quotas({"ns": 2, "else": 9}))
+    rig.pod("over", 3)
+    rig.pod("half", 1, gang="g", gang_size="2")
+    rig.pod("odd", 1, gpu_memory_each="lots")
+    rig.pod("cpu", 0)
+    rig.api.pods["cpu"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 1000}}}]
+    rig.told("cpu")
+    rig.pod("held", 2)
+    rig.api.pods["held"]["spec"]["schedulingGates"] = [{"name": "kerf.dev/queue"}, {"name": "other"}]
+    rig.told("held")
+    rig.round()
+    rig.round(10_000)
+    assert opened(rig) == []
+
+
+def gang(rig: Rig) -> None:
+    for name in ("g0", "g1"):
+        rig.pod(name, 2, gang="g", gang_size="2")
+
+
+def test_a_gang_is_let_go_whole_and_starts_whole() -> None:
+    rig = rig_with()
+    gang(rig)
+    rig.round()
+    rig.round(60)
+    assert opened(rig) == ["g0", "g1"]
+    for name in ("g0", "g1"):
+        assert "gang" in asked(rig, name)
+        rig.refuse(name)
+    rig.node("new-0", 2)
+    rig.round()
+    assert not rig.node_of("g0")
+    assert "gang" in asked(rig, "g0"), "there is room for one of them, and the other would wait"
+    rig.node("new-1", 2)
+    rig.round()
+    assert {rig.node_of("g0"), rig.node_of("g1")} == {"new-0", "new-1"}
+    assert asked(rig, "g0") == asked(rig, "g1") == ""
+
+
+def test_a_pod_on_its_own_may_go_wherever_there_is_room() -> None:
+    rig = rig_with()
+    rig.pod("p", 2)
+    rig.round()
+    rig.round(60)
+    assert asked(rig, "p") == ""
+
+
+def test_what_was_let_go_for_a_new_node_evicts_nobody() -> None:
+    rig = rig_with()
+    rig.pod("p", 2)
+    rig.round()
+    rig.round(60)
+    assert rig.queue.evicts_nobody("p")
+    assert rig.queue.evicts_nobody("runs") == ""
+    rig.refuse("p")
+    rig.round()
+    assert rig.queue.evicts_nobody("p")
+    rig.node("new", 2)
+    rig.round()
+    assert rig.queue.evicts_nobody("p") == ""
+
+
+def test_a_gang_of_which_some_are_let_go_is_completed_first() -> None:
+    rig = rig_with()
+    gang(rig)
+    rig.pod("p", 2)
+    rig.api.fail = lambda name, part: ApiError(500, "InternalError", "no") if name == "g1" and not part else None
+    rig.round()
+    rig.round(60)
+    assert opened(rig) == ["g0"]
+    rig.refuse("g0")
+    rig.api.fail = lambda name, part: None
+    rig.round()
+    assert opened(rig) == ["g0", "g1"], "the limit is for the gang"
+    assert "gang" in asked(rig, "g0")
+
+
+def test_a_kerf_that_starts_knows_what_was_let_go() -> None:
+    rig = rig_with()
+    gang(rig)
+    rig.pod("p", 1)
+    rig.round()
+    rig.round(60)
+    for name in ("g0", "g1"):
+        rig.refuse(name)
+    again = rig_with()
+    again.api.pods |= {name: rig.api.pods[name] for name in ("g0", "g1", "p")}
+    for name in ("g0", "g1", "p"):
+        again.told(name)
+    again.round()
+    assert all(again.queue.backlog.entries[name].stage is Stage.LOST for name in ("g0", "g1"))
+    assert "gang" in asked(again, "g0")
+    again.round(60)
+    assert not is_open(again, "p"), "one at a time"
+    for name in ("new-0", "new-1"):
+        again.node(name, 2)
+    again.round()
+    assert {again.node_of("g0"), again.node_of("g1")} == {"new-0", "new-1"}
+
+
+def test_until_the_queue_is_known_nobody_gets_a_node() -> None:
+    rig = rig_with()
+    for reflector in rig.queue.reflectors.values():
+        reflector.num_lists = 0
+    assert asked(rig, "g0") == "the queue is not known yet"
+    assert asked(Rig(), "g0") == ""
+
+
+def test_who_opts_out_meanwhile_is_kube_schedulers() -> None:
+    rig = rig_with()
+    rig.pod("p", 2)
+    rig.round()
+    rig.round(60)
+    rig.refuse("p")
+    rig.round()
+    rig.api.pods["p"]["metadata"]["labels"] = {"kerf.dev/queue": "disabled"}
+    rig.told("p")
+    for _ in range(3):
+        rig.round()
+        assert rig.queue.backlog.entries["p"].stage is Stage.OPENED
+
+
+def test_a_gate_that_could_not_be_opened_is_tried_again() -> None:
+    api = Api()
+    api.fail = lambda name, part: ClusterError("gone") if name == "p" and not part else None
+    rig = rig_with(api=api)
+    rig.pod("p", 2)
+    rig.round()
+    rig.round(60)
+    assert rig.queue.counts.released == 0
+    api.fail = lambda name, part: None
+    rig.round()
+    assert is_open(rig, "p")
+
+
+@pytest.mark.parametrize(("annotations", "goes"), [({}, True), ({"gpu_model": "a100"}, False), ({"gang": "g"}, False)])
+def test_where_kube_scheduler_asks_nobody_those_stay_that_it_would_place_wrongly(
+    annotations: dict[str, str], goes: bool
+) -> None:
+    rig = rig_with()
+    rig.queue.dispatcher.is_asked = False  # type: ignore[misc]
+    rig.pod("p", 2, **annotations, **({"gang_size": "1"} if "gang" in annotations else {}))
+    rig.round()
+    rig.round(60)
+    assert is_open(rig, "p") is goes
+
+
+def test_a_pod_that_names_its_products_goes_there_too() -> None:
+    rig = rig_with()
+    rig.queue.dispatcher.is_asked = False  # type: ignore[misc]
+    rig.pod("p", 2, gpu_model="a100")
+    rig.api.pods["p"]["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
+    rig.told("p")
+    rig.round()
+    rig.round(60)
+    assert is_open(rig, "p")
+
+
+def test_the_queue_goes_on_meanwhile() -> None:
+    rig = rig_with()
+    rig.pod("p", 2)
+    rig.round()
+    rig.round(60)
+    rig.refuse("p")
+    rig.node("small", 1)
+    rig.pod("q", 1)
+    rig.round()
+    assert rig.node_of("q") == "small"
+    asyncio.run(rig.queue.dispatcher.finish())
+
+
+def test_no_namespace_takes_all_turns() -> None:
+    rig = rig_with()
+    for number in range(3):
+        rig.pod(f"a{number}", 3 + number)
+    rig.pod("b", 2)
+    rig.api.pods["b"]["metadata"]["namespace"] = "other"
+    rig.told("b")
+    rig.round()
+    rig.round(60)
+    rig.refuse("a0")
+    rig.round(900)
+    assert opened(rig) == ["a0", "b"]
+
+
+def test_one_that_is_let_go_is_held_to_its_quota_and_is_as_any_other_once_it_was_nominated() -> None:
+    rig = rig_with()
+    rig.pod("p", 2)
+    rig.round()
+    rig.round(60)
+    assert not rig.queue.backlog.entries["p"].by_kerf, "others may have used up the quota when a node comes"
+    rig.refuse("p")
+    rig.round()
+    rig.node("new", 2)
+    rig.round()
+    assert rig.node_of("p") == "new"
+    rig.remove_node("new")
+    rig.refuse("p")
+    rig.round(60)
+    assert rig.queue.backlog.entries["p"].stage is Stage.LOST
+    assert rig.queue.evicts_nobody("p") == ""
