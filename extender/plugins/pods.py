@@ -94,12 +94,13 @@ def is_elsewhere(pod: objects.Pod) -> bool:
 
 def read_holdings(pod: objects.Pod) -> tuple[Reading, str]:
     """What a bound pod holds on a node of each plugin, whoever placed it; and what could not be read of it."""
-    native, fault = read_holding(pod)
+    asked = _asked(pod)
+    native, fault = _read_holding(pod, NATIVE, asked)
     shared = ASSIGNED_SHARE in (pod.metadata.annotations or ())
     elsewhere = {}
     for plugin in plugins():
         if plugin.concerns(pod) or (shared and plugin.parts):
-            holding, its_fault = read_holding(pod, plugin)
+            holding, its_fault = _read_holding(pod, plugin, asked)
             fault = fault or its_fault
             if holding != native:
                 elsewhere[plugin.name] = holding
@@ -114,6 +115,20 @@ def read_holding(pod: objects.Pod, plugin: DevicePlugin = NATIVE) -> tuple[Holdi
     that can't be are unknown ones. What its spec asks, which nobody can change, is held at least; where it asks for
     whole GPUs of a kubelet they are held whole, and a pod that asks for none has none, whatever its annotations say.
     """
+    return _read_holding(pod, plugin, _asked(pod))
+
+
+def _asked(pod: objects.Pod) -> GpuRequest | RequestError | None:
+    """What GPUs a pod asks for, or why that can't be read."""
+    try:
+        return read_pod_request(pod).gpus
+    except RequestError as error:
+        return error
+
+
+def _read_holding(
+    pod: objects.Pod, plugin: DevicePlugin, asked: GpuRequest | RequestError | None
+) -> tuple[Holding, str]:
     annotations = pod.metadata.annotations or {}
     fault = ""
     gpus: tuple[int, ...] = ()
@@ -126,18 +141,17 @@ def read_holding(pod: objects.Pod, plugin: DevicePlugin = NATIVE) -> tuple[Holdi
         fault = str(error)
     gpu_request: GpuRequest | None = None
     mig: tuple[tuple[str, int], ...] = ()
-    try:
-        gpu_request = read_pod_request(pod).gpus
-        units = (gpu_request.count or len(gpus) or 1) if gpu_request else 0
-        mig = gpu_request.mig if gpu_request else ()
-        if not units:
-            return NOTHING, fault or (gpus and f"{ASSIGNED_GPUS}: the pod asks for no GPU, and holds none") or ""
-    except RequestError as error:
-        fault = fault or str(error)
+    if isinstance(asked, RequestError):
+        fault = fault or str(asked)
         try:
             units, _, mig = gpu_units(pod.spec)
         except RequestError:
             units = 1
+    elif asked:
+        gpu_request = asked
+        units, mig = asked.count or len(gpus) or 1, asked.mig
+    else:
+        return NOTHING, fault or (gpus and f"{ASSIGNED_GPUS}: the pod asks for no GPU, and holds none") or ""
     if mig:
         return Holding(0, (), mig), fault
     if units and gpus and len(gpus) != units:
