@@ -41,7 +41,7 @@ def sample_cluster() -> Iterator[Manifest]:
             while free and rng.random() < 0.75:
                 taken = tuple(free[: rng.choice((1, 1, 2, 4))])
                 free = free[len(taken) :]
-                yield _pod(f"job-{num_pods}", len(taken), node=name, gpus=taken)
+                yield _pod(f"job-{num_pods}", len(taken), node=name, gpus=taken, owner=_owner(num_pods))
                 num_pods += 1
     prefix, count, gpus, product, memory_mib, replicas = _SHARED
     for number in range(count):
@@ -51,8 +51,14 @@ def sample_cluster() -> Iterator[Manifest]:
         yield _node(f"cpu-{number}", 64, 256, {}, {})
     yield _pod("train-0", 2, annotations={"kerf.dev/gpu-memory-each": "40Gi", "kerf.dev/gpu-model": "a100"})
     yield _pod("train-1", 8)
+    yield _pod("train-2", 8, annotations={"kerf.dev/gpu-model": "h100"})  # who would fit if another one moved
     yield _pod("notebook-0", 1)
     yield _pod("web-0", 0)
+
+
+def _owner(number: int) -> str:
+    """The ReplicaSet of a pod, which replaces it wherever it is moved; one in three was made by hand, and has none."""
+    return f"serve-{number}-6b8f9c5d4b" if number % 3 else ""
 
 
 def _labels(product: str, gpus: int, memory_mib: int) -> dict[str, str]:
@@ -78,6 +84,7 @@ def _pod(
     node: str = "",
     gpus: tuple[int, ...] = (),
     annotations: dict[str, str] | None = None,
+    owner: str = "",
 ) -> Manifest:
     resources = {GPU_RESOURCE: str(num_gpus)} if num_gpus else {}
     spec: dict[str, Any] = {
@@ -86,10 +93,14 @@ def _pod(
     if node:
         spec["nodeName"] = node
         annotations = {ASSIGNED_GPUS: format_gpus(gpus), ASSIGNED_BY: "kerf sample"}
+    metadata: dict[str, Any] = {"name": name, "namespace": "default", "uid": f"sample-{name}"}
+    if owner:
+        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": f"sample-{owner}"}
+        metadata["ownerReferences"] = [reference | {"controller": True}]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "uid": f"sample-{name}", "annotations": annotations or {}},
+        "metadata": metadata | {"annotations": annotations or {}},
         "spec": spec,
         "status": {"phase": "Running" if node else "Pending"},
     }

@@ -106,7 +106,8 @@ class DefragSettings(Section):
     """Namespaces whose pods are never moved."""
     restart_s: float = Field(default=60.0, ge=0)
     """Seconds until a pod that was moved works again: they count as lost beside its work since its start, or since its
-    last checkpoint (annotation kerf.dev/last-checkpoint)."""
+    last checkpoint (annotation kerf.dev/last-checkpoint). Meant where the pods of its owner that run don't tell it by
+    the time from their node to their being ready, whose median counts from a quarter to 16 times of this."""
     moves_an_hour: int = Field(default=60, ge=1)
     """Most pods moved in an hour."""
     replace_s: float = Field(default=600.0, gt=0)

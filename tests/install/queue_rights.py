@@ -6,11 +6,10 @@ from typing import Any
 from tests.controlplane import podgroups
 from tests.controlplane.objects import gpu_node, pod
 from tests.install.rights import Flow
-from tests.install.stages import MERGE_PATCH, Rule, Stage
+from tests.install.stages import JOBS, MERGE_PATCH, Rule, Stage
 
 GATED: dict[str, Any] = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
 DEFAULT = "/api/v1/namespaces/default"
-JOBS = "/apis/batch/v1/namespaces/default/jobs"
 PIPELINES = "/apis/kerf.dev/v1alpha1/namespaces/default/pipelines"
 DONE = "2036-01-01T00:00:00Z"
 
@@ -142,13 +141,12 @@ FLOWS: dict[Rule, Flow] = {
     Rule("", "namespaces", "watch"): follows_a_namespace_that_opts_out,
     Rule("scheduling.x-k8s.io", "podgroups", "get"): asks_for_a_pod_group_of_scheduler_plugins,
     Rule("scheduling.k8s.io", "podgroups", "get"): asks_for_a_pod_group_of_kubernetes,
-    Rule("kerf.dev", "pipelines", "list"): runs_a_pipeline,
+    Rule("kerf.dev", "pipelines", "list"): finds_its_jobs_again,
     Rule("kerf.dev", "pipelines", "watch"): runs_a_pipeline,
     Rule("kerf.dev", "pipelines/status", "patch"): runs_a_pipeline,
     Rule("batch", "jobs", "create"): runs_a_pipeline,
     Rule("batch", "jobs", "watch"): runs_a_pipeline,
     Rule("batch", "jobs", "patch"): runs_a_pipeline,
-    Rule("batch", "jobs", "list"): finds_its_jobs_again,
     Rule("batch", "jobs", "get"): looks_whose_a_job_is,
 }
 """What needs each rule of manifests/queue."""

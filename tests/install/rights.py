@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.controlplane.objects import cpu_node, gpu_node, pod
-from tests.install.stages import LEASES, MERGE_PATCH, Rule, Stage
+from tests.install.stages import JOBS, LEASES, MERGE_PATCH, Rule, Stage
 
 Flow = Callable[[Stage], Coroutine[Any, Any, bool]]
 
@@ -147,6 +147,40 @@ async def follows_the_lease_of_kube_scheduler(stage: Stage) -> bool:
         return await stage.until(leads)
 
 
+async def makes_room_within_budgets(stage: Stage) -> bool:
+    """How room could be made is told where it is known what disruption budgets allow."""
+    stage.plane.apply(gpu_node("node", gpus=1))
+    async with stage.kerf() as kerf:
+
+        async def told() -> bool:
+            return bool(stage.say(await kerf.ask("/defrag", {"gpus": 1})).get("fits"))
+
+        return await stage.ready(kerf) and await stage.until(told)
+
+
+async def moves_pods_of_jobs(stage: Stage) -> bool:
+    """A pod of a Job may be moved where the Job is known to outlive that."""
+    stage.plane.apply(gpu_node("from", gpus=1), gpu_node("to", gpus=1))
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example/work"}]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "works"}, "spec": {"template": template}}
+    made = stage.plane.request("POST", JOBS, job)
+    try:
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "works", "uid": made["metadata"]["uid"]}
+        held = pod("of-a-job", gpus=1, nodeName="from")
+        held["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+        stage.create(held)
+        path = "/api/v1/namespaces/default/pods/of-a-job/status"
+        stage.plane.request("PATCH", path, {"status": {"phase": "Running"}}, MERGE_PATCH)
+        async with stage.kerf() as kerf:
+
+            async def told() -> bool:
+                return bool(stage.say(await kerf.ask("/defrag", {"empty": ["from"]})).get("moves"))
+
+            return await stage.ready(kerf) and await stage.until(told)
+    finally:
+        stage.plane.request("DELETE", f"{JOBS}/works?propagationPolicy=Background")
+
+
 _DEVICES, _LEASES = "resource.k8s.io", "coordination.k8s.io"
 
 FLOWS: dict[Rule, Flow] = {
@@ -165,6 +199,8 @@ FLOWS: dict[Rule, Flow] = {
     Rule(_DEVICES, "resourceslices", "watch"): mirrors_devices,
     Rule(_DEVICES, "resourceclaims", "list"): mirrors_devices,
     Rule(_DEVICES, "resourceclaims", "watch"): mirrors_devices,
+    Rule("policy", "poddisruptionbudgets", "list"): makes_room_within_budgets,
+    Rule("batch", "jobs", "list"): moves_pods_of_jobs,
     Rule(_LEASES, "leases", "create"): leads_by_a_lease_of_its_own,
     Rule(_LEASES, "leases", "get", "kerf"): leads_by_a_lease_of_its_own,
     Rule(_LEASES, "leases", "patch", "kerf"): leads_by_a_lease_of_its_own,

@@ -17,6 +17,7 @@ from tests.controlplane.plane import ControlPlane
 WITHIN_S = 20.0
 MERGE_PATCH = "application/merge-patch+json"
 DRA = "/apis/resource.k8s.io/v1"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CLAIMS = f"{DRA}/namespaces/default/resourceclaims"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 DRIVER = "gpu.nvidia.com"

@@ -106,7 +106,7 @@ def use(server: Server) -> None:
         ("others/prioritize", bodies.args(asking, ["a100-0"])),
         ("preempt", bodies.preemption_args(waiting, {"a100-0": ["sample-job-17"]})),
         ("bind", bodies.binding_args(asking, "a100-0")),
-        *((verb, b"{}") for verb in ("mutate", "gate", "what-if")),
+        *((verb, b"{}") for verb in ("mutate", "gate", "what-if", "defrag")),
     )
     with server.connection() as connection:
         for verb, body in calls:

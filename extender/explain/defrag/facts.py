@@ -36,9 +36,9 @@ class Costs:
     """What moving pods costs beside the work that is lost, and who is left alone."""
 
     restart_s: float = 60.0
-    """Until a pod that was moved works again."""
+    """Until a pod that was moved works again, where its owner's pods don't tell it."""
     restart_s_of: Mapping[str, float] = field(default_factory=dict)
-    """The same by owner, as `extender.plugins.pods.owner_of` tells it, where it is known."""
+    """The same by owner, as `extender.plugins.pods.owner_of` tells it, as far as they do; found as plans are made."""
     exempt: frozenset[str] = frozenset()
     """Namespaces of which nobody is moved."""
 

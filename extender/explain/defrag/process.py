@@ -18,6 +18,7 @@ from extender.explain.defrag.figures import figures, view_after
 from extender.explain.defrag.jobs import Job, Jobs
 from extender.explain.defrag.questions import RoomQuestion, needs_of, read_question
 from extender.explain.defrag.residents import Resident, residents
+from extender.explain.defrag.restarts import restart_times
 from extender.explain.defrag.room_answers import RoomAnswer
 from extender.explain.defrag.running import Neighbourhood
 from extender.explain.defrag.targets import Surroundings, Wanted, wanted_of
@@ -77,7 +78,8 @@ def answer(asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = p
     wanted = wanted_of(asked, about)
     held = {one.uid: one for one in listed.held}
     budgets = Budgets(listed.budgets, listed.unread_budgets)
-    near = Neighbourhood(facts, held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
+    costs = replace(facts.costs, restart_s_of=restart_times(listed.bound, facts.costs.restart_s))
+    near = Neighbourhood(replace(facts, costs=costs), held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
     running = near.running(listed.bound, wanted.gang)
     num_pods = {name: len(uids) for name, uids in facts.pods_on.items()}
     batch = [*wanted.target.pods, *(pod.pod for pod in running)]
@@ -88,7 +90,7 @@ def answer(asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = p
     else:
         plan = make(problem, 0, lambda: time.monotonic() > until)
     controllers = {
-        pod.metadata.uid: controller.uid for pod, _, _ in listed.bound if (controller := pod.metadata.controller)
+        pod.metadata.uid: controller.uid for pod, *_ in listed.bound if (controller := pod.metadata.controller)
     }
     return _told(problem, plan, wanted, facts.id, controllers)
 

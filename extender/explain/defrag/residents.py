@@ -1,6 +1,6 @@
 """Pods that have a node, as far as moving them goes: read from the API server's lists page by page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -9,7 +9,7 @@ from extender.core.annotations import read_priority
 from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.decoding import Decoder, outline
-from extender.kube.objects import Pod
+from extender.kube.objects import Pod, unix_time
 from extender.kube.stand_ins import stand_in
 from extender.ledger.tenants import DemandingPod, Demands
 
@@ -24,11 +24,29 @@ class Resident(NamedTuple):
     """What else than resources it wants of a node; None where that can't be read."""
     fault: str = ""
     """Why it can't be told what it is, "" where it can: another pod stands in for it."""
+    start_s: float | None = None
+    """Seconds from its having a node until it was ready, as its status tells them."""
+
+
+class _Condition(objects.Object, rename="camel"):
+    type: str = ""
+    status: str = ""
+    last_transition_time: str | None = None
+
+
+class _Status(objects.Object):
+    conditions: list[_Condition] | None = None
+
+
+class _Rest(DemandingPod):
+    """What few ask of a pod."""
+
+    status: _Status = msgspec.field(default_factory=_Status)
 
 
 _items: Final = msgspec.json.Decoder(objects.ObjectList[msgspec.Raw])
 _pods: Final = Decoder(Pod)
-_demands: Final = Decoder(DemandingPod)
+_rests: Final = Decoder(_Rest)
 
 
 def residents(page: bytes) -> Iterator[Resident]:
@@ -42,14 +60,21 @@ def residents(page: bytes) -> Iterator[Resident]:
                 yield Resident(pod, None, UNREADABLE)
             continue
         if not pod.finished:
-            yield Resident(pod, _read_demands(item))
+            yield _resident(pod, item)
 
 
-def _read_demands(item: msgspec.Raw) -> Demands | None:
+def _resident(pod: Pod, item: msgspec.Raw) -> Resident:
     try:
-        return _demands.decode(item).spec
+        rest = _rests.decode(item)
     except msgspec.DecodeError:
-        return None
+        return Resident(pod, None)
+    return Resident(pod, rest.spec, start_s=_start_s(rest.status.conditions or ()))
+
+
+def _start_s(conditions: Iterable[_Condition]) -> float | None:
+    since = {item.type: unix_time(item.last_transition_time) for item in conditions if item.status == "True"}
+    placed, ready = since.get("PodScheduled", 0.0), since.get("Ready", 0.0)
+    return max(ready - placed, 0.0) if placed and ready else None  # clocks of several machines
 
 
 def priority_at_least(pod: Pod) -> int:

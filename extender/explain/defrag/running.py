@@ -49,7 +49,7 @@ class Neighbourhood:
             and resident.pod.metadata.uid in known
             and not resident.pod.metadata.belongs_to_a_node
         ]
-        of_jobs = self.jobs.stays([pod.metadata for pod, _, _ in living if (pod.metadata.controller is not None)])
+        of_jobs = self.jobs.stays([pod.metadata for pod, *_ in living if (pod.metadata.controller is not None)])
         found = [self._of(resident, of_jobs.get(resident.pod.metadata.uid, ""), of_target) for resident in living]
         return found + self._being_placed({pod.uid for pod in found})
 

@@ -103,7 +103,7 @@ def wanted_of(asked: RoomQuestion, about: Surroundings) -> Wanted:
 
 def _waiting(name: str, about: Surroundings) -> Wanted:
     """A gang, or a pod with its gang."""
-    pods = [pod for pod, _, fault in about.waiting if not fault and not pod.metadata.deletion_timestamp]
+    pods = [pod for pod, _, fault, _ in about.waiting if not fault and not pod.metadata.deletion_timestamp]
     gangs: dict[str, list[Pod]] = {}
     for pod in pods:
         if gang := about.gang_of(pod):
@@ -111,11 +111,11 @@ def _waiting(name: str, about: Surroundings) -> Wanted:
     gang = name if name in gangs else next((about.gang_of(pod) for pod in pods if pod.key == name), "")
     found = gangs[gang] if gang else [pod for pod in pods if pod.key == name]
     if not found:
-        node = next((pod.spec.node_name for pod, _, _ in about.residents if pod.key == name), None)
+        node = next((pod.spec.node_name for pod, *_ in about.residents if pod.key == name), None)
         raise QuestionError(
             f"for: {name} {f'has a node: {node}' if node else 'is no pod or gang that waits for a node'}"
         )
-    mates = (pod for pod, _, fault in about.residents if gang and not fault and about.gang_of(pod) == gang)
+    mates = (pod for pod, _, fault, _ in about.residents if gang and not fault and about.gang_of(pod) == gang)
     beside = tuple(node for pod in mates if (node := pod.spec.node_name))
     planned = tuple(
         replace(_planned(pod, f"for: {pod.key}", about), gang=gang, topology=about.topology_of(pod), beside=beside)

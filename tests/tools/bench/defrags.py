@@ -25,7 +25,7 @@ from extender.planning.moves.trials import Trial
 from extender.planning.moves.units import units_of
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
-from tests.tools.bench import reports
+from tests.tools.bench import reports, rooms
 
 _CPU_MILLI, _MEMORY_MIB = 128_000, 1_048_576
 """Of a node."""
@@ -51,7 +51,7 @@ class Plan:
     @property
     def num_steps(self) -> int:
         """Plans made."""
-        return self.repetitions
+        return self.repetitions + 1
 
 
 def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
@@ -61,7 +61,9 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
         tell(f"a gang of {plan.gang} on {plan.nodes} nodes, seed {seed}")
         runs.append(_run(scattered(plan, seed), plan.limit_s, seed))
     sizes = {"nodes": plan.nodes, "pods": plan.pods, "gang": plan.gang, "load": plan.load}
-    return {**sizes, "runs": runs, "machine": reports.machine()}
+    tell("the same, asked of a service")
+    asked = rooms.ask(scattered(plan, 0))
+    return {**sizes, "runs": runs, "asked": asked, "machine": reports.machine()}
 
 
 def _run(problem: Problem, limit_s: float, seed: int) -> reports.Report:
