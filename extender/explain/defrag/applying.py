@@ -113,6 +113,8 @@ class Applying:
 
 def target_of(plan: RoomPlan) -> str:
     """For what room is made, in words."""
+    if not plan.target and not plan.emptied:
+        return "taking pods off sick GPUs"
     names = [pod.pod for pod in plan.target] or plan.emptied
     what = ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
     return what if plan.target else f"emptying {what}"

@@ -15,6 +15,16 @@ class Figures(msgspec.Struct, rename="camel"):
     pods, or they ask for no number of GPUs."""
 
 
+class LeftPod(msgspec.Struct):
+    """A pod without GPUs that stays on a node to be emptied."""
+
+    pod: str
+    """`namespace/name`."""
+    node: str
+    why: str
+    """Kerf does not move it."""
+
+
 class RoomAnswer(RoomPlan):
     """What `POST /defrag` answers: the plan, and what it changes."""
 
@@ -22,3 +32,9 @@ class RoomAnswer(RoomPlan):
     """By which `POST /defrag/apply` knows it, for a while; "" where there is nothing to carry out."""
     before: Figures = msgspec.field(default_factory=lambda: Figures(0, None))
     after: Figures = msgspec.field(default_factory=lambda: Figures(0, None))
+    left: list[LeftPod] = []
+    """Where nodes are to be emptied: pods that `kubectl drain` has to evict."""
+    open: list[str] = []
+    """Of those nodes the ones that take pods again afterwards, since they are not cordoned."""
+    on_sick: list[str] = []
+    """Where pods shall leave sick GPUs: all that are on one, `namespace/name`."""
