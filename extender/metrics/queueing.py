@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from extender.explain.defrag_policy.options import PURPOSES
+from extender.explain.defrag_policy.policy import MovePolicy
 from extender.explain.what_if.standing import MissingNodes
 from extender.metrics.registry import by_label, counter, gauge
 from extender.pipelines.controller import PipelineController
@@ -43,6 +45,24 @@ def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterato
         yield counter("kerf_defrag_moved", "Pods moved that run where they were planned to.", done.moved)
         yield counter("kerf_defrag_plans_done", "Plans carried out.", done.done)
         yield counter("kerf_defrag_plans_stopped", "Plans given up.", done.stopped)
+
+
+def policy_metrics(policy: MovePolicy) -> Iterator[Metric]:
+    """Moves that would help, by what for, and what the policy has begun."""
+    advice = {one.purpose: one for one in policy.advice}
+    figures = {
+        "kerf_defrag_advised_moves": ("Moves of the plan that pays most.", lambda one: one.moves),
+        "kerf_defrag_advised_gain_gpu_seconds": ("GPU-seconds that it is estimated to gain.", lambda one: one.gain_gpu_s),
+        "kerf_defrag_advised_cost_gpu_seconds": ("GPU-seconds of work that it loses.", lambda one: one.cost_gpu_s),
+    }
+    for name, (told, of) in figures.items():
+        values = {purpose: of(advice[purpose]) if purpose in advice else 0 for purpose in PURPOSES}
+        yield by_label(GaugeMetricFamily, name, told, "purpose", values)
+    yield gauge("kerf_defrag_window_open", "Whether pods may be moved at this time.", int(policy.state().window_open))
+    counts = policy.counts
+    yield counter("kerf_defrag_policy_rounds", "Times that moves were looked for.", counts.rounds)
+    yield counter("kerf_defrag_policy_begun", "Plans begun by the policy.", counts.begun)
+    yield counter("kerf_defrag_policy_refused", "Plans that could not be begun.", counts.refused)
 
 
 def missing_metrics(missing: MissingNodes) -> Iterator[Metric]:

@@ -14,7 +14,7 @@ import msgspec
 
 from extender.explain.defrag.budgets import Budget, Budgets
 from extender.explain.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Facts, Held
-from extender.explain.defrag.figures import figures, view_after
+from extender.explain.defrag.figures import figures, gpus_of_use, view_after
 from extender.explain.defrag.healing import on_sick, plan_healing, without_sick
 from extender.explain.defrag.jobs import Job, Jobs
 from extender.explain.defrag.questions import RoomQuestion, needs_of, read_question
@@ -98,6 +98,7 @@ def answer(asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = p
     cordoned = {node.metadata.name for node in listed.nodes if node.spec.unschedulable}
     told.left = [LeftPod(pod.key, cluster.node_names[pod.row], pod.stays) for pod in left]
     told.open = [name for name in asked.empty if name not in cordoned]
+    told.gpus = round(gpus_of_use(problem, plan), 3) if plan.fits else 0.0
     told.on_sick = sorted(running[number].key for number in problem.target.leave)
     return told
 

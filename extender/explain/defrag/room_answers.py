@@ -36,5 +36,7 @@ class RoomAnswer(RoomPlan):
     """Where nodes are to be emptied: pods that `kubectl drain` has to evict."""
     open: list[str] = []
     """Of those nodes the ones that take pods again afterwards, since they are not cordoned."""
+    gpus: float = 0.0
+    """That it makes usable: those that the target asks for, shares as parts, or those of nodes that it empties."""
     on_sick: list[str] = []
     """Where pods shall leave sick GPUs: all that are on one, `namespace/name`."""

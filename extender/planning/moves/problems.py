@@ -43,7 +43,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What room is made for: pods, empty nodes, or that some pods leave their places."""
+    """What room is made for: pods, empty nodes, or that some pods leave their nodes."""
 
     priority: int
     """Nobody of a higher priority is moved for it."""
@@ -58,7 +58,8 @@ class Target:
     may_empty: Mask | None = None
     """(N,) nodes of which these are taken; None: any."""
     leave: frozenset[int] = frozenset()
-    """Positions in `Problem.running` of pods that have to leave their places, and their gangs with them."""
+    """Positions in `Problem.running` of pods that have to leave their nodes, and their gangs with them: members that need
+    not leave may come back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ class Trial:
         view = ground_of(problem)
         on = {self.num_target + number: home for number, home in enumerate(self.home)}
         self.state = PlanState(replace(view, policies=policies or view.policies), self.pods, problem.policy, on)
+        self.leaving = {self.num_target + number: running[number].row for number in target.leave}
+        """By position: rows where pods must not stay."""
         self._left_for_good = frozenset(int(units.unit_of[number]) for number in target.leave)
         self.away: dict[int, None] = {}
         """Units, in the order in which they left."""
