@@ -35,7 +35,7 @@ def build_room(
 ) -> RoomAnswers:
     """What answers how room could be made, in turn with what-if questions."""
     backlog, wanted = queue.backlog if queue else None, settings.defrag
-    rules = _trusted_rules(settings.telemetry)
+    rules = trusted_rules(settings.telemetry)
     return RoomAnswers(
         *(base.transport, base.ledger, base.mirror, base.clock, time.time),
         *(what_if.policy, what_if.policies, what_if.turns),
@@ -56,7 +56,7 @@ def build_applying(
     return Applying(room, mover, off, lambda: policy.state() if policy is not None else None)
 
 
-def _trusted_rules(wanted: TelemetrySettings) -> ObservedRules | None:
+def trusted_rules(wanted: TelemetrySettings) -> ObservedRules | None:
     """By which samples tell that a GPU is sick: None where anybody who may create a Service could have sent them."""
     named = wanted.source not in ("auto", "off") or wanted.url or wanted.exporters
     return rules_of(wanted) if named else None

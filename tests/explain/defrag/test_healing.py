@@ -6,12 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extender.core.occupancies import sick
+from extender.core.observations import Gauge
+from extender.core.occupancies import ObservedRules, sick
+from extender.explain.build import trusted_rules
 from extender.explain.defrag.healing import by_node, on_sick, plan_healing, without_sick
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import NOBODY_ABOVE, MovePlan, Problem, Running, Target
+from extender.settings.telemetry import TelemetrySettings
+from tests.core.builders import node
+from tests.core.observing import observed_cluster
 from tests.planning.moves.cases import empty_view, in_use, runs
 from tests.planning.moves.replay import check
+from tests.queueing.builders import A100
 
 
 def problem(nodes: int, pods: list[tuple[int, Running]], sick_gpus: dict[int, tuple[int, ...]], **other: Any) -> Problem:
@@ -136,9 +142,37 @@ def test_pods_on_gpus_of_unknown_index_count_where_all_of_the_node_are_sick() ->
     assert on_sick(view.cluster, running, named) == {0}
 
 
-def test_what_is_sick_is_what_the_plugin_says_and_by_the_rules_what_samples_tell() -> None:
-    view = empty_view(2, 4)
-    healthy = view.cluster.gpu_healthy.copy()
-    healthy[1, 2] = False
-    cluster = replace(view.cluster, gpu_healthy=healthy)
-    assert by_node(cluster, sick(cluster, None)) == {"n001": (2,)}
+TWO_NODES = {
+    "a": node((A100, 40_960), (A100, 40_960), (A100, 40_960)),
+    "b": node((A100, 40_960), (A100, 40_960), broken=[1]),
+}
+SAMPLES = {"a": {Gauge.XID: [0, 79, 31], Gauge.ROW_REMAP_FAILED: [1, 0, 0]}}
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (None, {"b": (1,)}),
+        (ObservedRules(), {"a": (0, 1), "b": (1,)}),  # XID 31 is an application's
+        (ObservedRules(excludes_faulty=False), {"b": (1,)}),
+    ],
+)
+def test_what_is_sick_is_what_the_plugin_says_and_by_the_rules_what_samples_tell(
+    rules: ObservedRules | None, expected: dict[str, tuple[int, ...]]
+) -> None:
+    cluster = observed_cluster(TWO_NODES, SAMPLES)
+    assert by_node(cluster, sick(cluster, rules)) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "trusted"),
+    [
+        ({}, False),
+        ({"source": "off"}, False),
+        ({"url": "http://prometheus:9090"}, True),
+        ({"exporters": ["http://node:9400/metrics"]}, True),
+        ({"source": "prometheus", "addresses": ["http://prometheus:9090"]}, True),
+    ],
+)
+def test_samples_of_a_source_that_nobody_has_named_make_no_gpu_sick(settings: dict[str, Any], trusted: bool) -> None:
+    assert (trusted_rules(TelemetrySettings(**settings)) is not None) is trusted
