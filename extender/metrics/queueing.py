@@ -1,7 +1,7 @@
 """Metrics of the queue and of pipelines."""
 
 from collections import Counter as Counts
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -13,6 +13,7 @@ from extender.pipelines.controller import PipelineController
 from extender.planning.wait_reasons import Cause
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.mover import Mover
+from extender.queueing.defrag.state import Advice
 
 
 def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterator[Metric]:
@@ -50,7 +51,7 @@ def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterato
 def policy_metrics(policy: MovePolicy) -> Iterator[Metric]:
     """Moves that would help, by what for, and what the policy has begun."""
     advice = {one.purpose: one for one in policy.advice}
-    figures = {
+    figures: dict[str, tuple[str, Callable[[Advice], float]]] = {
         "kerf_defrag_advised_moves": ("Moves of the plan that pays most.", lambda one: one.moves),
         "kerf_defrag_advised_gain_gpu_seconds": ("GPU-seconds that it is estimated to gain.", lambda one: one.gain_gpu_s),
         "kerf_defrag_advised_cost_gpu_seconds": ("GPU-seconds of work that it loses.", lambda one: one.cost_gpu_s),

@@ -127,6 +127,12 @@ class MovePolicy(Background):
         fault = self._around.standby() or self._fault
         return PolicyState(self._terms.mode, self._is_open(), self.advice, self.counts.begun, fault)
 
+    def told(self) -> dict[str, Any]:
+        """For the page: for whom room would be made."""
+        found = next((advice for advice in self.advice if advice.purpose == ROOM), None)
+        keys = ("target", "moves", "cost_gpu_s", "why_not")
+        return {} if found is None else {key: getattr(found, key) for key in keys}
+
     async def run(self) -> None:
         """Look, again and again."""
         await repeat(self.look, min(_LOOKS_EVERY_S, self._terms.every_s), "making room by itself")

@@ -285,9 +285,11 @@ def test_what_it_advises_is_in_its_metrics_and_state() -> None:
     assert found["kerf_defrag_policy_rounds_total", ""] == 1
     state = world.policy.state()
     assert (state.mode, state.window_open, state.begun, state.fault) == ("advise", True, 0, "")
+    page = world.policy.told()
+    assert (page["target"], page["moves"], page["cost_gpu_s"]) == ("ns/big", 2, 1000.0)
     world.waits = []
     world.look(300.0)
-    assert world.policy.state().advice == []
+    assert (world.policy.state().advice, world.policy.told()) == ([], {})
 
 
 def test_without_anything_that_moves_pods_it_tells() -> None:
