@@ -50,7 +50,7 @@ def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterato
 
 def policy_metrics(policy: MovePolicy) -> Iterator[Metric]:
     """Moves that would help, by what for, and what the policy has begun."""
-    advice = {one.purpose: one for one in policy.advice}
+    advice = {one.purpose: one for one in reversed(policy.advice)}
     figures: dict[str, tuple[str, Callable[[Advice], float]]] = {
         "kerf_defrag_advised_moves": ("Moves of the plan that pays most.", lambda one: one.moves),
         "kerf_defrag_advised_gain_gpu_seconds": ("GPU-seconds that it is estimated to gain.", lambda one: one.gain_gpu_s),

@@ -195,7 +195,7 @@ class MovePolicy(Background):
 
     async def _options(self, mine: _Round, now: float, *, nobody_waits: bool) -> list[Option]:
         """What would be worth it, in the order in which it would be begun."""
-        found = [await self._healing(mine, now), await self._room(mine, now)]
+        found = [await self._healing(mine, now), *await self._room(mine, now)]
         if nobody_waits and self._terms.free_nodes:
             found.append(await self._nodes(mine, now))
         return [option for option in found if option is not None]
@@ -207,8 +207,8 @@ class MovePolicy(Background):
         answer = await self._ask({"heal": True, "maxMoves": mine.moves}, sick)
         return Option(HEAL, answer) if answer.id else None
 
-    async def _room(self, mine: _Round, now: float) -> Option | None:
-        """The best plan for those whose turn it is."""
+    async def _room(self, mine: _Round, now: float) -> list[Option | None]:
+        """The best plans for those whose turn it is: of the queue, and of those past it, who are only told."""
         options: list[Option] = []
         asked, of_namespace, known = 0, Counter[str](), set[str]()
         for wait in sorted(mine.waits, key=lambda wait: (-wait.priority, self._turns.get(wait.namespace, float("-inf")))):
@@ -231,7 +231,8 @@ class MovePolicy(Background):
                 options.append(option)
             else:
                 self._targets.fail(wait.namespace, wait.name, now)
-        return best(options)
+        of_queue = [option for option in options if option.wait is not None and option.wait.queued]
+        return [best(of_queue), best([option for option in options if option not in of_queue])]
 
     def _take_turn(self, namespace: str, now: float) -> None:
         """Of equal priority a namespace comes first that was not asked about for longest: no crowd takes all turns."""

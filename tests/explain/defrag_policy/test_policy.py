@@ -311,6 +311,15 @@ def test_who_does_not_wait_in_the_queue_is_only_told() -> None:
     assert len(world.events) == 1
 
 
+def test_who_is_only_told_keeps_nobody_of_the_queue_from_their_room() -> None:
+    world = World()
+    world.waits = [waits("past", queued=False), waits("big")]
+    world.answers |= {"ns/past": makes_room("past", gpus=64), "ns/big": makes_room("big")}
+    world.look()
+    assert [target for _, target in world.begun] == ["ns/big"]
+    assert [advice.target for advice in world.policy.advice] == ["ns/big", "ns/past"]
+
+
 def test_outside_of_its_windows_it_only_tells() -> None:
     world = World(replace(TERMS, windows=(window_of("Mon 10:00-11:00"),)))  # it is 09:00
     world.waits = [waits("big")]
