@@ -9,7 +9,9 @@ from zoneinfo import ZoneInfo
 
 _DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _MINUTES_A_DAY: Final = 24 * 60
-_FORM: Final = re.compile(r"(?:(?P<days>[A-Za-z,-]+)\s+)?(?P<begin>\d\d:\d\d)-(?P<end>\d\d:\d\d)(?:\s+(?P<zone>[\w/+-]+))?")
+_FORM: Final = re.compile(
+    r"(?:(?P<days>[A-Za-z,-]+)\s+)?(?P<begin>\d\d:\d\d)-(?P<end>\d\d:\d\d)(?:\s+(?P<zone>[\w/+-]+))?", re.ASCII
+)
 _EXAMPLE: Final = "write DAYS HH:MM-HH:MM ZONE, as in Mon-Fri 22:00-06:00 Europe/Berlin"
 
 
@@ -66,7 +68,7 @@ def _days(text: str, window: str) -> frozenset[int]:
     for part in text.lower().split(","):
         first, dash, last = part.partition("-")
         if first not in _DAYS or (dash and last not in _DAYS):
-            raise ValueError(f"{window[:80]!r}: {part!r} are no days: write Mon, Tue, Wed, Thu, Fri, Sat, Sun or Mon-Fri")
+            raise ValueError(f"{window[:80]!r}: {part!r} are no days: write days such as Mon, Sat,Sun or Mon-Fri")
         begin = _DAYS.index(first)
         num = (_DAYS.index(last) - begin) % len(_DAYS) + 1 if dash else 1
         found |= {(begin + day) % len(_DAYS) for day in range(num)}

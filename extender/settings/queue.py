@@ -139,14 +139,13 @@ class DefragSettings(Section):
     """GPU-seconds that moves have to gain for each that they lose. Gained are the target's GPUs for as long again as it
     has waited, four hours at most; of a node that is emptied its GPUs for an hour."""
     windows: list[str] = []
-    """When `act` may move pods: `["Mon-Fri 22:00-06:00 Europe/Berlin", "Sat,Sun 00:00-24:00"]`. Without days: every day;
-    without a time zone: UTC. Outside of them it is as `advise`. Empty: always."""
+    """When `act` may move pods: `["Mon-Fri 22:00-06:00 Europe/Berlin", "Sat,Sun 00:00-24:00"]`. Without days: every
+    day; without a time zone: UTC. Outside of them it is as `advise`. Empty: always."""
     rest_s: float = Field(default=3600.0, ge=0)
-    """Pods that have run for less than this many seconds are not moved by `advise` and `act`: so none is moved again and
-    again."""
+    """Pods that have run for less than this many seconds are not moved by `act`: so none is moved again and again."""
     free_nodes: int = Field(default=0, ge=0, le=1000)
-    """While nothing waits for GPUs, up to this many GPU nodes are kept without pods, for an autoscaler to take away, where
-    that pays. 0: none."""
+    """While nothing waits for GPUs, up to this many GPU nodes are kept without pods, for an autoscaler to take away,
+    where that pays. 0: none."""
     heal: bool = False
     """Whether pods on sick GPUs are moved, too, whatever that costs."""
     sick_s: float = Field(default=300.0, ge=0)

@@ -1,4 +1,4 @@
-"""Room that Kerf makes by itself, on the real API server and ReplicaSet controller: within its windows, and if it may."""
+"""Room that Kerf makes by itself, on the real API server and ReplicaSet controller: within its windows, if it may."""
 
 import time
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @contextmanager
 def scattered(plane: ControlPlane, *options: str) -> Iterator[Room]:
-    """On each of four nodes a pod has two of four GPUs, and a gang of two whole nodes waits; Kerf goes by its policy."""
+    """On each of four nodes a pod has two of four GPUs, a gang of two whole nodes waits, and Kerf goes by its policy."""
     room = Room(plane, *EAGER, *options)
     try:
         with room.kubelet:

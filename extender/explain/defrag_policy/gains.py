@@ -1,8 +1,7 @@
 """What moves gain and what they lose, both in GPU-seconds.
 
-How long a pod would wait otherwise nobody knows. It is taken to wait for as long again as it has waited already: so it is,
-on average, where waits are spread over many orders of magnitude (Gott, Nature 363, 1993), and it errs towards doing
-nothing for those who have just come.
+How long a pod would wait otherwise nobody knows. It is taken to wait for as long again as it has waited already: what
+has lasted for a time lasts for as long again at the median (Gott, Nature 363, 1993). Who has just come moves nobody.
 """
 
 from typing import Final

@@ -58,8 +58,8 @@ class Target:
     may_empty: Mask | None = None
     """(N,) nodes of which these are taken; None: any."""
     leave: frozenset[int] = frozenset()
-    """Positions in `Problem.running` of pods that have to leave their nodes, and their gangs with them: members that need
-    not leave may come back."""
+    """Positions in `Problem.running` of pods that have to leave their nodes, and their gangs with them, of which the
+    others may come back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who waits for room: those of the queue as gangs, those past it one by one, and nobody who waits for something else."""
+"""Who waits for room: those of the queue as gangs, those past it one by one, nobody who waits for something else."""
 
 from typing import Any
 
