@@ -1,5 +1,6 @@
 """Room that Kerf makes by itself, on the real API server and ReplicaSet controller: within its windows, if it may."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,3 +90,23 @@ def test_it_only_tells(plane: ControlPlane, outside: bool) -> None:
         assert ("defrag.windows" if outside else "defrag.mode") in advice["why_not"]
         assert room.state()["phase"] == "none"
         assert len(room.cluster.events("g0", "MovesWouldHelp")) == 1
+
+
+def test_a_pod_leaves_a_gpu_that_has_become_sick(plane: ControlPlane) -> None:
+    options = ("--set=defrag.mode=act", "--set=defrag.after_s=3600", "--set=defrag.heal=true", "--set=defrag.sick_s=2")
+    with scattered(plane, *options) as room:
+        app = next(app for app, node in room.on_nodes().items() if node == "a")
+        others = {other: uid for other, uid in uids(room).items() if other != app}
+        held = room.pod_of(app)["metadata"]["annotations"]["kerf.dev/assigned-gpus"].split(",")
+        gpus = [
+            {"index": index, "model": "NVIDIA-A100-SXM4-80GB", "memory_mib": 81_920, "healthy": str(index) not in held[:1]}
+            for index in range(4)
+        ]
+        annotations = {"metadata": {"annotations": {"kerf.dev/gpus": json.dumps(gpus)}}}
+        plane.request("PATCH", "/api/v1/nodes/a", annotations, "application/merge-patch+json")
+        wait_until(lambda: room.on_nodes().get(app, "a") != "a", WITHIN_S, "it has left the node of the sick GPU")
+        state = room.ends("done")
+        assert (state["target"], len(state["moves"])) == ("taking pods off sick GPUs", 1)
+        assert {other: uid for other, uid in uids(room).items() if other != app} == others
+        time.sleep(QUIET_S)
+        assert room.state()["evicted"] == 1, "it is moved once"
