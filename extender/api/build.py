@@ -156,11 +156,7 @@ def build_parts(
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
     return Parts(
-        *(base, owners, telemetry, rank),
-        shadow=shadow,
-        evidence=evidence,
-        learning=learning,
-        recorder=recorder,
+        *(base, owners, telemetry, rank, shadow, evidence, learning, recorder),
         placer=placer,
         unbound=unbound,
         queue=queue,

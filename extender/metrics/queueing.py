@@ -53,7 +53,10 @@ def policy_metrics(policy: MovePolicy) -> Iterator[Metric]:
     advice = {one.purpose: one for one in reversed(policy.advice)}
     figures: dict[str, tuple[str, Callable[[Advice], float]]] = {
         "kerf_defrag_advised_moves": ("Moves of the plan that pays most.", lambda one: one.moves),
-        "kerf_defrag_advised_gain_gpu_seconds": ("GPU-seconds that it is estimated to gain.", lambda one: one.gain_gpu_s),
+        "kerf_defrag_advised_gain_gpu_seconds": (
+            "GPU-seconds that it is estimated to gain.",
+            lambda one: one.gain_gpu_s,
+        ),
         "kerf_defrag_advised_cost_gpu_seconds": ("GPU-seconds of work that it loses.", lambda one: one.cost_gpu_s),
     }
     for name, (told, of) in figures.items():

@@ -44,7 +44,7 @@ def window_of(text: str) -> Window:
     if found is None:
         raise ValueError(f"{text[:80]!r} is no window: {_EXAMPLE}")
     begin, end = _minute(found["begin"], text), _minute(found["end"], text)
-    if begin == end or begin == _MINUTES_A_DAY:
+    if begin in {end, _MINUTES_A_DAY}:
         raise ValueError(f"{text[:80]!r} has no length: for the whole day write 00:00-24:00")
     return Window(_days(found["days"] or "", text), begin, end, _zone(found["zone"] or "UTC", text))
 

@@ -114,7 +114,10 @@ def test_as_data() -> None:
 
 
 def test_a_drained_node_says_what_is_left_to_kubectl_and_that_it_is_open() -> None:
-    left = {"left": [{"pod": "kube-system/dns", "node": "n-0", "why": "namespace kube-system is exempt"}], "open": ["n-0"]}
+    left = {
+        "left": [{"pod": "kube-system/dns", "node": "n-0", "why": "namespace kube-system is exempt"}],
+        "open": ["n-0"],
+    }
     with answering((200, {**PLAN, "target": [], "emptied": ["n-0"], **left})) as (address, _):
         result = kerf(address, "drain", "n-0")
     assert result.exit_code == 0

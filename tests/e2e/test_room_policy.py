@@ -37,7 +37,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @contextmanager
 def scattered(plane: ControlPlane, *options: str) -> Iterator[Room]:
-    """On each of four nodes a pod has two of four GPUs, a gang of two whole nodes waits, and Kerf goes by its policy."""
+    """On each of four nodes a pod has two of four GPUs, a gang of two whole nodes waits, Kerf goes by its policy."""
     room = Room(plane, *EAGER, *options)
     try:
         with room.kubelet:
@@ -99,7 +99,12 @@ def test_a_pod_leaves_a_gpu_that_has_become_sick(plane: ControlPlane) -> None:
         others = {other: uid for other, uid in uids(room).items() if other != app}
         held = room.pod_of(app)["metadata"]["annotations"]["kerf.dev/assigned-gpus"].split(",")
         gpus = [
-            {"index": index, "model": "NVIDIA-A100-SXM4-80GB", "memory_mib": 81_920, "healthy": str(index) not in held[:1]}
+            {
+                "index": index,
+                "model": "NVIDIA-A100-SXM4-80GB",
+                "memory_mib": 81_920,
+                "healthy": str(index) not in held[:1],
+            }
             for index in range(4)
         ]
         annotations = {"metadata": {"annotations": {"kerf.dev/gpus": json.dumps(gpus)}}}

@@ -31,7 +31,7 @@ def defrag(  # noqa: PLR0913, PLR0917 - options of a command
     stops: Annotated[bool, typer.Option("--stop", help="Have nobody moved any more.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The cheapest moves of running pods by which others would fit, or sick GPUs be free. Only --apply changes anything.
+    """The cheapest moves by which pods would fit, nodes be free, or sick GPUs. Changes nothing without --apply.
 
     Exit status 0 if there is room, or can be made; 3 if not; 2 for wrong usage; 1 if Kerf can't be reached, or stops.
     """

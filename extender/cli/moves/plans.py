@@ -80,7 +80,9 @@ def stop(kerf: Kerf) -> None:
 
 def _print(answer: Any, console: Console) -> None:
     target, moves = answer["target"], answer["moves"]
-    what = _named([pod["pod"] for pod in target]) or _named(answer["emptied"]) or _named(answer.get("on_sick", [])) or "it"
+    what = (
+        _named([pod["pod"] for pod in target]) or _named(answer["emptied"]) or _named(answer.get("on_sick", [])) or "it"
+    )
     if not answer["fits"]:
         console.print(f"[red]no room[/red] can be made for {escape(what)}:")
         for sentence in answer["impossible"]:
@@ -111,9 +113,15 @@ def _print_rest(answer: Any, console: Console) -> None:
     for sentence in answer["impossible"]:
         console.print(f"[red]{escape(sentence)}[/red]", soft_wrap=True)
     for pod in answer.get("left", []):
-        console.print(f"left to kubectl drain: {escape(pod['pod'])} on {escape(pod['node'])}: {escape(pod['why'])}", soft_wrap=True)
+        console.print(
+            f"left to kubectl drain: {escape(pod['pod'])} on {escape(pod['node'])}: {escape(pod['why'])}",
+            soft_wrap=True,
+        )
     for node in answer.get("open", []):
-        console.print(f"{escape(node)} takes pods again afterwards unless you cordon it: kubectl cordon {escape(node)}", soft_wrap=True)
+        console.print(
+            f"{escape(node)} takes pods again afterwards unless you cordon it: kubectl cordon {escape(node)}",
+            soft_wrap=True,
+        )
 
 
 def _table(moves: list[Any]) -> Table:

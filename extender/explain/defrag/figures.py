@@ -25,7 +25,11 @@ def figures(problem: Problem, view: View) -> Figures:
 def gpus_of_use(problem: Problem, plan: MovePlan) -> float:
     """GPUs that a plan makes usable: those that the target asks for, shares as parts, and those of the nodes that
     its moves empty."""
-    asked = sum(pod.gpus.count * (pod.gpus.milli / WHOLE_MILLI if pod.gpus.milli else 1) for pod in problem.target.pods if pod.gpus)
+    asked = sum(
+        pod.gpus.count * (pod.gpus.milli / WHOLE_MILLI if pod.gpus.milli else 1)
+        for pod in problem.target.pods
+        if pod.gpus
+    )
     rows = sorted({move.pod.row for move in plan.moves}.intersection(plan.emptied))
     return float(asked + (problem.view.cluster.gpu_model[rows] >= 0).sum())
 

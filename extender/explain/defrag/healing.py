@@ -29,7 +29,9 @@ def on_sick(cluster: Cluster, running: Sequence[Running], sick: Mapping[str, tup
     Of which GPUs some hold something is not known: they count where all GPUs of their node are sick.
     """
     gpus_of = {row: frozenset(gpus) for name, gpus in sick.items() if (row := cluster.row_of.get(name)) is not None}
-    whole = {row for row, gpus in gpus_of.items() if gpus.issuperset(np.flatnonzero(cluster.gpu_model[row] >= 0).tolist())}
+    whole = {
+        row for row, gpus in gpus_of.items() if gpus.issuperset(np.flatnonzero(cluster.gpu_model[row] >= 0).tolist())
+    }
     return frozenset(
         number
         for number, pod in enumerate(running)
@@ -57,7 +59,9 @@ def plan_healing(problem: Problem, make: MakePlan, expired: Callable[[], bool]) 
         return MovePlan(problem.view.cluster.version, fits=True)
     units = units_of(problem)
     wanted = sorted({int(units.unit_of[number]) for number in leave}, key=lambda unit: _order(problem, units, unit))
-    said = [f"{_name(problem, units, unit)} stays on a sick GPU: {why}" for unit in wanted if (why := units.stays[unit])]
+    said = [
+        f"{_name(problem, units, unit)} stays on a sick GPU: {why}" for unit in wanted if (why := units.stays[unit])
+    ]
     may = [unit for unit in wanted if not units.stays[unit]]
     found = make(_leaving(problem, units, may)) if may else MovePlan(problem.view.cluster.version, fits=False)
     if may and not found.fits:
@@ -79,7 +83,7 @@ def _one_by_one(
         if plan.fits:
             best, chosen = plan, [*chosen, unit]
         else:
-            said.append(f"{_name(problem, units, unit)} stays on a sick GPU: {'; '.join(plan.impossible[:2])}")
+            said.append(f"{_name(problem, units, unit)} stays on a sick GPU, no room is left for it: {'; '.join(plan.impossible[:2])}")
     return best, said
 
 

@@ -28,6 +28,7 @@ from extender.kube.client import ClusterError
 from extender.planning.windows import Window, are_open
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.plan import RoomPlan
+from extender.queueing.defrag.record import Phase
 from extender.queueing.defrag.state import Advice, PolicyState
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class MovePolicy(Background):
         await self._round(now)
 
     def _is_busy(self) -> bool:
-        return self._mover is not None and self._mover.state().phase in ("moving", "placing")
+        return self._mover is not None and self._mover.state().phase in (Phase.MOVING, Phase.PLACING)
 
     def _is_open(self) -> bool:
         return are_open(self._terms.windows, self._around.wall_clock())
@@ -164,9 +165,9 @@ class MovePolicy(Background):
     def _follow(self, mover: Mover, now: float) -> None:
         state = mover.state()
         begun = self._outcomes.begun
-        if begun is not None and begun.id == state.id and state.phase == "moving" and not state.why:
-            if not self._is_open():
-                mover.give_up("the time for moves is over (setting defrag.windows)")
+        goes_on = begun is not None and begun.id == state.id and state.phase == Phase.MOVING and not state.why
+        if goes_on and not self._is_open():
+            mover.give_up("the time for moves is over (setting defrag.windows)")
         self._outcomes.follow(state, now)
 
     async def _round(self, now: float) -> None:
@@ -211,7 +212,9 @@ class MovePolicy(Background):
         """The best plans for those whose turn it is: of the queue, and of those past it, who are only told."""
         options: list[Option] = []
         asked, of_namespace, known = 0, Counter[str](), set[str]()
-        for wait in sorted(mine.waits, key=lambda wait: (-wait.priority, self._turns.get(wait.namespace, float("-inf")))):
+        for wait in sorted(
+            mine.waits, key=lambda wait: (-wait.priority, self._turns.get(wait.namespace, float("-inf")))
+        ):
             if asked >= _MOST_ASKED:
                 break
             if of_namespace[wait.namespace] >= _MOST_OF_NAMESPACE or not known.isdisjoint(wait.uids):
@@ -287,7 +290,9 @@ class MovePolicy(Background):
         except RoomError as error:
             self.counts.refused += 1
             logger.warning("making room by itself: %s: %s", target_of(plan), error)
-            self._targets.fail("" if wait is None else wait.namespace, option.purpose if wait is None else wait.name, now)
+            self._targets.fail(
+                "" if wait is None else wait.namespace, option.purpose if wait is None else wait.name, now
+            )
             return str(error)
         self.counts.begun += 1
         self._outcomes.begun = Begun(begun, option.purpose if wait is None else wait.name, wait)

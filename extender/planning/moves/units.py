@@ -100,7 +100,7 @@ def _check(problem: Problem) -> None:
     if outside := [number for number in target.leave if not 0 <= number < len(problem.running)]:
         raise ValueError(f"there is no pod number {min(outside)}, which shall leave")
     if not (target.pods or target.empty or target.num_empty or target.leave):
-        raise ValueError("the target has neither pods, nor nodes to be emptied, nor pods that shall leave")
+        raise ValueError("the target has neither pods nor nodes to be emptied, and nobody shall leave")
 
 
 def _num_gpus(pod: Running) -> int:

@@ -174,7 +174,9 @@ def test_a_pod_with_gpus_that_may_not_move_keeps_its_node_from_being_drained() -
 def sick(name: str, *gpus: int) -> Manifest:
     """A node of four GPUs, some of which are unhealthy to their plugin."""
     made = node(name, 4 - len(gpus))
-    listed = [{"index": index, "model": "a100", "memory_mib": 81_920, "healthy": index not in gpus} for index in range(4)]
+    listed = [
+        {"index": index, "model": "a100", "memory_mib": 81_920, "healthy": index not in gpus} for index in range(4)
+    ]
     made["metadata"]["annotations"] = {"kerf.dev/gpus": json.dumps(listed)}
     return made
 

@@ -8,7 +8,7 @@ CLUSTER = cluster_of({"a": node((A100, 40_960), (A100, 40_960)), "b": node((A100
 
 
 def test_a_gpu_counts_once_it_has_been_sick_for_long_enough() -> None:
-    now_sick = {"a": (1,)}
+    now_sick: dict[str, tuple[int, ...]] = {"a": (1,)}
     sick = SickGpus(lambda cluster: now_sick, 300.0)
     sick.look(CLUSTER, 0.0)
     assert sick.steady(299.0) == {}
@@ -22,7 +22,7 @@ def test_a_gpu_counts_once_it_has_been_sick_for_long_enough() -> None:
 
 
 def test_whoever_is_well_for_a_moment_begins_anew() -> None:
-    now_sick = {"a": (1,)}
+    now_sick: dict[str, tuple[int, ...]] = {"a": (1,)}
     sick = SickGpus(lambda cluster: now_sick, 300.0)
     for now in range(0, 3000, 10):
         now_sick = {} if now % 250 == 0 else {"a": (1,)}

@@ -55,7 +55,9 @@ def test_a_gang_is_one_and_has_waited_for_as_long_as_its_last_pod() -> None:
 
 def test_the_highest_priority_comes_first_then_who_has_waited_for_longest() -> None:
     defrag = queue_of(
-        ("late", {"creationTimestamp": LATER}), ("early", {}), ("high", {"creationTimestamp": LATER, "spec": {"priority": 5}})
+        ("late", {"creationTimestamp": LATER}),
+        ("early", {}),
+        ("high", {"creationTimestamp": LATER, "spec": {"priority": 5}}),
     )
     assert list(found(defrag)) == ["ns/high", "ns/early", "ns/late"]
 
