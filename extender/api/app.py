@@ -59,6 +59,7 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
         "totals": lambda: service.overviews.totals(base.ledger.snapshot(base.clock())),
         "status": service.status,
         "missing": service.missing.told if service.missing is not None else dict,
+        "moves": parts.policy.told if parts.policy is not None else dict,
         "waiting": lambda: waitlist.listing(_MAX_WAITING_SHOWN),
     }
     view = PageView(base.ledger, parts.placer, parts.rejections, rules, panels, base.clock, service.overviews.devices)

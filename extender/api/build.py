@@ -13,7 +13,10 @@ from extender.api.service import Service
 from extender.api.verbs import Verbs
 from extender.core.policies.policy import Policy
 from extender.dra.pod_claims import NO_CLAIMS, PodClaims
-from extender.explain.build import build_applying, build_what_if
+from extender.explain.build import build_applying, build_room, build_what_if
+from extender.explain.defrag.answers import RoomAnswers
+from extender.explain.defrag_policy.build import build_policy
+from extender.explain.defrag_policy.policy import MovePolicy
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
 from extender.explain.node_devices import DeviceViews
@@ -28,7 +31,7 @@ from extender.kube.objects import Pod
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
 from extender.metrics.history import history_metrics
-from extender.metrics.queueing import missing_metrics, pipeline_metrics, queue_metrics
+from extender.metrics.queueing import missing_metrics, pipeline_metrics, policy_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
@@ -94,6 +97,9 @@ class Parts:
     unbound: UnboundPods
     queue: QueueController | None
     mover: Mover | None
+    room: RoomAnswers
+    policy: MovePolicy | None
+    """What makes room by itself."""
     rules: QueueRules
     """The queue's, those of no queue where there is none."""
     pipelines: PipelineController | None
@@ -140,23 +146,23 @@ def build_parts(
     traces, keeper = Traces(settings.traces), keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
     missing = missing_nodes_of(settings, base, what_if := build_what_if(settings, base, placer, queue), unbound)
+    room = build_room(settings, base, what_if, queue, mover)
+    policy = build_policy(settings, base, room, queue, mover, unbound)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, mover, watch, pipelines, telemetry.observer if telemetry else None),
-        *(rank, shadow, evidence, learning, recorder, missing, set_aside),
+        *(rank, shadow, evidence, learning, recorder, missing, set_aside, policy),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
     return Parts(
-        *(base, owners, telemetry, rank),
-        shadow=shadow,
-        evidence=evidence,
-        learning=learning,
-        recorder=recorder,
+        *(base, owners, telemetry, rank, shadow, evidence, learning, recorder),
         placer=placer,
         unbound=unbound,
         queue=queue,
         mover=mover,
+        room=room,
+        policy=policy,
         rules=rules,
         pipelines=pipelines,
         what_if=what_if,
@@ -209,7 +215,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         owners=parts.owners,
         fixes=Fixes(placer, ledger, rules, time.time),
         what_if=parts.what_if,
-        applying=build_applying(settings, base, parts.what_if, queue, parts.mover),
+        applying=build_applying(settings, parts.room, queue, parts.mover, parts.policy),
         waitlist=waitlist,
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, aside),
         undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),
@@ -253,6 +259,8 @@ def _add_metrics(parts: Parts, service: Service) -> None:
         add(partial(queue_metrics, parts.queue, parts.mover))
     if parts.queue is not None and parts.queue.claims is not None and base.ledger.rows.owned is not None:
         add(partial(device_metrics, base.ledger.rows.owned, parts.queue.claims, DeviceFigures()))
+    if parts.policy is not None:
+        add(partial(policy_metrics, parts.policy))
     if parts.missing is not None:
         add(partial(missing_metrics, parts.missing))
     if parts.pipelines is not None:

@@ -47,6 +47,15 @@ def faulty(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Mask:
     return found
 
 
+def sick(cluster: Cluster, rules: ObservedRules | None) -> Mask:
+    """(N, G) GPUs that are installed and not healthy to their device plugin; by the rules, if any, also faulty ones."""
+    installed: Mask = cluster.gpu_model >= 0
+    found: Mask = installed & ~cluster.gpu_healthy
+    if rules is None or not rules.excludes_faulty:
+        return found
+    return found | (installed & faulty(cluster, np.arange(cluster.num_nodes), rules))
+
+
 def unmanaged_mib(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Ints:
     """(R, G) memory in use beyond what is booked, 0 where it is less than counts or nothing fresh is known.
 

@@ -1,16 +1,19 @@
 """Metrics of the queue and of pipelines."""
 
 from collections import Counter as Counts
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from extender.explain.defrag_policy.options import PURPOSES
+from extender.explain.defrag_policy.policy import MovePolicy
 from extender.explain.what_if.standing import MissingNodes
 from extender.metrics.registry import by_label, counter, gauge
 from extender.pipelines.controller import PipelineController
 from extender.planning.wait_reasons import Cause
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.mover import Mover
+from extender.queueing.defrag.state import Advice
 
 
 def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterator[Metric]:
@@ -43,6 +46,27 @@ def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterato
         yield counter("kerf_defrag_moved", "Pods moved that run where they were planned to.", done.moved)
         yield counter("kerf_defrag_plans_done", "Plans carried out.", done.done)
         yield counter("kerf_defrag_plans_stopped", "Plans given up.", done.stopped)
+
+
+def policy_metrics(policy: MovePolicy) -> Iterator[Metric]:
+    """Moves that would help, by what for, and what the policy has begun."""
+    advice = {one.purpose: one for one in reversed(policy.advice)}
+    figures: dict[str, tuple[str, Callable[[Advice], float]]] = {
+        "kerf_defrag_advised_moves": ("Moves of the plan that pays most.", lambda one: one.moves),
+        "kerf_defrag_advised_gain_gpu_seconds": (
+            "GPU-seconds that it is estimated to gain.",
+            lambda one: one.gain_gpu_s,
+        ),
+        "kerf_defrag_advised_cost_gpu_seconds": ("GPU-seconds of work that it loses.", lambda one: one.cost_gpu_s),
+    }
+    for name, (told, of) in figures.items():
+        values = {purpose: of(advice[purpose]) if purpose in advice else 0 for purpose in PURPOSES}
+        yield by_label(GaugeMetricFamily, name, told, "purpose", values)
+    yield gauge("kerf_defrag_window_open", "Whether pods may be moved at this time.", int(policy.state().window_open))
+    counts = policy.counts
+    yield counter("kerf_defrag_policy_rounds", "Times that moves were looked for.", counts.rounds)
+    yield counter("kerf_defrag_policy_begun", "Plans begun by the policy.", counts.begun)
+    yield counter("kerf_defrag_policy_refused", "Plans that could not be begun.", counts.refused)
 
 
 def missing_metrics(missing: MissingNodes) -> Iterator[Metric]:

@@ -83,6 +83,7 @@ def kerf(address: str, *arguments: str) -> Result:
         (["defrag", "--for", "team/big", "--max-moves", "3"], {"for": "team/big", "maxMoves": 3}),
         (["defrag", "--gpus", "8", "--nodes", "2", "--priority", "-5"], {"gpus": 8, "nodes": 2, "priority": -5}),
         (["defrag", "--free-nodes", "2"], {"freeNodes": 2}),
+        (["defrag", "--heal", "--max-moves", "2"], {"heal": True, "maxMoves": 2}),
         (["drain", "n-0", "n-1", "--max-moves", "0"], {"empty": ["n-0", "n-1"], "maxMoves": 0}),
     ],
 )
@@ -110,6 +111,35 @@ def test_a_plan_reads_well() -> None:
 def test_as_data() -> None:
     with answering((200, PLAN)) as (address, _):
         assert json.loads(kerf(address, "defrag", "--for", "big", "-o", "json").output) == PLAN
+
+
+def test_a_drained_node_says_what_is_left_to_kubectl_and_that_it_is_open() -> None:
+    left = {
+        "left": [{"pod": "kube-system/dns", "node": "n-0", "why": "namespace kube-system is exempt"}],
+        "open": ["n-0"],
+    }
+    with answering((200, {**PLAN, "target": [], "emptied": ["n-0"], **left})) as (address, _):
+        result = kerf(address, "drain", "n-0")
+    assert result.exit_code == 0
+    assert "left to kubectl drain: kube-system/dns on n-0: namespace kube-system is exempt" in result.output
+    assert "unless you cordon it: kubectl cordon n-0" in result.output
+
+
+def test_where_some_can_not_leave_sick_gpus_the_others_are_moved_and_the_status_says_so() -> None:
+    stays = "default/b stays on a sick GPU: it has no controller"
+    told = {**PLAN, "target": [], "impossible": [stays], "on_sick": ["default/a", "default/b"]}
+    done = {**state("done", "done")}
+    with answering((200, told), (200, {"id": "run"}), (200, done)) as (address, asked):
+        result = kerf(address, "defrag", "--heal", "--apply")
+    assert result.exit_code == PENDING
+    assert stays in result.output
+    assert ("POST /defrag/apply", {"id": "abcd"}) in asked
+
+
+def test_no_pod_on_a_sick_gpu_reads_well() -> None:
+    with answering((200, {**NOTHING, "target": [], "on_sick": []})) as (address, _):
+        result = kerf(address, "defrag", "--heal")
+    assert (result.exit_code, result.output.strip()) == (0, "no pod is on a sick GPU")
 
 
 def test_no_room_has_a_status_of_its_own_and_says_why() -> None:

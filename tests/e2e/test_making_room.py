@@ -41,16 +41,16 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 class Room:
     """A scattered cluster: on each of a to d a pod has two of four GPUs, and a gang of two whole nodes waits."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, *options: str) -> None:
         self.plane = plane
         plane.request("POST", MAP.rpartition("/")[0], {"metadata": {"name": "kerf-defrag"}})
-        kerf = KerfProcess(plane, "kerf-room", *OPTIONS, module="tests.e2e.moving_kerf")
+        kerf = KerfProcess(plane, "kerf-room", *OPTIONS, *options, module="tests.e2e.moving_kerf")
         config = SCHEDULER_CONFIG / "decisive.yaml"
         self.scheduler = plane.start_scheduler(config, name="scheduler-room", extender_url=kerf.url)
         self.cluster = KerfCluster(plane, kerf)
         self.kubelet = Kubelet(plane)
 
-    def scatter(self) -> None:
+    def scatter(self, *, waits: bool = True) -> None:
         self.cluster.add_nodes(*(gpu_node(name, gpus=4) for name in "abcd"))
         for number in range(8):
             self.replica_set(f"rs{number}")
@@ -64,7 +64,8 @@ class Room:
         for number in range(2):
             gang = {"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}
             self.cluster.submit(f"g{number}", gpus=4, annotations=gang, schedulingGates=GATES)
-        wait_until(lambda: self.waits("g0") and self.waits("g1"), WITHIN_S, "the gang waits")
+        if waits:
+            wait_until(lambda: self.waits("g0") and self.waits("g1"), WITHIN_S, "the gang waits")
 
     def replica_set(self, name: str) -> None:
         container = {"name": "main", "image": "example/work", "resources": {"limits": {"nvidia.com/gpu": 2}}}

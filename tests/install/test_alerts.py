@@ -54,6 +54,7 @@ WELL = {
         ("KerfNodesFail", {'kerf_nodes_failing{instance="a"}': "0x20 1x40"}, "20m", "23m"),
         ("KerfUnreadable", {"kerf_unreadable_objects_total": "3x20 4x40"}, "20m", "22m"),
         ("KerfQueueFails", {"kerf_queue_errors_total": "7x20 7+1x40"}, "20m", "30m"),
+        ("KerfMovesStopped", {"kerf_defrag_plans_stopped_total": "2x20 2+1x40"}, "20m", "30m"),
         ("KerfModelRefused", {"kerf_model_refused": "0x20 1x40"}, "20m", "27m"),
         ("KerfHistoryFails", {"kerf_history_fault": "0x20 1x40"}, "20m", "37m"),
         ("KerfLearningFails", {"kerf_learning_fault": "0x20 1x40"}, "20m", "37m"),

@@ -64,6 +64,7 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
         "dra__allocate": True,
         "missing__after_s": 600,
         "defrag__record": "a/b",
+        "defrag__mode": "advise",
     }
     served = set()
     for mode in ("shadow", "serve"):

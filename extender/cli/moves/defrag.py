@@ -1,4 +1,4 @@
-"""`kerf defrag`: which pods to move so that others fit, or nodes be free; or to have them moved."""
+"""`kerf defrag`: which pods to move so that others fit, nodes be free, or sick GPUs; or to have them moved."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ def defrag(  # noqa: PLR0913, PLR0917 - options of a command
     gpus: Annotated[int | None, typer.Option(min=1, help="So many free GPUs on a node.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="With --gpus: on so many nodes.")] = None,
     free_nodes: Annotated[int | None, typer.Option(min=1, help="So many GPU nodes without any pod.")] = None,
+    heal: Annotated[bool, typer.Option("--heal", help="No pods on sick GPUs.")] = False,
     max_moves: Annotated[int | None, typer.Option(min=0, help="Most pods to move.")] = None,
     priority: Annotated[
         int | None, typer.Option(help="Nobody of a higher one is moved; of pods that wait it is their own.")
@@ -30,7 +31,7 @@ def defrag(  # noqa: PLR0913, PLR0917 - options of a command
     stops: Annotated[bool, typer.Option("--stop", help="Have nobody moved any more.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The cheapest moves of running pods by which others would fit. Changes nothing without --apply.
+    """The cheapest moves by which pods would fit, nodes be free, or sick GPUs. Changes nothing without --apply.
 
     Exit status 0 if there is room, or can be made; 3 if not; 2 for wrong usage; 1 if Kerf can't be reached, or stops.
     """
@@ -47,6 +48,8 @@ def defrag(  # noqa: PLR0913, PLR0917 - options of a command
         question["pods"] = pods
     numbers = {"gpus": gpus, "nodes": nodes, "freeNodes": free_nodes, "maxMoves": max_moves, "priority": priority}
     question |= {name: number for name, number in numbers.items() if number is not None}
-    if not question.keys() & {"for", "pods", "gpus", "nodes", "freeNodes"}:
-        fail("room for what? Write --for POD, -f FILE, --gpus 8 --nodes 2 or --free-nodes 2", USAGE)
+    if heal:
+        question["heal"] = True
+    if not question.keys() & {"for", "pods", "gpus", "nodes", "freeNodes", "heal"}:
+        fail("room for what? Write --for POD, -f FILE, --gpus 8 --nodes 2, --free-nodes 2 or --heal", USAGE)
     make_room(kerf, question, output, apply=apply)

@@ -17,7 +17,8 @@ def drain(
     apply: Annotated[bool, typer.Option("--apply", help="Have the plan that is shown carried out.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The cheapest moves after which nodes have no pods but those of DaemonSets. Changes nothing without --apply.
+    """The cheapest moves after which nodes have no pods with GPUs; kubectl drain does the rest. Changes nothing without
+    --apply.
 
     Exit status 0 if they can be emptied, 3 if not, 2 for wrong usage, 1 if Kerf can't be reached, or stops.
     """

@@ -28,8 +28,13 @@ def make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bo
     show(answer, output, lambda console: _print(answer, console))
     if not answer["fits"]:
         raise typer.Exit(PENDING)
-    if not apply:
-        return
+    if apply:
+        _have_made(kerf, answer)
+    if answer["impossible"]:  # some can leave sick GPUs, others can't
+        raise typer.Exit(PENDING)
+
+
+def _have_made(kerf: Kerf, answer: Any) -> None:
     if not answer["id"]:
         typer.echo("nobody has to move", err=True)
         return
@@ -75,11 +80,16 @@ def stop(kerf: Kerf) -> None:
 
 def _print(answer: Any, console: Console) -> None:
     target, moves = answer["target"], answer["moves"]
-    what = _named([pod["pod"] for pod in target]) or _named(answer["emptied"]) or "it"
+    what = (
+        _named([pod["pod"] for pod in target]) or _named(answer["emptied"]) or _named(answer.get("on_sick", [])) or "it"
+    )
     if not answer["fits"]:
         console.print(f"[red]no room[/red] can be made for {escape(what)}:")
         for sentence in answer["impossible"]:
             console.print(f"  {escape(sentence)}", soft_wrap=True)
+        return
+    if not (moves or target or answer["emptied"]):
+        console.print("[green]no pod is on a sick GPU[/green]")
         return
     if not moves:
         console.print(f"[green]{escape(what)} {'fits' if target else 'is free'} as it is[/green]")
@@ -91,10 +101,27 @@ def _print(answer: Any, console: Console) -> None:
         console.print(f"{escape(_named(names))} then {'goes' if len(names) == 1 else 'go'} to {escape(node)}")
     if answer["emptied"]:
         console.print(f"empty then: {escape(_named(answer['emptied'], 20))}")
+    _print_rest(answer, console)
     before, after = answer["before"], answer["after"]
     console.print(f"whole nodes free: {before['freeNodes']} now, {after['freeNodes']} then")
     if before["usableGpus"] is not None:
         console.print(f"GPUs of use to it: {before['usableGpus']} now, {after['usableGpus']} then")
+
+
+def _print_rest(answer: Any, console: Console) -> None:
+    """What is to be done besides."""
+    for sentence in answer["impossible"]:
+        console.print(f"[red]{escape(sentence)}[/red]", soft_wrap=True)
+    for pod in answer.get("left", []):
+        console.print(
+            f"left to kubectl drain: {escape(pod['pod'])} on {escape(pod['node'])}: {escape(pod['why'])}",
+            soft_wrap=True,
+        )
+    for node in answer.get("open", []):
+        console.print(
+            f"{escape(node)} takes pods again afterwards unless you cordon it: kubectl cordon {escape(node)}",
+            soft_wrap=True,
+        )
 
 
 def _table(moves: list[Any]) -> Table:

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from extender.core.clusters import Cluster
 from extender.core.policies.policy import Policy
 from extender.explain.defrag.budgets import BUDGETS_PATH
 from extender.explain.defrag.facts import (
@@ -75,17 +76,24 @@ class RoomAnswers:
     """Of pods in the queue, by UID: gang and topology."""
     gated_in: Callable[[], frozenset[str] | None] = lambda: None
     costs: Callable[[], Costs] = Costs
+    sick: Callable[[Cluster], Mapping[str, tuple[int, ...]]] = lambda cluster: {}
+    """Indices of the GPUs that are sick now, by node."""
     _kept: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict, init=False)
     """Answers by their plan's id, with the time of each."""
 
-    async def answer(self, body: bytes) -> bytes:
-        """The cheapest moves found, as JSON. Raises QuestionError, BusyError, ClusterError."""
+    async def answer(
+        self, body: bytes, *, rest_s: float = 0.0, sick: Mapping[str, tuple[int, ...]] | None = None
+    ) -> bytes:
+        """The cheapest moves found, as JSON. Raises QuestionError, BusyError, ClusterError.
+
+        Pods that have run for less than `rest_s` stay. `sick` are the GPUs taken for sick, by node; None: all that are.
+        """
         async with self.turns.process("extender.explain.defrag.process") as talk:
             needs = _needs_decoder.decode(await talk.ask(body))
             async for message in self._lists(needs):
                 await talk.send(message)
             no_jobs = await self._send_jobs(talk)
-            facts, held = self._moment(no_jobs)
+            facts, held = self._moment(no_jobs, rest_s, sick)
             for first in range(0, len(held), _PICKLED_AT_ONCE):
                 portion = held[first : first + _PICKLED_AT_ONCE]
                 await talk.send(HELD + pickle.dumps(portion, pickle.HIGHEST_PROTOCOL))
@@ -140,7 +148,9 @@ class RoomAnswers:
             return f"{error}"
         return ""
 
-    def _moment(self, no_jobs: str) -> tuple[Facts, list[Held]]:
+    def _moment(
+        self, no_jobs: str, rest_s: float, sick: Mapping[str, tuple[int, ...]] | None
+    ) -> tuple[Facts, list[Held]]:
         """What Kerf knows itself, all of one moment."""
         cluster = self.ledger.snapshot(self.clock())
         held = [
@@ -158,10 +168,11 @@ class RoomAnswers:
             used=self.ledger.held_by_namespace(),
             queued=self.queued(),
             gated_in=self.gated_in(),
-            costs=self.costs(),
+            costs=replace(self.costs(), rest_s=rest_s),
             now=self.wall_clock(),
             max_s=self.turns.max_s,
             id=secrets.token_hex(8),
             no_jobs=no_jobs,
+            sick=self.sick(cluster) if sick is None else sick,
         )
         return facts, held

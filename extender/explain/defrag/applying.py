@@ -1,6 +1,7 @@
 """Carrying out a plan that was shown: that very one, by its id, and no other."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -10,7 +11,7 @@ from extender.explain.defrag.answers import RoomAnswers
 from extender.explain.processes import QuestionError
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.plan import RoomPlan
-from extender.queueing.defrag.state import RoomState, state_of
+from extender.queueing.defrag.state import PolicyState, RoomState, state_of
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,8 @@ class Applying:
     """None where no pods are moved."""
     why_off: str
     """Then: why not."""
+    policy: Callable[[], PolicyState | None] = lambda: None
+    """How what makes room by itself stands; None where nothing does."""
 
     async def apply(self, body: bytes) -> bytes:
         """Begin to carry out a plan. Raises QuestionError, UnknownPlanError, RefusedError."""
@@ -102,8 +105,9 @@ class Applying:
 
     def state(self) -> bytes:
         """How far the plan is that is carried out, or was last."""
-        none = state_of(None, [], 0, self.why_off)
-        return msgspec.json.encode(self.mover.state() if self.mover is not None else none)
+        state = self.mover.state() if self.mover is not None else state_of(None, [], 0, self.why_off)
+        state.policy = self.policy()
+        return msgspec.json.encode(state)
 
     def _wanted(self) -> Mover:
         if self.mover is None:
@@ -113,6 +117,8 @@ class Applying:
 
 def target_of(plan: RoomPlan) -> str:
     """For what room is made, in words."""
+    if not plan.target and not plan.emptied:
+        return "taking pods off sick GPUs"
     names = [pod.pod for pod in plan.target] or plan.emptied
     what = ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
     return what if plan.target else f"emptying {what}"

@@ -41,6 +41,8 @@ class Costs:
     """The same by owner, as `extender.plugins.pods.owner_of` tells it, as far as they do; found as plans are made."""
     exempt: frozenset[str] = frozenset()
     """Namespaces of which nobody is moved."""
+    rest_s: float = 0.0
+    """Nobody is moved who has run for less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +72,5 @@ class Facts:
     """Of the plan, by which it is asked for again."""
     no_jobs: str = ""
     """Why Jobs can't be read, "" where they were."""
+    sick: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Indices of sick GPUs, by node."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from extender.core.bookings import Booking, book, bookable, booking
+from extender.core.clusters import WHOLE_MILLI
 from extender.explain.defrag.room_answers import Figures
 from extender.planning.moves.problems import MovePlan, Problem
 from extender.planning.plan_state import PlanState, free_units, units
@@ -19,6 +20,18 @@ def figures(problem: Problem, view: View) -> Figures:
     each = pods[0].gpus.count
     fits = PlanState(view, pods[:1], problem.policy).fits(0)
     return Figures(whole, int((free[fits] // each * each).sum()))
+
+
+def gpus_of_use(problem: Problem, plan: MovePlan) -> float:
+    """GPUs that a plan makes usable: those that the target asks for, shares as parts, and those of the nodes that
+    its moves empty."""
+    asked = sum(
+        pod.gpus.count * (pod.gpus.milli / WHOLE_MILLI if pod.gpus.milli else 1)
+        for pod in problem.target.pods
+        if pod.gpus
+    )
+    rows = sorted({move.pod.row for move in plan.moves}.intersection(plan.emptied))
+    return float(asked + (problem.view.cluster.gpu_model[rows] >= 0).sum())
 
 
 def view_after(view: View, plan: MovePlan) -> View:

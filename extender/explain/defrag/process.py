@@ -14,13 +14,15 @@ import msgspec
 
 from extender.explain.defrag.budgets import Budget, Budgets
 from extender.explain.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Facts, Held
-from extender.explain.defrag.figures import figures, view_after
+from extender.explain.defrag.figures import figures, gpus_of_use, view_after
+from extender.explain.defrag.healing import on_sick, plan_healing, without_sick
 from extender.explain.defrag.jobs import Job, Jobs
 from extender.explain.defrag.questions import RoomQuestion, needs_of, read_question
 from extender.explain.defrag.residents import Resident, residents
 from extender.explain.defrag.restarts import restart_times
-from extender.explain.defrag.room_answers import RoomAnswer
+from extender.explain.defrag.room_answers import LeftPod, RoomAnswer
 from extender.explain.defrag.running import Neighbourhood
+from extender.explain.defrag.stays import is_left
 from extender.explain.defrag.targets import Surroundings, Wanted, wanted_of
 from extender.explain.processes import Pipe, serve
 from extender.kube.objects import Node
@@ -81,18 +83,34 @@ def answer(asked: RoomQuestion, listed: Listed, facts: Facts, make: MakePlan = p
     costs = replace(facts.costs, restart_s_of=restart_times(listed.bound, facts.costs.restart_s))
     near = Neighbourhood(replace(facts, costs=costs), held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
     running = near.running(listed.bound, wanted.gang)
+    left = [pod for pod in running if pod.row in wanted.target.empty and is_left(pod)]
+    running = [pod for pod in running if pod.row not in wanted.target.empty or not is_left(pod)]
     num_pods = {name: len(uids) for name, uids in facts.pods_on.items()}
     batch = [*wanted.target.pods, *(pod.pod for pod in running)]
     view = replace(view_of(cluster, listed.nodes, kinds, batch, num_pods=num_pods), policies=facts.policies)
+    if asked.heal:
+        view = without_sick(view, facts.sick)
+        wanted = replace(wanted, target=replace(wanted.target, leave=on_sick(cluster, running, facts.sick)))
     problem = Problem(view, running, wanted.target, asked.max_moves, budgets.allowed, facts.policy)
-    if wanted.refusal:
-        plan = MovePlan(cluster.version, fits=False, impossible=(wanted.refusal,))
-    else:
-        plan = make(problem, 0, lambda: time.monotonic() > until)
+    plan = _plan(problem, wanted.refusal, asked.heal, make, lambda: time.monotonic() > until)
     controllers = {
         pod.metadata.uid: controller.uid for pod, *_ in listed.bound if (controller := pod.metadata.controller)
     }
-    return _told(problem, plan, wanted, facts.id, controllers)
+    told = _told(problem, plan, wanted, facts.id, controllers)
+    cordoned = {node.metadata.name for node in listed.nodes if node.spec.unschedulable}
+    told.left = [LeftPod(pod.key, cluster.node_names[pod.row], pod.stays) for pod in left]
+    told.open = [name for name in asked.empty if name not in cordoned]
+    told.gpus = round(gpus_of_use(problem, plan), 3) if plan.fits else 0.0
+    told.on_sick = sorted(running[number].key for number in problem.target.leave)
+    return told
+
+
+def _plan(problem: Problem, refusal: str, heal: bool, make: MakePlan, expired: Callable[[], bool]) -> MovePlan:
+    if refusal:
+        return MovePlan(problem.view.cluster.version, fits=False, impossible=(refusal,))
+    if heal:
+        return plan_healing(problem, lambda part: make(part, 0, expired), expired)
+    return make(problem, 0, expired)
 
 
 def _told(problem: Problem, plan: MovePlan, wanted: Wanted, id_: str, controllers: Mapping[str, str]) -> RoomAnswer:

@@ -15,7 +15,7 @@ _Nodes = Annotated[int, msgspec.Meta(ge=1, le=MAX_NODES)]
 
 
 class RoomQuestion(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """For whom room is to be made: one of `for`, `pods`, `gpus`, `freeNodes` and `empty`."""
+    """For whom room is to be made: one of `for`, `pods`, `gpus`, `freeNodes`, `empty` and `heal`."""
 
     for_: str = msgspec.field(name="for", default="")
     """A pod that waits, `namespace/name`, or a gang by its name as the queue tells it."""
@@ -29,13 +29,15 @@ class RoomQuestion(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """So many nodes with GPUs and without pods, those included that are so already."""
     empty: list[str] = []
     """Names of nodes that shall have no pods."""
+    heal: bool = False
+    """Whether pods shall leave sick GPUs."""
     max_moves: Annotated[int, msgspec.Meta(ge=0, le=_MAX_MOVES)] | None = None
     """Most pods to move."""
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     """Of the target, where no pod says one: nobody of a higher one is moved for it."""
 
 
-_TARGETS: Final = "for, pods, gpus (with nodes), freeNodes and empty"
+_TARGETS: Final = "for, pods, gpus (with nodes), freeNodes, empty and heal"
 _decoder: Final = msgspec.json.Decoder(RoomQuestion)
 
 
@@ -56,6 +58,7 @@ def read_question(body: bytes) -> RoomQuestion:
         *(name for name, is_there in (("for", asked.for_), ("pods", asked.pods), ("empty", asked.empty)) if is_there),
         *(["gpus"] if asked.gpus is not None else []),
         *(["freeNodes"] if asked.free_nodes is not None else []),
+        *(["heal"] if asked.heal else []),
     ]
     if asked.nodes is not None and asked.gpus is None:
         raise QuestionError("nodes: says on how many nodes `gpus` are wanted; write gpus too")

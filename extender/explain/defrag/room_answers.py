@@ -15,6 +15,16 @@ class Figures(msgspec.Struct, rename="camel"):
     pods, or they ask for no number of GPUs."""
 
 
+class LeftPod(msgspec.Struct):
+    """A pod without GPUs that stays on a node to be emptied."""
+
+    pod: str
+    """`namespace/name`."""
+    node: str
+    why: str
+    """Kerf does not move it."""
+
+
 class RoomAnswer(RoomPlan):
     """What `POST /defrag` answers: the plan, and what it changes."""
 
@@ -22,3 +32,11 @@ class RoomAnswer(RoomPlan):
     """By which `POST /defrag/apply` knows it, for a while; "" where there is nothing to carry out."""
     before: Figures = msgspec.field(default_factory=lambda: Figures(0, None))
     after: Figures = msgspec.field(default_factory=lambda: Figures(0, None))
+    left: list[LeftPod] = msgspec.field(default_factory=list)
+    """Where nodes are to be emptied: pods that `kubectl drain` has to evict."""
+    open: list[str] = msgspec.field(default_factory=list)
+    """Of those nodes the ones that take pods again afterwards, since they are not cordoned."""
+    gpus: float = 0.0
+    """That it makes usable: those that the target asks for, shares as parts, or those of nodes that it empties."""
+    on_sick: list[str] = msgspec.field(default_factory=list)
+    """Where pods shall leave sick GPUs: all that are on one, `namespace/name`."""

@@ -60,6 +60,7 @@ class Neighbourhood:
         held = self.held.get(uid)
         holding = held.holding if held is not None and held.node == pod.spec.node_name else NOTHING
         why = resident.fault or stays(pod, resident.demands, self.budgets, costs, facts.gated_in) or of_job
+        why = why or self._rests(pod)
         gang, fault = _gang(pod)
         planned = PlanPod(pod.key)
         try:
@@ -80,6 +81,11 @@ class Neighbourhood:
             stays=why or (f"where it could go can't be told: {fault}" if fault else ""),
         )
 
+    def _rests(self, pod: Pod) -> str:
+        """Why it stays for a while yet, "" where it has run for long enough."""
+        age_s, rest_s = max(self.facts.now - _started(pod, self.facts.now), 0.0), self.facts.costs.rest_s
+        return f"it has run for {age_s:.0f} s, and is left alone for {rest_s:g} s" if age_s < rest_s else ""
+
     def _being_placed(self, seen: set[str]) -> list[Running]:
         """Those that are on their way to a node, and count against its being empty."""
         cluster: Cluster = self.facts.cluster
@@ -98,11 +104,16 @@ class Neighbourhood:
 def cost_of(pod: Pod, holding: Holding, costs: Costs, now: float) -> float:
     """GPU-seconds that a restart loses: of what its GPUs have done since its start, or since its last checkpoint, and
     until it works again."""
-    since = unix_time(pod.status.start_time) or unix_time(pod.metadata.creation_timestamp) or now
+    since = _started(pod, now)
     saved = unix_time((pod.metadata.annotations or {}).get(LAST_CHECKPOINT))
     begun = min(max(since, saved), now)
     restart_s = costs.restart_s_of.get(owner_of(pod.metadata), costs.restart_s)
     return gpus_held(holding) * (now - begun + restart_s)
+
+
+def _started(pod: Pod, now: float) -> float:
+    """Unix time."""
+    return unix_time(pod.status.start_time) or unix_time(pod.metadata.creation_timestamp) or now
 
 
 def _gang(pod: Pod) -> tuple[str, str]:

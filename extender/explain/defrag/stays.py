@@ -4,8 +4,10 @@ from typing import Final
 
 from extender.explain.defrag.budgets import Budgets
 from extender.explain.defrag.facts import Costs
+from extender.explain.defrag.residents import UNREADABLE
 from extender.kube.objects import Pod
 from extender.ledger.tenants import Demands, asks_resources_alone
+from extender.planning.moves.problems import Running
 from extender.queueing.defrag.checks import MOVABLE, NOT_ANEW, waits_anew
 
 _SYSTEM_CRITICAL: Final = 2_000_000_000
@@ -36,6 +38,15 @@ def stays(pod: Pod, demands: Demands | None, budgets: Budgets, costs: Costs, gat
     if fault := budgets.fault(metadata):
         return fault
     return "" if said == "true" else _by_itself(pod, demands)
+
+
+def is_left(pod: Running) -> bool:
+    """Whether a pod that stays is no hindrance to a node's being emptied: it holds no GPUs, and asks for none, so that
+    it is `kubectl drain`'s to evict as on any other node."""
+    booked = pod.booked
+    holds = booked.all_gpus or booked.slices or booked.unknown or booked.takings or booked.mig
+    asks = pod.pod.gpus is not None or pod.pod.claims
+    return bool(pod.stays) and pod.stays != UNREADABLE and not holds and not asks
 
 
 def _by_itself(pod: Pod, demands: Demands | None) -> str:

@@ -90,6 +90,8 @@ def wanted_of(asked: RoomQuestion, about: Surroundings) -> Wanted:
             raise QuestionError(f"empty: no node is named {', '.join(unknown[:5])}")
         rows = frozenset(about.cluster.row_of[name] for name in asked.empty)
         return Wanted(Target(NOBODY_ABOVE if asked.priority is None else asked.priority, empty=rows))
+    if asked.heal:  # who has to leave is known with all that runs
+        return Wanted(Target(NOBODY_ABOVE if asked.priority is None else asked.priority))
     if asked.free_nodes is not None:
         return Wanted(Target(asked.priority or 0, num_empty=asked.free_nodes, may_empty=about.with_gpus))
     gpus, number = asked.gpus or 1, asked.nodes or 1

@@ -48,7 +48,7 @@ function target(told) {
 }
 
 /** "1.5 GPU hours", "12 GPU minutes" */
-const work = (gpuSeconds) => (gpuSeconds >= 3600 ? `${(gpuSeconds / 3600).toFixed(1)} GPU hours` : `${(gpuSeconds / 60).toFixed(0)} GPU minutes`);
+export const work = (gpuSeconds) => (gpuSeconds >= 3600 ? `${(gpuSeconds / 3600).toFixed(1)} GPU hours` : `${(gpuSeconds / 60).toFixed(0)} GPU minutes`);
 
 /** A link that asks how room could be made for a pod. */
 export const roomLink = (key) => el('a', { href: `#room/${encodeURI(key)}`, class: 'whole', 'aria-label': `Make room for ${key}` }, 'Make room');

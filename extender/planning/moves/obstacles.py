@@ -9,23 +9,26 @@ import numpy as np
 from extender.core.clusters import Mask
 from extender.planning.moves.problems import Problem
 from extender.planning.moves.trials import Trial
-from extender.planning.moves.units import Units
+from extender.planning.moves.units import Units, forced
 
 _MOST_NAMED: Final = 3
 """Pods in one sentence, and sentences of one kind."""
 
 
 def in_the_way(problem: Problem, units: Units) -> list[str]:
-    """Why the nodes that shall be empty can't be: sentences, none where they can."""
+    """Why the nodes that shall be empty can't be, or pods that shall leave stay: sentences, none where they can."""
     names = problem.view.cluster.node_names
     said = []
     for row in sorted(problem.target.empty):
         if staying := [unit for unit in units.at.get(row, ()) if units.stays[unit]]:
             said.append(f"{names[row]} can't be emptied: {_who_stays(problem, units, row, staying)}")
-    forced = {unit for row in problem.target.empty for unit in units.at.get(row, ())}
-    num_pods = sum(len(units.members[unit]) for unit in forced)
+    for number in sorted(problem.target.leave):
+        if why := units.stays[units.unit_of[number]]:
+            said.append(f"{problem.running[number].key} can't leave {names[problem.running[number].row]}: {why}")
+    num_pods = sum(len(units.members[unit]) for unit in forced(problem, units))
     if problem.max_moves is not None and num_pods > problem.max_moves:
-        said.append(f"to empty these nodes takes {num_pods} moves, {problem.max_moves} are allowed")
+        what = "to empty these nodes" if problem.target.empty else "that all of them leave"
+        said.append(f"{what} takes {num_pods} moves, {problem.max_moves} are allowed")
     return said
 
 

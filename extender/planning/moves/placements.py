@@ -168,7 +168,10 @@ class Placing:
 
     def _not_barred(self, position: int) -> Mask:
         barred = self.barred.get(position)
-        return np.ones(len(self.trial.closed), np.bool_) if barred is None else ~barred
+        may: Mask = np.ones(len(self.trial.closed), np.bool_) if barred is None else ~barred
+        if (home := self.trial.leaving.get(position)) is not None:
+            may[home] = False
+        return may
 
     def _of_target(self) -> Mask:
         """(N,) rows of the target's pods."""

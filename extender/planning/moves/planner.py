@@ -9,7 +9,7 @@ from extender.planning.moves.obstacles import in_the_way
 from extender.planning.moves.problems import MovePlan, Problem
 from extender.planning.moves.search import searched
 from extender.planning.moves.trials import Trial
-from extender.planning.moves.units import units_of
+from extender.planning.moves.units import forced, units_of
 
 
 def _never() -> bool:
@@ -29,7 +29,7 @@ def plan_moves(problem: Problem, seed: int = 0, expired: Callable[[], bool] = _n
     if why := in_the_way(problem, units):
         return MovePlan(problem.view.cluster.version, False, impossible=tuple(why))
     trial.close(problem.target.empty)
-    for unit in sorted({unit for row in problem.target.empty for unit in units.at.get(row, ())}):
+    for unit in forced(problem, units):
         trial.evict(unit)
     return searched(trial, proof, seed, expired)
 

@@ -43,7 +43,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What room is made for: pods, empty nodes, or both."""
+    """What room is made for: pods, empty nodes, or that some pods leave their nodes."""
 
     priority: int
     """Nobody of a higher priority is moved for it."""
@@ -57,6 +57,9 @@ class Target:
     """How many more nodes shall be empty, whichever. Those that are empty already count."""
     may_empty: Mask | None = None
     """(N,) nodes of which these are taken; None: any."""
+    leave: frozenset[int] = frozenset()
+    """Positions in `Problem.running` of pods that have to leave their nodes, and their gangs with them, of which the
+    others may come back."""
 
 
 @dataclass(frozen=True, slots=True)

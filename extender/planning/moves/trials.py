@@ -32,6 +32,9 @@ class Trial:
         view = ground_of(problem)
         on = {self.num_target + number: home for number, home in enumerate(self.home)}
         self.state = PlanState(replace(view, policies=policies or view.policies), self.pods, problem.policy, on)
+        self.leaving = {self.num_target + number: running[number].row for number in target.leave}
+        """By position: rows where pods must not stay."""
+        self._left_for_good = frozenset(int(units.unit_of[number]) for number in target.leave)
         self.away: dict[int, None] = {}
         """Units, in the order in which they left."""
         self.num_away = 0
@@ -91,7 +94,9 @@ class Trial:
         self._set_away(unit, True)
 
     def bring_home(self, unit: int) -> bool:
-        """Let a unit that is away have stayed where it was; whether there is room for that."""
+        """Let a unit that is away have stayed where it was; whether it may, and has room there."""
+        if unit in self._left_for_good:
+            return False
         begun = self.mark()
         for member in self.units.members[unit]:
             if self.state.found(self.position(member)) is not None:

@@ -74,6 +74,13 @@ def units_of(problem: Problem) -> Units:
     )
 
 
+def forced(problem: Problem, units: Units) -> list[int]:
+    """Units that have to leave, whatever it costs: those on nodes that shall be empty, and those of `Target.leave`."""
+    target = problem.target
+    found = {unit for row in target.empty for unit in units.at.get(row, ())}
+    return sorted(found | {int(units.unit_of[number]) for number in target.leave})
+
+
 def _check(problem: Problem) -> None:
     seen: set[str] = set()
     names = problem.view.cluster.node_names
@@ -90,8 +97,10 @@ def _check(problem: Problem) -> None:
         raise ValueError(f"there is no node at row {min(outside)}, which shall be empty")
     if target.num_empty < 0:
         raise ValueError(f"{target.num_empty} nodes can't be emptied")
-    if not (target.pods or target.empty or target.num_empty):
-        raise ValueError("the target has neither pods nor nodes to be emptied")
+    if outside := [number for number in target.leave if not 0 <= number < len(problem.running)]:
+        raise ValueError(f"there is no pod number {min(outside)}, which shall leave")
+    if not (target.pods or target.empty or target.num_empty or target.leave):
+        raise ValueError("the target has neither pods nor nodes to be emptied, and nobody shall leave")
 
 
 def _num_gpus(pod: Running) -> int:

@@ -18,6 +18,40 @@ class MoveState(msgspec.Struct, rename={"from_node": "from", "to_node": "to"}):
     """What went wrong with it, "" for nothing."""
 
 
+class Advice(msgspec.Struct):
+    """Moves that would help, found by the policy (`defrag.mode`)."""
+
+    purpose: str
+    """`room`, `heal` or `free-nodes`."""
+    target: str
+    """What they would help, in words."""
+    plan: str
+    """Its id for `POST /defrag/apply`, which is kept for ten minutes."""
+    moves: int
+    gain_gpu_s: float
+    """GPU-seconds that they are estimated to gain; 0 where none is asked for."""
+    cost_gpu_s: float
+    at: float
+    """Unix time."""
+    why_not: str
+    """Why the policy does not have them made itself."""
+
+
+class PolicyState(msgspec.Struct):
+    """How the policy stands."""
+
+    mode: str
+    """`off`, `advise` or `act`."""
+    window_open: bool
+    """Whether it may begin to move pods at this time."""
+    advice: list[Advice]
+    """Of the last time that it looked."""
+    begun: int
+    """Plans that it has begun since the start."""
+    fault: str
+    """Why it could not look last time, "" where it could."""
+
+
 class RoomState(msgspec.Struct):
     """The plan that is carried out, or the last one."""
 
@@ -43,6 +77,8 @@ class RoomState(msgspec.Struct):
     """Pods evicted in the last hour."""
     fault: str
     """Why no plan could be begun now, "" where one could."""
+    policy: PolicyState | None = None
+    """None where it is off."""
 
 
 def state_of(record: Record | None, kept: list[str], evicted: int, fault: str) -> RoomState:

@@ -43,6 +43,8 @@ class UnboundPod:
     """Its resourceVersion."""
     owed: bool = False
     """Whether kube-scheduler is to try it although nothing changes: nobody has refused it, and nothing holds it."""
+    refused: bool = False
+    """Whether kube-scheduler has found no node for it, and nothing else holds it."""
 
     @property
     def key(self) -> str:
@@ -123,7 +125,8 @@ class UnboundPods:
         created = unix_time(pod.metadata.creation_timestamp) or (known.created if known else self._wall_clock())
         # The first sentence has the reasons; what follows is of preemption, on every such pod alike.
         refused = pod.refusal.partition(". ")[0].removesuffix(".")
-        held = fault or _gated(pod) or refused
+        gated = _gated(pod)
+        held = fault or gated or refused
         return UnboundPod(
             uid=pod.metadata.uid,
             namespace=pod.metadata.namespace,
@@ -134,6 +137,7 @@ class UnboundPods:
             created=created,
             version=pod.metadata.resource_version,
             owed=not held,
+            refused=bool(refused) and not (fault or gated),
         )
 
 

@@ -143,3 +143,79 @@ def test_plans_are_kept_for_a_while_and_few_of_them() -> None:
         assert answers.kept("another") is None
         kerf.clock.now += 601
         assert answers.kept(first["id"]) is None
+
+
+def test_a_drained_node_leaves_pods_without_gpus_that_kerf_does_not_move_to_kubectl() -> None:
+    dns = running("dns", "n-1", 0, priority=2_000_000_000)
+    dns["metadata"]["namespace"] = "kube-system"
+    alone, web = running("alone", "n-1", 0, owner=""), running("web", "n-1", 0)
+    cordoned = node("n-1", 4)
+    cordoned["spec"] = {"unschedulable": True}
+    with kerf_on(Cluster([node("n-0", 4), cordoned, running("b", "n-1"), dns, alone, web])) as kerf:
+        told = ask(kerf, empty=["n-1", "n-0"])
+        assert not told["fits"], "there is no third node"
+        told = ask(kerf, empty=["n-1"])
+        assert (told["fits"], told["emptied"], told["open"]) == (True, ["n-1"], [])
+        assert {(move["pod"], move["to"]) for move in told["moves"]} == {("default/b", "n-0"), ("default/web", "n-0")}
+        assert {(one["pod"], one["node"]): one["why"] for one in told["left"]} == {
+            ("kube-system/dns", "n-1"): "namespace kube-system is exempt",
+            ("default/alone", "n-1"): "it has no controller that would replace it",
+        }
+        assert ask(kerf, empty=["n-0"])["open"] == ["n-0"]
+
+
+def test_a_pod_with_gpus_that_may_not_move_keeps_its_node_from_being_drained() -> None:
+    with kerf_on(Cluster([node("n-0", 4), node("n-1", 4), running("alone", "n-1", owner="")])) as kerf:
+        told = ask(kerf, empty=["n-1"])
+    assert (told["fits"], told["left"]) == (False, [])
+    assert "no controller" in told["impossible"][0]
+
+
+def sick(name: str, *gpus: int) -> Manifest:
+    """A node of four GPUs, some of which are unhealthy to their plugin."""
+    made = node(name, 4 - len(gpus))
+    listed = [
+        {"index": index, "model": "a100", "memory_mib": 81_920, "healthy": index not in gpus} for index in range(4)
+    ]
+    made["metadata"]["annotations"] = {"kerf.dev/gpus": json.dumps(listed)}
+    return made
+
+
+def test_pods_leave_sick_gpus() -> None:
+    objects = [
+        *(sick("n-0", 0, 1), node("n-1", 4)),
+        *(running("a", "n-0", 1, "0"), running("b", "n-0", 1, "1", owner=""), running("c", "n-0", 1, "2")),
+    ]
+    with kerf_on(Cluster(objects)) as kerf:
+        told = ask(kerf, heal=True)
+        assert (told["fits"], told["on_sick"]) == (True, ["default/a", "default/b"])
+        assert [(move["pod"], move["to"]) for move in told["moves"]] == [("default/a", "n-1")]
+        assert told["impossible"] == ["default/b stays on a sick GPU: it has no controller that would replace it"]
+        assert told["id"]
+
+
+def test_where_no_gpu_is_sick_nobody_has_to_leave() -> None:
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        told = ask(kerf, heal=True)
+    assert (told["fits"], told["moves"], told["on_sick"], told["id"]) == (True, [], [], "")
+
+
+def test_who_has_started_lately_is_left_alone_where_that_is_asked_for() -> None:
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        room = kerf.parts.room
+        answers: list[Any] = []
+
+        async def asked(rest_s: float) -> None:
+            answers.append(json.loads(await room.answer(b'{"for": "default/big"}', rest_s=rest_s)))
+
+        kerf.run(asked(60.0))
+        kerf.run(asked(1e9))
+    assert answers[0]["fits"]
+    assert not answers[1]["fits"]
+    assert any("is left alone for 1e+09 s" in sentence for sentence in answers[1]["impossible"])
+
+
+def test_what_a_plan_makes_usable_is_told_in_gpus() -> None:
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        assert ask(kerf, **{"for": "default/big"})["gpus"] == 4
+        assert ask(kerf, freeNodes=1)["gpus"] == 4

@@ -106,6 +106,8 @@ def check(problem: Problem, plan: MovePlan) -> None:
     _check_domain(problem, [(pod, row) for pod, row in zip(target.pods, plan.rows, strict=True)])
     assert len(set(plan.emptied)) == len(plan.emptied) == len(target.empty) + target.num_empty
     assert target.empty <= set(plan.emptied)
+    left = {move.pod.uid for move in plan.moves if move.row != move.pod.row}
+    assert {problem.running[number].uid for number in target.leave} <= left
     for row in plan.emptied:
         assert not nodes[row].pods
         assert row in target.empty or target.may_empty is None or target.may_empty[row]

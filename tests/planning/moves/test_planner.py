@@ -299,6 +299,35 @@ def test_what_contradicts_itself_is_refused(change: Callable[[Problem], Problem]
         plan_moves(change(problem(2, [(0, runs("default/a"))], WHOLE)))
 
 
+def test_pods_that_shall_leave_do_and_others_only_for_them() -> None:
+    pods = [(0, runs("default/a", 4, 100.0)), (0, runs("default/b", 4, 1.0)), (1, runs("default/c", 5, 50.0))]
+    pods.append((2, runs("default/d", 3, 70.0)))
+    target = Target(0, leave=frozenset({0}))
+    # 4 GPUs are free on node 2 as it is 5, so nobody else moves.
+    assert moved(planned(problem(3, pods, target))) == {"default/a": 2}
+
+
+def test_who_shall_leave_and_may_not_is_named() -> None:
+    pods = [(0, runs("default/a", stays="it has no controller")), (0, runs("default/b"))]
+    plan = planned(problem(2, pods, Target(0, leave=frozenset({0, 1}))))
+    assert plan.impossible == ("default/a can't leave n000: it has no controller",)
+
+
+def test_a_member_that_shall_leave_does_not_come_back_to_free_gpus_of_its_node() -> None:
+    pods = [(0, runs("default/g0", 2, gang="default/g")), (1, runs("default/g1", 2, gang="default/g"))]
+    found = moved(planned(problem(3, pods, Target(0, leave=frozenset({0})))))
+    assert found["default/g0"] != 0
+    assert found["default/g1"] == 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whoever_shall_leave_small_clusters_has_left(seed: int) -> None:
+    asked = drawn(seed)
+    rng = np.random.default_rng(seed)
+    leave = frozenset(rng.choice(len(asked.running), min(2, len(asked.running)), replace=False).tolist())
+    planned(replace(asked, target=Target(5, leave=leave)))
+
+
 @pytest.mark.parametrize("seed", [1017, 1033])
 def test_who_is_back_on_his_node_with_a_gang_that_moves_does_not_leave_it_again(seed: int) -> None:
     asked = drawn(seed)

@@ -1,7 +1,7 @@
 // Pods that ask for GPUs and have no node, and why.
 
 import { age, el, figure, fill, link, plural, shortened, table } from '../dom.js';
-import { roomLink } from '../room.js';
+import { roomLink, work } from '../room.js';
 
 export default {
   id: 'waiting',
@@ -11,13 +11,13 @@ export default {
     const count = el('span', { class: 'count' });
     head.append(count);
     const show = () =>
-      store.sections.waiting && showWaiting(store.sections.waiting, store.sections.missing, count, body);
-    for (const change of ['waiting', 'missing']) store.addEventListener(change, show);
+      store.sections.waiting && showWaiting(store.sections.waiting, store.sections, count, body);
+    for (const change of ['waiting', 'missing', 'moves']) store.addEventListener(change, show);
     setInterval(show, 10_000); // ages
   },
 };
 
-function showWaiting({ total, more, items }, missing, count, body) {
+function showWaiting({ total, more, items }, { missing, moves }, count, body) {
   const hidden = total - items.length;
   count.textContent = total ? `${more ? 'at least ' : ''}${plural(total, 'pod')}` : '';
   if (!total) {
@@ -35,9 +35,16 @@ function showWaiting({ total, more, items }, missing, count, body) {
   fill(
     body,
     missing?.sentence && el('p', { class: 'hint' }, missingWords(missing, now)),
+    moves?.target && el('p', { class: 'hint' }, movesWords(moves)),
     table('Pending pods', ['Pod', 'Request', 'Reason', 'Age', 'Moves'], rows),
     hidden > 0 && el('p', { class: 'hint' }, `and ${figure(hidden)} more`),
   );
+}
+
+/** For whom room could be made by moving pods, and why that is not done. */
+function movesWords({ target, moves, cost_gpu_s, why_not }) {
+  const done = why_not ? `Not done by itself: ${why_not}.` : 'It is being done.';
+  return `${target} would fit if ${plural(moves, 'pod')} moved, which loses ${work(cost_gpu_s)} of work. ${done}`;
 }
 
 /** Which new nodes would place the pods that wait. */

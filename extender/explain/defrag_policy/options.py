@@ -1,0 +1,49 @@
+"""What moves the policy could have made, and which of them are the best."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from extender.explain.defrag.applying import target_of
+from extender.explain.defrag.room_answers import RoomAnswer
+from extender.explain.defrag_policy.gains import pays
+from extender.explain.defrag_policy.waits import Wait
+from extender.queueing.defrag.state import Advice
+
+ROOM, HEAL, FREE_NODES = "room", "heal", "free-nodes"
+PURPOSES: Final = (ROOM, HEAL, FREE_NODES)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A plan that could be carried out."""
+
+    purpose: str
+    """ROOM, HEAL or FREE_NODES."""
+    answer: RoomAnswer
+    gain_gpu_s: float = 0.0
+    """Not asked for where pods leave sick GPUs."""
+    wait: Wait | None = None
+    """For whom it makes room."""
+
+    @property
+    def net_gpu_s(self) -> float:
+        """GPU-seconds gained beyond those lost."""
+        return self.gain_gpu_s - self.answer.cost_gpu_s
+
+    def pays(self, least_gain: float) -> bool:
+        """Whether it is worth it; whoever sits on a sick GPU is worth any cost."""
+        return self.purpose == HEAL or pays(self.gain_gpu_s, self.answer.cost_gpu_s, least_gain)
+
+    def advice(self, at: float, why_not: str) -> Advice:
+        """The same in words."""
+        answer = self.answer
+        return Advice(
+            *(self.purpose, target_of(answer), answer.id, len(answer.moves)),
+            *(round(self.gain_gpu_s, 1), answer.cost_gpu_s, round(at), why_not),
+        )
+
+
+def best(options: Iterable[Option]) -> Option | None:
+    """The one that gains most beyond what it loses; of equal ones the one with the fewest moves."""
+    return min(options, key=lambda option: (-option.net_gpu_s, len(option.answer.moves)), default=None)

@@ -1,0 +1,300 @@
+"""Looks again and again for moves that pay, tells of them, and has them made where it may.
+
+It asks the same questions as people do, in the same process beside the loop, a few in a round: who waits for longest of
+the highest priority first. What it has made goes the way of `kerf defrag --apply`, and is held to the same rules.
+"""
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from extender.core.clusters import Cluster
+from extender.explain.defrag.applying import Mover, target_of
+from extender.explain.defrag.room_answers import RoomAnswer
+from extender.explain.defrag_policy.gains import gain_of_nodes, gain_of_room
+from extender.explain.defrag_policy.options import FREE_NODES, HEAL, ROOM, Option, best
+from extender.explain.defrag_policy.outcomes import Begun, Outcomes
+from extender.explain.defrag_policy.patience import Patience
+from extender.explain.defrag_policy.sick_gpus import SickGpus
+from extender.explain.defrag_policy.telling import Teller
+from extender.explain.defrag_policy.waits import Wait
+from extender.explain.processes import BusyError, QuestionError
+from extender.kube.background import Background, repeat
+from extender.kube.client import ClusterError
+from extender.planning.windows import Window, are_open
+from extender.queueing.defrag.checks import RoomError
+from extender.queueing.defrag.plan import RoomPlan
+from extender.queueing.defrag.record import Phase
+from extender.queueing.defrag.state import Advice, PolicyState
+
+logger = logging.getLogger(__name__)
+
+_LOOKS_EVERY_S: Final = 5.0
+_MOST_ASKED: Final = 4
+"""Pods and gangs asked about in a round; each question is a search of seconds."""
+_MOST_OF_NAMESPACE: Final = 2
+_MOST_TURNS: Final = 4_000
+_MOST_REST_S: Final = 3600.0
+_MOST_NAMESPACE_REST_S: Final = 24 * 3600.0
+_answer: Final = msgspec.json.Decoder(RoomAnswer)
+
+
+class Asks(Protocol):
+    """What answers how room could be made."""
+
+    async def answer(
+        self, body: bytes, *, rest_s: float = 0.0, sick: Mapping[str, tuple[int, ...]] | None = None
+    ) -> bytes:
+        """Raises QuestionError, BusyError, ClusterError."""
+
+    def kept(self, plan: str) -> RoomPlan | None:
+        """A plan that was answered, by its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """When moves are worth it; as the settings of the same names."""
+
+    mode: str
+    acts: bool
+    every_s: float
+    after_s: float
+    least_gain: float
+    rest_s: float
+    free_nodes: int
+    heal: bool
+    moves_an_hour: int
+    windows: tuple[Window, ...] = ()
+
+
+@dataclass(eq=False)
+class Around:
+    """What the policy sees of the cluster."""
+
+    cluster: Callable[[], Cluster]
+    waits: Callable[[], list[Wait]]
+    is_there: Callable[[str], bool]
+    """Whether a pod waits, or holds GPUs, by its UID."""
+    standby: Callable[[], str]
+    """Why nothing is to be decided now, "" where it is."""
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    sick: SickGpus
+
+
+@dataclass
+class Counts:
+    """What has happened since the start."""
+
+    rounds: int = 0
+    begun: int = 0
+    """Plans."""
+    refused: int = 0
+    """Plans that the mover would not begin."""
+
+
+@dataclass(eq=False)
+class _Round:
+    """What a round may do."""
+
+    moves: int
+    """Most."""
+    waits: list[Wait] = field(default_factory=list)
+
+
+class MovePolicy(Background):
+    """Works from `start` to `stop`, while this process leads."""
+
+    def __init__(self, asks: Asks, mover: Mover | None, teller: Teller, around: Around, terms: Terms) -> None:
+        """`mover` None: nobody is moved here."""
+        super().__init__("making room by itself", needed=False)
+        self._asks, self._mover, self._teller, self._around, self._terms = asks, mover, teller, around, terms
+        self._targets = Patience(2 * terms.every_s, max(_MOST_REST_S, 2 * terms.every_s))
+        self._namespaces = Patience(2 * terms.every_s, _MOST_NAMESPACE_REST_S)
+        self._outcomes = Outcomes(self._targets, self._namespaces, around.is_there)
+        self._turns: OrderedDict[str, float] = OrderedDict()  # namespaces, with when one of theirs was asked about last
+        self._asked_at = float("-inf")
+        self._fault = ""
+        self.counts = Counts()
+        self.advice: list[Advice] = []
+        """Of the last round."""
+
+    def state(self) -> PolicyState:
+        """For whoever asks."""
+        fault = self._around.standby() or self._fault
+        return PolicyState(self._terms.mode, self._is_open(), self.advice, self.counts.begun, fault)
+
+    def told(self) -> dict[str, Any]:
+        """For the page: for whom room would be made."""
+        found = next((advice for advice in self.advice if advice.purpose == ROOM), None)
+        keys = ("target", "moves", "cost_gpu_s", "why_not")
+        return {} if found is None else {key: getattr(found, key) for key in keys}
+
+    async def run(self) -> None:
+        """Look, again and again."""
+        await repeat(self.look, min(_LOOKS_EVERY_S, self._terms.every_s), "making room by itself")
+
+    async def look(self) -> None:
+        """Follow what was begun, and look for moves where it is time to."""
+        around = self._around
+        if around.standby():
+            self.advice, self._outcomes.begun = [], None
+            return
+        now = around.clock()
+        if self._terms.heal:
+            around.sick.look(around.cluster(), now)
+        if self._mover is not None:
+            self._follow(self._mover, now)
+        if now - self._asked_at < self._terms.every_s or self._is_busy():
+            return
+        self._asked_at = now
+        self._targets.forget_old(now)
+        self._namespaces.forget_old(now)
+        await self._round(now)
+
+    def _is_busy(self) -> bool:
+        return self._mover is not None and self._mover.state().phase in (Phase.MOVING, Phase.PLACING)
+
+    def _is_open(self) -> bool:
+        return are_open(self._terms.windows, self._around.wall_clock())
+
+    def _follow(self, mover: Mover, now: float) -> None:
+        state = mover.state()
+        begun = self._outcomes.begun
+        goes_on = begun is not None and begun.id == state.id and state.phase == Phase.MOVING and not state.why
+        if goes_on and not self._is_open():
+            mover.give_up("the time for moves is over (setting defrag.windows)")
+        self._outcomes.follow(state, now)
+
+    async def _round(self, now: float) -> None:
+        """Ask, tell, and begin the first plan that may be begun."""
+        self.counts.rounds += 1
+        self._fault = ""
+        waits = self._around.waits()
+        mine = _Round(self._moves_left(), [wait for wait in waits if self._is_due(wait, now)])
+        found: list[Option] = []
+        try:
+            if mine.moves > 0:
+                found = await self._options(mine, now, nobody_waits=not waits)
+        except (BusyError, ClusterError, QuestionError, msgspec.DecodeError) as error:
+            self._fault = f"{error}"
+            logger.warning("making room by itself: no answer: %s", error)
+        self.advice = []
+        begun = False
+        for option in found:
+            why_not = "another plan is carried out first" if begun else self._why_not(option)
+            if not why_not:
+                why_not = await self._begin(option, now)
+                begun = not why_not
+            self.advice.append(option.advice(self._around.wall_clock(), why_not))
+            if why_not and not begun:
+                self._teller.tell(option, now)
+
+    async def _options(self, mine: _Round, now: float, *, nobody_waits: bool) -> list[Option]:
+        """What would be worth it, in the order in which it would be begun."""
+        found = [await self._healing(mine, now), *await self._room(mine, now)]
+        if nobody_waits and self._terms.free_nodes:
+            found.append(await self._nodes(mine, now))
+        return [option for option in found if option is not None]
+
+    async def _healing(self, mine: _Round, now: float) -> Option | None:
+        sick = self._around.sick.steady(now) if self._terms.heal else {}
+        if not sick or self._targets.rests(HEAL, now):
+            return None
+        answer = await self._ask({"heal": True, "maxMoves": mine.moves}, sick)
+        return Option(HEAL, answer) if answer.id else None
+
+    async def _room(self, mine: _Round, now: float) -> list[Option | None]:
+        """The best plans for those whose turn it is: of the queue, and of those past it, who are only told."""
+        options: list[Option] = []
+        asked, of_namespace, known = 0, Counter[str](), set[str]()
+        for wait in sorted(
+            mine.waits, key=lambda wait: (-wait.priority, self._turns.get(wait.namespace, float("-inf")))
+        ):
+            if asked >= _MOST_ASKED:
+                break
+            if of_namespace[wait.namespace] >= _MOST_OF_NAMESPACE or not known.isdisjoint(wait.uids):
+                continue
+            asked, of_namespace[wait.namespace] = asked + 1, of_namespace[wait.namespace] + 1
+            self._take_turn(wait.namespace, now)
+            try:
+                answer = await self._ask({"for": wait.name, "maxMoves": mine.moves})
+            except QuestionError as error:  # it has its node by now, is gone, or can't be asked about
+                logger.debug("making room by itself: %s: %s", wait.name, error)
+                self._targets.fail(wait.namespace, wait.name, now)
+                continue
+            known |= {pod.uid for pod in answer.target}
+            waited_s = self._around.wall_clock() - wait.since
+            option = Option(ROOM, answer, gain_of_room(answer.gpus, waited_s), wait)
+            if answer.id and option.pays(self._terms.least_gain):
+                options.append(option)
+            else:
+                self._targets.fail(wait.namespace, wait.name, now)
+        of_queue = [option for option in options if option.wait is not None and option.wait.queued]
+        return [best(of_queue), best([option for option in options if option not in of_queue])]
+
+    def _take_turn(self, namespace: str, now: float) -> None:
+        """Of equal priority a namespace comes first that was not asked about for longest: no crowd takes all turns."""
+        self._turns[namespace] = now
+        self._turns.move_to_end(namespace)
+        if len(self._turns) > _MOST_TURNS:
+            self._turns.popitem(last=False)
+
+    async def _nodes(self, mine: _Round, now: float) -> Option | None:
+        """As many empty nodes as are wanted, or half of them, and so on."""
+        number = self._terms.free_nodes
+        while number and not self._targets.rests(FREE_NODES, now):
+            answer = await self._ask({"freeNodes": number, "maxMoves": mine.moves})
+            if answer.fits:
+                option = Option(FREE_NODES, answer, gain_of_nodes(answer.gpus))
+                return option if answer.id and option.pays(self._terms.least_gain) else None
+            number //= 2
+        self._targets.fail("", FREE_NODES, now)
+        return None
+
+    async def _ask(self, question: Mapping[str, Any], sick: Mapping[str, tuple[int, ...]] | None = None) -> RoomAnswer:
+        body = msgspec.json.encode(question)
+        return _answer.decode(await self._asks.answer(body, rest_s=self._terms.rest_s, sick=sick))
+
+    def _is_due(self, wait: Wait, now: float) -> bool:
+        if self._around.wall_clock() - wait.since < self._terms.after_s:
+            return False
+        return not (self._targets.rests(wait.name, now) or self._namespaces.rests(wait.namespace, now))
+
+    def _moves_left(self) -> int:
+        """Of an hour."""
+        evicted = self._mover.state().evicted if self._mover is not None else 0
+        return max(self._terms.moves_an_hour - evicted, 0)
+
+    def _why_not(self, option: Option) -> str:
+        """Why a plan is only told of, "" where it is to be begun."""
+        if not self._terms.acts or self._mover is None:
+            return "it only tells (setting defrag.mode)"
+        if not self._is_open():
+            return "it is not the time for moves (setting defrag.windows)"
+        if option.wait is not None and not option.wait.queued:
+            return "it does not wait in the queue: no place can be kept for it"
+        return ""
+
+    async def _begin(self, option: Option, now: float) -> str:
+        """Have a plan carried out; why that can't be, "" where it can."""
+        plan, wait = self._asks.kept(option.answer.id), option.wait
+        if plan is None or self._mover is None:
+            return "the plan is not kept any more"
+        try:
+            begun = await self._mover.begin(plan, target_of(plan))
+        except RoomError as error:
+            self.counts.refused += 1
+            logger.warning("making room by itself: %s: %s", target_of(plan), error)
+            self._targets.fail(
+                "" if wait is None else wait.namespace, option.purpose if wait is None else wait.name, now
+            )
+            return str(error)
+        self.counts.begun += 1
+        self._outcomes.begun = Begun(begun, option.purpose if wait is None else wait.name, wait)
+        logger.info("making room by itself: plan %s, %s: %d moves", begun, target_of(plan), len(plan.moves))
+        return ""

@@ -1,0 +1,99 @@
+"""Who waits for room: those of the queue as gangs, those past it one by one, nobody who waits for something else."""
+
+from typing import Any
+
+import msgspec
+
+from extender.explain.defrag_policy.waits import Wait, waits_of
+from extender.kube.objects import Pod, unix_time
+from extender.planning.wait_reasons import Code
+from extender.plugins.pods import read_pod_request
+from extender.scheduling.waking.unbound_pods import UnboundPods
+from tests.ledger.builders import pod_manifest
+from tests.queueing.defrag.rigs import Defrag
+
+CREATED = "2026-01-01T00:00:00Z"
+LATER = "2026-01-01T01:00:00Z"
+REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available."}
+
+
+def queue_of(*pods: tuple[str, dict[str, Any]]) -> Defrag:
+    """A queue in which these wait, and no node."""
+    defrag = Defrag()
+    for name, metadata in pods:
+        defrag.waits(name, 2, controller="", **metadata)
+    return defrag
+
+
+def found(defrag: Defrag, *unbound: Pod) -> dict[str, Wait]:
+    pods = UnboundPods(read_pod_request, lambda: 0.0)
+    for pod in unbound:
+        pods.upsert(pod)
+    return {wait.name: wait for wait in waits_of(defrag.rig.queue.backlog, pods)}
+
+
+def past_the_queue(name: str, *, refused: bool = True, gate: str = "") -> Pod:
+    manifest = pod_manifest(name, 1)
+    manifest["metadata"]["creationTimestamp"] = CREATED
+    if refused:
+        manifest["status"]["conditions"] = [REFUSED]
+    if gate:
+        manifest["spec"]["schedulingGates"] = [{"name": gate}]
+    return msgspec.convert(manifest, Pod)
+
+
+def gang(size: int, **metadata: Any) -> dict[str, Any]:
+    return {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(size)}, **metadata}
+
+
+def test_a_gang_is_one_and_has_waited_for_as_long_as_its_last_pod() -> None:
+    told = found(queue_of(("a", gang(2)), ("b", gang(2, creationTimestamp=LATER)), ("c", {})))
+    assert told.keys() == {"ns/g", "ns/c"}
+    assert told["ns/g"] == Wait("ns/g", "ns", 0, unix_time(LATER), ("a", "b"), queued=True)
+    assert told["ns/c"].since == unix_time(CREATED)
+
+
+def test_the_highest_priority_comes_first_then_who_has_waited_for_longest() -> None:
+    defrag = queue_of(
+        ("late", {"creationTimestamp": LATER}),
+        ("early", {}),
+        ("high", {"creationTimestamp": LATER, "spec": {"priority": 5}}),
+    )
+    assert list(found(defrag)) == ["ns/high", "ns/early", "ns/late"]
+
+
+def test_a_label_makes_nobody_matter_more() -> None:
+    assert found(queue_of(("a", {"labels": {"genius/priority": "9"}})))["ns/a"].priority == 0
+
+
+def test_who_waits_for_something_else_than_room_is_left_out() -> None:
+    defrag = queue_of(("quota", {}), ("room", {}), ("new", {}), ("broken", {"annotations": {"kerf.dev/gang": "g"}}))
+    entries = defrag.rig.queue.backlog.entries
+    entries["quota"].pass_over(Code.OVER_QUOTA.reason(namespace="ns", limit=1, used=1, asked=2))
+    entries["room"].pass_over(Code.NO_GPU_ROOM.reason(text="no room"))
+    assert found(defrag).keys() == {"ns/room", "ns/new"}
+
+
+def test_a_gang_of_which_one_waits_for_something_else_is_left_out() -> None:
+    defrag = queue_of(("a", gang(2)), ("b", gang(2)))
+    defrag.rig.queue.backlog.entries["b"].pass_over(Code.OVER_QUOTA.reason(namespace="ns", limit=1, used=1, asked=2))
+    assert not found(defrag)
+
+
+def test_past_the_queue_those_count_whom_kube_scheduler_has_refused() -> None:
+    pods = [
+        past_the_queue("refused"),
+        past_the_queue("new", refused=False),
+        past_the_queue("gated", gate="example.com/theirs"),
+    ]
+    told = found(queue_of(), *pods)
+    assert told.keys() == {"default/refused"}
+    assert not told["default/refused"].queued
+
+
+def test_who_is_on_the_way_to_a_node_waits_no_more() -> None:
+    defrag = queue_of(("a", {}))
+    defrag.node("n", 2)
+    defrag.tick()
+    assert defrag.node_of("a") == "n"
+    assert not found(defrag)
