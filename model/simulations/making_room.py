@@ -15,11 +15,11 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI, Mask
+from extender.core.clusters import WHOLE_MILLI
 from extender.planning.moves.gains import gain_gpu_s, is_worth
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import Move, MovePlan
-from model.engine import engines, kernels
+from model.engine import engines
 from model.engine.node_scores import release, retake
 from model.engine.pools import Pools
 from model.simulations.queues import END, Queue, Simulation
@@ -56,7 +56,7 @@ class MakingRoom:
     """Most pods moved."""
     most_asked: int = 3
     """Jobs for which a plan is made at each look."""
-    most_rounds: int = 60
+    most_rounds: int = 20
     """Rounds of search for each plan."""
 
 
@@ -92,9 +92,7 @@ class MovingSimulation(Simulation):
             raise ValueError("where room is made, nodes neither fail nor leave")
         if not isinstance(engine, engines.Compiled):
             raise ValueError("where room is made, the policy must be one with a compiled twin")
-        asks = self.tasks.asks
         self._problems = RoomProblems(self.nodes, self.tasks, self.model_names)
-        self._could: list[Mask] = [kernels.fitting(self.nodes, asks, c) for c in range(len(asks.cpu_milli))]
         return engine
 
     def _happen(self, what: int, subject: int, attempt: int, now: float, outcome: Outcome) -> bool:
@@ -146,34 +144,25 @@ class MovingSimulation(Simulation):
                     first[name[0]] = item
         num_asked = 0
         for _, submitted_s, job, name in sorted(first.values(), key=lambda item: item[:3]):
-            waited_s = now - submitted_s
-            if waited_s < max(self.making_room.after_s, self._again_s.get(job, 0.0)) or not self._is_enough(name[0]):
+            least_s = max(self.making_room.after_s, self._again_s.get(job, 0.0))
+            if now - submitted_s < least_s or not self._problems.is_enough(name[0]):
                 continue
             yield name, job
             num_asked += 1
             if num_asked == self.making_room.most_asked:
                 return
 
-    def _is_enough(self, kind: Kind) -> bool:
-        """Whether as much GPU is free in all as a kind asks for, wherever it is; those without GPUs get no room."""
-        asks = self.tasks.asks
-        free = self.nodes.gpu_free_milli.sum(axis=1)
-        needed = [(c, count * int(asks.num_gpus[c] * asks.gpu_milli[c])) for c, count in kind]
-        if not sum(milli for _, milli in needed):
-            return False
-        there = np.logical_or.reduce([self._could[c] for c, _ in needed])
-        enough = all(free[self._could[c]].sum() >= milli for c, milli in needed)
-        return enough and bool(free[there].sum() >= sum(milli for _, milli in needed))
-
     def _worthwhile(
         self, kind: Kind, job: int, now: float, max_moves: int, outcome: Outcome
     ) -> tuple[float, MovePlan] | None:
         """The moves for a job, and what they gain beyond their cost; None where there are none that are worth it."""
         running = [self._runner(other, now, outcome) for other in self._held]
-        problem = self._problems.problem(kind, int(self.tasks.priority[job]), running, max_moves)
-        plan = plan_moves(problem, 0, _Rounds(self.making_room.most_rounds))
         gpus = int(self.tasks.asked_milli[job]) / WHOLE_MILLI
         gain = gain_gpu_s(gpus, now - float(self.tasks.submitted_s[job]))
+        if not is_worth(gain, self._problems.least_cost_gpu_s(kind, running), self.making_room.least_gain):
+            return None  # no plan can be: most of the time would go into plans that are not made
+        problem = self._problems.problem(kind, int(self.tasks.priority[job]), running, max_moves)
+        plan = plan_moves(problem, 0, _Rounds(self.making_room.most_rounds))
         if not plan.moves or not is_worth(gain, plan.cost_gpu_s, self.making_room.least_gain):
             return None
         return gain - plan.cost_gpu_s, plan

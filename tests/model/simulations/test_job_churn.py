@@ -41,9 +41,9 @@ def test_the_work_of_a_period_is_the_load(load: float) -> None:
     jobs = drawn_jobs(400, 3)
     offered = job_churn(FILE, jobs, 4, load, 0)
     tasks, new = offered.tasks, slice(offered.num_before, None)
-    period_s = (tasks.submitted_s[-1] - tasks.submitted_s[offered.num_before]) / WHOLE_MILLI
-    work = (tasks.asked_milli[new] * tasks.duration_s[new]).sum() / WHOLE_MILLI**2
-    assert work / (32 * period_s) == pytest.approx(load)
+    period_s = tasks.submitted_s[-1] - tasks.submitted_s[offered.num_before]
+    work_gpu_s = (tasks.asked_milli[new] * tasks.duration_s[new]).sum() / WHOLE_MILLI
+    assert work_gpu_s / (32 * period_s) == pytest.approx(load)
     assert len(tasks.kinds) - offered.num_before == (jobs.num_gpus <= 32).sum() == 400 - offered.left_out
 
 
