@@ -86,7 +86,6 @@ def run(
     }
     told = asdict(plan) | {"path": plan.path.name}
     told["room"] = {name: value for name, value in told["room"].items() if value != math.inf}
-| {"path": plan.path.name}
     return {
         "plan": told,
         "seeds": list(seeds),
