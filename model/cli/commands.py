@@ -19,6 +19,7 @@ from model.cli.console import (
     whole_numbers,
 )
 from model.cli.months import months
+from model.cli.moves import moves
 from model.cli.partitions import partitions
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ SeedOption = Annotated[int, typer.Option(min=0, help="Seed of everything random.
 
 
 simulate_app.command()(months)
+simulate_app.command()(moves)
 simulate_app.command()(partitions)
 
 

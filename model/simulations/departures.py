@@ -2,11 +2,12 @@
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from extender.core.clusters import WHOLE_MILLI, Floats, Mask
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
 from extender.core.durations import Durations
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.selective_skip import takes_more
@@ -16,6 +17,7 @@ from model.engine.ranks import Rank
 from model.simulations.baselines import POOL, Baseline
 from model.simulations.delays import Owners, Run, reserve_after_s, turns_of
 from model.simulations.learned import Learned
+from model.simulations.making_room import MakingRoom, MovingSimulation
 from model.simulations.online import Follower
 from model.simulations.queues import Simulation
 from model.simulations.replays import listed
@@ -73,12 +75,7 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
     period_s = work_s / load
     factor = period_s / span_s
     submitted = (submitted - submitted[0]) * factor
-    # Of the copy submitted m periods earlier, what is left when the period begins.
-    copies = np.maximum(np.ceil((duration + submitted) / period_s).astype(np.int64) - 1, 0)
-    before = np.repeat(np.arange(len(kept)), copies)
-    age = np.concatenate([np.arange(1, count + 1) for count in copies]) * period_s - submitted[before]
-    drawn = rng.permutation(len(before))
-    before, age = before[drawn], age[drawn]
+    before, age = earlier(submitted, duration, period_s, rng)
     jobs = kept[np.concatenate([before, np.arange(len(kept))])]
     tasks = Tasks(
         np.concatenate([np.zeros(len(before)), submitted]),
@@ -88,10 +85,23 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
         pod_list.asked_milli[jobs],
         asks,
         typical_pods(pod_list, model_bits),
+        np.concatenate([age, np.zeros(len(kept))]),
     )
     asked = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
     owners: list[Owners] = [(f"{spec}/{milli}", spec) for spec, milli in asked]
     return Churn(tasks, nodes, tuple(model_bits), owners, len(before), len(pod_list.names) - len(kept), factor)
+
+
+def earlier(submitted: Floats, duration: Floats, period_s: float, rng: np.random.Generator) -> tuple[Longs, Floats]:
+    """Jobs of earlier periods that still run when the period begins, in an order that is drawn: which, and for how long.
+
+    They are copies of (J,) jobs, submitted one or more periods earlier.
+    """
+    copies = np.maximum(np.ceil((duration + submitted) / period_s).astype(np.int64) - 1, 0)
+    before = np.repeat(np.arange(len(submitted)), copies)
+    age = np.concatenate([np.arange(1, count + 1) for count in copies]) * period_s - submitted[before]
+    drawn = rng.permutation(len(before))
+    return before[drawn], age[drawn]
 
 
 def simulate_churn(
@@ -104,8 +114,9 @@ def simulate_churn(
     patience_s: float = 0.0,
     *,
     count_blocked: bool = False,
+    room: MakingRoom | None = None,
 ) -> Run:
-    """Run all pods to their ends.
+    """Run all pods to their ends; `room`: moving some of them for others.
 
     Under a learned rank that is told what to expect, shares that take more of a GPU's worth than their part give way to
     pods that come up to `patience_s` after them (`extender.core.selective_skip`). `count_blocked`: as in `Simulation`.
@@ -127,7 +138,8 @@ def simulate_churn(
         absences = tuple((int(place[node]), begin_s, end_s) for node, begin_s, end_s in absences)
     durations = Durations()
     turns = turns_of(order, tasks, offered.owners, durations)
-    simulation = Simulation(
+    simulated = Simulation if room is None else partial(MovingSimulation, making_room=room)
+    simulation = simulated(
         tasks,
         nodes,
         policy,

@@ -25,16 +25,16 @@ from model.simulations.learned import Learned
 from model.simulations.online import Follower
 from model.simulations.replays import engine_of
 from model.simulations.reservations import Reservation
-from model.simulations.simulated_jobs import Absence, Failures, Kind, Outcome, Tasks, Turns
+from model.simulations.simulated_jobs import Absence, Failures, Kind, Outcome, Tasks, Turns, is_gang
 
-_Queue = tuple[Kind, Hashable]
+Queue = tuple[Kind, Hashable]
 """Jobs of a kind and a group."""
 _Place = tuple[int, float, int]
 """(-priority, place, job): heaps of them."""
 
 _GONE: Final = 1 << 40
 """CPU milli taken from a node that failed, so that nothing fits."""
-_LEAVE, _COME, _END, _FAIL, _REPAIRED, _ROUND = range(6)
+_LEAVE, _COME, END, _FAIL, _REPAIRED, _ROUND = range(6)
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Simulation:
 
     _events: list[tuple[float, int, int, int]] = field(default_factory=list)
     """Heap of (time, what, job or node, attempt)."""
-    _queues: dict[_Queue, list[_Place]] = field(default_factory=lambda: defaultdict(list))
+    _queues: dict[Queue, list[_Place]] = field(default_factory=lambda: defaultdict(list))
     _held: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     """Per running job its (class, node, GPUs)."""
     _blocked: set[Kind] = field(default_factory=set)
@@ -166,7 +166,7 @@ class Simulation:
                 for c, count in self.tasks.kinds[subject]:
                     for _ in range(count):
                         self.policy.add(c)
-        elif what == _END:
+        elif what == END:
             if attempt != self._attempt[subject]:
                 return False  # the job was thrown back since
             self._release(subject)
@@ -220,7 +220,7 @@ class Simulation:
             self._engine.mark_fitting(node, freed)
         self._count(job, -1)
         # A kind that did not fit anywhere can fit now only where something was given back; a gang is simply tried.
-        self._blocked -= {kind for kind in self._blocked if _is_gang(kind) or freed[kind[0][0]]}
+        self._blocked -= {kind for kind in self._blocked if is_gang(kind) or freed[kind[0][0]]}
 
     def _count(self, job: int, sign: int) -> None:
         milli = int(self.tasks.asked_milli[job])
@@ -257,24 +257,27 @@ class Simulation:
                     self._reservation.hide(job, [c for c, count in kind for _ in range(count)])
                     hidden = True
                 continue
-            queue = self._queues[name]
-            heapq.heappop(queue)
-            if queue:
+            self._begin(name, parts, now, outcome)
+            if self._queues[name]:
                 heapq.heappush(heads, self._turn(name))
-            self._held[job] = parts
-            for _, node, _ in parts:
-                self._booked(node)
-            if self._blocked_starts:
-                self._blocked_starts.started(job)
-            self._waiting_milli -= int(self.tasks.asked_milli[job])
-            self._count(job, +1)
-            outcome.started_s[job] = min(outcome.started_s[job], now)
-            self._plan(now + float(self.tasks.duration_s[job]), _END, job, self._attempt[job])
         if hidden:
             self._reservation.show()
             self._blocked -= blocked_by_that
 
-    def _turn(self, name: _Queue) -> tuple[_Place, _Queue]:
+    def _begin(self, name: Queue, parts: list[tuple[int, int, int]], at: float, outcome: Outcome) -> None:
+        """Let the first of a queue run from `at` on, now or soon, on what was booked for it."""
+        _, _, job = heapq.heappop(self._queues[name])
+        self._held[job] = parts
+        for _, node, _ in parts:
+            self._booked(node)
+        if self._blocked_starts:
+            self._blocked_starts.started(job)
+        self._waiting_milli -= int(self.tasks.asked_milli[job])
+        self._count(job, +1)
+        outcome.started_s[job] = min(outcome.started_s[job], at)
+        self._plan(at + float(self.tasks.duration_s[job]), END, job, self._attempt[job])
+
+    def _turn(self, name: Queue) -> tuple[_Place, Queue]:
         """The first of a queue, and its place among the first of all."""
         minus_priority, place, job = self._queues[name][0]
         return (minus_priority, place + self.turns.held(job), job), name
@@ -292,7 +295,3 @@ class Simulation:
                     return None
                 parts.append((c, node, self._engine.take(c, node)))
         return parts
-
-
-def _is_gang(kind: Kind) -> bool:
-    return len(kind) > 1 or kind[0][1] > 1

@@ -33,6 +33,8 @@ class Tasks:
     """(J,) GPU milli of all parts."""
     asks: Asks
     mix: Mix
+    age_s: Floats | None = None
+    """(J,) how long each has run already when it is submitted, which a restart loses too; None: not at all."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,20 @@ class Failures:
     mean_between_s: float
     """Of one node."""
     repair_s: float
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A job that was restarted elsewhere, to make room."""
+
+    at_s: float
+    job: int
+    target: int
+    """The job for which room was made."""
+    num_pods: int
+    lost_s: float
+    """How much later it ends."""
+    lost_gpu_s: float
 
 
 @dataclass
@@ -65,6 +81,10 @@ class Outcome:
     """In that window, one after the other: from, to, GPUs in use, fragments in GPUs."""
     blocked_jobs: frozenset[int] = frozenset()
     """Jobs that waited where only a move would have let them start; empty unless `Simulation.count_blocked`."""
+    moves: list[Moved] = field(default_factory=list)
+    """Restarts that made room for others, one after the other."""
+    kept_gpu_s: float = 0.0
+    """In that window, GPU seconds that were kept for jobs for which room was made, until the last move."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +97,11 @@ class Turns:
     """Asked at each walk, of the first of a group: what is learned meanwhile counts."""
     group: Callable[[int], Hashable] = lambda _: None
     """Jobs of a group are held back alike."""
+
+
+def is_gang(kind: Kind) -> bool:
+    """Whether a job has several parts."""
+    return len(kind) > 1 or kind[0][1] > 1
 
 
 def whole_gpu_nodes(num_gpus: int, per_node: int) -> Nodes:

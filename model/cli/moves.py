@@ -1,0 +1,106 @@
+"""`kerf simulate moves`: what making room gains, and what it costs."""
+
+import math
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from model.cli.console import JsonOption, folder, progress_bar, publish, seed_range, telling_faults
+
+_HOUR_S = 3600.0
+
+
+def moves(  # noqa: PLR0913, PLR0917 - options of a command
+    jobs: Annotated[
+        Path | None, typer.Option(help="CSV file of timestamp, duration, num_gpus, cluster; .csv.gz too.")
+    ] = None,
+    traces: Annotated[
+        Path | None, typer.Option("--traces", envvar="KERF_TRACES", help="Folder of traces in the layout of openb.")
+    ] = None,
+    trace: Annotated[str | None, typer.Option(help="Its trace, instead of --jobs: openb_pod_list_NAME.csv.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes: of 8 GPUs for jobs, else drawn from the trace.")] = 64,
+    days: Annotated[int, typer.Option(min=1, help="Days of the jobs' file, drawn for each seed.")] = 7,
+    pods: Annotated[float, typer.Option(min=0.001, max=1, help="Part of the trace's pods, drawn for each seed.")] = 0.5,
+    load: Annotated[str, typer.Option(help="GPU work submitted, relative to capacity, as in 0.8,0.9.")] = (
+        "0.8,0.9,1.0,1.1"
+    ),
+    seeds: Annotated[str, typer.Option(help="Seeds, as in 200-209 or 1,2.")] = "200-209",
+    variants: Annotated[
+        str, typer.Option(help="Some of off, moves, checkpoints (work is saved every hour), pool (an oracle's bound).")
+    ] = ("off,moves,checkpoints,pool"),
+    policy: Annotated[str, typer.Option(help="kerf as shipped, or a policy of kerf simulate jobs.")] = "kerf",
+    order: Annotated[str, typer.Option(help="kerf, fifo, oracle-sjf, oracle-area.")] = "kerf",
+    every_s: Annotated[float, typer.Option(min=1, help="Seconds between two looks at those that wait.")] = 300.0,
+    after_s: Annotated[float, typer.Option(min=0, help="Seconds after which room is made for who waits.")] = 600.0,
+    least_gain: Annotated[
+        float, typer.Option(min=0, help="GPU-seconds of waiting that moves spare for each that they lose.")
+    ] = 2.0,
+    restart_s: Annotated[float, typer.Option(min=0, help="Seconds until a moved pod works again.")] = 60.0,
+    rest_s: Annotated[float, typer.Option(min=0, help="Seconds for which a moved pod is left alone.")] = 3600.0,
+    young_rest: Annotated[bool, typer.Option("--young-rest", help="Leave all younger pods alone, too.")] = False,
+    checkpoint_s: Annotated[float, typer.Option(min=1, help="Seconds of work between two checkpoints.")] = 3600.0,
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """What moving pods gains those that wait for several GPUs, and what it costs: with moves and without, paired."""
+    with telling_faults():
+        from model.evaluation import moves as compared
+        from model.simulations.making_room import MakingRoom
+
+        if (jobs is None) == (trace is None):
+            raise ValueError("give either --jobs FILE or --trace NAME, with --traces FOLDER")
+        if trace is not None and traces is None:
+            raise ValueError(f"trace {trace}: --traces names no folder")
+        room = MakingRoom(every_s, after_s, least_gain, restart_s, rest_s=rest_s, young_rest=young_rest)
+        plan = compared.Plan(
+            *(jobs if jobs is not None else folder(traces or Path()), trace or "", nodes, days, pods, policy, order),
+            *(room, checkpoint_s, tuple(dict.fromkeys(name.strip() for name in variants.split(",")))),
+        )
+        loads, chosen = _loads(load), seed_range(seeds)
+        with progress_bar(len(loads) * len(plan.variants) * len(chosen)) as tell:
+            found = compared.run(loads, chosen, plan, processes or os.cpu_count() or 1, tell)
+    publish(found, [_means(found), _gains(found)], json)
+
+
+def _loads(text: str) -> list[float]:
+    try:
+        loads = [float(part) for part in text.split(",")]
+    except ValueError:
+        loads = []
+    if not loads or not all(0 < load <= 10 and math.isfinite(load) for load in loads) or len(set(loads)) < len(loads):
+        raise ValueError(f"--load {text}: write numbers up to 10, each once, as in 0.8,0.9")
+    return loads
+
+
+def _means(found: dict[str, Any]) -> Table:
+    columns = ("GPUs used for good, %", "lost, %", "moves a day", "4+ GPUs: mean, h", "median", "p95", "all: mean, h")
+    table = Table("load", "", *columns, title=f"waiting, means over {len(found['seeds'])} seeds")
+    for load, cell in found["means"].items():
+        for variant, row in cell.items():
+            hours = [
+                f"{row[name] / _HOUR_S:.2f}" for name in ("large_delay_s", "large_median_s", "large_p95_s", "delay_s")
+            ]
+            used = f"{row['useful_percent']:.2f}", f"{row['lost_percent']:.2f}", f"{row['moves_a_day']:.1f}"
+            table.add_row(load, variant, *used, *hours)
+    return table
+
+
+def _gains(found: dict[str, Any]) -> Table:
+    columns = ("4+ GPUs wait less, %", "their p95, %", "all wait less, %", "GPUs used for good, points", "JCT by GPUs, %")
+    table = Table("load", "", *columns, title="beside none, paired by seed, ± 95 %")
+    for load, cell in found["better"].items():
+        for variant, row in cell.items():
+            percents = [_cell(row[name], "percent") for name in ("large_delay_s", "large_p95_s", "delay_s")]
+            points, jct = _cell(row["useful_percent"], ""), _cell(row["gpu_jct_s"], "percent")
+            table.add_row(load, variant, *percents, points, jct)
+    return table
+
+
+def _cell(gain: dict[str, float | None], unit: str) -> str:
+    mean, half_width = gain[unit or "mean"], gain[f"{unit}_half_width" if unit else "half_width"]
+    if mean is None:
+        return "-"
+    return f"{mean:+.2f}" if half_width is None else f"{mean:+.2f} ± {half_width:.2f}"
