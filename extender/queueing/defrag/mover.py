@@ -12,6 +12,7 @@ import msgspec
 
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError
+from extender.kube.objects import Pod
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.plan import RoomPlan
 from extender.queueing.defrag.record import Phase, Progress, Record, RecordError, Stage
@@ -81,6 +82,15 @@ class Mover(Background):
         aside = self._tools.follower.kept_aside(self._run)
         return [entry for entry in waiting if entry.uid not in aside]
 
+    def place_kept(self, pod: Pod) -> str:
+        """The node that is kept for a pod that was let go, and reserved for it from now on; "" for none.
+
+        kube-scheduler takes a nomination away when nobody answers, and may ask before this process has looked.
+        """
+        run, tools = self._run, self._tools
+        node = "" if run is None else tools.follower.node_of(run, pod) or tools.targets.node_of(run, pod)
+        return node if node and self._places.hold_for(pod, node) else ""
+
     async def catch_up(self) -> None:
         """Take over what a leader before this one has under way, before anything is decided. Raises ClusterError.
 
@@ -110,6 +120,7 @@ class Mover(Background):
         await tools.records.write(record)  # what another one is about to write is late from now on
         self._run = run
         self._keep(run)
+        await tools.list_waiting()  # who is under way has to be known before anybody asks about them
 
     async def run(self) -> None:
         """Go on with the plan, again and again."""
