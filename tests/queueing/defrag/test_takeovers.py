@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from extender.api.wire import NodeNames
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError
 from extender.queueing.defrag.record import Record
@@ -122,6 +123,11 @@ def test_whoever_is_asked_first_about_a_replacement_gives_it_its_place(status: d
     pod, of_others = decode_pod(defrag.api.pods["v2"]), decode_pod(defrag.api.pods["v2"])
     of_others.metadata.uid = of_others.metadata.owner_references[0].uid = "other"  # type: ignore[index]
     assert (after.mover.place_kept(of_others), after.mover.place_kept(pod)) == ("", "b")
+    request, names = after.rig.placer.read_request(pod).gpus, NodeNames(b'["a","b"]')
+    assert request is not None
+    assert after.rig.placer.keeps("v2", request, names, kept="b") == "b"
+    assert after.rig.placer.keeps("v2", request, names) == ""
+    assert after.rig.placer.keeps("v2", request, NodeNames(b'["b"]')) == "b"
     claim = after.rig.ledger.claim("v2")
     assert claim is not None
     assert claim.node == "b"

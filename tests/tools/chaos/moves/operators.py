@@ -1,5 +1,6 @@
 """Whoever asks Kerf to make room, all through a run: for what waits, for empty nodes, and by plans that have gone stale."""
 
+import http.client
 import json
 import random
 import threading
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from tests.tools.chaos.modes import TOKEN
 
-_PAUSE_S: Final = 0.3
+_PAUSE_S: Final = 0.5
 _HESITATES_S: Final = 2.0
 _TIMEOUT_S: Final = 15.0
 
@@ -93,5 +94,5 @@ def _post(url: str, body: dict[str, Any]) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode(errors="replace")
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         return 0, str(error)
