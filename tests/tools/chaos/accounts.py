@@ -93,8 +93,10 @@ class Entry:
 
 def failed(seed: int, kubernetes: str, commit: str, error: str, mode: Mode) -> Entry:
     """One that could not be carried out."""
-    empty = {}, (), 0, 0, 0.0, 0.0
-    return Entry(seed, kubernetes, mode.queue, commit, *empty, error, mode.extender, mode.dra, mode.defrag)
+    return Entry(
+        *(seed, kubernetes, mode.queue, commit, {}, (), 0, 0, 0.0, 0.0, error),
+        *(mode.extender, mode.dra, mode.defrag),
+    )
 
 
 def read_entry(line: str) -> Entry:

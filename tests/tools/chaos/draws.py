@@ -42,9 +42,7 @@ _DRAWN = {
 }
 
 
-def draw(
-    seed: int, *, queue: bool = False, extender: bool = True, dra: bool = False, defrag: bool = False
-) -> Plan:
+def draw(seed: int, *, queue: bool = False, extender: bool = True, dra: bool = False, defrag: bool = False) -> Plan:
     """The run of a seed; with `queue` most pods of the same run wait behind Kerf's gate, some of them in gangs.
 
     Without an `extender` one kube-scheduler binds by itself. With `dra` it is a smaller one, and pods with claims come

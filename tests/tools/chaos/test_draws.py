@@ -131,7 +131,8 @@ def test_with_moves_half_of_what_fills_the_nodes_leaves_and_whole_nodes_are_aske
         assert stay < filled
         members = [pod for pod in plan.pods if (pod.gang or pod.name) in plan.moves.targets]
         assert {pod.gpus for pod in members} == {plan.nodes[0].gpus}
-        names = {"", *plan.moves.targets, *(one.name for one in (*plan.nodes, *plan.moves.owners, *plan.pods))}
+        names = {"", *plan.moves.targets, *(node.name for node in plan.nodes)}
+        names |= {owner.name for owner in plan.moves.owners} | {pod.name for pod in plan.pods}
         assert {fault.target for fault in plan.faults} <= names
         kinds = {fault.kind for fault in plan.faults}
         assert plan.elects or (plan.replicas == 1 and not kinds & set(faults.LAPSES))

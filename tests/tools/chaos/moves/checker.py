@@ -244,7 +244,10 @@ def short_of_pods(kind: Owner, owners: Iterable[Manifest], pods: Iterable[Manife
         if (owner["metadata"].get("ownerReferences") or ()) or status.get("failed"):
             continue
         there = [pod for pod in pods if worlds.owner_of(pod) == name and not holdings.finished(pod)]
-        num, wanted = sum(not worlds.ending(pod) for pod in there), spec["parallelism" if kind is Owner.JOB else "replicas"]
+        num, wanted = (
+            sum(not worlds.ending(pod) for pod in there),
+            spec["parallelism" if kind is Owner.JOB else "replicas"],
+        )
         if num != wanted:
             detail = f"{num} of {wanted} are there"
             found.append(Violation("every controller has its pods", f"{kind} {name}", detail))

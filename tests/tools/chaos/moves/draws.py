@@ -20,14 +20,16 @@ from tests.tools.chaos.faults import (
 from tests.tools.chaos.moves.plans import MovesPlan, Owner, OwnerPlan
 from tests.tools.chaos.plans import NodePlan, Plan, PodPlan
 
-LASTS_S: Final = 12.0
+LASTS_S: Final = 15.0
 """Moves take longer than other things: faults come in this time."""
 _PRODUCT: Final = ("NVIDIA-A100-SXM4-80GB", 81920)
 _NUM_NODES: Final = (8, 12)
+_CALM_S: Final = 1.0
+"""A plan can begin before anything goes wrong."""
 _KINDS: Final = {Owner.DEPLOYMENT: 5, Owner.REPLICA_SET: 3, Owner.JOB: 2}
 _FILLED_FRAC: Final = 0.97
 """Of all GPUs, before half of the controllers leave."""
-_LEAVING_FRAC: Final = 0.5
+_LEAVING_FRAC: Final = 0.45
 _AROUND: Final = {
     **{Kind.PAUSE: 3, Kind.LATENCY: 2, Kind.CLOCK_JUMP: 2, Kind.CONFLICT: 2, Kind.GONE: 2, Kind.THROTTLED: 2},
     **{Kind.SERVER_ERROR: 3, Kind.WATCH_CUT: 3, Kind.WATCH_STALE: 4, Kind.WATCH_GONE: 2, Kind.UNREACHABLE: 3},
@@ -68,7 +70,7 @@ def _owners(rng: random.Random, per_node: int, gpus: int) -> Iterable[OwnerPlan]
             break
         left -= size * replicas
         kind = rng.choices(list(_KINDS), list(_KINDS.values()))[0]
-        leaves = rng.random() < _LEAVING_FRAC
+        leaves = not number or rng.random() < _LEAVING_FRAC
         yield OwnerPlan(
             f"{'filler' if leaves else 'work'}-{number:02d}",
             kind,
@@ -87,14 +89,11 @@ def _targets(rng: random.Random, per_node: int) -> tuple[tuple[str, ...], list[P
     """Pods and gangs that need whole nodes."""
     names, pods = [], []
     for number in range(rng.randint(2, 4)):
-        size, at_s = rng.choice((1, 2, 2, 3)), round(rng.uniform(0.0, LASTS_S / 3), 3)
+        size, at_s = rng.choice((1, 2, 2, 3)), round(number * rng.uniform(0.0, LASTS_S / 4), 3)
         name = f"target-{number}"
         for member in range(size):
-            gang = {"gang": name, "gang_size": size} if size > 1 else {}
-            pod = PodPlan(
-                f"{name}-{member}" if gang else name, at_s, 0, per_node, by_resource=True, gated=True, **gang
-            )
-            pods.append(pod)
+            pod = PodPlan(name, at_s, 0, per_node, by_resource=True, gated=True)
+            pods.append(replace(pod, name=f"{name}-{member}", gang=name, gang_size=size) if size > 1 else pod)
         names.append(name)
     return tuple(names), pods
 
@@ -159,7 +158,7 @@ def _on_node(rng: random.Random, kind: Kind, nodes: Sequence[NodePlan]) -> Fault
 
 
 def _drawn(rng: random.Random, kind: Kind) -> Fault:
-    return replace(drawn_fault(rng, kind), at_s=round(rng.uniform(0.5, LASTS_S), 3))
+    return replace(drawn_fault(rng, kind), at_s=round(rng.uniform(_CALM_S, LASTS_S), 3))
 
 
 def _with_machines(plan: Plan, rng: random.Random) -> Plan:

@@ -12,7 +12,8 @@ from typing import Any, Final
 from tests.tools.chaos.modes import TOKEN
 
 _PAUSE_S: Final = 0.5
-_HESITATES_S: Final = 2.0
+_MOST_KEPT: Final = 2
+_BUSY: Final = "another plan is being carried out"
 _TIMEOUT_S: Final = 15.0
 
 
@@ -29,6 +30,7 @@ class Operator:
         self._thread = threading.Thread(target=self._run, name="operator", daemon=True)
         self.num_asked = self.num_fit = self.num_begun = 0
         """Questions answered, those by which room can be made, and plans that Kerf has begun."""
+        self._kept: list[tuple[str, str]] = []  # of plans that were shown: of which process, and their ids
         self.refusals: list[str] = []
         """Why others were not begun."""
 
@@ -45,49 +47,70 @@ class Operator:
     def stop_plan(self) -> bool:
         """Have what is under way stopped; whether anything was."""
         asked = {"why": "chaos"}
-        return any('"stopped":true' in _post(f"{url}/defrag/stop", asked)[1] for url in self._urls())
+        return any('"stopped":true' in _call(f"{url}/defrag/stop", asked)[1] for url in self._urls())
 
     def told(self) -> str:
         """What came of it, for the log."""
         refusals = "; ".join(sorted(set(self.refusals)))
         return f"{self.num_asked} questions, {self.num_fit} of them fit, {self.num_begun} plans begun; {refusals}"
 
-    def _run(self) -> None:
-        while not self._ended.wait(_PAUSE_S):
-            question = self._question()
-            for url in self._urls():
-                status, text = _post(f"{url}/defrag", question)
+    def ask(self) -> None:
+        """Ask once, of whoever leads."""
+        question = self._question()
+        for url in self._urls():
+            if self._leads(url):
+                status, text = _call(f"{url}/defrag", question)
                 if status == 200:
                     self.num_asked += 1
-                    self._apply(url, json.loads(text))
-                    break
+                    self._keep(url, json.loads(text))
+                return
+
+    def _run(self) -> None:
+        while not self._ended.wait(_PAUSE_S):
+            self._apply_all()
+            if len(self._kept) < _MOST_KEPT:
+                self.ask()
+
+    @staticmethod
+    def _leads(url: str) -> bool:
+        """Whether this process could carry a plan out, or does."""
+        status, text = _call(f"{url}/defrag")
+        fault = json.loads(text)["fault"] if status == 200 else "no answer"
+        return not fault or _BUSY in fault
 
     def _question(self) -> dict[str, Any]:
         chance = self._rng.random()
-        if chance < 0.75:
+        if chance < 0.55:
             return {"for": f"default/{self._rng.choice(self._targets)}"}
-        if chance < 0.85:
+        if chance < 0.7:
             return {"freeNodes": self._rng.randint(1, 2)}
         return {"empty": [self._rng.choice(self._nodes)]}
 
-    def _apply(self, url: str, answer: dict[str, Any]) -> None:
-        if not answer["fits"] or not answer["moves"]:
-            return
-        self.num_fit += 1
-        if self._rng.random() < 0.3:  # the plan goes stale
-            self._ended.wait(self._rng.uniform(0.0, _HESITATES_S))
-        if self._ended.is_set():
-            return
-        status, text = _post(f"{url}/defrag/apply", {"id": answer["id"]})
-        if status == 200:
-            self.num_begun += 1
-        else:
-            self.refusals.append(text)
+    def _keep(self, url: str, answer: dict[str, Any]) -> None:
+        if answer["fits"] and answer["moves"]:
+            self.num_fit += 1
+            self._kept.append((url, answer["id"]))
+
+    def _apply_all(self) -> None:
+        """Have all plans carried out that were shown, some of them stale by then; one at a time is."""
+        kept, self._kept = self._kept, []
+        for url, plan in kept:
+            if self._ended.is_set():
+                return
+            status, text = _call(f"{url}/defrag/apply", {"id": plan})
+            if status == 200:
+                self.num_begun += 1
+            elif _BUSY in text:
+                self._kept.append((url, plan))
+            else:
+                self.refusals.append(text)
 
 
-def _post(url: str, body: dict[str, Any]) -> tuple[int, str]:
+def _call(url: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
+    """Status and text of a GET, or of a POST of what is given; 0 where nobody answers."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, content, headers)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
             return response.status, response.read().decode()

@@ -8,7 +8,7 @@ from tests.controlplane import wait_until
 from tests.controlplane.kerf import SERVICE_ACCOUNT
 from tests.tools.chaos import audits, holdings
 from tests.tools.chaos.besides import Noted
-from tests.tools.chaos.checker import Violation
+from tests.tools.chaos.checker import Violation, gated, reason_of
 from tests.tools.chaos.clusters import Cluster
 from tests.tools.chaos.faults import Kind
 from tests.tools.chaos.holdings import Manifest
@@ -57,6 +57,12 @@ class Making(Noted):
         leave = {owner.name for owner in owners if owner.leaves}
         gone = lambda: not any(worlds.owner_of(pod) in leave for pod in self._pods())  # noqa: E731
         wait_until(gone, _FULL_WITHIN_S, "half of them have left")
+        for planned in self._plan.pods:
+            if not planned.at_s:
+                self._moves.creation(planned)()
+        first = {pod.name for pod in self._plan.pods if not pod.at_s}
+        wait_until(lambda: self._are_known(first), _FULL_WITHIN_S, "the first target waits, or has its nodes")
+        self._operator.ask()
         self._cluster.loop.call(self.journal.begin)
 
     def begin(self) -> None:
@@ -101,6 +107,10 @@ class Making(Noted):
         seen = self._cluster.witness.seen
         return self._cluster.loop.call(lambda: list(seen.pods.values()))
 
+    def _are_known(self, names: Collection[str]) -> bool:
+        """Whether Kerf has seen pods of these names: it has said why they wait, or has let them go."""
+        pods = [pod for pod in self._pods() if pod["metadata"]["name"] in names]
+        return len(pods) == len(names) and all(reason_of(pod) or not gated(pod) for pod in pods)
+
     def _num_running(self) -> int:
         return sum(worlds.ready(pod) and not holdings.finished(pod) for pod in self._pods())
-

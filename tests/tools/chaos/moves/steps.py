@@ -127,7 +127,12 @@ class MoveSteps(Steps):
         """Pods of a controller are so for a time."""
         owners.add(fault.target)
         self.counts[fault.kind] += 1
-        self.schedule.at(self._now_s() + fault.for_s, lambda: bool(owners.discard(fault.target)) or True)
+        self.schedule.at(self._now_s() + fault.for_s, lambda: self._no_longer(fault, owners))
+        return True
+
+    @staticmethod
+    def _no_longer(fault: Fault, owners: set[str]) -> bool:
+        owners.discard(fault.target)
         return True
 
     def _stop_plan(self, fault: Fault) -> bool:

@@ -28,9 +28,11 @@ class Story:
         self._versions = itertools.count(1)
         self._last: dict[tuple[str, str], Manifest] = {}
         for name in "ab":
-            self.tell("nodes", name, **{key: value for key, value in gpu_node(name, gpus=4).items() if key != "metadata"})
+            self.tell("nodes", name, status=gpu_node(name, gpus=4)["status"])
 
-    def tell(self, kind: str, name: str, *, metadata: Manifest | None = None, later_s: float = 0.1, **parts: Any) -> None:
+    def tell(
+        self, kind: str, name: str, *, metadata: Manifest | None = None, later_s: float = 0.1, **parts: Any
+    ) -> None:
         self.now += later_s
         known = {"name": name, "uid": name, "resourceVersion": str(next(self._versions))}
         self._last[kind, name] = {"metadata": known | dict(metadata or {}), "status": {}, **parts}
@@ -81,7 +83,9 @@ class Story:
     def budget(self, keeps: int, *disrupted: str, later_s: float = 5.0) -> None:
         """Of v's controller."""
         made = budget("rs", keeps)
-        self.tell("budgets", "rs", spec=made["spec"], status={"disruptedPods": dict.fromkeys(disrupted)}, later_s=later_s)
+        self.tell(
+            "budgets", "rs", spec=made["spec"], status={"disruptedPods": dict.fromkeys(disrupted)}, later_s=later_s
+        )
 
     def evict(self, **options: Any) -> None:
         """v goes, as is written down."""
@@ -173,7 +177,8 @@ def test_what_others_have_done_to_the_pods_of_a_budget_is_not_blamed_on_the_evic
 
 
 @pytest.mark.parametrize(
-    ("gpus", "promises"), [(0, []), (1, ["the place of an evicted pod is kept"]), (2, ["the place of an evicted pod is kept"])]
+    ("gpus", "promises"),
+    [(0, []), (1, ["the place of an evicted pod is kept"]), (2, ["the place of an evicted pod is kept"])],
 )
 def test_a_place_that_is_given_to_another_pod_is_found(story: Story, gpus: int, promises: list[str]) -> None:
     story.evict()
@@ -248,7 +253,11 @@ def test_controllers_without_their_pods_are_found(story: Story) -> None:
     story.pod("x", owner="rs")
     story.pod("y", "a", owner="rs", ending="by its user")
     pods = [event.manifest for event in story.journal if event.kind == "pods"]
-    owners = [owner("rs", Owner.REPLICA_SET, 2), owner("none", Owner.REPLICA_SET, 1), owner("zero", Owner.REPLICA_SET, 0)]
+    owners = [
+        owner("rs", Owner.REPLICA_SET, 2),
+        owner("none", Owner.REPLICA_SET, 1),
+        owner("zero", Owner.REPLICA_SET, 0),
+    ]
     owned = owner("owned", Owner.REPLICA_SET, 3, ownerReferences=[{"uid": "deployment"}])
     assert checker.short_of_pods(Owner.REPLICA_SET, [*owners, owned], pods) == [
         Violation("every controller has its pods", "ReplicaSet none", "0 of 1 are there")
