@@ -1,4 +1,4 @@
-"""Room for a gang of whole nodes among many that are scattered, by the planner's own plan, and judged by the checker."""
+"""Room for a gang of whole nodes among many that are scattered, by the planner's own plan, judged by the checker."""
 
 import contextlib
 import json

@@ -81,7 +81,7 @@ class Places:
             self.hold_for(entry.pod, entry.node)
 
     def hold_for(self, pod: Pod, node: str) -> bool:
-        """Reserve what a pod that was let go needs of the node kept for it, unless something is; whether it has that."""
+        """Reserve what a pod that was let go needs of the node kept for it, unless something is; whether it has it."""
         if (claim := self.ledger.claim(pod.metadata.uid)) is not None:
             return claim.node == node
         try:

@@ -34,4 +34,5 @@ def keep(cluster: Cluster, name: str, found: Collection[Violation], journal: Jou
 def _versions(journal: Journal, subjects: Iterable[str]) -> Iterator[str]:
     for event in journal:
         if event.kind in _ALWAYS or event.manifest["metadata"]["name"] in subjects:
-            yield f"{event.version} {event.at_s:.3f} {event.kind} {'gone' if event.gone else ''} {json.dumps(event.manifest)}"
+            gone = "gone" if event.gone else ""
+            yield f"{event.version} {event.at_s:.3f} {event.kind} {gone} {json.dumps(event.manifest)}"

@@ -10,7 +10,7 @@ from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, RBAC
 TTL_S: Final = 4.0
 RECORD: Final = "kerf-defrag"
 """The ConfigMap in which moves under way are written down, in the namespace of the pods."""
-TOKEN: Final = "an-operator-of-this-harness"  # noqa: S105 - of no use elsewhere
+TOKEN: Final = "an-operator-of-this-harness"
 REPLACE_S: Final = 8.0
 """How long Kerf waits for an evicted pod to leave, and for its replacement."""
 

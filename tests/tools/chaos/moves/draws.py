@@ -1,4 +1,4 @@
-"""Runs in which room is made, drawn from their seeds: scattered nodes, what waits for whole ones, and what goes wrong."""
+"""Runs in which room is made, drawn from their seeds: scattered nodes, what needs whole ones, and what goes wrong."""
 
 import random
 from collections.abc import Iterable, Sequence

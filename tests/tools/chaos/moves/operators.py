@@ -1,4 +1,4 @@
-"""Whoever asks Kerf to make room, all through a run: for what waits, for empty nodes, and by plans that have gone stale."""
+"""Whoever asks Kerf to make room, all through a run: for what waits, for empty nodes, sometimes by stale plans."""
 
 import http.client
 import json

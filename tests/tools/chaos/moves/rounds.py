@@ -1,4 +1,4 @@
-"""What a run does beside the usual where pods are moved: it scatters the nodes, and has room made all through the storm."""
+"""What a run does and judges beside the usual where pods are moved: room is made all through the storm."""
 
 import sys
 from collections.abc import Callable, Collection
