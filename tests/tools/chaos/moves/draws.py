@@ -56,7 +56,9 @@ def draw(seed: int, *, extender: bool) -> Plan:
         moves=MovesPlan(owners, targets),
     )
     faults = [*_of_kerf(rng, extender=extender), *_of_users(rng, plan), *_of_pods(rng, others)]
-    faults += [_on_node(rng, kind, nodes) for kind in rng.choices(_OF_NODES, k=rng.randint(0, 2))]
+    num_nodes = rng.randint(0, 2)
+    kinds, hit = rng.choices(_OF_NODES, k=num_nodes), rng.sample(nodes, num_nodes)
+    faults += [_on_node(rng, kind, node) for kind, node in zip(kinds, hit, strict=True)]
     return _with_machines(replace(plan, faults=_sorted(faults)), rng)
 
 
@@ -151,10 +153,10 @@ def _of_pods(rng: random.Random, pods: Sequence[PodPlan]) -> list[Fault]:
     ]
 
 
-def _on_node(rng: random.Random, kind: Kind, nodes: Sequence[NodePlan]) -> Fault:
+def _on_node(rng: random.Random, kind: Kind, node: NodePlan) -> Fault:
     lasting = kind is not Kind.NODE_CORDONED and rng.random() < 0.2
     for_s = 0.0 if lasting else round(rng.uniform(0.2, 5.0), 3)
-    return replace(_drawn(rng, kind), for_s=for_s, target=rng.choice(nodes).name)
+    return replace(_drawn(rng, kind), for_s=for_s, target=node.name)
 
 
 def _drawn(rng: random.Random, kind: Kind) -> Fault:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tests.tools.chaos.modes import TOKEN
 
 _PAUSE_S: Final = 0.5
-_MOST_KEPT: Final = 2
+_MOST_KEPT: Final = 3
 _BUSY: Final = "another plan is being carried out"
 _TIMEOUT_S: Final = 15.0
 
@@ -80,9 +80,9 @@ class Operator:
 
     def _question(self) -> dict[str, Any]:
         chance = self._rng.random()
-        if chance < 0.55:
+        if chance < 0.45:
             return {"for": f"default/{self._rng.choice(self._targets)}"}
-        if chance < 0.7:
+        if chance < 0.6:
             return {"freeNodes": self._rng.randint(1, 2)}
         return {"empty": [self._rng.choice(self._nodes)]}
 
