@@ -263,8 +263,10 @@ class Mover(Background):
             logger.warning("making room: the end of plan %s is not written down yet: %s", record.id, error)
 
     async def _write_end(self) -> str:
-        """Write down that the last plan has ended, again until it is: else whoever leads next keeps its places. Why not,
-        "" where it is."""
+        """Write down that the last plan has ended, again until it is: else whoever leads next keeps its places.
+
+        Why it is not, "" where it is.
+        """
         record, self._unwritten = self._unwritten, None
         if record is None:
             return ""

@@ -20,7 +20,8 @@ _KERF_TIMES: Final = ("cluster.request_timeout_s=2", f"decisions.reservation_ttl
 _QUEUE: Final = ("queue.enabled=true", "queue.gang_timeout_s=4", "queue.reserve_after_s=3600")
 _DEFRAG: Final = (
     *(f"defrag.record=default/{RECORD}", "defrag.restart_s=1", "defrag.moves_an_hour=100000", "defrag.budget_s=2"),
-    *(f"defrag.replace_s={REPLACE_S:g}", "defrag.start_s=8", "defrag.target_s=5", "access.calls_per_s=0"),
+    *(f"defrag.replace_s={REPLACE_S:g}", "defrag.start_s=8", "defrag.target_s=5"),
+    *("access.calls_per_s=0", "access.what_if_s=8"),
 )
 _DEVICE_CONTROLLERS: Final = ("resourceclaim-controller", "garbage-collector-controller")
 _OWNER_CONTROLLERS: Final = (
