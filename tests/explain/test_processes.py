@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import BinaryIO, cast
 
 import pytest
 
@@ -18,11 +19,11 @@ QUESTIONS = {
 def test_a_process_whose_kerf_was_killed_ends(module: str, asked: bool) -> None:
     """It waits for what the question needs, and hears that nobody writes any more."""
     process = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
     try:
-        assert process.stdin is not None
-        assert process.stdout is not None
         if asked:
-            Pipe(process.stdout, process.stdin).send(QUESTIONS[module])
+            Pipe(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)).send(QUESTIONS[module])
             assert process.stdout.read(1)
         process.stdin.close()
         assert process.wait(30.0) == 0

@@ -29,7 +29,7 @@ _CALM_S: Final = 1.0
 _KINDS: Final = {Owner.DEPLOYMENT: 5, Owner.REPLICA_SET: 3, Owner.JOB: 2}
 _FILLED_FRAC: Final = 0.97
 """Of all GPUs, before half of the controllers leave."""
-_LEAVING_FRAC: Final = 0.45
+_LEAVING_FRAC: Final = 0.5
 _AROUND: Final = {
     **{Kind.PAUSE: 3, Kind.LATENCY: 2, Kind.CLOCK_JUMP: 2, Kind.CONFLICT: 2, Kind.GONE: 2, Kind.THROTTLED: 2},
     **{Kind.SERVER_ERROR: 3, Kind.WATCH_CUT: 3, Kind.WATCH_STALE: 4, Kind.WATCH_GONE: 2, Kind.UNREACHABLE: 3},
@@ -91,7 +91,7 @@ def _targets(rng: random.Random, per_node: int) -> tuple[tuple[str, ...], list[P
     """Pods and gangs that need whole nodes."""
     names, pods = [], []
     for number in range(rng.randint(2, 4)):
-        size, at_s = rng.choice((1, 2, 2, 3)), round(number * rng.uniform(0.0, LASTS_S / 4), 3)
+        size, at_s = rng.choice((1, 1, 2, 2, 3)), round(number * rng.uniform(0.0, LASTS_S / 4), 3)
         name = f"target-{number}"
         for member in range(size):
             pod = PodPlan(name, at_s, 0, per_node, by_resource=True, gated=True)

@@ -14,6 +14,9 @@ from tests.tools.chaos.modes import TOKEN
 _PAUSE_S: Final = 0.5
 _MOST_KEPT: Final = 3
 _BUSY: Final = "another plan is being carried out"
+_NOT_NOW: Final = (_BUSY, "can't be written down", "standby")
+"""In answers to plans that may be carried out later."""
+_TRIES: Final = 6
 _TIMEOUT_S: Final = 15.0
 
 
@@ -53,6 +56,12 @@ class Operator:
         """What came of it, for the log."""
         refusals = "; ".join(sorted(set(self.refusals)))
         return f"{self.num_asked} questions, {self.num_fit} of them fit, {self.num_begun} plans begun; {refusals}"
+
+    def ask_for(self, num_plans: int) -> None:
+        """Have so many plans shown by which room can be made, if there are."""
+        for _ in range(_TRIES):
+            if self.num_fit < num_plans:
+                self.ask()
 
     def ask(self) -> None:
         """Ask once, of whoever leads."""
@@ -100,7 +109,7 @@ class Operator:
             status, text = _call(f"{url}/defrag/apply", {"id": plan})
             if status == 200:
                 self.num_begun += 1
-            elif _BUSY in text:
+            elif any(words in text for words in _NOT_NOW):
                 self._kept.append((url, plan))
             else:
                 self.refusals.append(text)

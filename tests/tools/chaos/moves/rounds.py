@@ -62,8 +62,7 @@ class Making(Noted):
                 self._moves.creation(planned)()
         first = {pod.name for pod in self._plan.pods if not pod.at_s}
         wait_until(lambda: self._are_known(first), _FULL_WITHIN_S, "the first target waits, or has its nodes")
-        for _ in range(2):
-            self._operator.ask()
+        self._operator.ask_for(2)
         self._cluster.loop.call(self.journal.begin)
 
     def begin(self) -> None:
