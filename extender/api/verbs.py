@@ -157,11 +157,11 @@ class Verbs:
             return self._hold_to_quota(asked, pod, excess)
         one_is_enough = self.mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
         gpus = policy.asked(request) or request.gpus
-        if asked.names is not None and self.placer.keeps(pod.uid, gpus, asked.names):
+        if node := self._kept(asked, pod, gpus):
             self.placer.remember(pod, request)
             self.fence.note(asked.pod.metadata)
             self.metrics.decisions.labels("placed").inc()
-            return _among(asked, asked.names.decode())
+            return _among(asked, [node])
         self.placer.asked(pod)
         placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is not None and placement.node is None and self.placer.make_way(pod, gpus):
@@ -171,6 +171,13 @@ class Verbs:
         if not gpus.count and (excess := self.queue.over_quota(pod, replace(gpus, count=placement.decision.units))):
             return self._hold_to_quota(asked, pod, excess)  # only now it is known how many GPUs hold so much memory
         return self._answer(asked, request, placement, one_is_enough=one_is_enough)
+
+    def _kept(self, asked: wire.Asked, pod: PodIdentity, gpus: GpuRequest) -> str:
+        """The node that is decided for a pod already, "" for none. Raises WireError."""
+        kept, names = self.queue.place_kept(asked.pod), asked.names
+        if names is None and kept:
+            names = wire.NodeNames(wire.encode(asked.candidates()))
+        return "" if names is None else self.placer.keeps(pod.uid, gpus, names, kept)
 
     def _answer(
         self, asked: wire.Asked, request: PodRequest, placement: Placement, *, one_is_enough: bool

@@ -5,6 +5,7 @@ bytes on and decodes nothing of it. The process ends with its answer.
 """
 
 import asyncio
+import contextlib
 import os
 import resource
 import sys
@@ -114,18 +115,26 @@ class Pipe:
     target: BinaryIO
 
     def read(self) -> bytes:
-        """What is said next."""
-        return self.source.read(int.from_bytes(self.source.read(_LENGTH_BYTES), "big"))
+        """What is said next. Raises EOFError where nobody is there any more."""
+        length = self._exactly(_LENGTH_BYTES)
+        return self._exactly(int.from_bytes(length, "big"))
 
     def tell(self, content: bytes) -> None:
         """Answer."""
-        self._write(_FINE + content)
+        self.send(_FINE + content)
 
     def refuse(self, why: str) -> None:
         """Answer with a sentence."""
-        self._write(_FAULT + why.encode(errors="replace"))
+        self.send(_FAULT + why.encode(errors="replace"))
 
-    def _write(self, content: bytes) -> None:
+    def _exactly(self, num_bytes: int) -> bytes:
+        content = self.source.read(num_bytes)
+        if len(content) < num_bytes:
+            raise EOFError("whoever asked has ended")
+        return content
+
+    def send(self, content: bytes) -> None:
+        """Say something."""
         self.target.write(len(content).to_bytes(_LENGTH_BYTES, "big") + content)
         self.target.flush()
 
@@ -136,6 +145,11 @@ def serve(answer: Callable[[Pipe], bytes]) -> None:
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
     pipe = Pipe(sys.stdin.buffer, sys.stdout.buffer)
+    with contextlib.suppress(EOFError, BrokenPipeError):  # Kerf was killed: nobody waits for an answer
+        _answer(pipe, answer)
+
+
+def _answer(pipe: Pipe, answer: Callable[[Pipe], bytes]) -> None:
     try:
         pipe.tell(answer(pipe))
     except QuestionError as error:

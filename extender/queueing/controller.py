@@ -130,14 +130,14 @@ class QueueController(QueueRules):
         if self.options.gang_timeout_s:
             self.tasks.begin("eviction of incomplete gangs", self.gang_eviction.run, needed=False)
 
-    async def list_again(self) -> None:
-        """Take in all waiting pods as they are now, however far the watch lags. Raises ClusterError, DecodeError."""
+    async def list_again(self, *, anew: bool = True) -> None:
+        """Take in all waiting pods as they are now, however far the watch lags; `anew`: as if none had been known.
+        Raises ClusterError, DecodeError."""
         await self.tasks.end(_MIRROR_OF + _WAITING)
-        self.backlog.clear()
-        self.dispatcher.forget()
-        reflector = self._own[_WAITING]
+        for forget in (self.backlog.clear, self.dispatcher.forget) if anew else ():
+            forget()
         try:
-            await reflector.relist()
+            await (reflector := self._own[_WAITING]).relist()
         finally:
             self.tasks.begin(_MIRROR_OF + _WAITING, reflector.run, needed=False)
 

@@ -274,19 +274,18 @@ class Placer:
         _, assignment = self._assignments.get(uid) or (None, None)
         return assignment if self._ledger.is_reserved(uid, node) else None
 
-    def keeps(self, uid: str, request: GpuRequest, candidates: Candidates) -> bool:
-        """Whether a pod's one candidate is the node on which just this is reserved for it; the TTL begins anew.
+    def keeps(self, uid: str, request: GpuRequest, candidates: Candidates, kept: str = "") -> str:
+        """The node on which just this is reserved for a pod, where that is its one candidate, or is `kept` for it and
+        one of them; "" for none. The TTL begins anew.
 
         The queue has decided on the node that it nominates: to ask for that node alone decides nothing else.
         """
         asked, assignment = self._assignments.get(uid) or (None, None)
-        return (
-            assignment is not None
-            and asked == request
-            and candidates.num_bytes <= _MAX_NAME_BYTES
-            and candidates.decode() == [assignment.node]
-            and self._ledger.renew(uid, assignment.node, self._clock())
-        )
+        if assignment is None or asked != request:
+            return ""
+        node, few = assignment.node, candidates.num_bytes <= _MAX_NAME_BYTES
+        wanted = node in candidates if node == kept else few and candidates.decode() == [node]
+        return node if wanted and self._ledger.renew(uid, node, self._clock()) else ""
 
 
 def weight_of(request: PodRequest) -> int:

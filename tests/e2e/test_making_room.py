@@ -1,6 +1,7 @@
 """A plan carried out on the real API server and ReplicaSet controller: a gang of whole nodes starts after the moves."""
 
 import contextlib
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -208,3 +209,25 @@ def test_a_kerf_that_is_killed_loses_nothing(room: Room, stage: str) -> None:
     wait_until(lambda: len(room.on_nodes()) == 4, WITHIN_S, "all four run")
     assert room.on_nodes()[at["a"]] == "c"
     assert room.pod_of(at["b"])["metadata"]["uid"] == second
+
+
+def test_a_replacement_that_kube_scheduler_tried_while_kerf_was_down_still_has_its_place(room: Room) -> None:
+    """An extender that does not answer costs a pod its nomination, and kube-scheduler asks again before Kerf looks."""
+    at = {node: app for app, node in room.on_nodes().items()}
+
+    def replacement() -> Manifest | None:
+        found = [pod for pod in room.pods_of(at["a"]) if "deletionTimestamp" not in pod["metadata"]]
+        let_go = [pod for pod in found if "kerf.dev/planned-by" in pod["metadata"].get("annotations", {})]
+        return let_go[0] if let_go and not let_go[0]["spec"].get("nodeName") else None
+
+    room.scheduler.signal(signal.SIGSTOP)
+    room.begin()
+    wait_until(replacement, WITHIN_S, "the replacement is let go")
+    port = room.cluster.kerf.port
+    room.cluster.kerf.process.kill()
+    room.scheduler.signal(signal.SIGCONT)
+    told = lambda: (found := replacement()) and not found["status"].get("nominatedNodeName")  # noqa: E731 - a look
+    wait_until(told, WITHIN_S, "kube-scheduler has taken the nomination away")
+    room.cluster.kerf = KerfProcess(room.plane, "kerf-room", *OPTIONS, module="tests.e2e.moving_kerf", port=port)
+    assert [move["stage"] for move in room.ends("stopped")["moves"]] == ["done", "planned"]
+    assert room.on_nodes()[at["a"]] == "c"

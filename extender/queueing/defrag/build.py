@@ -1,6 +1,7 @@
 """The mover, as the settings want it."""
 
 import time
+from functools import partial
 
 from extender.kube.objects import Pod
 from extender.kube.watches.feeds import BOUND_PODS
@@ -49,6 +50,7 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
         facts=lambda: Facts(running.by_uid, queue.backlog.entries, queue.namespaces, exempt, queue.use),
         fault=lambda: queue.fault() or ("" if reflector.synced else "pods with a node are not synced yet"),
         fence=base.fence,
+        list_waiting=partial(queue.list_again, anew=False),
         events=base.events,
         clock=base.clock,
         wall_clock=time.time,
@@ -56,5 +58,6 @@ def build_mover(settings: Settings, base: Foundation, placer: Placer, queue: Que
     )
     mover = Mover(tools)
     queue.aside = mover.others
+    queue.place_kept = mover.place_kept
     base.leadership.catch_ups.append(mover.catch_up)
     return mover

@@ -12,6 +12,7 @@ import msgspec
 
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError
+from extender.kube.objects import Pod
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.plan import RoomPlan
 from extender.queueing.defrag.record import Phase, Progress, Record, RecordError, Stage
@@ -38,6 +39,7 @@ class Mover(Background):
         self._tools, self._places = tools, tools.follower.places
         self._run: Run | None = None
         self._last: Record | None = None
+        self._unwritten: Record | None = None  # the last one, where its end is yet to be written down
         self._beginning = False
         self.counts = Counts()
         self._starter = Starter(tools, self.counts, self._keep)
@@ -81,12 +83,21 @@ class Mover(Background):
         aside = self._tools.follower.kept_aside(self._run)
         return [entry for entry in waiting if entry.uid not in aside]
 
+    def place_kept(self, pod: Pod) -> str:
+        """The node that is kept for a pod that was let go, and reserved for it from now on; "" for none.
+
+        kube-scheduler takes a nomination away when nobody answers, and may ask before this process has looked.
+        """
+        run, tools = self._run, self._tools
+        node = "" if run is None else tools.follower.node_of(run, pod) or tools.targets.node_of(run, pod)
+        return node if node and self._places.hold_for(pod, node) else ""
+
     async def catch_up(self) -> None:
         """Take over what a leader before this one has under way, before anything is decided. Raises ClusterError.
 
         The evictions that it may have sent are kept from taking effect later, and the places of its pods are kept.
         """
-        self._run = None
+        self._run = self._unwritten = None
         self._places.clear()
         tools = self._tools
         try:
@@ -110,6 +121,7 @@ class Mover(Background):
         await tools.records.write(record)  # what another one is about to write is late from now on
         self._run = run
         self._keep(run)
+        await tools.list_waiting()  # who is under way has to be known before anybody asks about them
 
     async def run(self) -> None:
         """Go on with the plan, again and again."""
@@ -118,7 +130,10 @@ class Mover(Background):
     async def tick(self) -> None:
         """Look at what is under way, and begin the next step where nothing is."""
         run, tools = self._run, self._tools
-        if run is None or self._beginning or tools.fence.fault() or tools.fault():
+        if self._beginning or tools.fence.fault() or tools.fault():
+            return
+        if run is None:
+            await self._write_end()
             return
         epoch = tools.fence.enter()
         if run.epoch not in ("", epoch):
@@ -146,7 +161,7 @@ class Mover(Background):
         progress = [Progress(move.uid) for move in plan.moves]
         record = Record(secrets.token_hex(4), plan, progress, target, begun=tools.wall_clock(), evicted=evicted)
         run = self._new_run(record)
-        run.epoch, self._run = epoch, run
+        run.epoch, self._run, self._unwritten = epoch, run, None
         self._hold(run)
         try:
             tools.fence.check(epoch)
@@ -243,11 +258,38 @@ class Mover(Background):
         self.counts.done += not why
         logger.info("making room, plan %s is %s%s", record.id, record.phase, why and f": {why}")
         self._tell_target(record, "RoomMade" if not why else "RoomStopped", why or f"Room was made: plan {record.id}")
+        self._unwritten = record
+        if error := await self._write_end():
+            logger.warning("making room: the end of plan %s is not written down yet: %s", record.id, error)
+
+    async def _write_end(self) -> str:
+        """Write down that the last plan has ended, again until it is: else whoever leads next keeps its places.
+
+        Why it is not, "" where it is.
+        """
+        record, self._unwritten = self._unwritten, None
+        if record is None:
+            return ""
         try:
-            self._tools.fence.check(run.epoch)
             await self._tools.records.write(record)
-        except (ClusterError, FencedError, msgspec.DecodeError) as error:
-            logger.warning("making room: the end of plan %s was not written down: %s", record.id, error)
+        except (ClusterError, msgspec.DecodeError) as error:
+            gone = isinstance(error, ApiError) and error.status in _NOT_TO_BE_HAD
+            if not gone and await self._is_last(record):
+                self._unwritten = record
+            return f"{error}"
+        return ""
+
+    async def _is_last(self, record: Record) -> bool:
+        """Whether a plan is still the one that is written down, as under way, and this process leads: not after a
+        conflict with anybody else."""
+        try:
+            await self._tools.fence.confirm_now()
+            found = await self._tools.records.read()
+        except FencedError:
+            return False
+        except ClusterError:
+            return True  # nobody knows: again
+        return found is not None and found.id == record.id and found.phase.active
 
     def _tell_target(self, record: Record, reason: str, message: str) -> None:
         for pod in record.plan.target:

@@ -77,15 +77,26 @@ class Places:
 
     def hold_again(self, entry: Entry) -> None:
         """Reserve what a pod was let go for by a Kerf before this one, that knew it."""
-        request = self.placer.read_request(entry.pod)
-        if request.gpus is None or not entry.node or self.ledger.claim(entry.uid) is not None:
-            return
-        policy = self.placer.policy_of(request)
-        with self.opened({entry.node}):
+        if entry.node:
+            self.hold_for(entry.pod, entry.node)
+
+    def hold_for(self, pod: Pod, node: str) -> bool:
+        """Reserve what a pod that was let go needs of the node kept for it, unless something is; whether it has it."""
+        if (claim := self.ledger.claim(pod.metadata.uid)) is not None:
+            return claim.node == node
+        try:
+            request = self.placer.read_request(pod)
+            policy = self.placer.policy_of(request)
+        except RequestError:
+            return False
+        if request.gpus is None:
+            return True  # CPU is kube-scheduler's to count
+        with self.opened({node}):
             asked = policy.asked(request) or request.gpus
-            placement = self.placer.place_on(PodIdentity.of(entry.pod), asked, policy, entry.node)
+            placement = self.placer.place_on(PodIdentity.of(pod), asked, policy, node)
             if placement.node is not None:
                 self.placer.reserve(placement)
+        return placement.node is not None
 
     @contextmanager
     def opened(self, nodes: Collection[str]) -> Iterator[None]:

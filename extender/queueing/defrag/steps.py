@@ -152,16 +152,25 @@ class Follower:
                 run.seen[progress.replacement] = PodIdentity.of(found)
                 taken.add(progress.replacement)
 
+    def node_of(self, run: Run, pod: Pod) -> str:
+        """The node kept for a pod that was let go, "" for none: the queue may not know of it (any more)."""
+        self.match(run)
+        moves = (
+            move
+            for move, progress in run.under_way()
+            if progress.replacement == pod.metadata.uid
+            or (
+                not progress.replacement
+                and is_of(pod, move.controller, move.pod.partition("/")[0])
+                and _was_let_go(run, move, pod)
+            )
+        )
+        return next((move.to_node for move in moves), "")
+
     def _let_go_before(self, run: Run, move: PlannedMove) -> list[Pod]:
         """Pods that a leader before this one has let go for the node of a move."""
         waiting = [entry.pod for entry in self.queue.backlog.entries.values()]
-        return [
-            pod
-            for pod in (*waiting, *self.running.values())
-            if not is_gated(pod)
-            and (pod.metadata.annotations or {}).get(PLANNED_BY) == run.planner
-            and planned_node(pod) == move.to_node
-        ]
+        return [pod for pod in (*waiting, *self.running.values()) if _was_let_go(run, move, pod)]
 
     def kept_aside(self, run: Run) -> set[str]:
         """UIDs of the waiting pods that no round is to place."""
@@ -256,6 +265,12 @@ class Follower:
 
     def _can_go(self, entry: Entry) -> bool:
         return entry.stage.waits and entry.planned is not None and not self.queue.dispatcher.found_a_node(entry)
+
+
+def _was_let_go(run: Run, move: PlannedMove, pod: Pod) -> bool:
+    """Whether a pod says that it was let go for the node of a move, by this plan."""
+    by_it = (pod.metadata.annotations or {}).get(PLANNED_BY) == run.planner
+    return by_it and planned_node(pod) == move.to_node and not is_gated(pod)
 
 
 def runs(pod: Pod) -> bool:

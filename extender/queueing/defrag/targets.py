@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from extender.kube.objects import Pod
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.places import Places
+from extender.queueing.defrag.record import Phase
 from extender.queueing.defrag.steps import Limits, Run
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.entries import Stage as PodStage
@@ -27,6 +28,11 @@ class TargetPlacer:
     def nodes(self, run: Run) -> set[str]:
         """Nodes of the target's pods that don't have them yet."""
         return {pod.node for pod in run.record.plan.target if pod.uid and pod.node and pod.uid not in self.running}
+
+    def node_of(self, run: Run, pod: Pod) -> str:
+        """The node kept for a pod of the target once it is its turn, "" for none."""
+        target = run.record.plan.target if run.record.phase is Phase.PLACING else ()
+        return next((one.node for one in target if one.uid == pod.metadata.uid), "")
 
     def place(self, run: Run) -> str | None:
         """Go on with it: None while it is under way, "" once all have their nodes, else why they have not."""

@@ -57,6 +57,37 @@ def test_a_budget_that_refuses_is_asked_again_for_a_while() -> None:
     assert (defrag.api.evicted, defrag.stages) == ([], ["left"])
 
 
+def ended_unwritten() -> Defrag:
+    """A plan is done, and that could not be written down."""
+    defrag = scattered()
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    moved(defrag)
+    defrag.tick()
+    defrag.bind("big")
+    defrag.api.refuse_record = ApiError(500, "", "etcd")
+    defrag.tick()
+    defrag.api.refuse_record = None
+    assert (defrag.phase, defrag.api.record.phase) == ("done", "placing")
+    return defrag
+
+
+def test_the_end_of_a_plan_is_written_down_once_it_can_be() -> None:
+    defrag = ended_unwritten()
+    defrag.tick()
+    assert defrag.api.record.phase == "done"
+
+
+def test_the_end_of_a_plan_is_not_written_over_what_another_leader_has_written() -> None:
+    defrag = ended_unwritten()
+    metadata, data = defrag.api.map["metadata"], defrag.api.map["data"]
+    metadata["resourceVersion"] = "99"
+    data["plan.json"] = data["plan.json"].replace(defrag.mover.state().id, "another")
+    defrag.tick()
+    defrag.tick()
+    assert (defrag.api.record.id, defrag.api.record.phase) == ("another", "placing")
+
+
 def test_a_budget_that_gives_way_stops_nothing() -> None:
     defrag = scattered()
     defrag.api.refuse = lambda name: BUDGET if len(defrag.pauses) < 2 else None

@@ -5,9 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from extender.api.wire import NodeNames
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError
 from extender.queueing.defrag.record import Record
+from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.placer import Placement, PodIdentity
 from tests.queueing.defrag.rigs import MOVE_V, Defrag, move, plan, scattered
 from tests.queueing.defrag.test_mover import BOTH
@@ -107,6 +109,39 @@ def test_a_replacement_that_was_let_go_holds_its_gpus_after_a_restart(direct: bo
     claim = after.rig.ledger.claim("v2")
     assert claim is not None
     assert claim.node == "b"
+
+
+@pytest.mark.parametrize("status", [{"nominatedNodeName": "b"}, {}])
+def test_whoever_is_asked_first_about_a_replacement_gives_it_its_place(status: dict[str, str]) -> None:
+    """kube-scheduler asks before the mover has looked, and may have taken the nomination away meanwhile."""
+    defrag = scattered()
+    defrag.begin(MOVE_V)
+    let_go(defrag)
+    defrag.api.pods["v2"]["status"] = {"phase": "Pending", **status}
+    after = defrag.restarted()
+    assert after.num_listed == 1
+    pod, of_others = decode_pod(defrag.api.pods["v2"]), decode_pod(defrag.api.pods["v2"])
+    of_others.metadata.uid = of_others.metadata.owner_references[0].uid = "other"  # type: ignore[index]
+    assert (after.mover.place_kept(of_others), after.mover.place_kept(pod)) == ("", "b")
+    request, names = after.rig.placer.read_request(pod).gpus, NodeNames(b'["a","b"]')
+    assert request is not None
+    assert after.rig.placer.keeps("v2", request, names, kept="b") == "b"
+    assert after.rig.placer.keeps("v2", request, names) == ""
+    assert after.rig.placer.keeps("v2", request, NodeNames(b'["b"]')) == "b"
+    claim = after.rig.ledger.claim("v2")
+    assert claim is not None
+    assert claim.node == "b"
+
+
+def test_whoever_is_asked_first_about_the_target_gives_it_its_nodes() -> None:
+    defrag = scattered()
+    defrag.begin(MOVE_V)
+    defrag.tick()
+    big = decode_pod(defrag.api.pods["big"])
+    assert defrag.mover.place_kept(big) == ""
+    moved(defrag)
+    assert defrag.api.record.phase == "placing"
+    assert defrag.restarted().mover.place_kept(big) == "a"
 
 
 def test_a_step_that_was_only_written_down_evicts_nobody_later() -> None:

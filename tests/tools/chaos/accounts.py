@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.faults import Kind
+from tests.tools.chaos.modes import Mode
 
 ROOT: Final = Path(__file__).parents[3]
 PRODUCT: Final = ("extender", "manifests", "scheduler-config")
@@ -32,10 +33,12 @@ AIM_QUEUE: Final = 100
 AIM_NO_EXTENDER: Final = 200
 """and through the queue without an extender,"""
 AIM_DRA: Final = 200
-"""and with devices that Kerf allocates."""
+"""and with devices that Kerf allocates,"""
+AIM_DEFRAG: Final = 100
+"""and in which it moves pods."""
 
 
-_UNTOLD: Final = {"error": "", "extender": True, "dra": False}
+_UNTOLD: Final = {"error": "", "extender": True, "dra": False, "defrag": False}
 """What an account does not have of a run."""
 
 
@@ -64,6 +67,13 @@ class Entry:
     """Whether kube-scheduler called Kerf."""
     dra: bool = False
     """Whether Kerf allocated devices."""
+    defrag: bool = False
+    """Whether Kerf moved pods."""
+
+    @property
+    def mode(self) -> Mode:
+        """What Kerf did."""
+        return Mode(self.queue, self.extender, self.dra, self.defrag)
 
     @property
     def minor(self) -> str:
@@ -79,6 +89,14 @@ class Entry:
         """As the account has it."""
         found = {name: value for name, value in asdict(self).items() if value != _UNTOLD.get(name, ...)}
         return json.dumps(found, separators=(",", ":")) + "\n"
+
+
+def failed(seed: int, kubernetes: str, commit: str, error: str, mode: Mode) -> Entry:
+    """One that could not be carried out."""
+    return Entry(
+        *(seed, kubernetes, mode.queue, commit, {}, (), 0, 0, 0.0, 0.0, error),
+        *(mode.extender, mode.dra, mode.defrag),
+    )
 
 
 def read_entry(line: str) -> Entry:
@@ -128,11 +146,10 @@ class Account:
             os.fsync(file.fileno())
         partial.replace(self.path)
 
-    def like(self, kubernetes: str, *, queue: bool, extender: bool = True, dra: bool = False) -> Iterator[Entry]:
-        """Runs on a Kubernetes minor, through the queue or not, with an extender or without, with devices or not."""
-        alike = queue, extender, dra
+    def like(self, kubernetes: str, mode: Mode) -> Iterator[Entry]:
+        """Runs on a Kubernetes minor in which Kerf did the same."""
         on_minor = (entry for entry in self.entries if entry.minor == minor_of(kubernetes))
-        return (entry for entry in on_minor if (entry.queue, entry.extender, entry.dra) == alike)
+        return (entry for entry in on_minor if entry.mode == mode)
 
     def since(self, commit: str, now: str = "") -> Iterator[Entry]:
         """Runs that count, of the product as it is since a commit; those of what is there `now`, committed or not."""
@@ -177,13 +194,14 @@ class Account:
 def progress(runs: Iterable[Entry]) -> list[tuple[str, int, int]]:
     """What is aimed at: its name, runs so far, and runs wanted."""
     runs = list(runs)
-    minors = Counter(entry.minor for entry in runs)
+    minors, modes = Counter(entry.minor for entry in runs), Counter(entry.mode for entry in runs)
     return [
         ("all", len(runs), AIM),
         *((minor, minors[minor], wanted) for minor, wanted in AIM_EACH.items()),
-        ("--queue", sum(entry.queue and entry.extender and not entry.dra for entry in runs), AIM_QUEUE),
-        ("--no-extender", sum(not entry.extender and not entry.dra for entry in runs), AIM_NO_EXTENDER),
+        ("--queue", modes[Mode(queue=True)], AIM_QUEUE),
+        ("--no-extender", modes[Mode(queue=True, extender=False)], AIM_NO_EXTENDER),
         ("--dra", sum(entry.dra for entry in runs), AIM_DRA),
+        ("--defrag", sum(entry.defrag for entry in runs), AIM_DEFRAG),
     ]
 
 

@@ -15,25 +15,26 @@ import yaml
 
 from tests.controlplane import ApiError, ControlPlane, binaries, free_port, podgroups, wait_until
 from tests.controlplane.api import read_documents
-from tests.controlplane.kerf import DRA_RBAC, QUEUE_RBAC, RBAC, SCHEDULER_CONFIG, SERVICE_ACCOUNT
+from tests.controlplane.kerf import SCHEDULER_CONFIG, SERVICE_ACCOUNT
 from tests.controlplane.objects import pod
 from tests.controlplane.processes import clean_environment
 from tests.install.policies import POLICY
 from tests.tools.chaos import attacks, audits
 from tests.tools.chaos.boards import Board
 from tests.tools.chaos.devices import cleaning, manifests
-from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.loops import Loop
+from tests.tools.chaos.modes import TOKEN, Mode
+from tests.tools.chaos.moves import cleaning as of_owners
+from tests.tools.chaos.moves import manifests as of_moves
 from tests.tools.chaos.proxies import ApiProxy
 from tests.tools.chaos.routers import Router
-from tests.tools.chaos.witnesses import Witness
+from tests.tools.chaos.witnesses import DEVICES, MOVES, Witness
 from tests.tools.chaos.zygotes import Replica, Zygote
 
 SCHEDULERS = ("default-scheduler", "kerf-second")
 MAX_REPLICAS = 2
 REFUSED = (403, 422)
 """Statuses of what an admission policy does not let through."""
-TTL_S = 4.0
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _CONFIG = SCHEDULER_CONFIG / "decisive.yaml"
@@ -44,18 +45,16 @@ _SCHEDULER_TIMES = {
         "percentageOfNodesToScore: 100\npodInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 2"
     ),
 }
-_KERF_TIMES = ("cluster.request_timeout_s=2", f"decisions.reservation_ttl_s={TTL_S:g}")
 _AUTHOR = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "create", "patch", "delete"]},
     {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["create", "patch", "delete"]},
 )
 """What the authors of pods may do."""
+_RECORDS = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]}
 _HOSTILE = (
     f"/api/v1/namespaces/{attacks.NAMESPACE}/pods?gracePeriodSeconds=0",
     f"/apis/resource.k8s.io/v1/namespaces/{attacks.NAMESPACE}/resourceclaims",
 )
-# Nothing is kept for the first in the queue: the checker asks why a pod waits that fits.
-_QUEUE = ("queue.enabled=true", "queue.gang_timeout_s=4", "queue.reserve_after_s=3600")
 
 
 class HarnessError(Exception):
@@ -65,27 +64,25 @@ class HarnessError(Exception):
 class Cluster:
     """Everything that runs, from entry to exit. Use it from one thread that lives as long."""
 
-    def __init__(
-        self, directory: Path, *, queue: bool = False, groups: bool = False, extender: bool = True, dra: bool = False
-    ) -> None:
-        """With `queue`, Kerf's is enabled; with `groups`, Kubernetes' own, where this version has them. Without an
-        `extender` kube-scheduler calls nobody. With `dra` Kerf allocates devices."""
-        self._queue = queue
-        self._dra = dra
-        self.extender = extender
+    def __init__(self, directory: Path, mode: Mode, *, groups: bool = False) -> None:
+        """With `groups`, Kubernetes' own gangs are enabled, where this version has them."""
+        self._mode = mode
+        self.extender = mode.extender
         self.has_groups = groups and binaries.minor() >= "1.36"
         """Whether pods may be members of a PodGroup."""
         directory.mkdir(parents=True, exist_ok=True)
-        self._audit = directory / "audit.log"
+        self.audit = directory / "audit.log"
         policy = directory / "audit.yaml"
         policy.write_text(yaml.safe_dump(audits.POLICY))
         flags = (
             *(podgroups.SERVER_FLAGS if self.has_groups else ()),
-            *(f"--audit-policy-file={policy}", f"--audit-log-path={self._audit}", "--audit-log-maxsize=100"),
+            *(f"--audit-policy-file={policy}", f"--audit-log-path={self.audit}", "--audit-log-maxsize=100"),
         )
         users = {"kerf": SERVICE_ACCOUNT, "author": "mallory"}
         self.plane = ControlPlane(directory, users=users, flags=flags)
         self._policies = read_documents(POLICY)
+        self._tokens = directory / "operators"
+        self._tokens.write_text(f"{TOKEN}\n")
         self._guarded = False
         self.loop = Loop()
         self._proxies: list[ApiProxy] = []
@@ -101,10 +98,14 @@ class Cluster:
         try:
             self._zygote.start()
             self.plane.start()
-            self.plane.apply(RBAC, *([QUEUE_RBAC] if self._queue else []), *([DRA_RBAC] if self._dra else []))
-            if self._dra:
+            self.plane.apply(*self._mode.rights)
+            if self._mode.dra:
                 self.plane.apply(*manifests.classes(), manifests.taint_rule())
-                self.plane.start_controller_manager("resourceclaim-controller", "garbage-collector-controller")
+            if self._mode.defrag:
+                self.plane.apply(of_moves.URGENT)
+                self.plane.grant("kerf", _RECORDS)
+            if self._mode.controllers:
+                self.plane.start_controller_manager(*self._mode.controllers)
             self.plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": attacks.NAMESPACE}})
             self.plane.grant("author", *_AUTHOR)
             self.author = self.plane.api("author")
@@ -136,8 +137,8 @@ class Cluster:
         self.board = Board(asyncio.get_running_loop().time)
         self.router = Router(self.board)
         await self.router.start()
-        journal = Journal() if self._dra else None
-        self.witness = Witness(self.plane.url, self.plane.token("admin"), self.plane.certificate, journal)
+        noted = DEVICES if self._mode.dra else MOVES if self._mode.defrag else {}
+        self.witness = Witness(self.plane.url, self.plane.token("admin"), self.plane.certificate, noted)
         await self.witness.start()
         for replica in range(MAX_REPLICAS):
             proxy = ApiProxy(self.board, replica, self.plane.url, self.plane.certificate, extender=self.extender)
@@ -194,12 +195,10 @@ class Cluster:
 
     def _start_replica(self, replica: int) -> Replica:
         port = self._ports[replica]
+        settings = self._mode.settings(elects=self._elects, tokens=self._tokens)
         arguments = [
             *("serve", "--port", str(port), "--kubeconfig", str(self._kubeconfigs[replica])),
-            *(part for setting in (*_KERF_TIMES, *(_QUEUE if self._queue else ())) for part in ("--set", setting)),
-            *(() if self.extender else ("--set", "queue.extender=false")),
-            *(("--set", "leader_election.mode=own") if self._elects else ()),
-            *(("--set", "dra.allocate=true") if self._dra else ()),
+            *(part for setting in settings for part in ("--set", setting)),
         ]
         log = self.plane.directory / f"kerf-{self._num_started}-{replica}.log"
         return self._zygote.replica(arguments, f"http://127.0.0.1:{port}", log, stoppable=self._stoppable)
@@ -232,7 +231,7 @@ class Cluster:
     def audited(self, names: Collection[str]) -> list[str]:
         """The lines of the API server's audit log about pods of these names, and about many at once."""
         with contextlib.suppress(OSError):
-            lines = self._audit.read_text(errors="replace").splitlines()
+            lines = self.audit.read_text(errors="replace").splitlines()
             wanted = (*(f'"name":"{name}"' for name in names), '"deletecollection"')
             return [line for line in lines if any(text in line for text in wanted)]
         return []
@@ -245,6 +244,8 @@ class Cluster:
 
     def clean(self) -> None:
         """Take away what the run before has left."""
+        if self._mode.defrag:
+            of_owners.clean(self.plane)
         self.plane.request("DELETE", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0")
         self.plane.request("DELETE", "/api/v1/nodes")
         self.plane.request("DELETE", _LEASES)
@@ -253,7 +254,7 @@ class Cluster:
                 self.plane.request("DELETE", path)
         if self.has_groups:
             self.plane.request("DELETE", podgroups.path())
-        if self._dra:
+        if self._mode.dra:
             cleaning.clean(self.plane)
         wait_until(lambda: not self.witness.seen.pods and not self.witness.seen.nodes, 30.0, "the cluster is empty")
 

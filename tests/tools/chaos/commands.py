@@ -20,6 +20,7 @@ from rich.table import Table
 from tests.controlplane import BuildError, binaries
 from tests.tools.chaos import accounts
 from tests.tools.chaos.accounts import Account, Entry
+from tests.tools.chaos.modes import Mode
 from tests.tools.chaos.workers import Worker, carry_out
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -41,6 +42,9 @@ def chaos(
     dra: Annotated[
         bool, typer.Option("--dra", help="Kerf allocates devices to ResourceClaims; --queue --no-extender unless told.")
     ] = False,
+    defrag: Annotated[
+        bool, typer.Option("--defrag", help="Kerf makes room by moving pods, over and over; implies --queue.")
+    ] = False,
     kubernetes: Annotated[str | None, typer.Option(help="Version, such as 1.34; default: that of the tests.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each on a control plane of its own.")] = 1,
     resume: Annotated[
@@ -58,16 +62,19 @@ def chaos(
 
     Exit status 1: a promise was broken; 2: a run could not be carried out.
     """
-    queue = queue or dra
+    queue = queue or dra or defrag
     extender = (not dra) if extender is None else extender
     if not extender and not queue:
         raise typer.BadParameter("--no-extender needs --queue: without it Kerf decides nothing")
+    if dra and defrag:
+        raise typer.BadParameter("--dra and --defrag are runs of their own: pods with ResourceClaims are not moved")
     version = kubernetes or os.environ.get("KERF_TEST_KUBERNETES") or binaries.DEFAULT_VERSION
     if dra and tuple(map(int, accounts.minor_of(version).split("."))) < _DRA_SINCE:
         raise typer.BadParameter("--dra needs Kubernetes 1.37 or newer: pools are given to Kerf by DeviceTaintRules")
+    mode = Mode(queue, extender, dra, defrag)
     since = since or accounts.last_mend()
     grown = Account.at(resume) if resume else Account()
-    alike = list(grown.like(version, queue=queue, extender=extender, dra=dra))
+    alike = list(grown.like(version, mode))
     counted = [entry for entry in grown.since(since, accounts.commit()) if entry in alike] if resume else []
     # What is being counted is told by this call too, as if it had never been interrupted.
     told = Account([*counted])
@@ -75,7 +82,7 @@ def chaos(
     try:
         if runs:
             grown.claim()
-        of = partial(Worker, kubernetes=version, queue=queue, extender=extender, dra=dra)
+        of = partial(Worker, kubernetes=version, mode=mode)
         _carry_out(max(runs - len(counted), 0), first, jobs, version, worker=of, grown=grown, told=told)
     except BlockingIOError:
         _errors.print(f"{resume} is being written by another kerf chaos: wait for it, or stop it", style="red")

@@ -18,6 +18,7 @@ from tests.tools.chaos.faults import (
     Kind,
     drawn_fault,
 )
+from tests.tools.chaos.moves.draws import draw as with_moves
 from tests.tools.chaos.plans import NodePlan, Plan, PodPlan
 
 _NUM_PODS = (225, 250)
@@ -41,12 +42,14 @@ _DRAWN = {
 }
 
 
-def draw(seed: int, *, queue: bool = False, extender: bool = True, dra: bool = False) -> Plan:
+def draw(seed: int, *, queue: bool = False, extender: bool = True, dra: bool = False, defrag: bool = False) -> Plan:
     """The run of a seed; with `queue` most pods of the same run wait behind Kerf's gate, some of them in gangs.
 
     Without an `extender` one kube-scheduler binds by itself. With `dra` it is a smaller one, and pods with claims come
-    besides.
+    besides. With `defrag` it is another one, in which pods are moved.
     """
+    if defrag:
+        return with_moves(seed, extender=extender)
     plan = _under_attack(_drawn(seed, _NUM_PODS_BESIDE if dra else _NUM_PODS))
     plan = _queued(plan) if queue else plan
     plan = plan if extender else _unattended(plan)

@@ -10,6 +10,7 @@ from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.witnesses import NAMESPACE
 
 _MAX_SUBJECTS: Final = 8
+_ALWAYS: Final = ("claims", "maps", "budgets")
 
 
 def keep(cluster: Cluster, name: str, found: Collection[Violation], journal: Journal | None) -> None:
@@ -32,5 +33,6 @@ def keep(cluster: Cluster, name: str, found: Collection[Violation], journal: Jou
 
 def _versions(journal: Journal, subjects: Iterable[str]) -> Iterator[str]:
     for event in journal:
-        if event.kind == "claims" or event.manifest["metadata"]["name"] in subjects:
-            yield f"{event.version} {event.kind} {'gone' if event.gone else ''} {json.dumps(event.manifest)}"
+        if event.kind in _ALWAYS or event.manifest["metadata"]["name"] in subjects:
+            gone = "gone" if event.gone else ""
+            yield f"{event.version} {event.at_s:.3f} {event.kind} {gone} {json.dumps(event.manifest)}"

@@ -145,14 +145,62 @@ class Kind(StrEnum):
     """All slices of a node go away, and come back under new names and the first generation."""
     POD_FINISHED = "pod-finished"
     """A pod with claims has ended, and stays as an object."""
+    KILL_RECORD_LOST = "kill-record-lost"
+    """kill -9 as what is under way is written down; it never arrives."""
+    KILL_RECORD_WRITTEN = "kill-record-written"
+    """kill -9 when that is written and Kerf has not heard of it: a step before its first eviction."""
+    KILL_EVICTION_LOST = "kill-eviction-lost"
+    """kill -9 as an eviction leaves; it never arrives."""
+    KILL_EVICTION_ASKED = "kill-eviction-asked"
+    """kill -9 as an eviction leaves; it arrives all the same, soon or late."""
+    KILL_EVICTION_WRITTEN = "kill-eviction-written"
+    """kill -9 when a pod is evicted and Kerf has not heard of it."""
+    PAUSE_IN_EVICTION = "pause-in-eviction"
+    """SIGSTOP as an eviction leaves; it arrives before or after the SIGCONT, past time-outs."""
+    LATE_EVICTION = "late-eviction"
+    """An eviction that arrives when Kerf has given up waiting for the answer."""
+    EVICTION_ERROR = "eviction-error"
+    EVICTION_ERROR_AFTER_WRITE = "eviction-error-after-write"
+    EVICTION_RESET_BEFORE_WRITE = "eviction-reset-before-write"
+    EVICTION_RESET_AFTER_WRITE = "eviction-reset-after-write"
+    RECORD_CONFLICT = "record-conflict"
+    RECORD_ERROR = "record-error"
+    RECORD_RESET_AFTER_WRITE = "record-reset-after-write"
+    OWNER_SCALED = "owner-scaled"
+    """A controller is told to have more pods, or fewer."""
+    OWNER_POD_DELETED = "owner-pod-deleted"
+    """Somebody deletes a pod that its controller makes anew, perhaps one that is being moved."""
+    TARGET_DELETED = "target-deleted"
+    """The pods that room is made for are deleted, or one of them."""
+    BUDGET_RAISED = "budget-raised"
+    """A PodDisruptionBudget allows nothing any more, or is there suddenly."""
+    MADE_UNMOVABLE = "made-unmovable"
+    """Authors write on pods that run that they are not to be moved."""
+    NEVER_READY = "never-ready"
+    """Pods of some controllers run and do not get ready."""
+    SLOW_END = "slow-end"
+    """Pods of some controllers go on running after they were deleted."""
+    PLAN_STOPPED = "plan-stopped"
+    """An operator stops what is under way."""
+    REPLACEMENT_FORGED = "replacement-forged"
+    """An author writes on waiting pods that a plan has let them go."""
     TWO_SCHEDULERS = "two-schedulers"
     """A scheduler's filter was answered while another scheduler's pod was between filter and bind."""
     FAILOVER = "failover"
     """Of two replicas the other one began to lead."""
+    PLAN_BEGUN = "plan-begun"
+    """A plan that makes room was carried out, whatever became of it."""
+    POD_MOVED = "pod-moved"
+    """A pod was evicted by one."""
 
 
 QUEUE_KILLS = (Kind.KILL_NOMINATION_WRITTEN, Kind.KILL_OPENING_LOST, Kind.KILL_OPENING_WRITTEN)
 """kill -9 as the queue lets a pod go."""
+MOVE_KILLS = (
+    *(Kind.KILL_RECORD_LOST, Kind.KILL_RECORD_WRITTEN),
+    *(Kind.KILL_EVICTION_LOST, Kind.KILL_EVICTION_ASKED, Kind.KILL_EVICTION_WRITTEN),
+)
+"""kill -9 as a pod is moved."""
 CLAIM_KILLS = (
     *(
         Kind.KILL_PROTECTION_WRITTEN,
@@ -162,7 +210,8 @@ CLAIM_KILLS = (
     ),
 )
 """kill -9 as a claim gets its devices."""
-KILLS = tuple(kind for kind in Kind if kind.startswith("kill-") and kind not in (*QUEUE_KILLS, *CLAIM_KILLS))
+_OF_MODES = (*QUEUE_KILLS, *CLAIM_KILLS, *MOVE_KILLS)
+KILLS = tuple(kind for kind in Kind if kind.startswith("kill-") and kind not in _OF_MODES)
 """kill -9 between two steps of a bind."""
 LAPSES = (Kind.LAPSE_ANSWER_LOST, Kind.LAPSE_LATE_BINDING)
 """Leases that lapse with a Binding on its way."""
@@ -183,7 +232,19 @@ DEVICES = (
     *(Kind.SLICES_REPUBLISHED, Kind.DEVICES_FEWER, Kind.DRIVER_GONE, Kind.POD_FINISHED),
 )
 """What happens to claims, devices and the nodes that have them."""
+MOVE_WRITES = (
+    *(Kind.PAUSE_IN_EVICTION, Kind.LATE_EVICTION, Kind.EVICTION_ERROR, Kind.EVICTION_ERROR_AFTER_WRITE),
+    *(Kind.EVICTION_RESET_BEFORE_WRITE, Kind.EVICTION_RESET_AFTER_WRITE),
+    *(Kind.RECORD_CONFLICT, Kind.RECORD_ERROR, Kind.RECORD_RESET_AFTER_WRITE),
+)
+"""What happens to an eviction, or to what is written down of moves, on its way."""
+USERS = (
+    *(Kind.OWNER_SCALED, Kind.OWNER_POD_DELETED, Kind.TARGET_DELETED, Kind.BUDGET_RAISED, Kind.MADE_UNMOVABLE),
+    *(Kind.NEVER_READY, Kind.SLOW_END, Kind.PLAN_STOPPED, Kind.REPLACEMENT_FORGED),
+)
+"""What others do while pods are moved."""
 OBJECTS = (
+    *USERS,
     *DEVICES,
     *(Kind.NODE_DELETED, Kind.NODE_SHRUNK, Kind.POD_DELETED, Kind.POD_RECREATED, Kind.POD_TERMINATING),
     *(*EDITS, *HOSTILE, Kind.MIRROR_DELETED, Kind.GANG_CYCLES, Kind.KERF_GONE),
@@ -214,6 +275,11 @@ _LASTING_S = {
     Kind.NODE_CPU_SHORT: (0.1, 1.0),
     Kind.DEVICES_FEWER: (0.2, 2.0),
     Kind.DRIVER_GONE: (0.1, 3.0),
+    Kind.KILL_EVICTION_ASKED: (0.0, 4.0),
+    Kind.PAUSE_IN_EVICTION: (0.5, 6.0),
+    Kind.LATE_EVICTION: (2.2, 6.0),
+    Kind.NEVER_READY: (1.0, 12.0),
+    Kind.SLOW_END: (0.5, 10.0),
     Kind.LATENCY: (0.3, 1.5),
     Kind.WATCH_STALE: (0.5, 3.0),
     Kind.UNREACHABLE: (0.2, 3.0),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tests.tools.chaos.devices.plans import NO_DEVICES, DevicesPlan
 from tests.tools.chaos.faults import FOR_GOOD, WINDOW_S, Fault
+from tests.tools.chaos.moves.plans import NO_MOVES, MovesPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Plan:
     policy: bool = True
     """Whether the API server refuses what Kerf's admission policy says, where authors are hostile."""
     devices: DevicesPlan = NO_DEVICES
+    moves: MovesPlan = NO_MOVES
 
     @property
     def load_frac(self) -> float:

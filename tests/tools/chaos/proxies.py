@@ -15,6 +15,7 @@ from tests.tools.chaos import answers, hops
 from tests.tools.chaos.boards import Board
 from tests.tools.chaos.devices import writes
 from tests.tools.chaos.faults import Fault, Kind
+from tests.tools.chaos.moves import writes as of_moves
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "date"}
 _TICK_S = 0.02
@@ -126,6 +127,9 @@ class ApiProxy:
         if writes.writes_claim(request):
             with board.holding():
                 return await writes.write_claim(self, board, self._replica, request, body)
+        if of_moves.moves(request):
+            with board.holding():
+                return await of_moves.write(self, board, self._replica, request, body)
         if request.method == "GET" and (fault := board.take(Kind.GONE)):
             return self.untrue(fault.kind)
         if fault := board.take(Kind.THROTTLED, Kind.SERVER_ERROR):

@@ -10,14 +10,15 @@ import urllib3
 from tests.controlplane import ApiError, ProcessError, wait_until
 from tests.controlplane.objects import cpu_node
 from tests.tools.chaos import checker, evidence, faults, holdings
+from tests.tools.chaos.besides import Beside
 from tests.tools.chaos.checker import Violation
-from tests.tools.chaos.clusters import SCHEDULERS, TTL_S, Cluster, HarnessError, create_all
-from tests.tools.chaos.devices import checker as of_devices
-from tests.tools.chaos.devices.journals import Journal
-from tests.tools.chaos.devices.steps import DeviceSteps
+from tests.tools.chaos.clusters import SCHEDULERS, Cluster, HarnessError, create_all
+from tests.tools.chaos.devices.rounds import Allocating
 from tests.tools.chaos.faults import Kind
 from tests.tools.chaos.holdings import Manifest
 from tests.tools.chaos.manifests import node_manifest
+from tests.tools.chaos.modes import TTL_S
+from tests.tools.chaos.moves.rounds import Making
 from tests.tools.chaos.plans import Plan
 from tests.tools.chaos.schedules import done
 from tests.tools.chaos.steps import Steps
@@ -64,7 +65,8 @@ class Run:
         self._cluster = cluster
         self._plan = plan
         self._clock = clock
-        self._steps = DeviceSteps(cluster, plan, clock) if plan.devices.pools else Steps(cluster, plan, clock)
+        self._beside = _beside(cluster, plan, clock)
+        self._steps = self._beside.steps
         self._busy = True
         self.phases_s: list[float] = []
         """When each phase was over: the empty cluster, the storm, the calm."""
@@ -80,6 +82,8 @@ class Run:
             nodes, pods = self._seen()
         except (ApiError, ProcessError, TimeoutError, OSError, urllib3.exceptions.HTTPError) as error:
             raise HarnessError(f"seed {self._plan.seed}: {error}") from error
+        finally:
+            self._beside.close()
         uses = holdings.uses(nodes, pods).values()
         return Outcome(
             seed=self._plan.seed,
@@ -101,16 +105,14 @@ class Run:
         if any(fault.kind in (*faults.EDITS, *faults.HOSTILE) for fault in plan.faults):
             cluster.guard(plan.policy)
         create_all(cluster.plane, _NODES, [node_manifest(planned) for planned in plan.nodes])
-        if isinstance(self._steps, DeviceSteps):
-            cluster.loop.call(self._journal.begin)
-            for node in dict.fromkeys(pool.node for pool in plan.devices.pools):
-                self._steps.publish(node)
+        self._beside.prepare()
         for planned in plan.pods:
             if planned.node:
                 self._steps.creation(planned)()
         cluster.start_kerf(plan.replicas, elects=plan.elects, stoppable=plan.stops_clocks)
         if fault := self._unready():
             raise HarnessError(f"seed {plan.seed}: Kerf does not get ready: {fault}")
+        self._beside.fill()
 
     def _storm(self) -> None:
         """Pods and faults as planned; the steps of this thread are objects and restarts, the hops do the rest."""
@@ -122,6 +124,7 @@ class Run:
             if fault.kind in faults.OBJECTS or fault.kind in faults.RESTARTS:
                 steps.schedule.at(fault.at_s, steps.fault(fault))
         loop.call(board.begin, plan.faults)
+        self._beside.begin()
         began = sampled = steps.began = self._clock()
         while self._storming(self._clock() - began):
             now = self._clock()
@@ -132,6 +135,7 @@ class Run:
             self._revive()
             time.sleep(_TICK_S)
         loop.call(board.end)
+        self._beside.end()
         deadline = self._clock() + 30.0
         while loop.call(lambda: board.num_pending) and self._clock() < deadline:
             self._revive()
@@ -165,12 +169,9 @@ class Run:
         nodes, held = self._seen()
         self._violations |= loop.call(lambda: dict(cluster.witness.seen.violations))
         self._violations |= dict.fromkeys(checker.bound_beyond(before, nodes, held))
-        if isinstance(self._steps, DeviceSteps):
-            touched = self._steps.touched | loop.call(lambda: set(cluster.board.touched))
-            _, found = of_devices.replay(self._told(), touched)
+        if found := self._beside.judged():
             self._violations |= dict.fromkeys(found)
-            if found:
-                self._keep_evidence(found)
+            self._keep_evidence(found)
 
     def _wait_for_none(self, judge: Callable[[], list[Violation]], within_s: float) -> None:
         """What is not well after that time is a violation."""
@@ -185,8 +186,7 @@ class Run:
             time.sleep(_LOOK_S)
 
     def _keep_evidence(self, found: list[Violation]) -> None:
-        journal = self._told() if isinstance(self._steps, DeviceSteps) else None
-        evidence.keep(self._cluster, f"seed-{self._plan.seed}-{len(self._violations)}", found, journal)
+        evidence.keep(self._cluster, f"seed-{self._plan.seed}-{len(self._violations)}", found, self._beside.told())
 
     def _unheard(self) -> list[Violation]:
         """That Kerf, each of its processes, does not know of the last node."""
@@ -263,20 +263,8 @@ class Run:
         found += checker.kept_by_words(pods)
         if not self._cluster.extender:
             found += checker.astray(self._cluster.items("pods"))
-        if isinstance(self._steps, DeviceSteps):
-            books = of_devices.state(self._told())
-            found += of_devices.kept(books) + of_devices.stranded(books, nodes)
+        found += self._beside.unsettled(nodes)
         return found + checker.lost(self._steps.expected, pods)  # members of gangs are made anew
-
-    @property
-    def _journal(self) -> Journal:
-        if (journal := self._cluster.witness.journal) is None:
-            raise RuntimeError("devices are planned on a cluster whose witness does not look at them")
-        return journal
-
-    def _told(self) -> Journal:
-        """What the API server has told of claims so far."""
-        return self._cluster.loop.call(self._journal.copy)
 
     def _leaked(self) -> list[Violation]:
         names = ("kerf_reservations", "kerf_bindings_under_way")
@@ -286,3 +274,10 @@ class Run:
             for name, value in values.items()
             if value
         ]
+
+
+def _beside(cluster: Cluster, plan: Plan, clock: Callable[[], float]) -> Beside:
+    """What there is to do beside the usual."""
+    if plan.moves.owners:
+        return Making(cluster, plan, clock)
+    return Allocating(cluster, plan, clock) if plan.devices.pools else Beside(cluster, Steps(cluster, plan, clock))

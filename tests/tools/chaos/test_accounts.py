@@ -9,6 +9,7 @@ import pytest
 from tests.tools.chaos import accounts
 from tests.tools.chaos.accounts import Account, Entry, read_entry
 from tests.tools.chaos.checker import Violation
+from tests.tools.chaos.modes import Mode
 
 COMMIT = accounts.commit().removesuffix("+")
 RUN = Entry(7, "1.36.1", False, COMMIT, {"pause": 2}, (), 230, 220, 0.9, 6.5)
@@ -40,8 +41,8 @@ def test_runs_count_by_version_queue_and_commit() -> None:
     queued = replace(RUN, queue=True, kubernetes="1.37.2")
     dirty, unharmed = replace(RUN, commit=COMMIT + "+"), replace(RUN, faults={})
     account = Account([RUN, queued, dirty, unharmed])
-    assert list(account.like("1.36", queue=False)) == [RUN, dirty, unharmed]
-    assert list(account.like("1.37.2", queue=True)) == [queued]
+    assert list(account.like("1.36", Mode())) == [RUN, dirty, unharmed]
+    assert list(account.like("1.37.2", Mode(queue=True))) == [queued]
     counted = list(account.since(accounts.last_mend()))
     assert counted == [RUN, queued]
     assert list(account.since("0" * 10)) == []  # of a commit that is not there
@@ -53,20 +54,24 @@ def test_runs_count_by_version_queue_and_commit() -> None:
         ("--queue", 1, 100),
         ("--no-extender", 0, 200),
         ("--dra", 0, 200),
+        ("--defrag", 0, 100),
     ]
 
 
 def test_runs_without_an_extender_and_with_devices_are_counted_apart() -> None:
     alone = replace(RUN, queue=True, extender=False)
     devices = replace(alone, dra=True)
-    account = Account([RUN, replace(RUN, queue=True), alone, devices])
-    assert list(account.like("1.36", queue=True, extender=False)) == [alone]
-    assert list(account.like("1.36", queue=True, extender=False, dra=True)) == [devices]
-    aims = [("--queue", 1, 100), ("--no-extender", 1, 200), ("--dra", 1, 200)]
-    assert accounts.progress(account.entries)[-3:] == aims
-    assert [read_entry(entry.line()) for entry in (alone, devices)] == [alone, devices]
+    moves = replace(RUN, queue=True, defrag=True)
+    account = Account([RUN, replace(RUN, queue=True), alone, devices, moves])
+    assert list(account.like("1.36", Mode(queue=True, extender=False))) == [alone]
+    assert list(account.like("1.36", Mode(queue=True, extender=False, dra=True))) == [devices]
+    assert list(account.like("1.36", Mode(queue=True, defrag=True))) == [moves]
+    aims = [("--queue", 1, 100), ("--no-extender", 1, 200), ("--dra", 1, 200), ("--defrag", 1, 100)]
+    assert accounts.progress(account.entries)[-4:] == aims
+    assert [read_entry(entry.line()) for entry in (alone, devices, moves)] == [alone, devices, moves]
     assert "extender" not in RUN.line()
     assert "dra" not in RUN.line()
+    assert "defrag" not in RUN.line()
 
 
 @pytest.mark.parametrize(("entry", "counts"), [(RUN, True), (BROKEN, True), (replace(RUN, faults={}), False)])

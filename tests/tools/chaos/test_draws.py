@@ -23,6 +23,12 @@ def with_devices() -> list[Plan]:
     return [draws.draw(seed, queue=True, extender=False, dra=True) for seed in range(300)]
 
 
+@cache
+def with_moves() -> list[Plan]:
+    """Three hundred plans in which room is made."""
+    return [draws.draw(seed, queue=True, extender=seed % 2 == 0, defrag=True) for seed in range(300)]
+
+
 def test_equal_seeds_give_equal_plans() -> None:
     assert draws.draw(7) == draws.draw(7)
     assert draws.draw(7) != draws.draw(8)
@@ -51,6 +57,8 @@ def test_at_least_200_pods_stay_and_ask_for_80_percent_or_more() -> None:
 def test_every_kind_is_drawn() -> None:
     drawn = Counter(fault.kind for plan in many(queue=True) for fault in plan.faults)
     drawn += Counter(fault.kind for plan in with_devices() for fault in plan.faults)
+    drawn += Counter(fault.kind for plan in with_moves() for fault in plan.faults)
+    drawn[Kind.PLAN_BEGUN] = drawn[Kind.POD_MOVED] = sum(bool(plan.moves.targets) for plan in with_moves())
     drawn[Kind.TWO_SCHEDULERS] = sum(len({pod.scheduler for pod in plan.pods}) == 2 for plan in many())
     drawn[Kind.FAILOVER] = sum(plan.replicas == 2 for plan in many())
     assert set(Kind) == {kind for kind, number in drawn.items() if number}
@@ -111,3 +119,28 @@ def test_claims_are_stripped_only_before_the_eyes_of_one_kerf_that_lives() -> No
         kinds = {fault.kind for fault in plan.faults}
         assert plan.replicas == 1
         assert not kinds & {*faults.KILLS, *faults.QUEUE_KILLS, *faults.CLAIM_KILLS, Kind.KERF_GONE, Kind.VM_PAUSE}
+
+
+def test_with_moves_half_of_what_fills_the_nodes_leaves_and_whole_nodes_are_asked_for() -> None:
+    assert draws.draw(7, queue=True, defrag=True) == draws.draw(7, queue=True, defrag=True)
+    for number, plan in enumerate(with_moves()):
+        capacity = sum(node.gpus for node in plan.nodes)
+        filled = sum(owner.gpus * owner.replicas for owner in plan.moves.owners)
+        stay = sum(owner.gpus * owner.replicas for owner in plan.moves.owners if not owner.leaves)
+        assert capacity * 0.9 < filled <= capacity
+        assert stay < filled
+        members = [pod for pod in plan.pods if (pod.gang or pod.name) in plan.moves.targets]
+        assert {pod.gpus for pod in members} == {plan.nodes[0].gpus}
+        names = {"", *plan.moves.targets, *(node.name for node in plan.nodes)}
+        names |= {owner.name for owner in plan.moves.owners} | {pod.name for pod in plan.pods}
+        assert {fault.target for fault in plan.faults} <= names
+        kinds = {fault.kind for fault in plan.faults}
+        assert plan.elects or (plan.replicas == 1 and not kinds & set(faults.LAPSES))
+        assert plan.stops_clocks or Kind.VM_PAUSE not in kinds
+        if number % 2:  # nobody asks Kerf there about pods that do not wait in its queue
+            assert all(pod.gated for pod in plan.pods)
+            assert not kinds & {Kind.KILL_FILTER_ANSWERED, Kind.KILL_BIND_CALLED, Kind.KILL_BIND_ANSWERED}
+    owners = [owner for plan in with_moves() for owner in plan.moves.owners]
+    for found in ("urgent", "stays", "gang"):
+        assert any(getattr(owner, found) for owner in owners)
+    assert {owner.keeps for owner in owners} >= {None, 0, 1, 2}

@@ -9,7 +9,7 @@ import contextlib
 import json
 import ssl
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,13 +22,21 @@ from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.devices import manifests
 from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.holdings import Manifest
+from tests.tools.chaos.modes import RECORD
+from tests.tools.chaos.moves import manifests as of_moves
 
 NAMESPACE: Final = "default"
 """Others are not looked at: what hostile authors make there need not be readable."""
 
 _PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _NODES: Final = "/api/v1/nodes"
-_NOTED: Final = {"pods": _PODS, "claims": manifests.CLAIMS, "slices": manifests.SLICES}
+DEVICES: Final = {"pods": _PODS, "claims": manifests.CLAIMS, "slices": manifests.SLICES}
+"""Where what happens to claims is told, by kind."""
+MOVES: Final = {
+    **{"pods": _PODS, "nodes": _NODES, "budgets": of_moves.BUDGETS},
+    "maps": f"{of_moves.MAPS}?fieldSelector=metadata.name%3D{RECORD}",
+}
+"""The same of moves."""
 _AGAIN_S: Final = 0.1
 
 
@@ -85,9 +93,11 @@ class Seen:
 class Witness:
     """Watches from `start` to `stop`, in the running loop."""
 
-    def __init__(self, url: str, token: str, certificate: Path, journal: Journal | None = None) -> None:
-        """With a `journal` it also notes all that happens to claims, and to what they are given."""
-        self.journal = journal
+    def __init__(self, url: str, token: str, certificate: Path, noted: Mapping[str, str]) -> None:
+        """What is `noted` is kept version by version: paths by kind."""
+        self._noted = noted
+        self.journal = Journal() if noted else None
+        """What was told of it."""
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"}
         self._trusted = ssl.create_default_context(cafile=str(certificate))
@@ -103,8 +113,7 @@ class Witness:
             asyncio.create_task(self._follow(_NODES, self._nodes_listed, self._node_told)),
             asyncio.create_task(self._follow(_PODS, self._pods_listed, self._pod_told)),
         ]
-        if self.journal is not None:
-            self._tasks += [asyncio.create_task(self._note(kind, path)) for kind, path in _NOTED.items()]
+        self._tasks += [asyncio.create_task(self._note(kind, path)) for kind, path in self._noted.items()]
 
     async def stop(self) -> None:
         """End."""

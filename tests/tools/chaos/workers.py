@@ -1,8 +1,8 @@
 """Runs in processes of their own, several side by side: each has a control plane, and gets one seed after another.
 
-`python -m tests.tools.chaos.workers DIRECTORY COMMIT [--queue] [--no-extender] [--dra]` is such a process: it
-reads seeds from standard input and answers each with a line of the account. It ends at once when its input does, and
-all that it has started with it.
+`python -m tests.tools.chaos.workers DIRECTORY COMMIT [--queue] [--no-extender] [--dra] [--defrag]` is such a
+process: it reads seeds from standard input and answers each with a line of the account. It ends at once when its input
+does, and all that it has started with it.
 """
 
 import contextlib
@@ -12,14 +12,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import urllib3
 
 from tests.controlplane import ApiError, ProcessError
 from tests.tools.chaos import draws
-from tests.tools.chaos.accounts import ROOT, Entry, read_entry
+from tests.tools.chaos.accounts import ROOT, Entry, failed, read_entry
 from tests.tools.chaos.clusters import Cluster, HarnessError
+from tests.tools.chaos.modes import Mode
 from tests.tools.chaos.runs import Run
 
 _RUNS_PER_PLANE = 25
@@ -31,20 +33,15 @@ _FAILURES = (HarnessError, ApiError, ProcessError, TimeoutError, OSError, urllib
 class Worker:
     """One such process, from entry to exit."""
 
-    def __init__(
-        self, directory: Path, commit: str, *, kubernetes: str, queue: bool, extender: bool = True, dra: bool = False
-    ) -> None:
+    def __init__(self, directory: Path, commit: str, *, kubernetes: str, mode: Mode) -> None:
         module = "tests.tools.chaos.workers"
-        self._command = [sys.executable, "-m", module, str(directory), commit, *["--queue"] * queue]
-        self._command += [*["--no-extender"] * (not extender), *["--dra"] * dra]
-        self._extender = extender
-        self._dra = dra
+        self._command = [sys.executable, "-m", module, str(directory), commit, *mode.options]
+        self._mode = mode
         # Go collects garbage less often: there is memory enough, and the cores are what limits the number of runs.
         self._environment = {"GOGC": "400", **os.environ, "KERF_TEST_KUBERNETES": kubernetes}
         self._directory = directory
         self._commit = commit
         self._kubernetes = kubernetes
-        self._queue = queue
         self._popen: subprocess.Popen[str] | None = None
 
     def run(self, seed: int) -> Entry:
@@ -62,21 +59,7 @@ class Worker:
             return read_entry(line)
         self.end()
         log = self._directory / "worker.log"
-        return Entry(
-            seed,
-            self._kubernetes,
-            self._queue,
-            self._commit,
-            {},
-            (),
-            0,
-            0,
-            0.0,
-            0.0,
-            f"it ended: see {log}",
-            self._extender,
-            self._dra,
-        )
+        return failed(seed, self._kubernetes, self._commit, f"it ended: see {log}", self._mode)
 
     def end(self) -> None:
         """End it, whatever it does."""
@@ -131,12 +114,10 @@ def carry_out(workers: Iterable[Worker], seeds: Iterator[int], enter: Callable[[
 class _Runs:
     """One run after another, on a control plane that is replaced when it has served or failed."""
 
-    def __init__(self, directory: Path, commit: str, *, queue: bool, extender: bool, dra: bool) -> None:
-        self._extender = extender
-        self._dra = dra
+    def __init__(self, directory: Path, commit: str, mode: Mode) -> None:
+        self._mode = mode
         self._directory = directory
         self._commit = commit
-        self._queue = queue
         self._cluster: Cluster | None = None
         self._num_planes = 0
         self._num_runs = 0
@@ -153,8 +134,7 @@ class _Runs:
                 print(f"seed {seed}: {error}", file=sys.stderr, flush=True)
                 self.close()
         first_line = error.partition("\n")[0]
-        told = (self._release, self._queue, self._commit)
-        return Entry(seed, *told, {}, (), 0, 0, 0.0, 0.0, first_line, self._extender, self._dra)
+        return failed(seed, self._release, self._commit, first_line, self._mode)
 
     def close(self) -> None:
         """End the control plane."""
@@ -166,13 +146,13 @@ class _Runs:
     def _tried(self, seed: int) -> Entry:
         if self._num_runs >= _RUNS_PER_PLANE:
             self.close()
-        plan = draws.draw(seed, queue=self._queue, extender=self._extender, dra=self._dra)
+        plan = draws.draw(seed, **asdict(self._mode))
         outcome = Run(self._opened(), plan).execute()
         self._num_runs += 1
         return Entry(
             seed,
             self._release,
-            self._queue,
+            self._mode.queue,
             self._commit,
             {str(kind): number for kind, number in sorted(outcome.faults.items())},
             tuple(outcome.violations),
@@ -180,8 +160,9 @@ class _Runs:
             outcome.pods_bound,
             round(outcome.load_frac, 3),
             outcome.seconds,
-            extender=self._extender,
-            dra=self._dra,
+            extender=self._mode.extender,
+            dra=self._mode.dra,
+            defrag=self._mode.defrag,
         )
 
     def _opened(self) -> Cluster:
@@ -190,7 +171,7 @@ class _Runs:
             self._num_runs = 0
             # Every second one has gates open that are shut by default.
             directory, groups = self._directory / f"plane-{self._num_planes}", self._num_planes % 2 == 1
-            cluster = Cluster(directory, queue=self._queue, groups=groups, extender=self._extender, dra=self._dra)
+            cluster = Cluster(directory, self._mode, groups=groups)
             self._cluster = cluster.__enter__()
             self._release = str(cluster.plane.request("GET", "/version")["gitVersion"]).removeprefix("v")
         return self._cluster
@@ -207,8 +188,7 @@ def main() -> None:
         os._exit(1)
 
     threading.Thread(target=read, daemon=True).start()
-    modes = {"queue": "--queue" in options, "extender": "--no-extender" not in options, "dra": "--dra" in options}
-    runs = _Runs(Path(directory), commit, **modes)
+    runs = _Runs(Path(directory), commit, Mode.read(options))
     while True:
         print(runs.entry(seeds.get()).line(), end="", flush=True)
 

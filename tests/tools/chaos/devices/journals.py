@@ -4,8 +4,9 @@ Three watches tell it, each at its own pace. Objects of one etcd have resource v
 they have told can be put in order afterwards, and each moment be judged as it was.
 """
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tests.tools.chaos.holdings import Manifest
@@ -21,6 +22,8 @@ class Event:
     manifest: Manifest
     """As it was last, where it is gone."""
     gone: bool = False
+    at_s: float = 0.0
+    """When it was told, by the monotonic clock."""
 
 
 @dataclass
@@ -31,11 +34,13 @@ class Journal:
     _known: dict[str, dict[str, Event]] = field(default_factory=lambda: defaultdict(dict))
     _read: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _gaps: list[tuple[int, int]] = field(default_factory=list)
+    clock: Callable[[], float] = time.monotonic
 
     def told(self, kind: str, event: str, manifest: Manifest) -> None:
         """A watch has told of an object of a kind."""
         metadata = manifest["metadata"]
-        self._add(Event(int(metadata["resourceVersion"]), kind, metadata["uid"], manifest, event == "DELETED"))
+        version, gone = int(metadata["resourceVersion"]), event == "DELETED"
+        self._add(Event(version, kind, metadata["uid"], manifest, gone, self.clock()))
 
     def listed(self, kind: str, version: str, manifests: Iterable[Manifest]) -> None:
         """A complete list has come: what happened between the last event and now is not known, only what is there."""
@@ -44,7 +49,7 @@ class Journal:
             self._gaps.append((self._read[kind], int(version)))
         for uid, last in list(self._known[kind].items()):
             if uid not in found:
-                self._add(Event(int(version), kind, uid, last.manifest, gone=True))
+                self._add(Event(int(version), kind, uid, last.manifest, gone=True, at_s=self.clock()))
         for manifest in found.values():
             self.told(kind, "ADDED", manifest)
         self._read[kind] = max(self._read[kind], int(version))

@@ -1,0 +1,33 @@
+"""The processes that answer questions: one whose Kerf was killed does not go on without it."""
+
+import subprocess
+import sys
+from typing import BinaryIO, cast
+
+import pytest
+
+from extender.explain.processes import Pipe
+
+QUESTIONS = {
+    "extender.explain.defrag.process": b'{"gpus": 1}',
+    "extender.explain.what_if.process": b'{"pods": [{"metadata": {"name": "p"}, "spec": {"containers": []}}]}',
+}
+
+
+@pytest.mark.parametrize("module", QUESTIONS)
+@pytest.mark.parametrize("asked", [True, False], ids=["after-its-question", "before-any"])
+def test_a_process_whose_kerf_was_killed_ends(module: str, asked: bool) -> None:
+    """It waits for what the question needs, and hears that nobody writes any more."""
+    process = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if asked:
+            Pipe(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin)).send(QUESTIONS[module])
+            assert process.stdout.read(1)
+        process.stdin.close()
+        assert process.wait(30.0) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
