@@ -8,7 +8,7 @@ import pytest
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Kerf
 from tests.api.services import running as kerf_on
-from tests.explain.defrag.clusters import Cluster, budget, running
+from tests.explain.defrag.clusters import STARTED, Cluster, budget, running
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +43,16 @@ def test_a_pod_that_waits_gets_a_node_by_the_cheapest_move() -> None:
         )
         assert told["impossible"] == []
         assert told["id"]
+
+
+def test_who_takes_long_to_start_is_not_moved_where_another_one_would_do() -> None:
+    slow, quick = running("a", "n-0"), running("b", "n-1")
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": STARTED}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T06:10:00Z"}
+    slow["status"]["conditions"] = [placed, ready]
+    with kerf_on(Cluster([*SCATTERED[:3], slow, quick, *SCATTERED[5:]])) as kerf:
+        [move] = ask(kerf, **{"for": "default/big"})["moves"]
+    assert move["pod"] == "default/b"
 
 
 def test_nothing_is_left_of_it() -> None:
