@@ -95,9 +95,7 @@ def test_one_that_is_let_go_gets_a_node_of_the_model_that_it_asks_for(clusters: 
     cluster = opened(clusters, *RELEASING)
     submit(cluster, "asks", 1, gpu_model="h100")
     node = node_of(cluster, "asks")
-    assert [(item["key"], item["operator"]) for item in affinity(cluster, "asks")] == [
-        ("nvidia.com/gpu.product", "In")
-    ]
+    assert [(item["key"], item["operator"]) for item in affinity(cluster, "asks")] == [("nvidia.com/gpu.product", "In")]
     assert scaler.nodes() == ["h100"]
     assert scaler.pool_of(node) == "h100"
     assert assigned_gpus(cluster.pod("asks")) == [0]

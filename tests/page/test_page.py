@@ -177,6 +177,16 @@ def test_room_is_asked_for_beside_a_pending_pod(open_page: Opener, server: Serve
     expect(dialog).to_contain_text("default/train-1 then goes to ")
 
 
+def test_the_moves_that_would_make_room_are_shown(open_page: Opener, server: Server) -> None:
+    page = open_page()
+    page.get_by_role("link", name="Make room for default/train-2").first.click()
+    dialog = page.get_by_role("dialog", name="Make room for default/train-2")
+    expect(dialog).to_contain_text("1 pod would have to move, which loses 2 GPU minutes of work", timeout=60_000)
+    row = dialog.get_by_role("table", name="Moves, in their order").get_by_role("row").nth(1)
+    expect(row).to_contain_text(re.compile(r"^default/job-\d+h100-\d"))
+    expect(dialog).to_contain_text(re.compile(r"default/train-2 then goes to h100-\d"))
+
+
 def test_what_pods_say_is_text(open_page: Opener, server: Server) -> None:
     page = open_page()
     ran: list[str] = []

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from extender.core.observations import Gauge
 from tests.api.bodies import Manifest, node, pod
-from tests.api.services import Kerf
+from tests.api.services import Clock, Kerf
 from tests.api.services import running as kerf_on
-from tests.explain.defrag.clusters import Cluster, budget, running
+from tests.explain.defrag.clusters import STARTED, Cluster, budget, running
+from tests.telemetry.feeds import FakeFeed
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +45,29 @@ def test_a_pod_that_waits_gets_a_node_by_the_cheapest_move() -> None:
         )
         assert told["impossible"] == []
         assert told["id"]
+
+
+def test_who_takes_long_to_start_is_not_moved_where_another_one_would_do() -> None:
+    slow, quick = running("a", "n-0"), running("b", "n-1")
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": STARTED}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T06:10:00Z"}
+    slow["status"]["conditions"] = [placed, ready]
+    with kerf_on(Cluster([*SCATTERED[:3], slow, quick, *SCATTERED[5:]])) as kerf:
+        [move] = ask(kerf, **{"for": "default/big"})["moves"]
+    assert move["pod"] == "default/b"
+
+
+def test_what_those_who_move_are_seen_to_use_is_none_of_a_stranger_s_then() -> None:
+    feed = FakeFeed(Clock())
+    telemetry = {"telemetry__url": "http://prometheus:9090", "telemetry__interval_s": 3600}
+    with kerf_on(Cluster(SCATTERED), feed=feed, decisions__policy="live", **telemetry) as kerf:
+        feed.clock = kerf.clock
+        feed.gauges = {"n-0": {Gauge.MEMORY_USED: [50_000.0, 400.0, 400.0, 400.0]}}
+        assert kerf.service.observer is not None
+        kerf.run(kerf.service.observer.round())
+        told = ask(kerf, **{"for": "default/big"})
+    assert [move["from"] for move in told["moves"]] == ["n-0"]
+    assert (told["before"]["usableGpus"], told["after"]["usableGpus"]) == (0, 4)
 
 
 def test_nothing_is_left_of_it() -> None:

@@ -227,8 +227,8 @@ def defrag_table(report: Report) -> Table:
         table.add_row(str(run["seed"]), str(run["cpu_s"]), str(run["wall_s"]), str(run["moves"]), *numbers, gap)
     asked = report["asked"]
     table.caption = (
-        f"asked of a service: {asked['cpu_s']} s of CPU in the process that plans, "
-        f"{asked['service_cpu_s']} s beside it, {asked['wall_s']} s in all, {asked['peak_mib']} MiB at most; {asked['moves']} pods move"
+        f"asked of a service: {asked['cpu_s']} s of CPU in the process that plans, {asked['service_cpu_s']} s beside "
+        f"it, {asked['wall_s']} s in all, {asked['peak_mib']} MiB at most; {asked['moves']} pods move"
     )
     return table
 
