@@ -121,6 +121,7 @@ def test_a_drained_node_says_what_is_left_to_kubectl_and_that_it_is_open() -> No
     with answering((200, {**PLAN, "target": [], "emptied": ["n-0"], **left})) as (address, _):
         result = kerf(address, "drain", "n-0")
     assert result.exit_code == 0
+    assert "empty then, but for what is left to kubectl drain: n-0" in result.output
     assert "left to kubectl drain: kube-system/dns on n-0: namespace kube-system is exempt" in result.output
     assert "unless you cordon it: kubectl cordon n-0" in result.output
 

@@ -100,7 +100,8 @@ def _print(answer: Any, console: Console) -> None:
     for node, names in _by_node(target).items():
         console.print(f"{escape(_named(names))} then {'goes' if len(names) == 1 else 'go'} to {escape(node)}")
     if answer["emptied"]:
-        console.print(f"empty then: {escape(_named(answer['emptied'], 20))}")
+        but = ", but for what is left to kubectl drain" if answer.get("left") else ""
+        console.print(f"empty then{but}: {escape(_named(answer['emptied'], 20))}")
     _print_rest(answer, console)
     before, after = answer["before"], answer["after"]
     console.print(f"whole nodes free: {before['freeNodes']} now, {after['freeNodes']} then")

@@ -202,7 +202,7 @@ class MovePolicy(Background):
         return [option for option in found if option is not None]
 
     async def _healing(self, mine: _Round, now: float) -> Option | None:
-        sick = self._around.sick.steady(now) if self._terms.heal else {}
+        sick = self._around.sick.steady(now)
         if not sick or self._targets.rests(HEAL, now):
             return None
         answer = await self._ask({"heal": True, "maxMoves": mine.moves}, sick)

@@ -355,6 +355,16 @@ def test_a_plan_begun_by_hand_is_left_to_whoever_began_it() -> None:
     assert not world.stopped
 
 
+def test_a_plan_begun_by_hand_after_its_own_is_not_stopped_either() -> None:
+    world = World(replace(TERMS, windows=(window_of("Mon 08:00-10:00"),)))
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big")
+    world.look()
+    asyncio.run(world.begin(cast(RoomPlan, FITS), "by hand"))
+    world.look(7200.0)
+    assert not world.stopped
+
+
 def test_no_more_moves_are_asked_for_than_are_left_of_the_hour() -> None:
     world = World()
     world.waits = [waits("big")]
@@ -362,8 +372,11 @@ def test_no_more_moves_are_asked_for_than_are_left_of_the_hour() -> None:
     world.look()
     assert world.asked[0]["maxMoves"] == 3
     world.room.evicted = 60
-    world.look(300.0)
+    world.look(700.0)
     assert len(world.asked) == 1
+    world.room.evicted = 59
+    world.look(300.0)
+    assert world.asked[1]["maxMoves"] == 1
 
 
 def test_a_plan_that_is_refused_is_told_of_and_its_target_waits() -> None:
