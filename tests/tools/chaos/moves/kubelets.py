@@ -58,15 +58,17 @@ class Kubelets:
             if owner in self.slow:
                 return
             if owner and spec.get("nodeName") and not finished(pod):
-                self._report(path, "Failed", ready=False)
+                self._report(pod, "Failed", ready=False)
             only = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
             self._api.request("DELETE", path, only)
         elif spec.get("nodeName") and not finished(pod):
             ready = owner not in self.unready
             known = {item["type"]: item["status"] for item in pod["status"].get("conditions") or ()}
             if pod["status"].get("phase") != "Running" or (known.get("Ready") == "True") != ready:
-                self._report(path, "Running", ready=ready)
+                self._report(pod, "Running", ready=ready)
 
-    def _report(self, path: str, phase: str, *, ready: bool) -> None:
+    def _report(self, pod: Manifest, phase: str, *, ready: bool) -> None:
+        """Of this pod: another one may have its name by now."""
         status = {"phase": phase, "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
-        self._api.request("PATCH", f"{path}/status", {"status": status}, _STATUS)
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        self._api.request("PATCH", f"{_PODS}/{pod['metadata']['name']}/status", body, _STATUS)

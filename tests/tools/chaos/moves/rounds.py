@@ -20,7 +20,7 @@ from tests.tools.chaos.moves.plans import Owner
 from tests.tools.chaos.moves.steps import MoveSteps
 from tests.tools.chaos.plans import Plan
 
-_FULL_WITHIN_S: Final = 60.0
+_FULL_WITHIN_S: Final = 120.0
 _DEFRAG: Final = "/defrag"
 
 
