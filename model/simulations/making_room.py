@@ -56,7 +56,7 @@ class MakingRoom:
     """Most pods moved."""
     most_asked: int = 3
     """Jobs for which a plan is made at each look."""
-    most_rounds: int = 20
+    most_rounds: int = 10
     """Rounds of search for each plan."""
 
 
@@ -156,29 +156,33 @@ class MovingSimulation(Simulation):
         self, kind: Kind, job: int, now: float, max_moves: int, outcome: Outcome
     ) -> tuple[float, MovePlan] | None:
         """The moves for a job, and what they gain beyond their cost; None where there are none that are worth it."""
-        running = [self._runner(other, now, outcome) for other in self._held]
         gpus = int(self.tasks.asked_milli[job]) / WHOLE_MILLI
-        gain = gain_gpu_s(gpus, now - float(self.tasks.submitted_s[job]))
-        if not is_worth(gain, self._problems.least_cost_gpu_s(kind, running), self.making_room.least_gain):
+        gain, least_gain = gain_gpu_s(gpus, now - float(self.tasks.submitted_s[job])), self.making_room.least_gain
+        running = [self._runner(other, gain, now, outcome) for other in self._held]
+        if not is_worth(gain, self._problems.least_cost_gpu_s(kind, running), least_gain):
             return None  # no plan can be: most of the time would go into plans that are not made
         problem = self._problems.problem(kind, int(self.tasks.priority[job]), running, max_moves)
         plan = plan_moves(problem, 0, _Rounds(self.making_room.most_rounds))
-        if not plan.moves or not is_worth(gain, plan.cost_gpu_s, self.making_room.least_gain):
+        if not plan.moves or not is_worth(gain, plan.cost_gpu_s, least_gain):
             return None
         return gain - plan.cost_gpu_s, plan
 
-    def _runner(self, job: int, now: float, outcome: Outcome) -> Runner:
+    def _runner(self, job: int, gain: float, now: float, outcome: Outcome) -> Runner:
+        """A job that runs, for moves that gain so much: alone, it must not cost more than they may."""
         room, work = self.making_room, self._work.get(job)
+        done_s = self._done_s(job, now, outcome)
+        loses_s = done_s - self._saved_s(job, done_s) + room.restart_s
         if now < (work.since_s if work else float(outcome.started_s[job])):
             stays = "it does not run yet"
         elif work and now - work.moved_s < room.rest_s:
             stays = "it has just been moved"
-        elif room.young_rest and self._done_s(job, now, outcome) < room.rest_s:
+        elif room.young_rest and done_s < room.rest_s:
             stays = "it has just been started"
+        elif not is_worth(gain, loses_s * int(self.tasks.asked_milli[job]) / WHOLE_MILLI, room.least_gain):
+            stays = "it would lose more than is gained"
         else:
             stays = ""
-        done_s = self._done_s(job, now, outcome)
-        return Runner(job, self._held[job], done_s - self._saved_s(job, done_s) + room.restart_s, stays)
+        return Runner(job, self._held[job], loses_s, stays)
 
     def _done_s(self, job: int, at: float, outcome: Outcome) -> float:
         """What a job has done of its work at a time."""
