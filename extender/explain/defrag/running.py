@@ -14,6 +14,7 @@ from extender.explain.defrag.jobs import Jobs
 from extender.explain.defrag.residents import Resident, priority_at_least
 from extender.explain.defrag.stays import stays
 from extender.kube.objects import Pod, unix_time
+from extender.planning.moves.models import keeping_its_model
 from extender.planning.moves.problems import Running
 from extender.planning.plans import PlanPod
 from extender.plugins.holdings import NOTHING, Holding
@@ -64,7 +65,7 @@ class Neighbourhood:
         gang, fault = _gang(pod)
         planned = PlanPod(pod.key)
         try:
-            planned = replace(plan_pod(pod, self.kinds), gang="", beside=())
+            planned = keeping_its_model(cluster, row, replace(plan_pod(pod, self.kinds), gang="", beside=()))
         except RequestError as error:
             fault = fault or str(error)
         if not why and gang and gang == of_target:

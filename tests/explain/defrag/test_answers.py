@@ -70,6 +70,20 @@ def test_what_those_who_move_are_seen_to_use_is_none_of_a_stranger_s_then() -> N
     assert (told["before"]["usableGpus"], told["after"]["usableGpus"]) == (0, 4)
 
 
+def test_who_names_no_model_is_not_moved_to_another_one() -> None:
+    objects = [node("n-0", 4, "a100"), node("n-1", 4, "a100"), node("t-0", 4, "t4")]
+    wanted = {"annotations": {"kerf.dev/gpu-model": "a100"}}
+    both = [running("a", "n-0"), running("b", "n-1", 4), pod("big", 4, **wanted)]
+    with kerf_on(Cluster([*objects, *both])) as kerf:
+        told = ask(kerf, **{"for": "default/big"})
+    assert not told["fits"]
+    assert "no place elsewhere for default/b" in told["impossible"]
+    choosy = running("a", "n-0", annotations={"kerf.dev/gpu-model": "a100|t4"})
+    with kerf_on(Cluster([*objects, choosy, *both[1:]])) as kerf:
+        [move] = ask(kerf, **{"for": "default/big"})["moves"]
+    assert (move["pod"], move["to"]) == ("default/a", "t-0")
+
+
 def test_nothing_is_left_of_it() -> None:
     with kerf_on(Cluster(SCATTERED)) as kerf:
         before = kerf.service.placer.snapshot().version
