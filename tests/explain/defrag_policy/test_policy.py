@@ -474,6 +474,34 @@ def test_a_target_that_keeps_its_place_is_held_against_nobody() -> None:
     assert len(world.begun) == 2
 
 
+def test_a_namespace_that_has_kept_a_place_begins_anew() -> None:
+    world = World()
+    waited = []
+    for number in range(3):
+        world.waits = [waits(f"big{number}")]
+        world.answers[f"ns/big{number}"] = makes_room(f"big{number}")
+        since = world.now
+        while len(world.begun) == number:
+            world.look(100.0)
+        waited.append(world.now - since)
+        world.waits = []
+        if number == 1:  # it stays for long enough
+            world.ends()
+            world.look(1.0)
+            world.look(601.0)
+        world.gone.add(f"uid-big{number}")
+        if number != 1:
+            world.ends("pod is gone")
+            world.look(1.0)
+    world.waits = [waits("last")]
+    world.answers["ns/last"] = makes_room("last")
+    since = world.now
+    while len(world.begun) == 3:
+        world.look(100.0)
+    assert waited[1] == pytest.approx(600, abs=100)
+    assert world.now - since == pytest.approx(600, abs=100), "not twice as long"
+
+
 def test_a_plan_that_others_have_stopped_is_held_against_its_target_alone() -> None:
     world = World()
     world.waits = [waits("big"), waits("next", waited_s=900.0)]
