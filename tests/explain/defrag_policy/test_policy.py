@@ -452,7 +452,7 @@ def test_each_time_in_a_row_its_namespace_waits_for_twice_as_long() -> None:
         while len(world.begun) == number:
             world.look(100.0)
         waited.append(world.now - since)
-        world.ends("pod ns/big is gone")
+        world.ends("pod ns/big is gone", moved=False)
         world.gone.add(f"uid-big{number}")
         world.look(1.0)
     assert [later > 1.5 * sooner for sooner, later in pairwise(waited[1:])] == [True, True]
