@@ -6,7 +6,7 @@ the highest priority first. What it has made goes the way of `kerf defrag --appl
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -76,7 +76,7 @@ class Around:
     """What the policy sees of the cluster."""
 
     cluster: Callable[[], Cluster]
-    waits: Callable[[], list[Wait]]
+    waits: Callable[[], Awaitable[list[Wait]]]
     is_there: Callable[[str], bool]
     """Whether a pod waits, or holds GPUs, by its UID."""
     standby: Callable[[], str]
@@ -174,7 +174,7 @@ class MovePolicy(Background):
         """Ask, tell, and begin the first plan that may be begun."""
         self.counts.rounds += 1
         self._fault = ""
-        waits = self._around.waits()
+        waits = await self._around.waits()
         mine = _Round(self._moves_left(), [wait for wait in waits if self._is_due(wait, now)])
         found: list[Option] = []
         try:

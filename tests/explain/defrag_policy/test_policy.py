@@ -75,7 +75,7 @@ class World:
         self.sick_now: dict[str, tuple[int, ...]] = {}
         around = Around(
             lambda: self.cluster,
-            lambda: self.waits,
+            self._waits,
             lambda uid: uid not in self.gone,
             lambda: self.standby,
             lambda: self.now,
@@ -84,6 +84,9 @@ class World:
         )
         self.cluster = cluster_of({"a": node((A100, 40_960)), "b": node((A100, 40_960))})
         self.policy = MovePolicy(self, self if mover else None, Teller(cast(EventRecorder, self)), around, terms)
+
+    async def _waits(self) -> list[Wait]:
+        return self.waits
 
     # What answers
 
