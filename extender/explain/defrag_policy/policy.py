@@ -117,7 +117,7 @@ class MovePolicy(Background):
         self._namespaces = Patience(2 * terms.every_s, _MOST_NAMESPACE_REST_S)
         self._outcomes = Outcomes(self._targets, self._namespaces, around.is_there)
         self._turns: OrderedDict[str, float] = OrderedDict()  # namespaces, with when one of theirs was asked about last
-        self._asked_at = float("-inf")
+        self._asked_at: float | None = None  # while this process does not lead
         self._fault = ""
         self.counts = Counts()
         self.advice: list[Advice] = []
@@ -142,9 +142,11 @@ class MovePolicy(Background):
         """Follow what was begun, and look for moves where it is time to."""
         around = self._around
         if around.standby():
-            self.advice, self._outcomes.begun = [], None
+            self.advice, self._outcomes.begun, self._asked_at = [], None, None
             return
         now = around.clock()
+        if self._asked_at is None:  # what was under way when the last leader ended comes first
+            self._asked_at = now
         if self._terms.heal:
             around.sick.look(around.cluster(), now)
         if self._mover is not None:

@@ -59,7 +59,7 @@ class World:
     """What the policy works with: each part does as a test says."""
 
     def __init__(self, terms: Terms = TERMS, *, mover: bool = True) -> None:
-        self.now = 1000.0
+        self.now = 1000.0 - terms.every_s
         self.waits: list[Wait] = []
         self.gone: set[str] = set()
         self.standby = ""
@@ -84,6 +84,8 @@ class World:
         )
         self.cluster = cluster_of({"a": node((A100, 40_960)), "b": node((A100, 40_960))})
         self.policy = MovePolicy(self, self if mover else None, Teller(cast(EventRecorder, self)), around, terms)
+        self.look()  # it begins to lead
+        self.now = 1000.0
 
     async def _waits(self) -> list[Wait]:
         return self.waits
@@ -209,6 +211,20 @@ def test_of_several_the_one_is_begun_that_gains_most_beyond_what_it_loses() -> N
     world.answers["other/c"] = makes_room("c", gpus=8, cost=3500.0, namespace="other")  # 8000 - 3500
     world.look()
     assert [target for _, target in world.begun] == ["ns/b"]
+
+
+def test_whoever_begins_to_lead_waits_for_a_while_first() -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big")
+    world.standby = "another leads"
+    world.look(1000.0)
+    world.standby = ""
+    world.look()
+    world.look(299.0)
+    assert not world.asked
+    world.look(1.0)
+    assert len(world.begun) == 1
 
 
 def test_few_are_asked_about_in_a_round_and_no_namespace_takes_all_turns() -> None:
