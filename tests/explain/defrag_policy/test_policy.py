@@ -208,7 +208,7 @@ def test_of_several_the_one_is_begun_that_gains_most_beyond_what_it_loses() -> N
     world.waits = [waits("a"), waits("b"), waits("c", namespace="other")]
     world.answers["ns/a"] = makes_room("a", gpus=4, cost=10.0)  # 4000 - 10
     world.answers["ns/b"] = makes_room("b", gpus=8, cost=3000.0)  # 8000 - 3000
-    world.answers["other/c"] = makes_room("c", gpus=8, cost=3500.0, namespace="other")  # 8000 - 3500
+    world.answers["other/c"] = makes_room("c", gpus=9, cost=4400.0, namespace="other")  # 9000 - 4400
     world.look()
     assert [target for _, target in world.begun] == ["ns/b"]
 
