@@ -187,6 +187,26 @@ def test_the_moves_that_would_make_room_are_shown(open_page: Opener, server: Ser
     expect(dialog).to_contain_text(re.compile(r"default/train-2 then goes to h100-\d"))
 
 
+def test_moves_that_would_help_are_told_above_the_pending_pods(open_page: Opener, server: Server) -> None:
+    moves = {"target": WITH_MARKUP, "moves": 2, "cost_gpu_s": 5400.0, "why_not": "it only tells"}
+    item = {"pod": "default/big", "request": "8 GPUs", "why": "no room", "where": "queue", "since": 0, "priority": 0}
+    sections = {"waiting": {"total": 1, "more": False, "items": [item]}, "moves": moves}
+    page = open_page()
+    shown = page.evaluate(
+        """async (sections) => {
+          const panel = (await import('/page/panels/waiting.js')).default;
+          const [head, body] = [document.createElement('div'), document.createElement('div')];
+          const store = Object.assign(new EventTarget(), { sections });
+          panel.build({ head, body, store });
+          store.dispatchEvent(new Event('moves'));
+          return body.querySelector('.hint').textContent;
+        }""",
+        sections,
+    )
+    told = f"{WITH_MARKUP} would fit if 2 pods moved, which loses 1.5 GPU hours of work."
+    assert shown == f"{told} Not done by itself: it only tells."
+
+
 def test_what_pods_say_is_text(open_page: Opener, server: Server) -> None:
     page = open_page()
     ran: list[str] = []

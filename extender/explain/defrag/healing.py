@@ -83,9 +83,8 @@ def _one_by_one(
         if plan.fits:
             best, chosen = plan, [*chosen, unit]
         else:
-            said.append(
-                f"{_name(problem, units, unit)} stays on a sick GPU, no room is left for it: {'; '.join(plan.impossible[:2])}"
-            )
+            why = "; ".join(plan.impossible[:2])
+            said.append(f"{_name(problem, units, unit)} stays on a sick GPU, no room is left for it: {why}")
     return best, said
 
 

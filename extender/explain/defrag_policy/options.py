@@ -32,8 +32,8 @@ class Option:
         return self.gain_gpu_s - self.answer.cost_gpu_s
 
     def pays(self, least_gain: float) -> bool:
-        """Whether it is worth it; whoever sits on a sick GPU is worth any cost."""
-        return self.purpose == HEAL or pays(self.gain_gpu_s, self.answer.cost_gpu_s, least_gain)
+        """Whether it gains so many times what it loses."""
+        return pays(self.gain_gpu_s, self.answer.cost_gpu_s, least_gain)
 
     def advice(self, at: float, why_not: str) -> Advice:
         """The same in words."""

@@ -6,7 +6,7 @@ the highest priority first. What it has made goes the way of `kerf defrag --appl
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -76,7 +76,7 @@ class Around:
     """What the policy sees of the cluster."""
 
     cluster: Callable[[], Cluster]
-    waits: Callable[[], list[Wait]]
+    waits: Callable[[], Awaitable[list[Wait]]]
     is_there: Callable[[str], bool]
     """Whether a pod waits, or holds GPUs, by its UID."""
     standby: Callable[[], str]
@@ -117,7 +117,7 @@ class MovePolicy(Background):
         self._namespaces = Patience(2 * terms.every_s, _MOST_NAMESPACE_REST_S)
         self._outcomes = Outcomes(self._targets, self._namespaces, around.is_there)
         self._turns: OrderedDict[str, float] = OrderedDict()  # namespaces, with when one of theirs was asked about last
-        self._asked_at = float("-inf")
+        self._asked_at: float | None = None  # while this process does not lead
         self._fault = ""
         self.counts = Counts()
         self.advice: list[Advice] = []
@@ -142,9 +142,11 @@ class MovePolicy(Background):
         """Follow what was begun, and look for moves where it is time to."""
         around = self._around
         if around.standby():
-            self.advice, self._outcomes.begun = [], None
+            self.advice, self._outcomes.begun, self._asked_at = [], None, None
             return
         now = around.clock()
+        if self._asked_at is None:  # what was under way when the last leader ended comes first
+            self._asked_at = now
         if self._terms.heal:
             around.sick.look(around.cluster(), now)
         if self._mover is not None:
@@ -174,7 +176,7 @@ class MovePolicy(Background):
         """Ask, tell, and begin the first plan that may be begun."""
         self.counts.rounds += 1
         self._fault = ""
-        waits = self._around.waits()
+        waits = await self._around.waits()
         mine = _Round(self._moves_left(), [wait for wait in waits if self._is_due(wait, now)])
         found: list[Option] = []
         try:

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from extender.explain.defrag.residents import priority_at_most
+from extender.kube.background import give_way
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.waking.unbound_pods import UnboundPods
+
+_PORTION: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +30,32 @@ class Wait:
     """Whether it waits in the queue: only then its place can be kept."""
 
 
-def waits_of(backlog: Backlog | None, unbound: UnboundPods) -> list[Wait]:
-    """All who wait for nothing but room, those of the highest priority first, then who waits for longest."""
+async def waits_of(backlog: Backlog | None, unbound: UnboundPods) -> list[Wait]:
+    """All who wait for nothing but room, those of the highest priority first, then who waits for longest.
+
+    In portions: thousands may wait.
+    """
     entries = backlog.entries if backlog is not None else {}
     units: dict[str, list[Entry]] = {}
-    for entry in entries.values():
+    for number, entry in enumerate(list(entries.values())):
         planned = entry.planned
         units.setdefault(planned.gang or entry.pod.key if planned is not None else entry.pod.key, []).append(entry)
-    found = [_of_queue(name, unit) for name, unit in units.items() if _lacks_room(unit)]
-    found += [
-        Wait(pod.key, pod.namespace, pod.priority, pod.created, (pod.uid,), queued=False)
-        for pod in unbound.all()
-        if pod.uid not in entries and pod.refused
-    ]
+        await _in_portions(number)
+    found = []
+    for number, (name, unit) in enumerate(units.items()):
+        if _lacks_room(unit):
+            found.append(_of_queue(name, unit))
+        await _in_portions(number)
+    for number, pod in enumerate(unbound.all()):
+        if pod.uid not in entries and pod.refused:
+            found.append(Wait(pod.key, pod.namespace, pod.priority, pod.created, (pod.uid,), queued=False))
+        await _in_portions(number)
     return sorted(found, key=lambda wait: (-wait.priority, wait.since, wait.name))
+
+
+async def _in_portions(number: int) -> None:
+    if number % _PORTION == _PORTION - 1:
+        await give_way()
 
 
 def _of_queue(name: str, unit: Iterable[Entry]) -> Wait:

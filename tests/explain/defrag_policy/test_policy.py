@@ -59,7 +59,7 @@ class World:
     """What the policy works with: each part does as a test says."""
 
     def __init__(self, terms: Terms = TERMS, *, mover: bool = True) -> None:
-        self.now = 1000.0
+        self.now = 1000.0 - terms.every_s
         self.waits: list[Wait] = []
         self.gone: set[str] = set()
         self.standby = ""
@@ -75,7 +75,7 @@ class World:
         self.sick_now: dict[str, tuple[int, ...]] = {}
         around = Around(
             lambda: self.cluster,
-            lambda: self.waits,
+            self._waits,
             lambda uid: uid not in self.gone,
             lambda: self.standby,
             lambda: self.now,
@@ -84,6 +84,11 @@ class World:
         )
         self.cluster = cluster_of({"a": node((A100, 40_960)), "b": node((A100, 40_960))})
         self.policy = MovePolicy(self, self if mover else None, Teller(cast(EventRecorder, self)), around, terms)
+        self.look()  # it begins to lead
+        self.now = 1000.0
+
+    async def _waits(self) -> list[Wait]:
+        return self.waits
 
     # What answers
 
@@ -203,9 +208,23 @@ def test_of_several_the_one_is_begun_that_gains_most_beyond_what_it_loses() -> N
     world.waits = [waits("a"), waits("b"), waits("c", namespace="other")]
     world.answers["ns/a"] = makes_room("a", gpus=4, cost=10.0)  # 4000 - 10
     world.answers["ns/b"] = makes_room("b", gpus=8, cost=3000.0)  # 8000 - 3000
-    world.answers["other/c"] = makes_room("c", gpus=8, cost=3500.0, namespace="other")  # 8000 - 3500
+    world.answers["other/c"] = makes_room("c", gpus=9, cost=4400.0, namespace="other")  # 9000 - 4400
     world.look()
     assert [target for _, target in world.begun] == ["ns/b"]
+
+
+def test_whoever_begins_to_lead_waits_for_a_while_first() -> None:
+    world = World()
+    world.waits = [waits("big")]
+    world.answers["ns/big"] = makes_room("big")
+    world.standby = "another leads"
+    world.look(1000.0)
+    world.standby = ""
+    world.look()
+    world.look(299.0)
+    assert not world.asked
+    world.look(1.0)
+    assert len(world.begun) == 1
 
 
 def test_few_are_asked_about_in_a_round_and_no_namespace_takes_all_turns() -> None:
@@ -452,7 +471,7 @@ def test_each_time_in_a_row_its_namespace_waits_for_twice_as_long() -> None:
         while len(world.begun) == number:
             world.look(100.0)
         waited.append(world.now - since)
-        world.ends("pod ns/big is gone")
+        world.ends("pod ns/big is gone", moved=False)
         world.gone.add(f"uid-big{number}")
         world.look(1.0)
     assert [later > 1.5 * sooner for sooner, later in pairwise(waited[1:])] == [True, True]
@@ -472,6 +491,34 @@ def test_a_target_that_keeps_its_place_is_held_against_nobody() -> None:
     world.answers["ns/next"] = makes_room("next")
     world.look(300.0)
     assert len(world.begun) == 2
+
+
+def test_a_namespace_that_has_kept_a_place_begins_anew() -> None:
+    world = World()
+    waited = []
+    for number in range(3):
+        world.waits = [waits(f"big{number}")]
+        world.answers[f"ns/big{number}"] = makes_room(f"big{number}")
+        since = world.now
+        while len(world.begun) == number:
+            world.look(100.0)
+        waited.append(world.now - since)
+        world.waits = []
+        if number == 1:  # it stays for long enough
+            world.ends()
+            world.look(1.0)
+            world.look(601.0)
+        world.gone.add(f"uid-big{number}")
+        if number != 1:
+            world.ends("pod is gone")
+            world.look(1.0)
+    world.waits = [waits("last")]
+    world.answers["ns/last"] = makes_room("last")
+    since = world.now
+    while len(world.begun) == 3:
+        world.look(100.0)
+    assert waited[1] == pytest.approx(600, abs=100)
+    assert world.now - since == pytest.approx(600, abs=100), "not twice as long"
 
 
 def test_a_plan_that_others_have_stopped_is_held_against_its_target_alone() -> None:

@@ -1,5 +1,6 @@
 """Who waits for room: those of the queue as gangs, those past it one by one, nobody who waits for something else."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ def found(defrag: Defrag, *unbound: Pod) -> dict[str, Wait]:
     pods = UnboundPods(read_pod_request, lambda: 0.0)
     for pod in unbound:
         pods.upsert(pod)
-    return {wait.name: wait for wait in waits_of(defrag.rig.queue.backlog, pods)}
+    return {wait.name: wait for wait in asyncio.run(waits_of(defrag.rig.queue.backlog, pods))}
 
 
 def past_the_queue(name: str, *, refused: bool = True, gate: str = "") -> Pod:
