@@ -23,6 +23,9 @@ _CLASS: Final = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": 
 class Karpenter:
     """One that runs."""
 
+    component = "karpenter"
+    """Who its events are from."""
+
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
 
@@ -35,16 +38,6 @@ class Karpenter:
         """The pool that a node is of."""
         found = self._plane.request("GET", f"/api/v1/nodes/{node}")
         return str(found["metadata"]["labels"].get(_POOL, ""))
-
-    def said(self, name: str) -> list[str]:
-        """What it has said of a pod."""
-        uid = self._plane.request("GET", f"/api/v1/namespaces/default/pods/{name}")["metadata"]["uid"]
-        events = self._plane.request("GET", "/api/v1/namespaces/default/events")["items"]
-        return [
-            event["message"]
-            for event in events
-            if event["involvedObject"].get("uid") == uid and event.get("source", {}).get("component") == "karpenter"
-        ]
 
     def remove_nodes(self) -> None:
         """Have all that it has made removed; their pods have to be gone."""

@@ -1,5 +1,6 @@
-"""For which of Kerf's pods an autoscaler adds nodes, and of which pool: Karpenter's own program on the real control
-plane, from a pod's annotation to its GPUs on the node that was added."""
+"""For which of Kerf's pods an autoscaler adds nodes, and of which pool: Karpenter's own program, and Cluster
+Autoscaler's where it is installed, on the real control plane, from a pod's annotation to its GPUs on the node that was
+added."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ from tests.controlplane.kerf import QUEUE_RBAC, RBAC, SCHEDULER_CONFIG, SERVICE_
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import wait_until
+from tests.e2e import cluster_autoscalers
+from tests.e2e.cluster_autoscalers import ClusterAutoscaler, cluster_autoscaler
 from tests.e2e.clusters import KerfCluster, assigned_gpus
 from tests.e2e.fixtures import Clusters
 from tests.e2e.karpenters import Karpenter, karpenter
@@ -17,6 +20,7 @@ from tests.e2e.webhooks import gating
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 
+Scaler = Karpenter | ClusterAutoscaler
 WITHIN_S = 60.0
 H100, B200 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-B200"
 POOLS = [
@@ -39,15 +43,21 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             yield running
 
 
-@pytest.fixture(scope="module")
-def scaler(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Karpenter]:
-    """Two pools without nodes: one of H100s, one of T4s."""
-    with karpenter(plane, tmp_path_factory.mktemp("karpenter"), POOLS) as running:
-        yield running
+@pytest.fixture(scope="module", params=["karpenter", cluster_autoscalers.NAME])
+def scaler(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Scaler]:
+    """Two pools without nodes: one of H100s, one of T4s. One autoscaler runs at a time."""
+    start = karpenter if request.param == "karpenter" else cluster_autoscaler
+    try:
+        with start(plane, tmp_path_factory.mktemp("scaler"), POOLS) as running:
+            yield running
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture
-def clusters(module_clusters: Clusters, scaler: Karpenter) -> Iterator[Clusters]:
+def clusters(module_clusters: Clusters, scaler: Scaler) -> Iterator[Clusters]:
     yield module_clusters
     module_clusters.plane.request("DELETE", f"{PODS}?gracePeriodSeconds=0")
     scaler.remove_nodes()
@@ -79,18 +89,31 @@ def affinity(cluster: KerfCluster, name: str) -> Any:
     return term["matchExpressions"]
 
 
-def test_pods_behind_the_gate_are_none_that_it_looks_at(clusters: Clusters, scaler: Karpenter) -> None:
+def said(cluster: KerfCluster, scaler: Scaler, name: str) -> list[str]:
+    """What an autoscaler has said of a pod."""
+    uid = cluster.pod(name)["metadata"]["uid"]
+    events = cluster.plane.request("GET", "/api/v1/namespaces/default/events")["items"]
+    about = [event for event in events if event["involvedObject"].get("uid") == uid]
+    return [event["message"] for event in about if event.get("source", {}).get("component") == scaler.component]
+
+
+def looked_at(cluster: KerfCluster, scaler: Scaler) -> None:
+    """Wait until all pods that are there have been looked at: a pod has been that came after them, and fits no pool."""
+    cluster.submit("witness", 1, nodeSelector={"nvidia.com/gpu.product": B200})
+    wait_until(lambda: said(cluster, scaler, "witness"), WITHIN_S, "the pods are looked at")
+
+
+def test_pods_behind_the_gate_are_none_that_it_looks_at(clusters: Clusters, scaler: Scaler) -> None:
     cluster = opened(clusters, *QUEUE)
     submit(cluster, "waits", 1, gpu_model="h100")
     skipped = "kerf.dev/skipped"
     wait_until(lambda: skipped in cluster.pod("waits")["metadata"]["annotations"], WITHIN_S, "it waits in the queue")
-    cluster.submit("witness", 1, nodeSelector={"nvidia.com/gpu.product": B200})
-    wait_until(lambda: scaler.said("witness"), WITHIN_S, "the pods are looked at")
-    assert (scaler.nodes(), scaler.said("waits")) == ([], [])
+    looked_at(cluster, scaler)
+    assert (scaler.nodes(), said(cluster, scaler, "waits")) == ([], [])
     assert cluster.pod("waits")["spec"]["schedulingGates"] == GATES
 
 
-def test_one_that_is_let_go_gets_a_node_of_the_model_that_it_asks_for(clusters: Clusters, scaler: Karpenter) -> None:
+def test_one_that_is_let_go_gets_a_node_of_the_model_that_it_asks_for(clusters: Clusters, scaler: Scaler) -> None:
     """From its annotation to its GPUs; a node of T4s would have GPUs too, and cost less."""
     cluster = opened(clusters, *RELEASING)
     submit(cluster, "asks", 1, gpu_model="h100")
@@ -101,7 +124,7 @@ def test_one_that_is_let_go_gets_a_node_of_the_model_that_it_asks_for(clusters: 
     assert assigned_gpus(cluster.pod("asks")) == [0]
 
 
-def test_a_gang_gets_as_many_nodes_as_it_takes(clusters: Clusters, scaler: Karpenter) -> None:
+def test_a_gang_gets_as_many_nodes_as_it_takes(clusters: Clusters, scaler: Scaler) -> None:
     cluster = opened(clusters, *RELEASING)
     names = ("g0", "g1")
     for name in names:
@@ -110,19 +133,19 @@ def test_a_gang_gets_as_many_nodes_as_it_takes(clusters: Clusters, scaler: Karpe
     assert scaler.nodes() == ["h100", "h100"]
 
 
-def test_one_whose_model_no_pool_has_gets_none(clusters: Clusters, scaler: Karpenter) -> None:
+def test_one_whose_model_no_pool_has_gets_none(clusters: Clusters, scaler: Scaler) -> None:
     cluster = opened(clusters, *RELEASING)
     submit(cluster, "elsewhere", 1, gpu_model="b200")
-    wait_until(lambda: scaler.said("elsewhere"), WITHIN_S, "it is looked at")
-    assert all("incompatible" in message for message in scaler.said("elsewhere"))
+    wait_until(lambda: said(cluster, scaler, "elsewhere"), WITHIN_S, "it is looked at")
+    looked_at(cluster, scaler)
     assert scaler.nodes() == []
     assert "schedulingGates" not in cluster.pod("elsewhere")["spec"]
 
 
-def test_without_affinity_any_gpu_that_is_free_is_taken_for_room(clusters: Clusters, scaler: Karpenter) -> None:
+def test_without_affinity_any_gpu_that_is_free_is_taken_for_room(clusters: Clusters, scaler: Scaler) -> None:
     """What `webhook.write_affinity` is for."""
     cluster = opened(clusters, *RELEASING)
     cluster.submit("unread", 1, annotations={"kerf.dev/gpu-model": "h100"}, schedulingGates=GATES)
-    wait_until(lambda: scaler.said("unread"), WITHIN_S, "it is looked at")
-    assert any("node/own" in message for message in scaler.said("unread")), scaler.said("unread")
+    cluster.pending("unread")
+    looked_at(cluster, scaler)
     assert scaler.nodes() == []

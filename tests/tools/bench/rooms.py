@@ -57,8 +57,8 @@ def _running(one: Running, node: str, now: float) -> Manifest:
     """A pod of a controller that has run for as long as its cost says."""
     name, gpus = one.key.partition("/")[2], one.pod.num_gpus
     annotations = {"kerf.dev/assigned-gpus": ",".join(map(str, one.booked.all_gpus))} if gpus else {}
-    compute = {"cpu": f"{one.pod.cpu_milli}m", "memory": f"{one.pod.memory_mib}Mi"}
-    made = pod(name, int(gpus), _NAMESPACE, annotations, **compute, nodeName=node)
+    cpu, memory = f"{one.pod.cpu_milli}m", f"{one.pod.memory_mib}Mi"
+    made = pod(name, int(gpus), _NAMESPACE, annotations, cpu=cpu, memory=memory, nodeName=node)
     owner = {"kind": "ReplicaSet", "name": f"of-{name}", "uid": f"of-{name}", "controller": True}
     made["metadata"] |= {"uid": name, "ownerReferences": [owner]}
     started = datetime.fromtimestamp(now - one.cost_gpu_s / max(gpus, 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
