@@ -4,8 +4,9 @@ import time
 
 from extender.core.clusters import Cluster
 from extender.explain.defrag.answers import RoomAnswers
-from extender.explain.defrag_policy.policy import Around, MovePolicy, Terms
+from extender.explain.defrag_policy.policy import MovePolicy
 from extender.explain.defrag_policy.sick_gpus import SickGpus
+from extender.explain.defrag_policy.surroundings import Around, Terms
 from extender.explain.defrag_policy.telling import Teller
 from extender.explain.defrag_policy.waits import waits_of
 from extender.planning.windows import window_of

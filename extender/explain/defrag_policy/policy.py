@@ -6,28 +6,26 @@ the highest priority first. What it has made goes the way of `kerf defrag --appl
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from extender.core.clusters import Cluster
 from extender.explain.defrag.applying import Mover, target_of
 from extender.explain.defrag.room_answers import RoomAnswer
 from extender.explain.defrag_policy.gains import gain_of_nodes, gain_of_room
 from extender.explain.defrag_policy.options import FREE_NODES, HEAL, ROOM, Option, best
 from extender.explain.defrag_policy.outcomes import Begun, Outcomes
 from extender.explain.defrag_policy.patience import Patience
-from extender.explain.defrag_policy.sick_gpus import SickGpus
+from extender.explain.defrag_policy.surroundings import Around, Asks, Counts, Terms
 from extender.explain.defrag_policy.telling import Teller
 from extender.explain.defrag_policy.waits import Wait
 from extender.explain.processes import BusyError, QuestionError
 from extender.kube.background import Background, repeat
 from extender.kube.client import ClusterError
-from extender.planning.windows import Window, are_open
+from extender.planning.windows import are_open
 from extender.queueing.defrag.checks import RoomError
-from extender.queueing.defrag.plan import RoomPlan
 from extender.queueing.defrag.record import Phase
 from extender.queueing.defrag.state import Advice, PolicyState
 
@@ -41,60 +39,6 @@ _MOST_TURNS: Final = 4_000
 _MOST_REST_S: Final = 3600.0
 _MOST_NAMESPACE_REST_S: Final = 24 * 3600.0
 _answer: Final = msgspec.json.Decoder(RoomAnswer)
-
-
-class Asks(Protocol):
-    """What answers how room could be made."""
-
-    async def answer(
-        self, body: bytes, *, rest_s: float = 0.0, sick: Mapping[str, tuple[int, ...]] | None = None
-    ) -> bytes:
-        """Raises QuestionError, BusyError, ClusterError."""
-
-    def kept(self, plan: str) -> RoomPlan | None:
-        """A plan that was answered, by its id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """When moves are worth it; as the settings of the same names."""
-
-    mode: str
-    acts: bool
-    every_s: float
-    after_s: float
-    least_gain: float
-    rest_s: float
-    free_nodes: int
-    heal: bool
-    moves_an_hour: int
-    windows: tuple[Window, ...] = ()
-
-
-@dataclass(eq=False)
-class Around:
-    """What the policy sees of the cluster."""
-
-    cluster: Callable[[], Cluster]
-    waits: Callable[[], Awaitable[list[Wait]]]
-    is_there: Callable[[str], bool]
-    """Whether a pod waits, or holds GPUs, by its UID."""
-    standby: Callable[[], str]
-    """Why nothing is to be decided now, "" where it is."""
-    clock: Callable[[], float]
-    wall_clock: Callable[[], float]
-    sick: SickGpus
-
-
-@dataclass
-class Counts:
-    """What has happened since the start."""
-
-    rounds: int = 0
-    begun: int = 0
-    """Plans."""
-    refused: int = 0
-    """Plans that the mover would not begin."""
 
 
 @dataclass(eq=False)

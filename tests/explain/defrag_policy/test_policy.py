@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from extender.explain.defrag.room_answers import RoomAnswer
-from extender.explain.defrag_policy.policy import Around, MovePolicy, Terms
+from extender.explain.defrag_policy.policy import MovePolicy
 from extender.explain.defrag_policy.sick_gpus import SickGpus
+from extender.explain.defrag_policy.surroundings import Around, Terms
 from extender.explain.defrag_policy.telling import Teller
 from extender.explain.defrag_policy.waits import Wait
 from extender.explain.processes import BusyError, QuestionError
