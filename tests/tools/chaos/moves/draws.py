@@ -20,10 +20,10 @@ from tests.tools.chaos.faults import (
 from tests.tools.chaos.moves.plans import MovesPlan, Owner, OwnerPlan
 from tests.tools.chaos.plans import NodePlan, Plan, PodPlan
 
-LASTS_S: Final = 15.0
+LASTS_S: Final = 12.0
 """Moves take longer than other things: faults come in this time."""
 _PRODUCT: Final = ("NVIDIA-A100-SXM4-80GB", 81920)
-_NUM_NODES: Final = (8, 12)
+_NUM_NODES: Final = (6, 9)
 _CALM_S: Final = 1.0
 """A plan can begin before anything goes wrong."""
 _KINDS: Final = {Owner.DEPLOYMENT: 5, Owner.REPLICA_SET: 3, Owner.JOB: 2}
