@@ -167,8 +167,9 @@ class Mover(Background):
             tools.fence.check(epoch)
             await tools.records.write(record)
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
-            self._drop(run)
-            raise RoomError(f"the plan can't be written down: {error}") from error
+            self._end(run, f"the plan can't be written down: {error}")
+            self._unwritten = None if isinstance(error, FencedError) else record  # it may be written there all the same
+            raise RoomError(record.why) from error
         logger.info("making room for %s, plan %s: %d moves", target or "pods", record.id, len(plan.moves))
         self._tell_target(record, "MakingRoom", f"Making room by {len(plan.moves)} moves: plan {record.id}")
         return record.id
@@ -215,7 +216,10 @@ class Mover(Background):
         self._places.close(nodes)
         return True
 
-    def _drop(self, run: Run) -> None:
+    def _end(self, run: Run, why: str) -> None:
+        record = run.record
+        record.phase, record.why = Phase.STOPPED if why else Phase.DONE, why
+        record.ended = self._tools.wall_clock()
         if self._run is run:
             self._run, self._last = None, run.record
             self._places.clear()
@@ -251,9 +255,7 @@ class Mover(Background):
     async def _finish(self, run: Run, why: str) -> None:
         """Nothing is under way any more: keep nothing, and write that down."""
         record = run.record
-        record.phase = Phase.STOPPED if why else Phase.DONE
-        record.why, record.ended = why, self._tools.wall_clock()
-        self._drop(run)
+        self._end(run, why)
         self.counts.stopped += bool(why)
         self.counts.done += not why
         logger.info("making room, plan %s is %s%s", record.id, record.phase, why and f": {why}")

@@ -301,6 +301,26 @@ def test_a_plan_that_can_not_be_written_down_is_refused_and_keeps_nothing() -> N
     assert (defrag.mover.state().phase, defrag.mover.state().kept, defrag.free("b")) == ("none", [], 1)
 
 
+def test_a_plan_that_was_written_down_and_never_begun_is_ended_there() -> None:
+    """The answer to the first write is lost: whoever leads next would keep places for it."""
+    defrag = scattered()
+    patch = defrag.api.patch
+
+    async def lost(path: str, body: bytes) -> bytes:
+        await patch(path, body)
+        raise ClusterError("the answer is lost")
+
+    defrag.api.patch = lost  # type: ignore[method-assign]
+    with pytest.raises(RoomError, match="can't be written down"):
+        defrag.begin(MOVE_V)
+    defrag.api.patch = patch  # type: ignore[method-assign]
+    assert (defrag.api.record.phase, defrag.free("b")) == ("moving", 1)
+    defrag.tick()
+    defrag.tick()
+    assert (defrag.api.record.phase, defrag.api.evicted) == ("stopped", [])
+    defrag.begin(MOVE_V)
+
+
 def test_the_term_that_ends_before_an_eviction() -> None:
     defrag = scattered()
     defrag.begin(MOVE_V)
