@@ -67,11 +67,13 @@ class Mover(Background):
 
     @property
     def busy(self) -> bool:
-        """Whether a plan is being carried out."""
-        return self._run is not None
+        """Whether a plan is being carried out, by this process."""
+        return self._run is not None and not self._tools.fence.standby()
 
     def state(self) -> RoomState:
-        """How far the plan is that is carried out, or was last."""
+        """How far the plan is that is carried out, or was last; none on a standby: whoever leads knows."""
+        if standby := self._tools.fence.standby():
+            return state_of(None, [], 0, standby)
         record = self._run.record if self._run is not None else self._last
         kept, evicted = sorted(self._places.ledger.rows.closed), len(self._evicted_lately(record))
         return state_of(record, kept, evicted, self._why_not_now())
@@ -175,9 +177,9 @@ class Mover(Background):
         return record.id
 
     def _why_not_now(self) -> str:
-        if self._run is not None or self._beginning:
-            return "another plan is being carried out" + (f": {self._run.record.id}" if self._run is not None else "")
-        return self._tools.fence.fault() or self._tools.fault()
+        busy = "another plan is being carried out" if self._run is not None or self._beginning else ""
+        busy += f": {self._run.record.id}" if self._run is not None else ""
+        return self._tools.fence.fault() or busy or self._tools.fault()
 
     def _new_run(self, record: Record) -> Run:
         def told(why: str) -> None:
@@ -211,8 +213,9 @@ class Mover(Background):
             nodes |= self._tools.targets.nodes(run)
         elif not record.why:
             nodes |= {pod.node for pod in record.plan.target if pod.node} | set(record.plan.emptied)
-            unheld = run.unheld
-            nodes |= {move.to_node for move, one in run.moving() if one.stage is Stage.PLANNED and move.uid in unheld}
+            nodes |= {
+                move.to_node for move, one in run.moving() if one.stage is Stage.PLANNED and move.uid in run.unheld
+            }
         self._places.close(nodes)
         return True
 
@@ -282,8 +285,7 @@ class Mover(Background):
         return ""
 
     async def _is_last(self, record: Record) -> bool:
-        """Whether a plan is still the one that is written down, as under way, and this process leads: not after a
-        conflict with anybody else."""
+        """Whether a plan is still the one that is written down, as under way, and this process leads."""
         try:
             await self._tools.fence.confirm_now()
             found = await self._tools.records.read()

@@ -334,7 +334,7 @@ def test_a_term_after_another_goes_no_further() -> None:
     defrag = two_moves()
     defrag.rig.fence.shut(lambda: "another leads")
     defrag.tick()
-    assert defrag.stages[0] == "evicting"
+    assert defrag.api.record.progress[0].stage == "evicting"
     defrag.rig.fence.take_over("", lambda: float("inf"), str)
     defrag.rig.fence.open("next term")
     moved(defrag)
@@ -406,6 +406,14 @@ def test_refused_on_a_standby() -> None:
     defrag.rig.fence.shut(lambda: "another leads")
     with pytest.raises(RoomError, match="another leads"):
         defrag.begin(MOVE_V)
+
+
+def test_a_standby_tells_nothing_of_what_it_had_under_way() -> None:
+    defrag = two_moves()
+    assert (defrag.mover.busy, defrag.phase, defrag.mover.state().kept) == (True, "moving", ["a", "b"])
+    defrag.rig.fence.shut(lambda: "another leads")
+    assert (defrag.mover.busy, defrag.phase, defrag.mover.state().kept) == (False, "none", [])
+    assert defrag.mover.state().fault == "standby: another leads"
 
 
 def test_refused_beyond_the_moves_of_an_hour() -> None:
