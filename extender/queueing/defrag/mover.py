@@ -213,18 +213,16 @@ class Mover(Background):
             nodes |= self._tools.targets.nodes(run)
         elif not record.why:
             nodes |= {pod.node for pod in record.plan.target if pod.node} | set(record.plan.emptied)
-            nodes |= {
-                move.to_node for move, one in run.moving() if one.stage is Stage.PLANNED and move.uid in run.unheld
-            }
+            planned = (move for move, one in run.moving() if one.stage is Stage.PLANNED)
+            nodes |= {move.to_node for move in planned if move.uid in run.unheld}
         self._places.close(nodes)
         return True
 
     def _end(self, run: Run, why: str) -> None:
         record = run.record
-        record.phase, record.why = Phase.STOPPED if why else Phase.DONE, why
-        record.ended = self._tools.wall_clock()
+        record.phase, record.why, record.ended = Phase.STOPPED if why else Phase.DONE, why, self._tools.wall_clock()
         if self._run is run:
-            self._run, self._last = None, run.record
+            self._run, self._last = None, record
             self._places.clear()
 
     async def _advance(self, run: Run) -> None:
