@@ -67,11 +67,13 @@ class Mover(Background):
 
     @property
     def busy(self) -> bool:
-        """Whether a plan is being carried out."""
-        return self._run is not None
+        """Whether a plan is being carried out, by this process."""
+        return self._run is not None and not self._tools.fence.standby()
 
     def state(self) -> RoomState:
-        """How far the plan is that is carried out, or was last."""
+        """How far the plan is that is carried out, or was last; none on a standby: whoever leads knows."""
+        if standby := self._tools.fence.standby():
+            return state_of(None, [], 0, standby)
         record = self._run.record if self._run is not None else self._last
         kept, evicted = sorted(self._places.ledger.rows.closed), len(self._evicted_lately(record))
         return state_of(record, kept, evicted, self._why_not_now())
@@ -167,16 +169,17 @@ class Mover(Background):
             tools.fence.check(epoch)
             await tools.records.write(record)
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
-            self._drop(run)
-            raise RoomError(f"the plan can't be written down: {error}") from error
+            self._end(run, f"the plan can't be written down: {error}")
+            self._unwritten = None if isinstance(error, FencedError) else record  # it may be written there all the same
+            raise RoomError(record.why) from error
         logger.info("making room for %s, plan %s: %d moves", target or "pods", record.id, len(plan.moves))
         self._tell_target(record, "MakingRoom", f"Making room by {len(plan.moves)} moves: plan {record.id}")
         return record.id
 
     def _why_not_now(self) -> str:
-        if self._run is not None or self._beginning:
-            return "another plan is being carried out" + (f": {self._run.record.id}" if self._run is not None else "")
-        return self._tools.fence.fault() or self._tools.fault()
+        busy = "another plan is being carried out" if self._run is not None or self._beginning else ""
+        busy += f": {self._run.record.id}" if self._run is not None else ""
+        return self._tools.fence.fault() or busy or self._tools.fault()
 
     def _new_run(self, record: Record) -> Run:
         def told(why: str) -> None:
@@ -210,14 +213,16 @@ class Mover(Background):
             nodes |= self._tools.targets.nodes(run)
         elif not record.why:
             nodes |= {pod.node for pod in record.plan.target if pod.node} | set(record.plan.emptied)
-            unheld = run.unheld
-            nodes |= {move.to_node for move, one in run.moving() if one.stage is Stage.PLANNED and move.uid in unheld}
+            planned = (move for move, one in run.moving() if one.stage is Stage.PLANNED)
+            nodes |= {move.to_node for move in planned if move.uid in run.unheld}
         self._places.close(nodes)
         return True
 
-    def _drop(self, run: Run) -> None:
+    def _end(self, run: Run, why: str) -> None:
+        record = run.record
+        record.phase, record.why, record.ended = Phase.STOPPED if why else Phase.DONE, why, self._tools.wall_clock()
         if self._run is run:
-            self._run, self._last = None, run.record
+            self._run, self._last = None, record
             self._places.clear()
 
     async def _advance(self, run: Run) -> None:
@@ -251,9 +256,7 @@ class Mover(Background):
     async def _finish(self, run: Run, why: str) -> None:
         """Nothing is under way any more: keep nothing, and write that down."""
         record = run.record
-        record.phase = Phase.STOPPED if why else Phase.DONE
-        record.why, record.ended = why, self._tools.wall_clock()
-        self._drop(run)
+        self._end(run, why)
         self.counts.stopped += bool(why)
         self.counts.done += not why
         logger.info("making room, plan %s is %s%s", record.id, record.phase, why and f": {why}")
@@ -280,8 +283,7 @@ class Mover(Background):
         return ""
 
     async def _is_last(self, record: Record) -> bool:
-        """Whether a plan is still the one that is written down, as under way, and this process leads: not after a
-        conflict with anybody else."""
+        """Whether a plan is still the one that is written down, as under way, and this process leads."""
         try:
             await self._tools.fence.confirm_now()
             found = await self._tools.records.read()

@@ -301,6 +301,26 @@ def test_a_plan_that_can_not_be_written_down_is_refused_and_keeps_nothing() -> N
     assert (defrag.mover.state().phase, defrag.mover.state().kept, defrag.free("b")) == ("none", [], 1)
 
 
+def test_a_plan_that_was_written_down_and_never_begun_is_ended_there() -> None:
+    """The answer to the first write is lost: whoever leads next would keep places for it."""
+    defrag = scattered()
+    patch = defrag.api.patch
+
+    async def lost(path: str, body: bytes) -> bytes:
+        await patch(path, body)
+        raise ClusterError("the answer is lost")
+
+    defrag.api.patch = lost  # type: ignore[method-assign]
+    with pytest.raises(RoomError, match="can't be written down"):
+        defrag.begin(MOVE_V)
+    defrag.api.patch = patch  # type: ignore[method-assign]
+    assert (defrag.api.record.phase, defrag.free("b")) == ("moving", 1)
+    defrag.tick()
+    defrag.tick()
+    assert (defrag.api.record.phase, defrag.api.evicted) == ("stopped", [])
+    defrag.begin(MOVE_V)
+
+
 def test_the_term_that_ends_before_an_eviction() -> None:
     defrag = scattered()
     defrag.begin(MOVE_V)
@@ -314,7 +334,7 @@ def test_a_term_after_another_goes_no_further() -> None:
     defrag = two_moves()
     defrag.rig.fence.shut(lambda: "another leads")
     defrag.tick()
-    assert defrag.stages[0] == "evicting"
+    assert defrag.api.record.progress[0].stage == "evicting"
     defrag.rig.fence.take_over("", lambda: float("inf"), str)
     defrag.rig.fence.open("next term")
     moved(defrag)
@@ -386,6 +406,14 @@ def test_refused_on_a_standby() -> None:
     defrag.rig.fence.shut(lambda: "another leads")
     with pytest.raises(RoomError, match="another leads"):
         defrag.begin(MOVE_V)
+
+
+def test_a_standby_tells_nothing_of_what_it_had_under_way() -> None:
+    defrag = two_moves()
+    assert (defrag.mover.busy, defrag.phase, defrag.mover.state().kept) == (True, "moving", ["a", "b"])
+    defrag.rig.fence.shut(lambda: "another leads")
+    assert (defrag.mover.busy, defrag.phase, defrag.mover.state().kept) == (False, "none", [])
+    assert defrag.mover.state().fault == "standby: another leads"
 
 
 def test_refused_beyond_the_moves_of_an_hour() -> None:

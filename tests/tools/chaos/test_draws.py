@@ -127,7 +127,7 @@ def test_with_moves_half_of_what_fills_the_nodes_leaves_and_whole_nodes_are_aske
         capacity = sum(node.gpus for node in plan.nodes)
         filled = sum(owner.gpus * owner.replicas for owner in plan.moves.owners)
         stay = sum(owner.gpus * owner.replicas for owner in plan.moves.owners if not owner.leaves)
-        assert capacity * 0.9 < filled <= capacity
+        assert capacity * 0.8 < filled <= capacity
         assert stay < filled
         members = [pod for pod in plan.pods if (pod.gang or pod.name) in plan.moves.targets]
         assert {pod.gpus for pod in members} == {plan.nodes[0].gpus}

@@ -16,7 +16,7 @@ _MOST_KEPT: Final = 3
 _BUSY: Final = "another plan is being carried out"
 _NOT_NOW: Final = (_BUSY, "can't be written down", "standby")
 """In answers to plans that may be carried out later."""
-_TRIES: Final = 6
+_TRIES: Final = 4
 _TIMEOUT_S: Final = 15.0
 
 
