@@ -89,7 +89,13 @@ def _means(found: dict[str, Any]) -> Table:
 
 
 def _gains(found: dict[str, Any]) -> Table:
-    columns = ("4+ GPUs wait less, %", "their p95, %", "all wait less, %", "GPUs used for good, points", "JCT by GPUs, %")
+    columns = (
+        "4+ GPUs wait less, %",
+        "their p95, %",
+        "all wait less, %",
+        "GPUs used for good, points",
+        "JCT by GPUs, %",
+    )
     table = Table("load", "", *columns, title="beside none, paired by seed, ± 95 %")
     for load, cell in found["better"].items():
         for variant, row in cell.items():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +54,7 @@ class Plan:
     """Of the pods of a trace."""
     policy: str = LEARNED
     order: str = "kerf"
-    room: MakingRoom = MakingRoom()
+    room: MakingRoom = field(default_factory=MakingRoom)
     checkpoint_s: float = 3600.0
     """Of the variant with checkpoints."""
     variants: tuple[str, ...] = VARIANTS
@@ -79,9 +79,7 @@ def run(
     with side_by_side(jobs, tell) as run_all:
         found = run_all(tasks)
     cells = {
-        f"{load:g}": {
-            variant: [found[_name(load, variant, seed)] for seed in seeds] for variant in plan.variants
-        }
+        f"{load:g}": {variant: [found[_name(load, variant, seed)] for seed in seeds] for variant in plan.variants}
         for load in loads
     }
     told = asdict(plan) | {"path": plan.path.name}

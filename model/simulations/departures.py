@@ -93,7 +93,7 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
 
 
 def earlier(submitted: Floats, duration: Floats, period_s: float, rng: np.random.Generator) -> tuple[Longs, Floats]:
-    """Jobs of earlier periods that still run when the period begins, in an order that is drawn: which, and for how long.
+    """Jobs of earlier periods that still run when the period begins, in a drawn order: which, and for how long already.
 
     They are copies of (J,) jobs, submitted one or more periods earlier.
     """
@@ -104,7 +104,7 @@ def earlier(submitted: Floats, duration: Floats, period_s: float, rng: np.random
     return before[drawn], age[drawn]
 
 
-def simulate_churn(
+def simulate_churn(  # noqa: PLR0913
     offered: Churn,
     policy: Baseline | Learned | Follower,
     order: str,

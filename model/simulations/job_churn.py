@@ -16,7 +16,7 @@ _DAY_S: Final = 86400.0
 
 
 def some_days(jobs: JobList, num_days: int, seed: int) -> JobList:
-    """The jobs of some of a list's days, one day after the other: drawn by `seed`, in the order in which they are drawn.
+    """The jobs of some of a list's days, one day after the other, drawn by `seed` in that order.
 
     A day keeps its own course. The list's last day, which is seldom a whole one, is not drawn. Raises TraceError where
     the list has fewer days.

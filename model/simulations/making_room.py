@@ -212,9 +212,7 @@ class MovingSimulation(Simulation):
                 self._restart(job, target, now + step * self.making_room.restart_s, outcome)
             num_steps = step + 1
         classes = [c for c, count in name[0] for _ in range(count)]
-        parts = [
-            (c, row, bits_of_gpus(gpus)) for c, row, gpus in zip(classes, plan.rows, plan.gpus, strict=True)
-        ]
+        parts = [(c, row, bits_of_gpus(gpus)) for c, row, gpus in zip(classes, plan.rows, plan.gpus, strict=True)]
         touched |= self._book(parts)
         for node in sorted(touched):
             self._changed(node)
@@ -273,5 +271,3 @@ class _Rounds:
     def __call__(self) -> bool:
         self._left -= 1
         return self._left < 0
-
-

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.bookings import booking
-from extender.core.clusters import WHOLE_MILLI, Longs, Mask
+from extender.core.clusters import WHOLE_MILLI, Mask
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.policies.registry import POLICIES
 from extender.planning.moves.covers import cover_costs
@@ -24,7 +24,6 @@ Part = tuple[int, int, int]
 """What a job has of a node: class, node, GPUs as bits."""
 _SLOTS: Final = 1 << 20
 """Pods that a kubelet takes: traces tell of no bound."""
-_NONE: Final[Longs] = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class RoomProblems:
         )  # fmt: skip
 
     def problem(self, kind: Kind, priority: int, running: Iterable[Runner], max_moves: int) -> Problem:
-        """Room for a job of a kind. Pods without GPUs stay where they are: the service does not move them for others."""
+        """Room for a job of a kind. Pods without GPUs stay where they are: they do not wait in the service's queue."""
         pods = tuple(pod for runner in running for pod in self._pods(runner))
         unserved = self._view.cluster.num_unserved
         unserved[:] = np.bincount([pod.row for pod in pods], minlength=len(unserved))
@@ -92,7 +91,8 @@ class RoomProblems:
             of_job = sum(self._gpus(c) for c, _, _ in runner.parts) * runner.loses_s
             # One that is on several nodes may make room on each of them.
             held += [(row, num, of_job if single else of_job / len(gpus)) for row, num in gpus.items()]
-        rows, nums, prices = (np.array(column) for column in zip(*held, strict=True)) if held else (_NONE,) * 3
+        rows, nums = (np.array([entry[i] for entry in held], np.int64) for i in (0, 1))
+        prices = np.array([price for _, _, price in held], np.float64)
         idle = (self._nodes.gpu_free_milli == WHOLE_MILLI).sum(axis=1)
         most = int(self._nodes.num_gpus.max(initial=0))
         least = 0.0

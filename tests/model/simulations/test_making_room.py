@@ -1,5 +1,6 @@
 """Moves in a simulated cluster: when they are made, what they cost, and that nothing is gained or lost on the way."""
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -105,7 +106,7 @@ def test_who_was_moved_has_its_rest() -> None:
         times: dict[int, list[float]] = {}
         for move in moves:
             times.setdefault(move.job, []).append(move.at_s)
-        assert all(later - before >= rest_s for of in times.values() for before, later in zip(of, of[1:], strict=False))
+        assert all(later - before >= rest_s for of in times.values() for before, later in itertools.pairwise(of))
 
 
 def test_young_jobs_stay_where_that_is_wanted() -> None:
@@ -154,7 +155,7 @@ def test_gpu_time_in_use_is_work_done_and_work_lost(seed: int) -> None:
     assert (nodes.cpu_free_milli == nodes.cpu_milli).all()
     for job in {move.job for move in outcome.moves}:
         times = [move.at_s for move in outcome.moves if move.job == job]
-        assert all(later - before >= 600 for before, later in zip(times, times[1:], strict=False))
+        assert all(later - before >= 600 for before, later in itertools.pairwise(times))
     assert outcome.moves or seed
 
 

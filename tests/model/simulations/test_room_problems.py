@@ -64,7 +64,9 @@ def oracle_least_cost(nodes: Nodes, kind: Kind, runners: Sequence[Runner]) -> fl
             for runner in runners:
                 held = sum(size_of[part[0]] for part in runner.parts if part[1] == row)
                 milli = sum(500 if part[0] == SHARE else 1000 * size_of[part[0]] for part in runner.parts)
-                price = milli / 1000 * runner.loses_s / (1 if num_parts == 1 else len({part[1] for part in runner.parts}))
+                price = (
+                    milli / 1000 * runner.loses_s / (1 if num_parts == 1 else len({part[1] for part in runner.parts}))
+                )
                 if held and not runner.stays:
                     here.append((price / held, held))
             cost = 0.0
