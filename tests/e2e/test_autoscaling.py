@@ -139,6 +139,7 @@ def test_one_whose_model_no_pool_has_gets_none(clusters: Clusters, scaler: Scale
     wait_until(lambda: said(cluster, scaler, "elsewhere"), WITHIN_S, "it is looked at")
     looked_at(cluster, scaler)
     assert scaler.nodes() == []
+    assert not any("node/own" in message for message in said(cluster, scaler, "elsewhere")), "nor has it room on T4s"
     assert "schedulingGates" not in cluster.pod("elsewhere")["spec"]
 
 
