@@ -56,12 +56,18 @@ class Room:
         for number in range(8):
             self.replica_set(f"rs{number}")
         wait_until(lambda: len(self.on_nodes()) == 8, WITHIN_S, "all nodes are full")
-        by_node = {node: name for name, node in self.on_nodes().items()}
-        for name in self.on_nodes():
-            if name not in by_node.values():
-                self.plane.request("DELETE", f"{REPLICA_SETS}/{name}?propagationPolicy=Background")
-                self.cluster.delete_pod(self.pod_of(name)["metadata"]["name"])
-        wait_until(lambda: sorted(self.on_nodes().values()) == list("abcd"), WITHIN_S, "each node is half full")
+        kept = {node: name for name, node in self.on_nodes().items()}.values()
+        gone = [name for name in self.on_nodes() if name not in kept]
+        for name in gone:
+            self.plane.request("DELETE", f"{REPLICA_SETS}/{name}?propagationPolicy=Background")
+
+        def is_half_full() -> bool:
+            for pod in [pod for name in gone for pod in self.pods_of(name)]:
+                with contextlib.suppress(ApiError):  # the controller may make one more before it hears of its end
+                    self.cluster.delete_pod(pod["metadata"]["name"])
+            return sorted(self.on_nodes().values()) == list("abcd")
+
+        wait_until(is_half_full, WITHIN_S, "each node is half full")
         for number in range(2):
             gang = {"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}
             self.cluster.submit(f"g{number}", gpus=4, annotations=gang, schedulingGates=GATES)

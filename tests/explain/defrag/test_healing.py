@@ -67,6 +67,10 @@ def test_others_make_room_where_that_takes_it() -> None:
     assert moved(plan) == {"default/b": 2, "default/a": 1}
 
 
+def test_a_node_with_a_gpu_that_nobody_is_given_takes_them_all_the_same() -> None:
+    assert moved(healed(problem(2, [(0, runs("default/a", 2))], {0: (0,), 1: (3,)}))) == {"default/a": 1}
+
+
 def test_a_gang_leaves_whole() -> None:
     pods = [(0, runs("default/g0", 2, gang="default/g")), (1, runs("default/g1", 2, gang="default/g"))]
     plan = healed(problem(3, pods, {0: (0,)}))
