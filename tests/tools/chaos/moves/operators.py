@@ -35,7 +35,7 @@ class Operator:
         """Questions answered, those by which room can be made, and plans that Kerf has begun."""
         self._kept: list[tuple[str, str]] = []  # of plans that were shown: of which process, and their ids
         self.refusals: list[str] = []
-        """Why others were not begun."""
+        """Why others were not begun, or can't be."""
 
     def start(self) -> None:
         """Begin."""
@@ -99,6 +99,8 @@ class Operator:
         if answer["fits"] and answer["moves"]:
             self.num_fit += 1
             self._kept.append((url, answer["id"]))
+        elif not answer["fits"]:
+            self.refusals += answer["impossible"][:1]
 
     def _apply_all(self) -> None:
         """Have all plans carried out that were shown, some of them stale by then; one at a time is."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.controlplane import wait_until
 from tests.controlplane.kerf import SERVICE_ACCOUNT
-from tests.tools.chaos import audits, holdings
+from tests.tools.chaos import audits
 from tests.tools.chaos.besides import Noted
 from tests.tools.chaos.checker import Violation, gated, reason_of
 from tests.tools.chaos.clusters import Cluster
@@ -49,8 +49,7 @@ class Making(Noted):
         for owner in owners:
             self._moves.create(owner)
         wanted = sum(owner.replicas for owner in owners)
-        # What is drawn may not fit to the last GPU.
-        wait_until(lambda: self._num_running() >= 0.9 * wanted, _FULL_WITHIN_S, "the nodes are full")
+        wait_until(lambda: self._are_placed(wanted), _FULL_WITHIN_S, "the nodes are full")
         for owner in owners:
             if owner.leaves:
                 self._moves.scale(owner, 0)
@@ -112,5 +111,7 @@ class Making(Noted):
         pods = [pod for pod in self._pods() if pod["metadata"]["name"] in names]
         return len(pods) == len(names) and all(reason_of(pod) or not gated(pod) for pod in pods)
 
-    def _num_running(self) -> int:
-        return sum(worlds.ready(pod) and not holdings.finished(pod) for pod in self._pods())
+    def _are_placed(self, num_pods: int) -> bool:
+        """Whether so many pods of controllers run, or have a reason to wait: what is drawn may not fit to the last."""
+        pods = [pod for pod in self._pods() if worlds.owner_of(pod)]
+        return len(pods) >= num_pods and all(worlds.ready(pod) or reason_of(pod) for pod in pods)
