@@ -13,7 +13,6 @@ import msgspec
 
 from extender.core.clusters import Cluster
 from extender.core.policies.policy import Policy
-from extender.explain.defrag.budgets import BUDGETS_PATH
 from extender.explain.defrag.facts import (
     BUDGETS,
     FACTS,
@@ -26,7 +25,8 @@ from extender.explain.defrag.facts import (
     Facts,
     Held,
 )
-from extender.explain.defrag.jobs import JOBS_PATH
+from extender.explain.defrag.movable.budgets import BUDGETS_PATH
+from extender.explain.defrag.movable.jobs import JOBS_PATH
 from extender.explain.defrag.questions import Needs
 from extender.explain.processes import Talk, Turns, pages
 from extender.kube.client import ApiError, ClusterError, Transport

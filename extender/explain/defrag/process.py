@@ -12,17 +12,17 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.explain.defrag.budgets import Budget, Budgets
 from extender.explain.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Facts, Held
 from extender.explain.defrag.figures import figures, gpus_of_use, view_after
 from extender.explain.defrag.healing import on_sick, plan_healing, without_sick
-from extender.explain.defrag.jobs import Job, Jobs
+from extender.explain.defrag.movable.budgets import Budget, Budgets
+from extender.explain.defrag.movable.jobs import Job, Jobs
+from extender.explain.defrag.movable.residents import Resident, residents
+from extender.explain.defrag.movable.restarts import restart_times
+from extender.explain.defrag.movable.running import Neighbourhood
+from extender.explain.defrag.movable.stays import is_left
 from extender.explain.defrag.questions import RoomQuestion, needs_of, read_question
-from extender.explain.defrag.residents import Resident, residents
-from extender.explain.defrag.restarts import restart_times
 from extender.explain.defrag.room_answers import LeftPod, RoomAnswer
-from extender.explain.defrag.running import Neighbourhood
-from extender.explain.defrag.stays import is_left
 from extender.explain.defrag.targets import Surroundings, Wanted, wanted_of
 from extender.explain.processes import Pipe, serve
 from extender.kube.objects import Node

@@ -9,8 +9,8 @@ import msgspec
 from extender.core.clusters import Cluster, Mask
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
+from extender.explain.defrag.movable.residents import Resident, priority_at_most
 from extender.explain.defrag.questions import RoomQuestion
-from extender.explain.defrag.residents import Resident, priority_at_most
 from extender.explain.processes import QuestionError
 from extender.kube.objects import Node, Pod, PodSpec, Toleration
 from extender.planning.moves.problems import NOBODY_ABOVE, Target

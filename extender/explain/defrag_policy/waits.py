@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from extender.explain.defrag.residents import priority_at_most
+from extender.explain.defrag.movable.residents import priority_at_most
 from extender.kube.background import give_way
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM
 from extender.queueing.pods.backlog import Backlog

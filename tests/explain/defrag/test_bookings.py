@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from extender.core.bookings import book, bookable
-from extender.explain.defrag.bookings import booking_of, gpus_held
+from extender.explain.defrag.movable.bookings import booking_of, gpus_held
 from extender.kube import objects
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part, whole_gpus

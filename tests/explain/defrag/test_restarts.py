@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from extender.explain.defrag.facts import Costs
-from extender.explain.defrag.residents import Resident, residents
-from extender.explain.defrag.restarts import restart_times
-from extender.explain.defrag.running import cost_of
+from extender.explain.defrag.movable.residents import Resident, residents
+from extender.explain.defrag.movable.restarts import restart_times
+from extender.explain.defrag.movable.running import cost_of
 from extender.kube.objects import unix_time
 from extender.plugins.holdings import whole_gpus
 from tests.explain.defrag.clusters import STARTED, running

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.explain.defrag.budgets import Budget, Budgets
 from extender.explain.defrag.facts import Costs
-from extender.explain.defrag.jobs import Job, Jobs
-from extender.explain.defrag.residents import Resident, priority_at_least, priority_at_most, residents
-from extender.explain.defrag.running import cost_of
-from extender.explain.defrag.stays import stays
+from extender.explain.defrag.movable.budgets import Budget, Budgets
+from extender.explain.defrag.movable.jobs import Job, Jobs
+from extender.explain.defrag.movable.residents import Resident, priority_at_least, priority_at_most, residents
+from extender.explain.defrag.movable.running import cost_of
+from extender.explain.defrag.movable.stays import stays
 from extender.kube.objects import unix_time
 from extender.plugins.holdings import Holding, Part, whole_gpus
 from tests.explain.defrag.clusters import STARTED, budget, running

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from extender.explain.defrag.budgets import Budgets
 from extender.explain.defrag.facts import Costs
-from extender.explain.defrag.residents import UNREADABLE
+from extender.explain.defrag.movable.budgets import Budgets
+from extender.explain.defrag.movable.residents import UNREADABLE
 from extender.kube.objects import Pod
 from extender.ledger.tenants import Demands, asks_resources_alone
 from extender.planning.moves.problems import Running

@@ -7,12 +7,12 @@ from typing import Final
 from extender.core.clusters import Cluster
 from extender.core.resources.nodes import OF_CLAIMS
 from extender.core.resources.requests import RequestError
-from extender.explain.defrag.bookings import booking_of, gpus_held
-from extender.explain.defrag.budgets import Budgets
 from extender.explain.defrag.facts import Costs, Facts, Held
-from extender.explain.defrag.jobs import Jobs
-from extender.explain.defrag.residents import Resident, priority_at_least
-from extender.explain.defrag.stays import stays
+from extender.explain.defrag.movable.bookings import booking_of, gpus_held
+from extender.explain.defrag.movable.budgets import Budgets
+from extender.explain.defrag.movable.jobs import Jobs
+from extender.explain.defrag.movable.residents import Resident, priority_at_least
+from extender.explain.defrag.movable.stays import stays
 from extender.kube.objects import Pod, unix_time
 from extender.planning.moves.models import keeping_its_model
 from extender.planning.moves.problems import Running

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Final
 
-from extender.explain.defrag.residents import Resident
+from extender.explain.defrag.movable.residents import Resident
 from extender.plugins.pods import owner_of
 
 LEAST: Final = 0.25

@@ -1,0 +1,1 @@
+"""Who runs, in the planner's words: who may be moved, what that loses, and why the others stay."""
