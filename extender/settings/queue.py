@@ -138,7 +138,7 @@ class DefragSettings(Section):
     """Room is looked for once a pod or gang has waited this many seconds."""
     least_gain: float = Field(default=2.0, ge=0)
     """GPU-seconds that moves have to gain for each that they lose. Gained are the target's GPUs for as long again as it
-    has waited, four hours at most; of a node that is emptied its GPUs for an hour."""
+    has waited, a day at most; of a node that is emptied its GPUs for an hour."""
     windows: list[str] = []
     """When `act` may move pods: `["Mon-Fri 22:00-06:00 Europe/Berlin", "Sat,Sun 00:00-24:00"]`. Without days: every
     day; without a time zone: UTC. Outside of them it is as `advise`. Empty: always."""

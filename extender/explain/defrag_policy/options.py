@@ -6,8 +6,8 @@ from typing import Final
 
 from extender.explain.defrag.applying import target_of
 from extender.explain.defrag.room_answers import RoomAnswer
-from extender.explain.defrag_policy.gains import pays
 from extender.explain.defrag_policy.waits import Wait
+from extender.planning.moves.gains import is_worth
 from extender.queueing.defrag.state import Advice
 
 ROOM, HEAL, FREE_NODES = "room", "heal", "free-nodes"
@@ -33,7 +33,7 @@ class Option:
 
     def pays(self, least_gain: float) -> bool:
         """Whether it gains so many times what it loses."""
-        return pays(self.gain_gpu_s, self.answer.cost_gpu_s, least_gain)
+        return is_worth(self.gain_gpu_s, self.answer.cost_gpu_s, least_gain)
 
     def advice(self, at: float, why_not: str) -> Advice:
         """The same in words."""

@@ -14,7 +14,6 @@ import msgspec
 
 from extender.explain.defrag.applying import Mover, target_of
 from extender.explain.defrag.room_answers import RoomAnswer
-from extender.explain.defrag_policy.gains import gain_of_nodes, gain_of_room
 from extender.explain.defrag_policy.options import FREE_NODES, HEAL, ROOM, Option, best
 from extender.explain.defrag_policy.outcomes import Begun, Outcomes
 from extender.explain.defrag_policy.patience import Patience
@@ -24,6 +23,7 @@ from extender.explain.defrag_policy.waits import Wait
 from extender.explain.processes import BusyError, QuestionError
 from extender.kube.background import Background, repeat
 from extender.kube.client import ClusterError
+from extender.planning.moves.gains import gain_gpu_s
 from extender.planning.windows import are_open
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.record import Phase
@@ -32,6 +32,8 @@ from extender.queueing.defrag.state import Advice, PolicyState
 logger = logging.getLogger(__name__)
 
 _LOOKS_EVERY_S: Final = 5.0
+_NODE_FREE_S: Final = 3600.0
+"""For so long an autoscaler is taken to do without a node that it is given back."""
 _MOST_ASKED: Final = 4
 """Pods and gangs asked about in a round; each question is a search of seconds."""
 _MOST_OF_NAMESPACE: Final = 2
@@ -175,7 +177,7 @@ class MovePolicy(Background):
                 continue
             known |= {pod.uid for pod in answer.target}
             waited_s = self._around.wall_clock() - wait.since
-            option = Option(ROOM, answer, gain_of_room(answer.gpus, waited_s), wait)
+            option = Option(ROOM, answer, gain_gpu_s(answer.gpus, max(waited_s, 0.0)), wait)
             if answer.id and option.pays(self._terms.least_gain):
                 options.append(option)
             else:
@@ -196,7 +198,7 @@ class MovePolicy(Background):
         while number and not self._targets.rests(FREE_NODES, now):
             answer = await self._ask({"freeNodes": number, "maxMoves": mine.moves})
             if answer.fits:
-                option = Option(FREE_NODES, answer, gain_of_nodes(answer.gpus))
+                option = Option(FREE_NODES, answer, gain_gpu_s(answer.gpus, _NODE_FREE_S))
                 return option if answer.id and option.pays(self._terms.least_gain) else None
             number //= 2
         self._targets.fail("", FREE_NODES, now)

@@ -72,8 +72,7 @@ def test_what_those_who_move_are_seen_to_use_is_none_of_a_stranger_s_then() -> N
 
 def test_who_names_no_model_is_not_moved_to_another_one() -> None:
     objects = [node("n-0", 4, "a100"), node("n-1", 4, "a100"), node("t-0", 4, "t4")]
-    wanted = {"annotations": {"kerf.dev/gpu-model": "a100"}}
-    both = [running("a", "n-0"), running("b", "n-1", 4), pod("big", 4, **wanted)]
+    both = [running("a", "n-0"), running("b", "n-1", 4), pod("big", 4, annotations={"kerf.dev/gpu-model": "a100"})]
     with kerf_on(Cluster([*objects, *both])) as kerf:
         told = ask(kerf, **{"for": "default/big"})
     assert not told["fits"]

@@ -188,8 +188,8 @@ def test_it_looks_every_so_often_and_not_while_a_plan_is_carried_out() -> None:
     [
         (8.0, 1000.0, 4000.0, True),  # 8 GPUs x 1000 s = 8000 = 2 x 4000
         (8.0, 1000.0, 4001.0, False),
-        (8.0, 10_000_000.0, 57_600.0, True),  # 4 h at most: 8 x 14400 = 115200 = 2 x 57600
-        (8.0, 10_000_000.0, 57_601.0, False),
+        (8.0, 10_000_000.0, 345_600.0, True),  # a day at most: 8 x 86400 = 691200 = 2 x 345600
+        (8.0, 10_000_000.0, 345_601.0, False),
         (0.5, 1000.0, 250.0, True),
         (0.5, 1000.0, 251.0, False),
         (0.0, 1000.0, 0.0, False),  # of no use to any GPU
