@@ -337,10 +337,12 @@ def test_who_does_not_wait_in_the_queue_is_only_told() -> None:
 def test_who_is_only_told_keeps_nobody_of_the_queue_from_their_room() -> None:
     world = World()
     world.waits = [waits("past", queued=False), waits("big")]
-    world.answers |= {"ns/past": makes_room("past", gpus=64), "ns/big": makes_room("big")}
+    world.answers |= {"ns/past": makes_room("past", gpus=64, moves=3), "ns/big": makes_room("big")}
     world.look()
     assert [target for _, target in world.begun] == ["ns/big"]
     assert [advice.target for advice in world.policy.advice] == ["ns/big", "ns/past"]
+    moves = next(metric for metric in policy_metrics(world.policy) if metric.name == "kerf_defrag_advised_moves")
+    assert [sample.value for sample in moves.samples if sample.labels["purpose"] == "room"] == [1], "the one begun"
 
 
 def test_outside_of_its_windows_it_only_tells() -> None:
