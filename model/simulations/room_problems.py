@@ -12,6 +12,7 @@ from extender.core.clusters import WHOLE_MILLI, Mask
 from extender.core.fragmentation.arrays import Nodes
 from extender.core.policies.registry import POLICIES
 from extender.planning.moves.covers import cover_costs
+from extender.planning.moves.models import keeping_its_model
 from extender.planning.moves.problems import Problem, Running, Target
 from extender.planning.plan_state import DEFAULT_POLICY
 from extender.planning.plans import PlanPod, View
@@ -115,7 +116,7 @@ class RoomProblems:
             if not self._asks.num_gpus[c]:
                 continue
             key = f"{runner.job}/{number}"
-            pod = self._pod(key, c, gang)
+            pod = keeping_its_model(self._view.cluster, row, self._pod(key, c, gang))
             booked = booking(self._view.cluster, row, self._requests[c], gpus_of(bits), pod.cpu_milli, pod.memory_mib)
             cost_gpu_s = self._gpus(c) * runner.loses_s
             priority = int(self._priority[runner.job])

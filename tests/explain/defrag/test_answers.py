@@ -213,7 +213,8 @@ def sick(name: str, *gpus: int) -> Manifest:
     """A node of four GPUs, some of which are unhealthy to their plugin."""
     made = node(name, 4 - len(gpus))
     listed = [
-        {"index": index, "model": "a100", "memory_mib": 81_920, "healthy": index not in gpus} for index in range(4)
+        {"index": index, "model": "NVIDIA-A100-SXM4-80GB", "memory_mib": 81_920, "healthy": index not in gpus}
+        for index in range(4)
     ]
     made["metadata"]["annotations"] = {"kerf.dev/gpus": json.dumps(listed)}
     return made
