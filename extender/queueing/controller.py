@@ -131,13 +131,14 @@ class QueueController(QueueRules):
             self.tasks.begin("eviction of incomplete gangs", self.gang_eviction.run, needed=False)
 
     async def list_again(self, *, anew: bool = True) -> None:
-        """Take in all waiting pods as they are now, however far the watch lags; `anew`: as if none had been known.
-        Raises ClusterError, DecodeError."""
+        """Take in all waiting pods as they are; `anew`: as if none had been known. Raises ClusterError, DecodeError."""
         await self.tasks.end(_MIRROR_OF + _WAITING)
-        for forget in (self.backlog.clear, self.dispatcher.forget) if anew else ():
-            forget()
+        if anew:
+            self.backlog.clear()
+            self.dispatcher.forget()
+        reflector = self._own[_WAITING]
         try:
-            await (reflector := self._own[_WAITING]).relist()
+            await reflector.relist()
         finally:
             self.tasks.begin(_MIRROR_OF + _WAITING, reflector.run, needed=False)
 
@@ -160,8 +161,7 @@ class QueueController(QueueRules):
         """Why nothing can be planned now, "" when it can."""
         for name, reflector in self.reflectors.items():
             if not reflector.synced:
-                error = f": {reflector.last_error}" if reflector.last_error else ""
-                return f"{name} of the queue are not synced yet{error}"
+                return f"{name} of the queue are not synced yet{reflector.last_error and f': {reflector.last_error}'}"
         return self._mirror_fault()
 
     def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
