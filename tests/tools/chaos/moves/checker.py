@@ -166,7 +166,7 @@ class Places:
             return []
         needed = sum(kept.gpus for kept in self._kept.values() if kept.node == node)
         free = world.free(node)
-        if not worlds.gpus_of(pod) or free is None or free >= needed:
+        if not needed or not worlds.gpus_of(pod) or free is None or free >= needed:
             return []
         detail = f"it came to {node}, where {free} GPUs are left of {needed} kept for who was evicted"
         return [Violation("the place of an evicted pod is kept", name_of(pod), detail)]

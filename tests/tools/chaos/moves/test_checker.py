@@ -207,6 +207,13 @@ def test_a_place_on_a_node_that_offers_less_than_before_is_not_kept(story: Story
     assert story.promises == []
 
 
+def test_a_pod_that_comes_to_a_node_that_has_shrunk_takes_nobodys_place(story: Story) -> None:
+    smaller = gpu_node("b", gpus=4, allocatable={"nvidia.com/gpu": "1"})
+    story.tell("nodes", "b", status=smaller["status"])
+    story.pod("late", "b", gpus=1)
+    assert story.promises == []
+
+
 def test_a_step_for_a_target_that_has_had_room_for_long_is_found(story: Story) -> None:
     story.record("planned")
     story.pod("v", "a", owner="rs", gpus=0)
