@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from extender.api.evictions import Evictions
-from extender.api.optional_parts import affinity_writer, cpu_pods_of, keeper_of, missing_nodes_of, recorder_of
+from extender.api.optional_parts import affinity_writer, cpu_pods_of, keeper_of, missing_nodes_of, recorder_of, usage_of
 from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
@@ -27,8 +27,9 @@ from extender.kube.client import Transport
 from extender.kube.objects import Pod
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
+from extender.metrics.gpu_hours import gpu_hour_metrics
 from extender.metrics.history import history_metrics
-from extender.metrics.queueing import missing_metrics, pipeline_metrics, queue_metrics
+from extender.metrics.queueing import missing_metrics, pending_metrics, pipeline_metrics, queue_metrics
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
@@ -58,6 +59,7 @@ from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
 from extender.telemetry.service import Telemetry, build_telemetry, policies_of, rules_of
+from extender.usage.report import BudgetWatch, Usage
 
 if TYPE_CHECKING:
     from extender.server.certificate_keeper import CertificateKeeper
@@ -103,6 +105,8 @@ class Parts:
     waker: Waker
     corrections: Corrections
     set_aside: Keeper | None
+    usage: Usage | None
+    """What counts GPU-hours."""
     metrics: Metrics
     traces: Traces
     verbs: Verbs
@@ -140,10 +144,12 @@ def build_parts(
     traces, keeper = Traces(settings.traces), keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
     missing = missing_nodes_of(settings, base, what_if := build_what_if(settings, base, placer, queue), unbound)
+    usage = usage_of(settings, base, rank.mix.counts)
+    budgets = BudgetWatch(usage, base.events) if usage and settings.usage.budgets else None
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, mover, watch, pipelines, telemetry.observer if telemetry else None),
-        *(rank, shadow, evidence, learning, recorder, missing, set_aside),
+        *(rank, shadow, evidence, learning, recorder, missing, set_aside, usage.meter if usage else None, budgets),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
@@ -165,6 +171,7 @@ def build_parts(
         waker=waker,
         corrections=corrections,
         set_aside=set_aside,
+        usage=usage,
         metrics=metrics,
         traces=traces,
         verbs=verbs,
@@ -223,6 +230,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         evidence=parts.evidence,
         learning=parts.learning,
         recorder=parts.recorder,
+        usage=parts.usage,
         tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
     )
     _add_metrics(parts, service)
@@ -245,6 +253,9 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: of_scheduling.task_metrics(service.tasks))
     if parts.set_aside is not None:
         add(partial(of_scheduling.set_aside_metrics, parts.set_aside))
+    add(lambda: pending_metrics(service.waitlist))
+    if parts.usage is not None:
+        add(partial(gpu_hour_metrics, parts.usage))
     if parts.learning is not None:
         add(partial(learning_metrics, parts.learning))
     if parts.recorder is not None:

@@ -1,7 +1,7 @@
 """Parts that settings may leave out, or that need little."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
 from extender.kube.client import Transport
 from extender.queueing.pods.batches import gang_of
+from extender.ranking.demands import Kind, gpu_mix
 from extender.recording.pod_rows import PodRows
 from extender.recording.recorder import Recorder
 from extender.recording.writer import Writer
@@ -23,6 +24,12 @@ from extender.scheduling.placer import Placer
 from extender.scheduling.waking.unbound_pods import UnboundPods
 from extender.server.certificates import CertificateError, CertificateFiles
 from extender.settings.tree import Settings
+from extender.telemetry.service import wanted_of
+from extender.telemetry.sources.source import PROMETHEUS
+from extender.usage.budgets import DAY_S, Budgets
+from extender.usage.meter import Meter, Sight
+from extender.usage.past import Past
+from extender.usage.report import Usage
 
 if TYPE_CHECKING:
     from extender.server.certificate_keeper import CertificateKeeper
@@ -75,6 +82,23 @@ def affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> Aff
         *(labels_of, tuple(settings.webhook.products), settings.models.aliases),
         *(settings.decisions.memory_tolerance_frac, base.clock),
     )
+
+
+def usage_of(settings: Settings, base: Foundation, mix: Callable[[], Mapping[Kind, float]]) -> Usage | None:
+    """What counts GPU-hours, where that is wanted; `mix` is of the pods that are expected."""
+    wanted, telemetry, ledger = settings.usage, settings.telemetry, base.ledger
+    if not wanted.enabled or settings.webhook.alone:
+        return None
+    sight = Sight(
+        *(ledger, base.fence.led, base.fence.standby, lambda: base.fence.fault() or base.mirror.fault()),
+        *(lambda cluster: gpu_mix(cluster, mix()), base.clock, time.time),
+    )
+    meter = Meter(wanted, sight)
+    base.mirror.listeners.append(meter.holders)
+    budgets = Budgets(wanted.budgets, wanted.budget_days * DAY_S)
+    asks = telemetry.url and telemetry.source in ("auto", PROMETHEUS)
+    past = Past(telemetry.url, wanted_of(telemetry).access, wanted.matchers, base.clock) if asks else None
+    return Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
 
 
 def missing_nodes_of(

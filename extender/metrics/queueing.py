@@ -2,15 +2,20 @@
 
 from collections import Counter as Counts
 from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.standing import MissingNodes
 from extender.metrics.registry import by_label, counter, gauge
 from extender.pipelines.controller import PipelineController
 from extender.planning.wait_reasons import Cause
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.mover import Mover
+
+
+_MAX_NAMESPACES: Final = 100
 
 
 def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterator[Metric]:
@@ -56,6 +61,16 @@ def missing_metrics(missing: MissingNodes) -> Iterator[Metric]:
     yield family
     unplaced = known.unplaced if known is not None else 0
     yield gauge("kerf_missing_nodes_unplaced", "Waiting pods that no new node would help.", unplaced)
+
+
+def pending_metrics(waitlist: Waitlist) -> Iterator[Metric]:
+    """How long pods that ask for GPUs have been without a node, by namespace; those of many namespaces as `other`."""
+    longest: dict[str, float] = {}
+    for namespace, wait_s in waitlist.waits():
+        name = namespace if namespace in longest or len(longest) < _MAX_NAMESPACES else "other"
+        longest[name] = max(wait_s, longest.get(name, 0.0))
+    told = "Age of the oldest pod that asks for GPUs and has no node, in seconds."
+    yield by_label(GaugeMetricFamily, "kerf_pending_longest_seconds", told, "namespace", longest)
 
 
 def pipeline_metrics(pipelines: PipelineController) -> Iterator[Metric]:

@@ -1,0 +1,177 @@
+"""The meter: looks at what is booked every few seconds while this process leads, and counts.
+
+Time counts once, whoever leads: up to the last renewal of the lease that succeeded, and for a successor from the last
+one that it saw another process make. What was booked in between two leaders is counted by what the successor's ledger
+shows.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Longs
+from extender.core.fragmentation.fragment_tables import FragmentTables, tables_of
+from extender.core.fragmentation.fragments import Mix
+from extender.kube.background import Background, give_way, repeat
+from extender.kube.leadership.elections import Led
+from extender.ledger.ledger import Ledger
+from extender.settings.operation import UsageSettings
+from extender.usage.accounts import Accounts, Rate
+from extender.usage.holders import Holders
+from extender.usage.idle import IdleTimes
+from extender.usage.lines import Key
+from extender.usage.rates import Occupants, Rates, unusable_of
+
+_NODES_AT_ONCE: Final = 50
+_MIX_EVERY_S: Final = 300.0
+_MAX_REPORT: Final = 5000
+"""Lines of the report since the start: some MB."""
+_S: Final = 1000  # ms
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the meter goes by."""
+
+    ledger: Ledger
+    led: Callable[[], Led]
+    """For how long this process has led for certain."""
+    standby: Callable[[], str]
+    """Who leads instead of this process, "" while it leads itself."""
+    fault: Callable[[], str]
+    """Why the ledger is not to be gone by now, "" when it is."""
+    mix: Callable[[Cluster], Mix]
+    """Of pods that ask for GPUs, as they are expected."""
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+
+
+class Meter(Background):
+    """Runs from `start` to `stop`."""
+
+    def __init__(self, wanted: UsageSettings, sight: Sight) -> None:
+        super().__init__("meter", needed=False)
+        self.wanted, self._sight = wanted, sight
+        self.holders = Holders(sight.ledger)
+        self.occupants = Occupants(sight.ledger, self.holders)
+        self.accounts = Accounts(
+            wanted.max_series, _MAX_REPORT, self.occupants.models, frozenset(wanted.budgets)
+        )
+        self.idle = IdleTimes.none(self.holders)
+        self.since: float | None = None
+        """Unix time from which on something was counted, None before."""
+        self.rates: Rates | None = None
+        """As they were last; None before, and where others lead."""
+        self._tenure = ""
+        self._began = float("inf")
+        self._tables: tuple[float, tuple[int, int], FragmentTables] | None = None
+        self._report_of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
+        """(U,) line of the report, by number."""
+        self._series_of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
+        self._seen: tuple[object, ...] = ()
+        self._rate: Rate | None = None
+
+    def start(self) -> None:
+        """Begin, in the running event loop."""
+        self._began = min(self._began, self._sight.clock())
+        super().start()
+
+    async def run(self) -> None:
+        await repeat(self.tick, self.wanted.every_s, "counting GPU-hours")
+
+    @property
+    def now_ms(self) -> int:
+        """Monotonic time."""
+        return int(self._sight.clock() * _S)
+
+    def nodes(self, most: int) -> Iterator[tuple[str, dict[str, float]]]:
+        """GPUs of nodes by state, of the first nodes by name that have any; nothing while others lead."""
+        rates, names = self.rates, self.occupants.names()
+        if rates is None:
+            return
+        booked = self.occupants.booked(rates.of_nodes.shape[1])
+        for name, row in names[:most]:
+            if row < len(booked):
+                capacity, free, stranded, sick = rates.of_nodes[:, row].tolist()
+                states = {"booked": int(booked[row]), "free": free, "stranded": stranded, "sick": sick}
+                if capacity:
+                    yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
+
+    async def tick(self) -> None:
+        """Count what is certain, and look at what is booked now."""
+        now, led = self._sight.clock(), self._sight.led()
+        if led.tenure == self._tenure:
+            self.accounts.count(int(min(now, max(led.until, 0.0)) * _S))
+        if self._sight.standby():
+            self.idle.forget()
+            self.rates = self._rate = None
+            return
+        if self._sight.fault():
+            return  # what was known last goes on to count
+        if led.tenure != self._tenure:
+            self._tenure = led.tenure
+            since = max(led.since, self._began)
+            self.accounts.begin(int(since * _S))
+            if self.since is None:
+                self.since = self._sight.wall_clock() - (now - since)
+        for done, node in enumerate(self.occupants.pending(), 1):
+            self.occupants.look_at(node)
+            if done % _NODES_AT_ONCE == 0:
+                await give_way()
+        cluster = self._sight.ledger.snapshot(now)
+        rate = self._rate_in(cluster, await self._current_tables(cluster, now), now)
+        self.accounts.rate(int(now * _S), rate)
+        self.accounts.tend(int(now * _S), rate)
+        self.holders.forget_gone()
+
+    async def _current_tables(self, cluster: Cluster, now: float) -> FragmentTables:
+        """Of the pods that are expected; worked out aside, now and then."""
+        shape = len(cluster.models), cluster.gpu_model.shape[1]
+        if self._tables is None or self._tables[1] != shape or now - self._tables[0] > _MIX_EVERY_S:
+            mix = self._sight.mix(cluster)
+            self._tables = now, shape, await asyncio.to_thread(tables_of, mix, *shape)
+        return self._tables[2]
+
+    def _rate_in(self, cluster: Cluster, tables: FragmentTables, now: float) -> Rate:
+        """The rates now; the same object where nothing has changed."""
+        seen = cluster.version, self.occupants.version, id(tables)
+        if self._rate is not None and seen == self._seen:
+            return self._rate
+        unusable = unusable_of(cluster, tables)
+        self.rates = self.occupants.rates(cluster, self.wanted.idle_below_frac, unusable)
+        fresh = self._assign_lines()
+        self.idle.note(self.rates, fresh, now)
+        of_holders, width = self.rates.of_holders, self.rates.of_holders.shape[1]
+        reports, series = self._report_of[:width], self._series_of[:width]
+        models = self.occupants.model[: self.rates.of_nodes.shape[1]]
+        self._seen, self._rate = seen, Rate(
+            _summed(of_holders, reports, len(self.accounts.report.keys)),
+            _summed(of_holders, series, len(self.accounts.series.keys)),
+            _summed(self.rates.of_nodes, models, len(self.occupants.models)),
+            np.unique(series[self.rates.holds]).astype(np.int64),
+        )
+        return self._rate
+
+    def _assign_lines(self) -> list[int]:
+        """Find the lines of new holders; returns their numbers."""
+        fresh, width = list(dict.fromkeys(self.holders.fresh)), self.holders.num_numbers
+        self.holders.fresh.clear()
+        if (more := width - len(self._report_of)) > 0:
+            self._report_of = np.append(self._report_of, np.zeros(more, np.intp))
+            self._series_of = np.append(self._series_of, np.zeros(more, np.intp))
+        for number in fresh:
+            holder = self.holders.at(number)
+            if holder is not None:
+                key = Key(*holder.who, self.occupants.model_of(holder.node))
+                self._report_of[number] = self.accounts.report.number(key)
+                self._series_of[number] = self.accounts.series.number(key)
+        return fresh
+
+
+def _summed(values: Longs, line: npt.NDArray[np.integer], num_lines: int) -> Longs:
+    """(K, L) sums of (K, X) values by the line of each; exact, for they are far below 2**53."""
+    return np.stack([np.bincount(line, row, num_lines) for row in values]).astype(np.int64)
