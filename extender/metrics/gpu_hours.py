@@ -31,10 +31,9 @@ _MAX_NAMESPACES: Final = 100
 def gpu_hour_metrics(usage: Usage) -> Iterator[Metric]:
     """What was counted; of this moment only while this process leads."""
     yield from _counters(usage.meter)
-    if usage.meter.rates is None:
-        return
+    leads = usage.meter.rates is not None
     pods, gpus = defaultdict[str, float](float), defaultdict[str, float](float)
-    for one in usage.meter.idle.pods(usage.clock(), usage.meter.wanted.idle_after_s):
+    for one in usage.meter.idle.pods(usage.clock(), usage.meter.wanted.idle_after_s) if leads else ():
         namespace = one.namespace if one.namespace in pods or len(pods) < _MAX_NAMESPACES else "other"
         pods[namespace] += 1
         gpus[namespace] += one.gpus
@@ -42,7 +41,7 @@ def gpu_hour_metrics(usage: Usage) -> Iterator[Metric]:
         GaugeMetricFamily, "kerf_idle_pods", "Pods whose GPUs have all been idle for long.", "namespace", pods
     )
     yield by_label(GaugeMetricFamily, "kerf_idle_gpus", "GPUs that these pods have booked.", "namespace", gpus)
-    spent = usage.budgets.spent()
+    spent = usage.budgets.spent() if leads else {}
     limits = {name: one.budget for name, one in spent.items()}
     yield by_label(
         GaugeMetricFamily, "kerf_budget_gpu_hours", "Soft budget of GPU-hours for the window.", "namespace", limits

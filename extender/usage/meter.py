@@ -28,6 +28,7 @@ from extender.usage.rates import Occupants, Rates, unusable_of
 
 _NODES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
+_FIRST_S: Final = 0.5
 _MAX_REPORT: Final = 5000
 """Lines of the report since the start: some MB."""
 _S: Final = 1000  # ms
@@ -81,6 +82,9 @@ class Meter(Background):
         super().start()
 
     async def run(self) -> None:
+        while self.since is None:  # from the first moment on
+            await asyncio.sleep(min(_FIRST_S, self.wanted.every_s))
+            await self.tick()
         await repeat(self.tick, self.wanted.every_s, "counting GPU-hours")
 
     @property
