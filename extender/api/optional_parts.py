@@ -96,8 +96,9 @@ def usage_of(settings: Settings, base: Foundation, mix: Callable[[], Mapping[Kin
     meter = Meter(wanted, sight)
     base.mirror.listeners.append(meter.holders)
     budgets = Budgets(wanted.budgets, wanted.budget_days * DAY_S)
-    asks = telemetry.url and telemetry.source in ("auto", PROMETHEUS)
-    past = Past(telemetry.url, wanted_of(telemetry).access, wanted.matchers, base.clock) if asks else None
+    asked = wanted_of(telemetry)
+    url = next(iter(asked.addresses), "") if asked.kind == PROMETHEUS and telemetry.source != "off" else ""
+    past = Past(url, asked.access, wanted.matchers, base.clock) if url else None
     return Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
 
 

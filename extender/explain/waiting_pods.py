@@ -1,6 +1,6 @@
 """Who has no node: every pod that asks for GPUs, whoever keeps it waiting, with its age and why."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any
@@ -34,11 +34,14 @@ class Waitlist:
         """How many wait."""
         return len(self._turns())
 
-    def waits(self) -> Iterator[tuple[str, float]]:
-        """Namespace and age in seconds of each that waits, the longest first."""
+    def longest(self) -> dict[str, float]:
+        """Age in seconds of the oldest that waits, by namespace."""
+        oldest: dict[str, float] = {}
+        for _, created, pod in self._turns().values():
+            namespace = pod.partition("/")[0]
+            oldest[namespace] = min(created, oldest.get(namespace, created))
         now = self.wall_clock()
-        for _, created, pod in sorted(self._turns().values(), key=lambda turn: turn[1]):
-            yield pod.partition("/")[0], max(now - created, 0.0)
+        return {namespace: max(now - created, 0.0) for namespace, created in oldest.items()}
 
     def listing(self, most: int) -> dict[str, Any]:
         """How many wait, whether there may be more of whom nothing is kept, and those whose turn comes first."""

@@ -78,5 +78,3 @@ def _nodes(meter: Meter) -> Iterator[Metric]:
         for state, gpus in figures.items():
             family.add_metric([name, state], gpus)
     yield family
-
-

@@ -2,6 +2,7 @@
 
 from collections import Counter as Counts
 from collections.abc import Iterator
+from heapq import nlargest
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -13,7 +14,6 @@ from extender.pipelines.controller import PipelineController
 from extender.planning.wait_reasons import Cause
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.mover import Mover
-
 
 _MAX_NAMESPACES: Final = 100
 
@@ -64,11 +64,8 @@ def missing_metrics(missing: MissingNodes) -> Iterator[Metric]:
 
 
 def pending_metrics(waitlist: Waitlist) -> Iterator[Metric]:
-    """How long pods that ask for GPUs have been without a node, by namespace; those of many namespaces as `other`."""
-    longest: dict[str, float] = {}
-    for namespace, wait_s in waitlist.waits():
-        name = namespace if namespace in longest or len(longest) < _MAX_NAMESPACES else "other"
-        longest[name] = max(wait_s, longest.get(name, 0.0))
+    """How long pods that ask for GPUs have been without a node, in the namespaces that have waited longest."""
+    longest = dict(nlargest(_MAX_NAMESPACES, waitlist.longest().items(), key=lambda item: item[1]))
     told = "Age of the oldest pod that asks for GPUs and has no node, in seconds."
     yield by_label(GaugeMetricFamily, "kerf_pending_longest_seconds", told, "namespace", longest)
 

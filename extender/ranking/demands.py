@@ -128,7 +128,9 @@ def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib
 
 def gpu_mix(cluster: Cluster, counts: Mapping[Kind, float]) -> Mix:
     """The typical ones of pods so many of each kind that ask for GPUs, in terms of a cluster's models."""
-    common = nlargest(MAX_KINDS, ((kind, count) for kind, count in counts.items() if kind.gpus), key=lambda item: item[1])
+    common = nlargest(
+        MAX_KINDS, ((kind, count) for kind, count in counts.items() if kind.gpus), key=lambda item: item[1]
+    )
     asks, pods = asks_of(dict(common), cluster.models[:MAX_MODELS], _memory_of_models(cluster))
     return typical_mix(asks, pods)
 

@@ -62,7 +62,7 @@ class Accounts:
     """What was counted since the start. Not thread-safe."""
 
     def __init__(self, max_series: int, max_report: int, models: Sequence[str], always: frozenset[str]) -> None:
-        """`models` are the names of GPU models, as `Rate.of_models` has them: a list that grows; `always` as of `Lines`."""
+        """`models` are the names of GPU models, as of `Rate.of_models`: a list that grows; `always` as of `Lines`."""
         self.report = Lines(max_report, max(max_report // _EACH, 1), always)
         self.series = Lines(max_series, max(max_series // _EACH, 1), always)
         self._models = models
@@ -86,7 +86,8 @@ class Accounts:
 
     def rate(self, at_ms: int, rate: Rate) -> None:
         """The rates are these from a time on, or from the beginning, if none is known of before."""
-        assert self._until_ms is not None
+        if self._until_ms is None:
+            return
         at_ms = max(at_ms, self._ahead[-1][0]) if self._ahead else self._until_ms
         if self._ahead and self._ahead[-1][1] is rate:
             return

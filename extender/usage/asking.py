@@ -39,7 +39,9 @@ def _asked(prometheus: Prometheus, question: Question) -> Answer:
             totals[number], known = to_float(item.value[1]), True
     if not known:
         name = series_name("capacity")
-        return Answer(fault=f"{question.url} has no {name} of that time: does it scrape Kerf, and for a minute or more?")
+        return Answer(
+            fault=f"{question.url} has no {name} of that time: does it scrape Kerf, and for a minute or more?"
+        )
     return Answer(rows, totals)
 
 

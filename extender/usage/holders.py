@@ -77,6 +77,7 @@ class Holders:
         self._uid_of: dict[str, str] = {}  # by `namespace/name`
         self._by_key: dict[str, Holder] = {}  # by UID, or a claim's name
         self._by_number: list[Holder | None] = []
+        self._on: dict[str, set[int]] = {}  # numbers, by node
         self._free: list[int] = []
         self.fresh: list[int] = []
         """Numbers given since somebody took these."""
@@ -107,20 +108,23 @@ class Holders:
 
     # Nodes
 
-    def on(self, node: str, before: set[int]) -> Iterator[tuple[int, Holding]]:
-        """Who holds what of a node; those of `before` that hold nothing any more are forgotten once all are told."""
-        found: set[int] = set()
+    def on(self, node: str) -> Iterator[tuple[int, Holding]]:
+        """Who holds what of a node; who held something before and does no more is forgotten once all are told."""
+        before, found = self._on.pop(node, set()), set[int]()
         for key, name, who, holding in self._held_on(node):
             holder = self._by_key.get(key) or self._add(key, name, who)
             holder.node = node
             found.add(holder.number)
             yield holder.number, holding
+        if found:
+            self._on[node] = found
         for number in before - found:
             self._drop(number, node)
 
     def forget_gone(self) -> None:
         """Forget pods that the ledger has forgotten."""
-        for uid in [uid for uid in self._who if not self._ledger.is_bound(uid)]:
+        ledger = self._ledger  # what a static pod holds whose mirror is gone is held yet
+        for uid in [uid for uid in self._who if not ledger.is_bound(uid) and ledger.claim(uid) is None]:
             name, _ = self._who.pop(uid)
             if self._uid_of.get(name) == uid:
                 del self._uid_of[name]

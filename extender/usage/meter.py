@@ -29,6 +29,7 @@ from extender.usage.rates import Occupants, Rates, unusable_of
 _NODES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
 _FIRST_S: Final = 0.5
+_FORGET_EVERY_S: Final = 300.0
 _MAX_REPORT: Final = 5000
 """Lines of the report since the start: some MB."""
 _S: Final = 1000  # ms
@@ -59,9 +60,7 @@ class Meter(Background):
         self.wanted, self._sight = wanted, sight
         self.holders = Holders(sight.ledger)
         self.occupants = Occupants(sight.ledger, self.holders)
-        self.accounts = Accounts(
-            wanted.max_series, _MAX_REPORT, self.occupants.models, frozenset(wanted.budgets)
-        )
+        self.accounts = Accounts(wanted.max_series, _MAX_REPORT, self.occupants.models, frozenset(wanted.budgets))
         self.idle = IdleTimes.none(self.holders)
         self.since: float | None = None
         """Unix time from which on something was counted, None before."""
@@ -69,6 +68,7 @@ class Meter(Background):
         """As they were last; None before, and where others lead."""
         self._tenure = ""
         self._began = float("inf")
+        self._forgot_at = float("-inf")
         self._tables: tuple[float, tuple[int, int], FragmentTables] | None = None
         self._report_of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
         """(U,) line of the report, by number."""
@@ -130,7 +130,9 @@ class Meter(Background):
         rate = self._rate_in(cluster, await self._current_tables(cluster, now), now)
         self.accounts.rate(int(now * _S), rate)
         self.accounts.tend(int(now * _S), rate)
-        self.holders.forget_gone()
+        if now - self._forgot_at > _FORGET_EVERY_S:
+            self.holders.forget_gone()
+            self._forgot_at = now
 
     async def _current_tables(self, cluster: Cluster, now: float) -> FragmentTables:
         """Of the pods that are expected; worked out aside, now and then."""
@@ -152,11 +154,14 @@ class Meter(Background):
         of_holders, width = self.rates.of_holders, self.rates.of_holders.shape[1]
         reports, series = self._report_of[:width], self._series_of[:width]
         models = self.occupants.model[: self.rates.of_nodes.shape[1]]
-        self._seen, self._rate = seen, Rate(
-            _summed(of_holders, reports, len(self.accounts.report.keys)),
-            _summed(of_holders, series, len(self.accounts.series.keys)),
-            _summed(self.rates.of_nodes, models, len(self.occupants.models)),
-            np.unique(series[self.rates.holds]).astype(np.int64),
+        self._seen, self._rate = (
+            seen,
+            Rate(
+                _summed(of_holders, reports, len(self.accounts.report.keys)),
+                _summed(of_holders, series, len(self.accounts.series.keys)),
+                _summed(self.rates.of_nodes, models, len(self.occupants.models)),
+                np.unique(series[self.rates.holds]).astype(np.int64),
+            ),
         )
         return self._rate
 

@@ -5,7 +5,7 @@ N nodes by the ledger's rows, E entries of a node (what one holder has of one of
 are counted in thousandths, as whole numbers.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from extender.core.resources.gpu_models import describe_model
 from extender.core.resources.nodes import PRODUCT_LABEL, SLICES, GpuUnit, NodeOffer
 from extender.ledger.ledger import Ledger
 from extender.usage.holders import Holders
-from extender.usage.shares import UNKNOWN_GPU, NodeShares, shares_of
+from extender.usage.shares import NO_SHARES, UNKNOWN_GPU, NodeShares, shares_of
 
 BOOKED, USED, MEASURED, IDLE = range(4)
 NUM_OF_HOLDERS: Final = 4
@@ -28,6 +28,7 @@ NUM_OF_NODES: Final = 4
 """Rows of `Rates.of_nodes`: `capacity = booked + free + stranded + sick`."""
 UNKNOWN_MODEL: Final = "unknown"
 _NOBODY: Final = -1
+IntegerT = TypeVar("IntegerT", bound=np.integer)
 _SLICED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), SLICES)
 
 
@@ -49,10 +50,10 @@ class Occupants:
 
     def __init__(self, ledger: Ledger, holders: Holders) -> None:
         self._ledger, self._holders = ledger, holders
-        self._holder = np.full((0, 1), _NOBODY, np.int32)
+        self._holder: npt.NDArray[np.int32] = np.full((0, 1), _NOBODY, np.int32)
         """(N, E) whose an entry is."""
-        self._gpu = np.full((0, 1), UNKNOWN_GPU, np.int16)
-        self._milli = np.zeros((0, 1), np.int64)
+        self._gpu: npt.NDArray[np.int16] = np.full((0, 1), UNKNOWN_GPU, np.int16)
+        self._milli: Longs = np.zeros((0, 1), np.int64)
         self.capacity: Longs = np.zeros(0, np.int64)
         """(N,) GPU milli."""
         self.sick: Longs = np.zeros(0, np.int64)
@@ -62,6 +63,7 @@ class Occupants:
         self.models: list[str] = []
         """Names of GPU models. A node of several counts as its first."""
         self._row_of: dict[str, int] = {}
+        self._node_at: dict[int, str] = {}
         self.version = 0
         """Grows with every change."""
 
@@ -74,14 +76,12 @@ class Occupants:
     def look_at(self, node: str) -> None:
         """Write down who has what of a node now."""
         row, before = self._ledger.rows.arrays.row_of.get(node), self._row_of.pop(node, None)
-        gone: set[int] = set()
-        if before is not None:
-            gone = set(self._holder[before].tolist()) - {_NOBODY}
-            self._write(before, NodeShares((), 0, 0))
-        held = list(self._holders.on(node, gone))
+        if before is not None and self._node_at[before] == node:  # not another's by now
+            self._write(before, NO_SHARES)
+        held = list(self._holders.on(node))
         if row is None:
             return
-        self._row_of[node] = row
+        self._row_of[node], self._node_at[row] = row, node
         offer = self._ledger.rows.offer_of(node)
         self._write(row, shares_of(offer, held))
         self.model[row] = self._model(node, offer)
@@ -135,7 +135,7 @@ class Occupants:
         """
         num_rows = min(cluster.num_nodes, len(self.capacity))
         rows, slots = np.nonzero(self._holder[:num_rows] != _NOBODY)
-        holder, gpu, milli = (array[rows, slots] for array in (self._holder, self._gpu, self._milli))
+        holder, gpu, milli = self._holder[rows, slots], self._gpu[rows, slots], self._milli[rows, slots]
         booked = np.bincount(rows, milli, num_rows).astype(np.int64)
         load = self._loads(cluster, num_rows, rows, gpu, milli)
         known = np.isfinite(load)
@@ -196,7 +196,7 @@ def unusable_of(cluster: Cluster, tables: FragmentTables) -> Longs:
     return np.minimum(np.floor(found), totals(free)).astype(np.int64)
 
 
-def _padded(array: npt.NDArray[np.generic], shape: tuple[int, int], fill: int) -> npt.NDArray[np.generic]:
+def _padded(array: npt.NDArray[IntegerT], shape: tuple[int, int], fill: int) -> npt.NDArray[IntegerT]:
     wider = np.full(shape, fill, array.dtype)
     wider[: array.shape[0], : array.shape[1]] = array
     return wider

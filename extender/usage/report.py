@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from extender.kube.background import Background, repeat
@@ -34,6 +34,8 @@ class Usage:
     standby: Callable[[], str]
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
+    _panel: tuple[int, dict[str, Any]] = field(default=(-1, {}), init=False)
+    """What the page was shown last, and at which time counted."""
 
     async def report(self, by: str, window_s: int | None, source: str) -> dict[str, Any]:
         """What was counted: in a time up to now, by Prometheus; else since the start, by this process.
@@ -61,7 +63,13 @@ class Usage:
     def _since_start(self, by: str, note: str) -> dict[str, Any]:
         rows: dict[str, list[float]] = {}
         for key, sums in self.meter.accounts.rows().items():
-            name = f"{key.namespace}/{key.owner}" if by == "owner" else key.namespace if by == "namespace" else key.gpu_model
+            name = (
+                f"{key.namespace}/{key.owner}"
+                if by == "owner"
+                else key.namespace
+                if by == "namespace"
+                else key.gpu_model
+            )
             row = rows.setdefault(name, [0.0] * len(OF_HOLDERS))
             rows[name] = [one + more / MICRO for one, more in zip(row, sums, strict=True)]
         totals = [amount / MICRO for amount in self.meter.accounts.totals()]
@@ -106,6 +114,11 @@ class Usage:
         """What the page shows: namespaces since the start, those that booked most first, and what nobody had."""
         if self.standby():
             return {}
+        if self._panel[0] != self.meter.accounts.counted_ms:
+            self._panel = self.meter.accounts.counted_ms, self._made_panel()
+        return self._panel[1]
+
+    def _made_panel(self) -> dict[str, Any]:
         told = self._since_start("namespace", "")
         rows = [row | _whole(row) for row in told["rows"][:_MAX_ON_PAGE]]
         rest = len(told["rows"]) - len(rows)
@@ -162,5 +175,3 @@ class BudgetWatch(Background):
         for namespace, text in usage.budgets.warnings().items():
             logger.warning("namespace %s: %s", namespace, text)
             self._events.emit_about_namespace(namespace, reason="GPUBudget", message=text)
-
-

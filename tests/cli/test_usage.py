@@ -21,7 +21,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A demo that has counted something."""
     settings = ("usage.every_s=1", "usage.budgets={default: 0.0001}")
     with ready_demo(tmp_path_factory.mktemp("usage") / "log", *settings) as server:
-        wait_until(lambda: json.loads(server.get("/usage").content)["totals"]["bookedGpuHours"] > 0.01, 60, "some booked")
+        wait_until(
+            lambda: json.loads(server.get("/usage").content)["totals"]["bookedGpuHours"] > 0.01, 60, "some booked"
+        )
         yield server
 
 
@@ -65,7 +67,10 @@ def test_a_name_is_no_formula() -> None:
 def test_without_a_prometheus_it_says_since_when(server: Server) -> None:
     result = kerf(server, "--since", "7d")
     assert result.exit_code == 0, result.output
-    assert "no Prometheus is configured (setting telemetry.url): this is what Kerf has counted itself since " in result.output
+    assert (
+        "no Prometheus is configured (setting telemetry.url): this is what Kerf has counted itself since "
+        in result.output
+    )
 
 
 def test_nobody_is_idle_yet(server: Server) -> None:

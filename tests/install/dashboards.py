@@ -153,7 +153,7 @@ _ROWS: dict[str, Sequence[Panel]] = {
                 "stranded": f"sum(rate(kerf_stranded_gpu_seconds_total{_RATE}))",
                 "out of use": f"sum(rate(kerf_sick_gpu_seconds_total{_RATE}))",
             },
-            description="They add up to all GPUs. Stranded: free, and the next pod is expected not to be able to use it.",
+            description="They add up to all GPUs. Stranded: free, but not expected to be of use to the next pod.",
         ),
         Panel("GPUs booked by model", {"{{gpu_model}}": _rate_by("gpu_model", "kerf_booked_gpu_seconds_total")}),
         Panel(

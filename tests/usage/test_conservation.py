@@ -52,7 +52,9 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(node=st.sampled_from(NODES), gpus=st.integers(1, 3), namespace=st.sampled_from("xyz"))
     def bind(self, node: str, gpus: int, namespace: str) -> None:
         """A pod of a scheduler that leaves no node overbooked."""
-        there = self.account.gpus_of.get(node, 0) - sum(held for _, where, held in self.account.on.values() if where == node)
+        there = self.account.gpus_of.get(node, 0) - sum(
+            held for _, where, held in self.account.on.values() if where == node
+        )
         if there >= gpus:
             self.num += 1
             self.rig.pod(f"p{self.num}", gpus, node, namespace)
@@ -107,4 +109,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyHistory.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)

@@ -33,7 +33,10 @@ def test_a_namespace_with_a_budget_has_its_lines_however_many_there_are() -> Non
     lines.number(Key("a", "x", "t4"))
     for owner in "xy":
         lines.number(Key("paid", owner, "t4"))
-    assert [key for key in lines.keys if key and key.namespace == "paid"] == [Key("paid", "x", "t4"), Key("paid", OTHER, "t4")]
+    assert [key for key in lines.keys if key and key.namespace == "paid"] == [
+        Key("paid", "x", "t4"),
+        Key("paid", OTHER, "t4"),
+    ]
 
 
 def test_closed_lines_make_room() -> None:

@@ -28,7 +28,7 @@ def test_gpu_seconds_are_gpus_times_seconds_by_namespace_owner_and_model() -> No
     rig.tick()
     rig.tick(10.0)
     assert {key: row[0] / 1e6 for key, row in rig.meter.accounts.rows().items()} == {
-        Key("x", "Job/train", "tesla-t4"): 20.0,
+        Key("x", "Job/train", "t4"): 20.0,
         Key("y", "Deployment/web", "a100-sxm4-80gb"): 10.0,
     }
 

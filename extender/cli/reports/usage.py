@@ -52,7 +52,9 @@ def usage(
         str, typer.Option(help="How far back: 7d, 36h, 90m. Default: since Kerf began to count.", metavar="TIME")
     ] = "",
     by: Annotated[By, typer.Option(help="What a row is of.")] = By.NAMESPACE,
-    idle: Annotated[bool, typer.Option("--idle", help="Instead, pods that have GPUs and do nothing with them.")] = False,
+    idle: Annotated[
+        bool, typer.Option("--idle", help="Instead, pods that have GPUs and do nothing with them.")
+    ] = False,
     source: Annotated[
         Source, typer.Option(help="Who is asked: Prometheus where Kerf knows one, Kerf itself, or as is there.")
     ] = Source.AUTO,

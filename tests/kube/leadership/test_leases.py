@@ -453,6 +453,7 @@ def test_a_leader_claims_the_time_up_to_the_renewal_before_it_was_asked_for() ->
 def test_a_successor_claims_the_time_from_the_last_renewal_that_it_saw_and_no_time_twice() -> None:
     server = Server()
     first, second = held(server, "a"), held(server, "b")
+    seen = 0.0
     for _ in range(3):
         look(first)
         server.clock.now += 0.3
