@@ -59,7 +59,7 @@ from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
 from extender.telemetry.service import Telemetry, build_telemetry, policies_of, rules_of
-from extender.usage.report import BudgetWatch, Usage
+from extender.usage.report import Usage
 
 if TYPE_CHECKING:
     from extender.server.certificate_keeper import CertificateKeeper
@@ -144,23 +144,16 @@ def build_parts(
     traces, keeper = Traces(settings.traces), keeper_of(settings, transport)
     label, set_aside = scheduling.build_label(settings, base), scheduling.build_keeper(settings, base)
     missing = missing_nodes_of(settings, base, what_if := build_what_if(settings, base, placer, queue), unbound)
-    usage = usage_of(settings, base, rank.mix.counts)
-    budgets = BudgetWatch(usage, base.events) if usage and settings.usage.budgets else None
+    usage, counting = usage_of(settings, base, rank.mix.counts)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, mover, watch, pipelines, telemetry.observer if telemetry else None),
-        *(rank, shadow, evidence, learning, recorder, missing, set_aside, usage.meter if usage else None, budgets),
+        *(rank, shadow, evidence, learning, recorder, missing, set_aside, *counting),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
     return Parts(
-        *(base, owners, telemetry, rank),
-        shadow=shadow,
-        evidence=evidence,
-        learning=learning,
-        recorder=recorder,
-        placer=placer,
-        unbound=unbound,
+        *(base, owners, telemetry, rank, shadow, evidence, learning, recorder, placer, unbound),
         queue=queue,
         mover=mover,
         rules=rules,

@@ -1,7 +1,7 @@
 """Parts that settings may leave out, or that need little."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
+from extender.kube.background import Background
 from extender.kube.client import Transport
 from extender.queueing.pods.batches import gang_of
 from extender.ranking.demands import Kind, gpu_mix
@@ -29,7 +30,7 @@ from extender.telemetry.sources.source import PROMETHEUS
 from extender.usage.budgets import DAY_S, Budgets
 from extender.usage.meter import Meter, Sight
 from extender.usage.past import Past
-from extender.usage.report import Usage
+from extender.usage.report import BudgetWatch, Usage
 
 if TYPE_CHECKING:
     from extender.server.certificate_keeper import CertificateKeeper
@@ -84,11 +85,14 @@ def affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> Aff
     )
 
 
-def usage_of(settings: Settings, base: Foundation, mix: Callable[[], Mapping[Kind, float]]) -> Usage | None:
-    """What counts GPU-hours, where that is wanted; `mix` is of the pods that are expected."""
+def usage_of(
+    settings: Settings, base: Foundation, mix: Callable[[], Mapping[Kind, float]]
+) -> tuple[Usage | None, Sequence[Background]]:
+    """What counts GPU-hours, where that is wanted, and what of it works in the background; `mix` is of the pods that
+    are expected."""
     wanted, telemetry, ledger = settings.usage, settings.telemetry, base.ledger
     if not wanted.enabled or settings.webhook.alone:
-        return None
+        return None, ()
     sight = Sight(
         *(ledger, base.fence.led, base.fence.standby, lambda: base.fence.fault() or base.mirror.fault()),
         *(lambda cluster: gpu_mix(cluster, mix()), base.clock, time.time),
@@ -99,7 +103,8 @@ def usage_of(settings: Settings, base: Foundation, mix: Callable[[], Mapping[Kin
     asked = wanted_of(telemetry)
     url = next(iter(asked.addresses), "") if asked.kind == PROMETHEUS and telemetry.source != "off" else ""
     past = Past(url, asked.access, wanted.matchers, base.clock) if url else None
-    return Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
+    usage = Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
+    return usage, (meter, BudgetWatch(usage, base.events)) if wanted.budgets else (meter,)
 
 
 def missing_nodes_of(

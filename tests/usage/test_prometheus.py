@@ -65,8 +65,8 @@ class World:
     def __post_init__(self) -> None:
         self.rigs = [Rig(clock=self.clock), Rig(clock=self.clock, standby="standby", led=NOBODY)]
         for rig in self.rigs:
-            rig.node("a", 40)
-            rig.node("b", 20)
+            rig.node("a", 64)
+            rig.node("b", 64)
 
     def usage(self, number: int) -> Usage:
         rig = self.rigs[number]
@@ -165,7 +165,7 @@ def test_what_there_was_is_the_sum_of_its_parts(asked: tuple[World, str]) -> Non
     _, url = asked
     answer = answered(question(url, "model"))
     capacity, *parts = answer.totals
-    assert capacity == pytest.approx(60 * SPAN_S, rel=0.01)
+    assert capacity == pytest.approx(128 * SPAN_S, rel=0.01)
     assert capacity == pytest.approx(sum(parts) + sum(row[0] for row in answer.rows.values()), rel=0.01)
 
 

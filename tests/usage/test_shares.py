@@ -139,8 +139,11 @@ def test_shares_of_one_gpu_are_those_of_a_slow_account(shares: list[tuple[int, i
     if any(milli >= 1000 for milli, _ in shares):
         return  # whole GPUs have nobody beside them, another case
     memory = [Fraction(mib * 1000 // GIB_16) for _, mib in shares]
-    weights = [max(Fraction(milli), mib) for (milli, _), mib in zip(shares, memory, strict=True)]
-    taken = min(max(Fraction(sum(milli for milli, _ in shares)), sum(memory, Fraction())), Fraction(1000))
+    weights = [max(Fraction(milli), part_of) for (milli, _), part_of in zip(shares, memory, strict=True)]
+    compute = Fraction(sum(milli for milli, _ in shares))
+    taken = min(max(compute, Fraction(sum(memory))), Fraction(1000))
     assert sum(found) == (taken if sum(weights) else 0)
+    whole = Fraction(sum(weights))
     for milli, weight in zip(found, weights, strict=True):
-        assert abs(milli - (taken * weight / sum(weights) if sum(weights) else 0)) < 1
+        exact = taken * weight / whole if whole else Fraction(0)
+        assert -1 < milli - exact < 1
