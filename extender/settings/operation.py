@@ -59,11 +59,11 @@ class UsageSettings(Section):
     """A GPU is idle while its load is below this fraction."""
     idle_after_s: float = Field(default=1800.0, ge=60)
     """Pods whose GPUs have all been idle for this many seconds are listed, counted and alerted on."""
-    max_series: int = Field(default=300, ge=10, le=5000)
+    max_series: int = Field(default=200, ge=10, le=5000)
     """Most series of each counter of GPU-seconds: pairs of owner and GPU model, a namespace at most a tenth of them.
     The rest counts as owner `other` of its namespace or, where that has no series, of namespace `other`."""
-    max_nodes: int = Field(default=500, ge=0, le=5000)
-    """Most nodes with GPUs that have metrics of their own, in the order of their names."""
+    max_nodes: int = Field(default=100, ge=0, le=5000)
+    """Most nodes that have metrics of their own: those with GPUs out of use, then the first by name."""
     budgets: dict[str, Annotated[float, Field(ge=0)]] = {}
     """Soft budgets by namespace, in GPU-hours booked in the window: `{team-a: 5000}`. Beyond one a warning is given,
     and no pod is refused."""

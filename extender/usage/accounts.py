@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from extender.core.clusters import Longs
+from extender.core.clusters import Longs, Rows
 from extender.usage.lines import Key, Lines
 from extender.usage.rates import NUM_OF_HOLDERS, NUM_OF_NODES
 
@@ -34,7 +34,7 @@ class Rate(NamedTuple):
     """(4, S) by line of the series."""
     of_models: Longs
     """(4, M) what there is, as of `Rates.of_nodes`, by GPU model."""
-    live: Longs
+    live: Rows
     """Lines of the series that somebody counts on."""
 
 
@@ -124,7 +124,7 @@ class Accounts:
             self._opened_ms[number] = self._held_ms[number] = now_ms
         self.series.opened.clear()
         self._models_shown_ms += [now_ms] * (len(self._models) - len(self._models_shown_ms))
-        for number in rate.live.tolist():
+        for number in set(rate.live.tolist()):
             self._held_ms[number] = now_ms
         for number in [number for number, held in self._held_ms.items() if now_ms - held > _KEPT_MS]:
             self.series.close(number)

@@ -8,7 +8,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
 from extender.usage.holders import Holders
-from extender.usage.rates import BOOKED, Rates
+from extender.usage.rates import Rates
 
 
 class IdlePod(NamedTuple):
@@ -48,7 +48,7 @@ class IdleTimes:
         since[fresh] = np.inf
         idles: Mask = rates.idles
         self._since_s = np.where(idles, np.minimum(since, now), np.inf)
-        self._milli = rates.of_holders[BOOKED]
+        self._milli = rates.booked
 
     def forget(self) -> None:
         """Others look after it from now on."""

@@ -24,7 +24,7 @@ from extender.usage.accounts import Accounts, Rate
 from extender.usage.holders import Holders
 from extender.usage.idle import IdleTimes
 from extender.usage.lines import Key
-from extender.usage.rates import Occupants, Rates, unusable_of
+from extender.usage.rates import SICK, Occupants, Rates, unusable_of
 
 _NODES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
@@ -32,6 +32,7 @@ _FIRST_S: Final = 0.5
 _FORGET_EVERY_S: Final = 300.0
 _MAX_REPORT: Final = 5000
 """Lines of the report since the start: some MB."""
+_MAX_GROUPS: Final = 20_000
 _S: Final = 1000  # ms
 
 
@@ -70,9 +71,11 @@ class Meter(Background):
         self._began = float("inf")
         self._forgot_at = float("-inf")
         self._tables: tuple[float, tuple[int, int], FragmentTables] | None = None
-        self._report_of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
-        """(U,) line of the report, by number."""
-        self._series_of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
+        self._group_of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
+        """(U,) by number."""
+        self._lines_of_groups: list[tuple[int, int]] = []
+        """Lines of the report and of the series that a group counts on."""
+        self._group_at: dict[tuple[int, int], int] = {}
         self._seen: tuple[object, ...] = ()
         self._rate: Rate | None = None
 
@@ -93,17 +96,16 @@ class Meter(Background):
         return int(self._sight.clock() * _S)
 
     def nodes(self, most: int) -> Iterator[tuple[str, dict[str, float]]]:
-        """GPUs of nodes by state, of the first nodes by name that have any; nothing while others lead."""
-        rates, names = self.rates, self.occupants.names()
+        """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead."""
+        rates, booked = self.rates, self.occupants.booked()
         if rates is None:
             return
-        booked = self.occupants.booked(rates.of_nodes.shape[1])
-        for name, row in names[:most]:
-            if row < len(booked):
-                capacity, free, stranded, sick = rates.of_nodes[:, row].tolist()
-                states = {"booked": int(booked[row]), "free": free, "stranded": stranded, "sick": sick}
-                if capacity:
-                    yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
+        known = [(name, row) for name, row in self.occupants.names() if row < len(booked)]
+        sick = rates.of_nodes[SICK]
+        for name, row in sorted(known, key=lambda item: not sick[item[1]])[:most]:
+            _, free, stranded, out = rates.of_nodes[:, row].tolist()
+            states = {"booked": int(booked[row]), "free": free, "stranded": stranded, "sick": out}
+            yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
 
     async def tick(self) -> None:
         """Count what is certain, and look at what is booked now."""
@@ -147,38 +149,46 @@ class Meter(Background):
         seen = cluster.version, self.occupants.version, id(tables)
         if self._rate is not None and seen == self._seen:
             return self._rate
-        unusable = unusable_of(cluster, tables)
-        self.rates = self.occupants.rates(cluster, self.wanted.idle_below_frac, unusable)
-        fresh = self._assign_lines()
-        self.idle.note(self.rates, fresh, now)
-        of_holders, width = self.rates.of_holders, self.rates.of_holders.shape[1]
-        reports, series = self._report_of[:width], self._series_of[:width]
-        models = self.occupants.model[: self.rates.of_nodes.shape[1]]
-        self._seen, self._rate = (
-            seen,
-            Rate(
-                _summed(of_holders, reports, len(self.accounts.report.keys)),
-                _summed(of_holders, series, len(self.accounts.series.keys)),
-                _summed(self.rates.of_nodes, models, len(self.occupants.models)),
-                np.unique(series[self.rates.holds]).astype(np.int64),
-            ),
+        fresh = self._assign_groups()
+        accounts, groups = self.accounts, np.array(self._lines_of_groups, np.intp).reshape(-1, 2)
+        width, num_groups = self.holders.num_numbers, len(groups)
+        self.rates = rates = self.occupants.rates(
+            cluster, self.wanted.idle_below_frac, unusable_of(cluster, tables), self._group_of[:width], num_groups
+        )
+        self.idle.note(rates, fresh, now)
+        live = np.flatnonzero(np.bincount(self._group_of[:width][rates.holds], minlength=num_groups))
+        self._seen = seen
+        self._rate = Rate(
+            _summed(rates.of_groups, groups[:, 0], len(accounts.report.keys)),
+            _summed(rates.of_groups, groups[:, 1], len(accounts.series.keys)),
+            _summed(rates.of_nodes, self.occupants.model[: rates.of_nodes.shape[1]], len(self.occupants.models)),
+            groups[live, 1],
         )
         return self._rate
 
-    def _assign_lines(self) -> list[int]:
+    def _assign_groups(self) -> list[int]:
         """Find the lines of new holders; returns their numbers."""
         fresh, width = list(dict.fromkeys(self.holders.fresh)), self.holders.num_numbers
         self.holders.fresh.clear()
-        if (more := width - len(self._report_of)) > 0:
-            self._report_of = np.append(self._report_of, np.zeros(more, np.intp))
-            self._series_of = np.append(self._series_of, np.zeros(more, np.intp))
+        self._group_of = np.append(self._group_of, np.zeros(max(width - len(self._group_of), 0), np.intp))
+        if len(self._lines_of_groups) > _MAX_GROUPS:
+            self._renumber_groups()
         for number in fresh:
             holder = self.holders.at(number)
             if holder is not None:
                 key = Key(*holder.who, self.occupants.model_of(holder.node))
-                self._report_of[number] = self.accounts.report.number(key)
-                self._series_of[number] = self.accounts.series.number(key)
+                lines = self.accounts.report.number(key), self.accounts.series.number(key)
+                group = self._group_at.setdefault(lines, len(self._lines_of_groups))
+                if group == len(self._lines_of_groups):
+                    self._lines_of_groups.append(lines)
+                self._group_of[number] = group
         return fresh
+
+    def _renumber_groups(self) -> None:
+        """Forget groups that nobody is in."""
+        used, self._group_of = np.unique(self._group_of, return_inverse=True)
+        self._lines_of_groups = [self._lines_of_groups[group] for group in used.tolist()]
+        self._group_at = {lines: group for group, lines in enumerate(self._lines_of_groups)}
 
 
 def _summed(values: Longs, line: npt.NDArray[np.integer], num_lines: int) -> Longs:

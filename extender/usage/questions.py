@@ -8,7 +8,7 @@ import msgspec
 from extender.telemetry.sources.source import Access
 
 OF_HOLDERS: Final = ("booked", "used", "measured", "idle")
-"""Counters by namespace, owner and GPU model, in the order of `rates.Rates.of_holders`."""
+"""Counters by namespace, owner and GPU model, in the order of `rates.Rates.of_groups`."""
 OF_MODELS: Final = ("capacity", "free", "stranded", "sick")
 """Counters by GPU model, in the order of `rates.Rates.of_nodes`."""
 LABELS: Final = {"namespace": "namespace", "owner": "owner", "model": "gpu_model"}

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, num_true, totals
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows, num_true, totals
 from extender.core.fragmentation.arrays import MAX_MODELS
 from extender.core.fragmentation.fragment_tables import FragmentTables, unusable_milli
 from extender.core.observations import Gauge
@@ -22,7 +22,7 @@ from extender.usage.shares import NO_SHARES, UNKNOWN_GPU, NodeShares, shares_of
 
 BOOKED, USED, MEASURED, IDLE = range(4)
 NUM_OF_HOLDERS: Final = 4
-"""Rows of `Rates.of_holders`: booked; of that weighted by load; of that with a known load; and with hardly any."""
+"""Rows of `Rates.of_groups`: booked; of that weighted by load; of that with a known load; and with hardly any."""
 CAPACITY, FREE, STRANDED, SICK = range(4)
 NUM_OF_NODES: Final = 4
 """Rows of `Rates.of_nodes`: `capacity = booked + free + stranded + sick`."""
@@ -33,16 +33,35 @@ _SLICED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), SLICES)
 
 
 class Rates(NamedTuple):
-    """GPU milli at a moment."""
+    """GPU milli at a moment. Holders are summed up by group: those that count on the same lines."""
 
-    of_holders: Longs
-    """(4, U) by number."""
+    of_groups: Longs
+    """(4, P) by group."""
     of_nodes: Longs
     """(4, N)."""
+    booked: Longs
+    """(U,) by holder."""
     idles: Mask
     """(U,) holders of whose GPUs the load is known and below the threshold, of all of them."""
     holds: Mask
     """(U,) holders that have something, be it nothing that counts."""
+
+
+class _Entries(NamedTuple):
+    """X entries of N nodes, one after the other; and what follows from them alone."""
+
+    row: Rows
+    holder: Rows
+    milli: Floats
+    """Whole numbers."""
+    slot: Rows
+    """(X,) flat index of its GPU in (N, G); -1 where that is not known."""
+    of_nodes: Longs
+    """(N,) milli booked."""
+    of_holders: Longs
+    """(U,) milli booked."""
+    holds: Mask
+    """(U,)."""
 
 
 class Occupants:
@@ -66,6 +85,7 @@ class Occupants:
         self._node_at: dict[int, str] = {}
         self.version = 0
         """Grows with every change."""
+        self._made: tuple[tuple[int, int, int], _Entries] | None = None
 
     def pending(self) -> list[str]:
         """Nodes that are to be looked at again, which are no more after this call."""
@@ -127,57 +147,77 @@ class Occupants:
         self.sick = np.append(self.sick, np.zeros(more[0] - rows, np.int64))
         self.model = np.append(self.model, np.zeros(more[0] - rows, np.int32))
 
-    def rates(self, cluster: Cluster, idle_below: float, unusable: Longs) -> Rates:
-        """The rates in a cluster: `unusable` is (N,) idle milli that no pod is expected to use.
+    def rates(
+        self, cluster: Cluster, idle_below: float, unusable: Longs, group: npt.NDArray[np.integer], num_groups: int
+    ) -> Rates:
+        """The rates in a cluster: (N,) `unusable` is idle milli that nobody is expected to use, (U,) `group` of holders.
 
         A GPU with a load of less than `idle_below` is idle. Nodes that were not looked at since they changed count as
         they were.
         """
-        num_rows = min(cluster.num_nodes, len(self.capacity))
-        rows, slots = np.nonzero(self._holder[:num_rows] != _NOBODY)
-        holder, gpu, milli = self._holder[rows, slots], self._gpu[rows, slots], self._milli[rows, slots]
-        booked = np.bincount(rows, milli, num_rows).astype(np.int64)
-        load = self._loads(cluster, num_rows, rows, gpu, milli)
+        entries = self._flat(min(cluster.num_nodes, len(self.capacity)), cluster.gpu_model.shape[1])
+        num_rows, milli = len(entries.of_nodes), entries.milli
+        load = _loads(cluster, entries)
         known = np.isfinite(load)
         used = np.floor(milli * np.where(known, np.clip(load, 0, 1), 0))
-        idle = known & (load < idle_below)
-        num_holders = self._holders.num_numbers
-        columns = (milli, used, milli * known, milli * idle)
-        of_holders = np.stack([np.bincount(holder, column, num_holders) for column in columns]).astype(np.int64)
+        idle = load < idle_below  # nothing is less than NaN, nor more
+        groups = group[entries.holder]
+        of_groups = [np.bincount(groups, column, num_groups) for column in (milli, used, milli * known, milli * idle)]
+        num_busy = np.bincount(entries.holder[~idle], minlength=len(entries.holds))
         capacity, sick = self.capacity[:num_rows], self.sick[:num_rows]
-        left = capacity - booked - sick
+        left = capacity - entries.of_nodes - sick
         stranded = np.minimum(np.maximum(unusable[:num_rows], 0), left)
-        of_nodes = np.stack([capacity, left - stranded, stranded, sick])
-        idles = (of_holders[IDLE] == of_holders[BOOKED]) & (of_holders[BOOKED] > 0)
-        return Rates(of_holders, of_nodes, idles, np.bincount(holder, minlength=num_holders) > 0)
+        return Rates(
+            np.stack(of_groups).astype(np.int64),
+            np.stack([capacity, left - stranded, stranded, sick]),
+            entries.of_holders,
+            (num_busy == 0) & (entries.of_holders > 0),
+            entries.holds,
+        )
 
-    def booked(self, num_nodes: int) -> Longs:
-        """(N,) GPU milli that holders have."""
-        milli = np.where(self._holder != _NOBODY, self._milli, 0).sum(axis=1)
-        return np.append(milli, np.zeros(max(num_nodes - len(milli), 0), np.int64))[:num_nodes]
+    def booked(self) -> Longs:
+        """(N,) GPU milli that holders have, as of the last rates."""
+        return np.zeros(0, np.int64) if self._made is None else self._made[1].of_nodes
 
-    def _loads(
-        self, cluster: Cluster, num_rows: int, rows: npt.NDArray[np.intp], gpu: npt.NDArray[np.int16], milli: Longs
-    ) -> Floats:
-        """(X,) the load behind each entry, NaN where it is not known.
+    def _flat(self, num_rows: int, num_slots: int) -> _Entries:
+        """The entries, made once for each change."""
+        made_of = self.version, num_rows, num_slots
+        if self._made is not None and self._made[0] == made_of:
+            return self._made[1]
+        row, place = np.nonzero(self._holder[:num_rows] != _NOBODY)
+        holder = self._holder[row, place].astype(np.intp)
+        gpu, milli = self._gpu[row, place].astype(np.intp), self._milli[row, place].astype(np.float64)
+        slot = np.where((gpu >= 0) & (gpu < num_slots), row * num_slots + gpu, -1)
+        num_holders = self._holders.num_numbers
+        entries = _Entries(
+            *(row, holder, milli, slot),
+            of_nodes=np.bincount(row, milli, num_rows).astype(np.int64),
+            of_holders=np.bincount(holder, milli, num_holders).astype(np.int64),
+            holds=np.bincount(holder, minlength=num_holders) > 0,
+        )
+        self._made = made_of, entries
+        return entries
 
-        What is on GPUs of unknown index has their load: that of the GPUs which no entry names, as far as it goes.
-        """
-        if cluster.observed is None:
-            return np.full(len(rows), np.nan)
-        load = cluster.observed.gauge(Gauge.LOAD)[:num_rows].astype(np.float64)  # (N, G)
-        named = np.zeros(load.shape, np.bool_)
-        is_known = (gpu >= 0) & (gpu < load.shape[1])
-        named[rows[is_known], gpu[is_known]] = True
-        found = np.full(len(rows), np.nan)
-        found[is_known] = load[rows[is_known], gpu[is_known]]
-        if (others := ~is_known).any():
-            nameless = (cluster.gpu_model[:num_rows] >= 0) & ~named
-            load_of_rest = np.where(nameless, load, 0).sum(axis=1)  # NaN where one of them is
-            milli_of_rest = np.bincount(rows[others], milli[others], num_rows)
-            mean = np.where(nameless.any(axis=1), load_of_rest * WHOLE_MILLI / np.maximum(milli_of_rest, 1), np.nan)
-            found[others] = np.minimum(mean, 1)[rows[others]]
-        return found
+
+def _loads(cluster: Cluster, entries: _Entries) -> Floats:
+    """(X,) the load behind each entry, NaN where it is not known.
+
+    What is on GPUs of unknown index has their load: that of the GPUs which no entry names, as far as it goes.
+    """
+    if cluster.observed is None:
+        return np.full(len(entries.row), np.nan)
+    num_rows = len(entries.of_nodes)
+    load = cluster.observed.gauge(Gauge.LOAD)[:num_rows]  # (N, G)
+    found = load.reshape(-1).take(entries.slot, mode="clip").astype(np.float64)
+    if (others := entries.slot < 0).any():
+        named = np.zeros(load.size, np.bool_)
+        named[entries.slot[~others]] = True
+        nameless = (cluster.gpu_model[:num_rows] >= 0) & ~named.reshape(load.shape)
+        load_of_rest = np.where(nameless, load, 0).sum(axis=1)  # NaN where one of them is
+        milli_of_rest = np.bincount(entries.row[others], entries.milli[others], num_rows)
+        mean = np.where(nameless.any(axis=1), load_of_rest * WHOLE_MILLI / np.maximum(milli_of_rest, 1), np.nan)
+        found[others] = np.minimum(mean, 1)[entries.row[others]]
+    return found
 
 
 def unusable_of(cluster: Cluster, tables: FragmentTables) -> Longs:
@@ -186,9 +226,10 @@ def unusable_of(cluster: Cluster, tables: FragmentTables) -> Longs:
     GPUs of unknown holders are none; nodes that give time slices have no fragments.
     """
     free = cluster.gpu_free_milli.astype(np.int64)
-    idle = cluster.gpu_idle
-    taken = idle & (np.cumsum(idle, axis=1) <= cluster.untracked_units[:, None])
-    free[taken] = 0
+    if len(rows := np.flatnonzero(cluster.untracked_units)):
+        idle = cluster.gpu_idle[rows]
+        taken = idle & (np.cumsum(idle, axis=1) <= cluster.untracked_units[rows, None])
+        free[rows] = np.where(taken, 0, free[rows])
     model = cluster.gpu_model.max(axis=1, initial=-1).astype(np.int64)
     model = np.where(model < min(len(tables.single) - 1, MAX_MODELS), model, -1)
     found = unusable_milli(cluster.cpu_free_milli, free, model, tables)

@@ -47,7 +47,8 @@ def _rate_by(label: str, name: str) -> str:
 
 
 def _quantile(quantile: float) -> str:
-    return f"histogram_quantile({quantile}, {_rate_by('le, verb', 'kerf_request_seconds_bucket')})"
+    # Of a verb that nobody has called it is no number, and nothing to show.
+    return f"histogram_quantile({quantile}, {_rate_by('le, verb', 'kerf_request_seconds_bucket')}) >= 0"
 
 
 def _stat(title: str, query: str, unit: str = "short", description: str = "") -> Panel:
