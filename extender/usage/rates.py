@@ -150,7 +150,7 @@ class Occupants:
     def rates(
         self, cluster: Cluster, idle_below: float, unusable: Longs, group: npt.NDArray[np.integer], num_groups: int
     ) -> Rates:
-        """The rates in a cluster: (N,) `unusable` is idle milli that nobody is expected to use, (U,) `group` of holders.
+        """The rates in a cluster; `unusable` is (N,) idle milli that nobody is expected to use, `group` (U,) by holder.
 
         A GPU with a load of less than `idle_below` is idle. Nodes that were not looked at since they changed count as
         they were.

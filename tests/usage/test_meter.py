@@ -180,6 +180,36 @@ def test_who_leads_no_more_keeps_what_it_counted_and_adds_nothing() -> None:
     assert rig.booked() == {"default": 15.0}
 
 
+def test_a_second_term_begins_with_what_is_booked_by_then() -> None:
+    rig = one_node(led=Led("1", 1000.0, 1010.0))
+    rig.pod("p", 3, "n")
+    rig.tick()
+    rig.tick(10.0)
+    rig.standby = "standby: the lease is held by another"
+    rig.gone("p")
+    rig.pod("q", 1, "n")
+    rig.tick(100.0)
+    rig.standby, rig.led = "", Led("2", 1105.0, 1110.0)
+    rig.tick()
+    rig.led = Led("2", 1105.0, 1115.0)
+    rig.tick(5.0)
+    assert rig.booked("owner") == {"Pod/p": 30.0, "Pod/q": 10.0}
+
+
+def test_a_node_that_comes_back_in_another_s_place_is_itself() -> None:
+    rig = Rig()
+    rig.node("a", 4)
+    rig.node("b", 2)
+    rig.tick()
+    rig.ledger.remove_node("a")
+    rig.ledger.remove_node("b")
+    rig.node("a", 4)  # in the row that was b's
+    rig.pod("p", 1, "a")
+    rig.tick()
+    rig.tick(10.0)
+    assert (rig.sums()["capacity"], rig.sums()["booked"]) == (40_000_000, 10_000_000)
+
+
 # Series
 
 
@@ -236,7 +266,11 @@ def test_a_number_that_is_used_again_is_another_holder_s() -> None:
     rig.tick()
     rig.tick(5.0)
     assert rig.booked() == {"x": 10.0, "y": 5.0}
-    assert rig.meter.holders.num_numbers <= 2
+    for number in range(5):
+        rig.gone("q" if not number else f"r{number - 1}")
+        rig.pod(f"r{number}", 1, "n", "z")
+        rig.tick()
+    assert rig.meter.holders.num_numbers == 2
 
 
 # Idle pods
@@ -257,6 +291,25 @@ def test_pods_whose_gpus_are_all_idle_for_long_are_named() -> None:
     assert idle(rig) == [("default/sleeps", 600.0)]
     rig.loads("n", 0.9, 0.3, 0.0, 0.8)
     rig.tick(5.0)
+    assert idle(rig) == []
+
+
+def test_a_pod_is_not_idle_for_as_long_as_the_one_whose_number_it_has() -> None:
+    rig = Rig()
+    rig.node("a", 1)
+    rig.node("b", 1)
+    rig.pod("p", 1, "a", assigned="0")
+    rig.loads("a", 0.0)
+    rig.loads("b", 0.0)
+    rig.tick()
+    rig.clock.now += 590.0
+    rig.gone("p")
+    rig.pod("q", 1, "b", assigned="0")
+    rig.loads("b", 0.0)
+    rig.tick()
+    assert rig.meter.holders.num_numbers == 1
+    rig.loads("b", 0.0)
+    rig.tick(10.0)
     assert idle(rig) == []
 
 
