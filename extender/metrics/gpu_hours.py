@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from extender.metrics.registry import by_label
 from extender.usage.accounts import MICRO
+from extender.usage.lines import OTHER
 from extender.usage.meter import Meter
 from extender.usage.questions import OF_HOLDERS, OF_MODELS
 from extender.usage.report import Usage
@@ -34,7 +35,7 @@ def gpu_hour_metrics(usage: Usage) -> Iterator[Metric]:
     leads = usage.meter.rates is not None
     pods, gpus = defaultdict[str, float](float), defaultdict[str, float](float)
     for one in usage.meter.idle.pods(usage.clock(), usage.meter.wanted.idle_after_s) if leads else ():
-        namespace = one.namespace if one.namespace in pods or len(pods) < _MAX_NAMESPACES else "other"
+        namespace = one.namespace if one.namespace in pods or len(pods) < _MAX_NAMESPACES else OTHER
         pods[namespace] += 1
         gpus[namespace] += one.gpus
     yield by_label(

@@ -3,6 +3,7 @@
 Names are their authors', and so is what an object says of its owners: they are cut to a length, and no more than names.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -63,7 +64,8 @@ def who_of(metadata: objects.Metadata) -> Who:
 
 
 def _named(namespace: str, kind: str, name: str) -> Who:
-    return Who(namespace[:_MAX_CHARS], f"{kind}/{name}"[:_MAX_CHARS])
+    # Of the pods of an owner all have the same text.
+    return Who(sys.intern(namespace[:_MAX_CHARS]), sys.intern(f"{kind}/{name}"[:_MAX_CHARS]))
 
 
 class Holders:

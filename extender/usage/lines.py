@@ -1,13 +1,14 @@
 """Lines of an account: one for each namespace, owner and GPU model, and no more than so many.
 
 Authors choose the names of owners, and some those of namespaces. Nobody gets more than a part of the lines; who finds
-none counts under `other`: of his namespace if that has a line already, else of all.
+none counts under OTHER: of his namespace if that has a line already, else of all.
 """
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-OTHER: Final = "other"
+OTHER: Final = "(other)"
+"""No namespace is called so, and no owner."""
 
 
 class Key(NamedTuple):
@@ -23,9 +24,9 @@ class Lines:
     """Keys by number. Numbers of lines that were closed are used again."""
 
     most: int
-    """Lines, those of `other` of all namespaces aside: of these there is one for each GPU model."""
+    """Lines, those of OTHER of all namespaces aside: of these there is one for each GPU model."""
     most_each: int
-    """Of a namespace, the one of its `other` aside."""
+    """Of a namespace, the one of its OTHER aside."""
     always: frozenset[str] = frozenset()
     """Namespaces that get lines of their own however many there are."""
     keys: list[Key | None] = field(default_factory=list, init=False)

@@ -253,7 +253,7 @@ def test_masses_of_owners_share_a_series() -> None:
         rig.pod(f"p{number}", 1, "n")
     rig.tick()
     rig.tick(60.0)
-    assert shown(rig) == {"Pod/p0": 60.0, "Pod/p1": 60.0, "other": 360.0}
+    assert shown(rig) == {"Pod/p0": 60.0, "Pod/p1": 60.0, "(other)": 360.0}
 
 
 def test_a_number_that_is_used_again_is_another_holder_s() -> None:
