@@ -30,8 +30,8 @@ _NODES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
 _FIRST_S: Final = 0.5
 _FORGET_EVERY_S: Final = 300.0
-_MAX_REPORT: Final = 5000
-"""Lines of the report since the start: some MB."""
+_MAX_REPORT: Final = 2000
+"""Lines of the report since the start: it is told in 20 ms."""
 _MAX_GROUPS: Final = 20_000
 _S: Final = 1000  # ms
 

@@ -7,6 +7,7 @@ import pytest
 from extender.core.annotations import MEMORY_EACH, SHARE
 from extender.core.resources.nodes import MIG_RESOURCE_PREFIX, SHARED_GPU_RESOURCE
 from extender.explain.overview import Figures
+from extender.kube.objects import PodClaim
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE
 from tests.plugins.claims import resource_claim, slice_of
 from tests.usage.rigs import Rig
@@ -67,7 +68,7 @@ def test_devices_of_a_claim_count_for_the_pod_that_has_it() -> None:
     rig.node("n", 0)
     rig.ledger.upsert_device(slice_of("n", 4))
     pod = rig.pod("p", 0, "n", "team")
-    pod.spec.resource_claims = [{"name": "gpu"}]  # type: ignore[assignment]
+    pod.spec.resource_claims = [PodClaim("gpu")]
     rig.meter.holders.pod_changed(pod)
     claim = resource_claim("a", devices=("gpu-1", "gpu-2"), pool="n", pods=("p",))
     claim.metadata.namespace = "team"

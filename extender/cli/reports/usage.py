@@ -75,7 +75,7 @@ def usage(
         case Form.CSV:
             typer.echo(_as_csv(_IDLE_COLUMNS if idle else _columns(by, told), rows), nl=False)
         case Form.JSON:
-            answer = {"rows": rows, "totals": {**told["idle"], "items": None}} if idle else _as_json(told)
+            answer = {"rows": rows, "totals": _without_items(told["idle"])} if idle else _as_json(told)
             show(answer, Output.JSON, lambda console: None)
         case Form.TABLE:
             picture = _idle_picture(told["idle"]) if idle else _picture(told, by)
@@ -84,6 +84,10 @@ def usage(
 
 _IDLE_COLUMNS = "pod", "owner", "node", "gpus", "idleSeconds"
 _HOURS = "bookedGpuHours", "usedGpuHours", "idleGpuHours", "measuredGpuHours"
+
+
+def _without_items(idle: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in idle.items() if name != "items"}
 
 
 def _as_json(told: Mapping[str, Any]) -> dict[str, Any]:
