@@ -62,6 +62,8 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
         "moves": parts.policy.told if parts.policy is not None else dict,
         "waiting": lambda: waitlist.listing(_MAX_WAITING_SHOWN),
     }
+    if service.usage is not None:
+        panels["usage"] = service.usage.panel
     view = PageView(base.ledger, parts.placer, parts.rejections, rules, panels, base.clock, service.overviews.devices)
     streams = Streams(view, lambda: service.draining)
     install_page(app, streams)

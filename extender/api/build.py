@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from extender.api.evictions import Evictions
-from extender.api.optional_parts import affinity_writer, cpu_pods_of, keeper_of, missing_nodes_of, recorder_of
+from extender.api.optional_parts import affinity_writer, cpu_pods_of, keeper_of, missing_nodes_of, recorder_of, usage_of
 from extender.api.readiness import Readiness
 from extender.api.service import Service
 from extender.api.verbs import Verbs
@@ -30,8 +30,15 @@ from extender.kube.client import Transport
 from extender.kube.objects import Pod
 from extender.metrics import scheduling as of_scheduling
 from extender.metrics.devices import DeviceFigures, device_metrics
+from extender.metrics.gpu_hours import gpu_hour_metrics
 from extender.metrics.history import history_metrics
-from extender.metrics.queueing import missing_metrics, pipeline_metrics, policy_metrics, queue_metrics
+from extender.metrics.queueing import (
+    missing_metrics,
+    pending_metrics,
+    pipeline_metrics,
+    policy_metrics,
+    queue_metrics,
+)
 from extender.metrics.ranking import learning_metrics, rank_metrics
 from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
@@ -61,6 +68,7 @@ from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
 from extender.telemetry.service import Telemetry, build_telemetry, policies_of, rules_of
+from extender.usage.report import Usage
 
 if TYPE_CHECKING:
     from extender.server.certificate_keeper import CertificateKeeper
@@ -109,6 +117,8 @@ class Parts:
     waker: Waker
     corrections: Corrections
     set_aside: Keeper | None
+    usage: Usage | None
+    """What counts GPU-hours."""
     metrics: Metrics
     traces: Traces
     verbs: Verbs
@@ -148,17 +158,16 @@ def build_parts(
     missing = missing_nodes_of(settings, base, what_if := build_what_if(settings, base, placer, queue), unbound)
     room = build_room(settings, base, what_if, queue, mover)
     policy = build_policy(settings, base, room, queue, mover, unbound)
+    usage, counting = usage_of(settings, base, rank.mix.counts)
     wanted: tuple[Part | None, ...] = (
         *(traces, keeper, base.events, base.leadership, label, waker, binder.settler),
         *(corrections, queue, mover, watch, pipelines, telemetry.observer if telemetry else None),
-        *(rank, shadow, evidence, learning, recorder, missing, set_aside, policy),
+        *(rank, shadow, evidence, learning, recorder, missing, set_aside, policy, *counting),
     )
     if settings.webhook.alone:
         wanted = traces, keeper, base.leadership
     return Parts(
-        *(base, owners, telemetry, rank, shadow, evidence, learning, recorder),
-        placer=placer,
-        unbound=unbound,
+        *(base, owners, telemetry, rank, shadow, evidence, learning, recorder, placer, unbound),
         queue=queue,
         mover=mover,
         room=room,
@@ -171,6 +180,7 @@ def build_parts(
         waker=waker,
         corrections=corrections,
         set_aside=set_aside,
+        usage=usage,
         metrics=metrics,
         traces=traces,
         verbs=verbs,
@@ -229,6 +239,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         evidence=parts.evidence,
         learning=parts.learning,
         recorder=parts.recorder,
+        usage=parts.usage,
         tasks=[part.tasks for part in (mirror, *parts.in_background) if isinstance(part, _Busy)],
     )
     _add_metrics(parts, service)
@@ -251,6 +262,9 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: of_scheduling.task_metrics(service.tasks))
     if parts.set_aside is not None:
         add(partial(of_scheduling.set_aside_metrics, parts.set_aside))
+    add(lambda: pending_metrics(service.waitlist))
+    if parts.usage is not None:
+        add(partial(gpu_hour_metrics, parts.usage))
     if parts.learning is not None:
         add(partial(learning_metrics, parts.learning))
     if parts.recorder is not None:

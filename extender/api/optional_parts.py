@@ -1,7 +1,7 @@
 """Parts that settings may leave out, or that need little."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,8 +10,10 @@ from extender.api.webhooks.node_affinity import AffinityWriter
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
+from extender.kube.background import Background
 from extender.kube.client import Transport
 from extender.queueing.pods.batches import gang_of
+from extender.ranking.demands import Kind, gpu_mix
 from extender.recording.pod_rows import PodRows
 from extender.recording.recorder import Recorder
 from extender.recording.writer import Writer
@@ -23,6 +25,12 @@ from extender.scheduling.placer import Placer
 from extender.scheduling.waking.unbound_pods import UnboundPods
 from extender.server.certificates import CertificateError, CertificateFiles
 from extender.settings.tree import Settings
+from extender.telemetry.service import wanted_of
+from extender.telemetry.sources.source import PROMETHEUS
+from extender.usage.budgets import DAY_S, Budgets
+from extender.usage.meter import Meter, Sight
+from extender.usage.past import Past
+from extender.usage.report import BudgetWatch, Usage
 
 if TYPE_CHECKING:
     from extender.server.certificate_keeper import CertificateKeeper
@@ -75,6 +83,28 @@ def affinity_writer(settings: Settings, base: Foundation, placer: Placer) -> Aff
         *(labels_of, tuple(settings.webhook.products), settings.models.aliases),
         *(settings.decisions.memory_tolerance_frac, base.clock),
     )
+
+
+def usage_of(
+    settings: Settings, base: Foundation, mix: Callable[[], Mapping[Kind, float]]
+) -> tuple[Usage | None, Sequence[Background]]:
+    """What counts GPU-hours, where that is wanted, and what of it works in the background; `mix` is of the pods that
+    are expected."""
+    wanted, telemetry, ledger = settings.usage, settings.telemetry, base.ledger
+    if not wanted.enabled or settings.webhook.alone:
+        return None, ()
+    sight = Sight(
+        *(ledger, base.fence.led, base.fence.standby, lambda: base.fence.fault() or base.mirror.fault()),
+        *(lambda cluster: gpu_mix(cluster, mix()), base.clock, time.time),
+    )
+    meter = Meter(wanted, sight)
+    base.mirror.listeners.append(meter.holders)
+    budgets = Budgets(wanted.budgets, wanted.budget_days * DAY_S)
+    asked = wanted_of(telemetry)
+    url = next(iter(asked.addresses), "") if asked.kind == PROMETHEUS and telemetry.source != "off" else ""
+    past = Past(url, asked.access, wanted.matchers, base.clock) if url else None
+    usage = Usage(meter, budgets, past, base.fence.standby, base.clock, time.time)
+    return usage, (meter, BudgetWatch(usage, base.events)) if wanted.budgets else (meter,)
 
 
 def missing_nodes_of(

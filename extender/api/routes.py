@@ -24,6 +24,7 @@ from extender.history import archives
 from extender.ranking.descriptions import describe as describe_rank
 from extender.server import access
 from extender.telemetry.service import describe, interference_of
+from extender.usage.questions import PastError, seconds_of
 
 if TYPE_CHECKING:
     from extender.api.service import Service
@@ -62,6 +63,7 @@ def install_routes(app: KerfApp, service: Service) -> None:
     app.add_middleware(access.Guard, settings=service.settings.access)
     _install_operation(app, service)
     _install_explanations(app, service)
+    _install_usage(app, service)
     describe_calls(app, calls)
 
 
@@ -181,6 +183,35 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         if told is None:
             return JSONResponse({"detail": f"no node is named {node}"}, status_code=404)
         return JSONResponse(told | {"holders": service.fixes.held_on(node)})
+
+
+def _install_usage(app: FastAPI, service: Service) -> None:
+    """GPU-hours, for those who share them out."""
+
+    @app.get(
+        "/usage",
+        tags=["explanation"],
+        responses={
+            400: {"description": "`since` or `by` can't be understood."},
+            404: {"description": "No GPU-hours are counted: setting usage.enabled."},
+            503: {"description": "Another replica leads, or Prometheus does not answer; gives the reason."},
+        },
+    )
+    async def usage(
+        since: Annotated[str, Query(max_length=16, description="How far back: 7d, 36h. Empty: since the start.")] = "",
+        by: Annotated[str, Query(pattern="^(namespace|owner|model)$", description="What a row is of.")] = "namespace",
+        source: Annotated[str, Query(pattern="^(auto|kerf|prometheus)$", description="Who is asked.")] = "auto",
+    ) -> JSONResponse:
+        """GPU-hours booked, used and idle: in a time up to now by Prometheus, else since the start by this Kerf."""
+        if service.usage is None:
+            return JSONResponse({"detail": "no GPU-hours are counted (setting usage.enabled)"}, status_code=404)
+        try:
+            window_s = seconds_of(since) if since else None
+            return JSONResponse(await service.usage.report(by, window_s, source))
+        except ValueError as error:
+            return JSONResponse({"detail": f"since: {error}"}, status_code=400)
+        except PastError as error:
+            return JSONResponse({"detail": str(error)}, status_code=503)
 
 
 def _explained(question: Question) -> dict[str, Any]:

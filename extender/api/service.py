@@ -34,6 +34,7 @@ from extender.settings.tree import Settings
 from extender.telemetry.observer import Observer
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.status import State
+from extender.usage.report import Usage
 
 
 @dataclass
@@ -72,6 +73,8 @@ class Service:
     """None where no fitted models are handed over."""
     recorder: Recorder | None = None
     """None where no history is kept."""
+    usage: Usage | None = None
+    """None where no GPU-hours are counted."""
     tasks: Sequence[Tasks] = ()
     """What works in the background."""
     draining: bool = field(default=False)

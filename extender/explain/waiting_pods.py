@@ -34,6 +34,15 @@ class Waitlist:
         """How many wait."""
         return len(self._turns())
 
+    def longest(self) -> dict[str, float]:
+        """Age in seconds of the oldest that waits, by namespace."""
+        oldest: dict[str, float] = {}
+        for _, created, pod in self._turns().values():
+            namespace = pod.partition("/")[0]
+            oldest[namespace] = min(created, oldest.get(namespace, created))
+        now = self.wall_clock()
+        return {namespace: max(now - created, 0.0) for namespace, created in oldest.items()}
+
     def listing(self, most: int) -> dict[str, Any]:
         """How many wait, whether there may be more of whom nothing is kept, and those whose turn comes first."""
         turns = self._turns()

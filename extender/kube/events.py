@@ -65,6 +65,11 @@ class EventRecorder:
         # As kubelet does it: the node's name is its UID, and cluster-scoped objects have their events in `default`.
         self._emit({"kind": "Node", "name": name, "uid": name}, "default", reason, message, kind="Warning")
 
+    def emit_about_namespace(self, name: str, *, reason: str, message: str) -> None:
+        """Record a warning about a namespace, among its events; returns at once."""
+        about = {"kind": "Namespace", "namespace": name, "name": name}
+        self._emit(about, name, reason, message, kind="Warning")
+
     def emit_about_config_map(self, namespace: str, name: str, *, reason: str, message: str) -> None:
         """Record a normal event about a ConfigMap; returns at once."""
         self._emit({"kind": "ConfigMap", "namespace": namespace, "name": name}, namespace, reason, message)

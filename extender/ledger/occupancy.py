@@ -65,9 +65,9 @@ class Occupancy:
             return
         self.untracked += holding.units - len(holding.parts)
         for part in holding.parts:
-            if self._is_whole(part):
+            if self.is_whole(part):
                 continue
-            gpu = self._find(part.gpu, part.uuid)
+            gpu = self.find(part.gpu, part.uuid)
             if gpu is None:
                 self.untracked += 1
                 self.crowded = True
@@ -79,9 +79,9 @@ class Occupancy:
     def _add_whole(self, holding: Holding) -> None:
         """Book whole GPUs; one that is not there, or that somebody has something of, counts by number."""
         for part in holding.parts:
-            if self._sliced or not self._is_whole(part):
+            if self._sliced or not self.is_whole(part):
                 continue
-            gpu = self._find(part.gpu, part.uuid)
+            gpu = self.find(part.gpu, part.uuid)
             if gpu is None or gpu in self.held:
                 self.untracked += 1
                 self.crowded = True
@@ -92,7 +92,7 @@ class Occupancy:
         """All count by number; of which GPUs some are, is known besides."""
         self.untracked += holding.units
         for part in holding.parts:
-            gpu = self._find(part.gpu, part.uuid)
+            gpu = self.find(part.gpu, part.uuid)
             if gpu is not None:
                 self._slices[gpu] = self._slices.get(gpu, 0) + 1
 
@@ -118,12 +118,12 @@ class Occupancy:
             used[profile] = used.get(profile, 0) + count
         self.crowded = self.crowded or any(count > installed.get(profile, 0) for profile, count in used.items())
 
-    def _is_whole(self, part: Part) -> bool:
+    def is_whole(self, part: Part) -> bool:
         """Whether nobody else may have anything of its GPU. A share of memory alone is one only where a plugin sees to
         it: elsewhere a request by memory is given a whole GPU."""
         return part.whole or (part.milli == 0 and self._offer.unit is not GpuUnit.PART)
 
-    def _find(self, gpu: int, uuid: str) -> int | None:
+    def find(self, gpu: int, uuid: str) -> int | None:
         """Which GPU of the node it is, None when that can't be told."""
         if uuid and self._index_of:
             return self._index_of.get(uuid)

@@ -1,7 +1,7 @@
 """What nodes offer, and what the claims on them leave, written into the cluster's arrays node by node."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -63,6 +63,8 @@ class NodeRows:
         self.mistaken: dict[str, list[Claim]] = {}
         """By node: whose pods say that they have other GPUs than they were given."""
         self._crowded: set[str] = set()  # nodes whose claims don't all have room, or GPUs of their own
+        self.written: list[Callable[[str], object]] = []
+        """Who hears of nodes of which something was given, taken back, or offered in another way."""
         self.closed: frozenset[str] = frozenset()
         """Nodes of which nothing is given away, whatever of their GPUs is free."""
         self._requested: dict[str, tuple[str, int, int]] = {}  # by pod: node, CPU milli, memory MiB
@@ -97,6 +99,11 @@ class NodeRows:
     def num_crowded(self) -> int:
         """Nodes on which more is held than they have, or the same GPU by two."""
         return len(self._crowded & self._nodes.keys())
+
+    def holders(self, node: str) -> list[Claim]:
+        """Claims on a node, without those whose devices are ResourceClaims': these are a stock's to tell."""
+        of_claims = self.offer_of(node).unit in OF_CLAIMS
+        return [claim for claim in self.claims.on(node) if not (of_claims and self._is_stocked(claim))]
 
     def doubts(self, node: str) -> list[str]:
         """What can't be true of what is told that pods of a node were given; what is assigned counts instead."""
@@ -166,6 +173,7 @@ class NodeRows:
     def remove(self, name: str) -> None:
         """A node is gone. Claims on it stay, in case it comes back."""
         if self._nodes.pop(name, None) is not None:
+            self._tell(name)
             self.arrays.remove_node(name)
             self.mistaken.pop(name, None)
             self.given.forget(name)
@@ -184,6 +192,7 @@ class NodeRows:
 
     def write(self, node: str) -> None:
         """Work out a node's occupancy afresh from its claims: nothing is added up that could drift."""
+        self._tell(node)
         row = self.arrays.row_of.get(node)
         if row is None:
             return
@@ -202,6 +211,10 @@ class NodeRows:
         before, self.closed = self.closed, frozenset(nodes)
         for node in sorted(before ^ self.closed):
             self.write(node)
+
+    def _tell(self, node: str) -> None:
+        for hear in self.written:
+            hear(node)
 
     def _left(self, node: str, occupancy: Occupancy) -> Held:
         """What is to be had of a node: nothing where it is closed."""
@@ -238,8 +251,8 @@ class NodeRows:
         offer = self.arrays.offer(row)
         occupancy = Occupancy(offer)
         holdings = []
-        for claim in self.claims.on(node):
-            if claim.uid not in without and not (offer.unit in OF_CLAIMS and self._is_stocked(claim)):
+        for claim in self.holders(node):
+            if claim.uid not in without:
                 given = self.given.of(node, claim.pod, claim.uid)
                 claim.given = None if given is None else occupancy.as_given(claim.holding, given)
                 holdings.append(claim.held)

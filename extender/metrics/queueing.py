@@ -2,11 +2,14 @@
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator
+from heapq import nlargest
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from extender.explain.defrag_policy.options import PURPOSES
 from extender.explain.defrag_policy.policy import MovePolicy
+from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.standing import MissingNodes
 from extender.metrics.registry import by_label, counter, gauge
 from extender.pipelines.controller import PipelineController
@@ -14,6 +17,8 @@ from extender.planning.wait_reasons import Cause
 from extender.queueing.controller import QueueController
 from extender.queueing.defrag.mover import Mover
 from extender.queueing.defrag.state import Advice
+
+_MAX_NAMESPACES: Final = 100
 
 
 def queue_metrics(queue: QueueController, mover: Mover | None = None) -> Iterator[Metric]:
@@ -80,6 +85,13 @@ def missing_metrics(missing: MissingNodes) -> Iterator[Metric]:
     yield family
     unplaced = known.unplaced if known is not None else 0
     yield gauge("kerf_missing_nodes_unplaced", "Waiting pods that no new node would help.", unplaced)
+
+
+def pending_metrics(waitlist: Waitlist) -> Iterator[Metric]:
+    """How long pods that ask for GPUs have been without a node, in the namespaces that have waited longest."""
+    longest = dict(nlargest(_MAX_NAMESPACES, waitlist.longest().items(), key=lambda item: item[1]))
+    told = "Age of the oldest pod that asks for GPUs and has no node, in seconds."
+    yield by_label(GaugeMetricFamily, "kerf_pending_longest_seconds", told, "namespace", longest)
 
 
 def pipeline_metrics(pipelines: PipelineController) -> Iterator[Metric]:

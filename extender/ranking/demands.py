@@ -10,6 +10,7 @@ import numpy as np
 from extender.core.clusters import GIB_MIB, WHOLE_MILLI, Cluster, Floats, Longs
 from extender.core.fragmentation.arrays import ANY_MODEL, Asks, Nodes
 from extender.core.fragmentation.arrivals import expected_count, typical_mix
+from extender.core.fragmentation.fragments import Mix
 from extender.core.policies.fgd import DEFAULT_MIX
 from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel, ModelPattern, canonical_name, models_allowed
@@ -125,12 +126,18 @@ def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib
     return Asks(*np.array(rows, np.int64).reshape(-1, 5).T), np.array(pods, np.float64)
 
 
+def gpu_mix(cluster: Cluster, counts: Mapping[Kind, float]) -> Mix:
+    """The typical ones of pods so many of each kind that ask for GPUs, in terms of a cluster's models."""
+    common = nlargest(
+        MAX_KINDS, ((kind, count) for kind, count in counts.items() if kind.gpus), key=lambda item: item[1]
+    )
+    asks, pods = asks_of(dict(common), cluster.models[:MAX_MODELS], _memory_of_models(cluster))
+    return typical_mix(asks, pods)
+
+
 def demand_of(cluster: Cluster, counts: Mapping[Kind, float]) -> Demand:
     """What pods so many of each kind ask of a cluster's nodes; the rarest kinds are left out."""
-    models = cluster.models[:MAX_MODELS]
-    memory = np.zeros(len(models), np.int64)
-    index = np.where(cluster.gpu_model < len(models), cluster.gpu_model, -1)
-    np.maximum.at(memory, index[index >= 0], cluster.gpu_memory_mib[index >= 0])
+    models, memory = cluster.models[:MAX_MODELS], _memory_of_models(cluster)
     common = nlargest(MAX_KINDS, counts.items(), key=lambda item: item[1])
     asks, pods = asks_of(dict(common), models, memory)
     return Demand(_nodes(cluster, len(models)), asks, np.rint(pods * _RESOLUTION).astype(np.int64), len(models))
@@ -157,6 +164,15 @@ def outlook_on(demand: Demand, worth: Worth | None, load: float) -> Outlook:
         cpu_need_milli=found.cpu_need_milli if found.cpu_need_milli > 1 else cpu,
         memory_need_mib=found.memory_need_mib if found.memory_need_mib > 1 else memory,
     )
+
+
+def _memory_of_models(cluster: Cluster) -> Longs:
+    """(M,) MiB of the largest GPU of each model, 0 where it is not known."""
+    num_models = min(len(cluster.models), MAX_MODELS)
+    memory = np.zeros(num_models, np.int64)
+    index = np.where(cluster.gpu_model < num_models, cluster.gpu_model, -1)
+    np.maximum.at(memory, index[index >= 0], cluster.gpu_memory_mib[index >= 0])
+    return memory
 
 
 def _choices(memory_mib: Longs) -> list[int]:

@@ -11,7 +11,8 @@ from extender.kube import objects
 from extender.kube.client import Transport
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Election, Spectator, Unelected
-from extender.kube.leadership.leases import FollowedLease, HeldLease, LeaseName, LeaseTimes
+from extender.kube.leadership.followed_leases import FollowedLease
+from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
 from extender.kube.watches.feeds import BOUND_PODS, NODES
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from extender.kube import objects
-from extender.kube.leadership.elections import Election, Unelected
+from extender.kube.leadership.elections import Election, Led, Unelected
 
 _MAX_KEPT: Final = 20_000
 
@@ -60,6 +60,10 @@ class Fence:
     def fault(self) -> str:
         """Why no GPUs may be given away now, "" when they may."""
         return self.standby() or self._taking_over
+
+    def led(self) -> Led:
+        """For how long this process has led for certain."""
+        return self._election.led()
 
     def enter(self) -> str:
         """The epoch under which a binding begins. Raises FencedError."""

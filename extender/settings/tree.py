@@ -8,7 +8,7 @@ from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings, SetAsideSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import HistorySettings, LogSettings, MissingSettings, TraceSettings
+from extender.settings.operation import HistorySettings, LogSettings, MissingSettings, TraceSettings, UsageSettings
 from extender.settings.policies import GeniusSettings, LiveSettings
 from extender.settings.queue import DefragSettings, DraSettings, QueueSettings
 from extender.settings.ranking import RankSettings
@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     history: HistorySettings = HistorySettings()
     queue: QueueSettings = QueueSettings()
     missing: MissingSettings = MissingSettings()
+    usage: UsageSettings = UsageSettings()
     dra: DraSettings = DraSettings()
     defrag: DefragSettings = DefragSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

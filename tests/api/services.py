@@ -174,6 +174,7 @@ async def call(
     stays: bool = False,
 ) -> Answer:
     """One request through ASGI; the client goes once it has asked, so that a stream ends, unless it `stays`."""
+    path, _, query = path.partition("?")
     scope = {
         "type": "http",
         "http_version": "1.1",
@@ -181,7 +182,7 @@ async def call(
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "server": ("testserver", 80),
         "client": client,

@@ -58,6 +58,7 @@ def test_keys_of_answers_are_told() -> None:
         kerf.filter(asked, ["h100-0", "a100-0"])
         answers = {path: json.loads(kerf.get(path).content) for path in ("/nodes", "/telemetry", "/version")}
         explanation = json.loads(kerf.get("/explain/pod/default/train-1").content)
+        usage = json.loads(kerf.get("/usage").content)
         trial = json.loads(kerf.post("/what-if", json.dumps({"pods": [asked]}).encode()).content)
     untold = {
         "/nodes": {key for key in keys_of(answers["/nodes"]) if f"`{key}`" not in section("GET /nodes")},
@@ -65,6 +66,7 @@ def test_keys_of_answers_are_told() -> None:
         "/version": {key for key in answers["/version"] if f'"{key}"' not in section("GET /version")},
         "/explain": {key for key in explanation if f"`{key}" not in EXPLAIN},
         "nodes of /explain": {key for key in keys_of(explanation["nodes"][0]) if f"`{key}" not in EXPLAIN},
+        "/usage": {key for key in keys_of(usage) if f"`{key}`" not in section("GET /usage")},
         "/what-if": {key for key in trial if f"`{key}`" not in section("POST /what-if")},
     }
     assert not {where: keys for where, keys in untold.items() if keys}

@@ -38,6 +38,10 @@ def _by(label: str, name: str) -> str:
     return f"max by ({label}) ({name}{{{_JOB}}})"
 
 
+def _nodes(state: str) -> str:
+    return f'topk(20, max by (node) (kerf_node_gpus{{{_JOB}, state="{state}"}}))'
+
+
 def _rate_by(label: str, name: str) -> str:
     return f"sum by ({label}) (rate({name}{_RATE}))"
 
@@ -128,6 +132,47 @@ _ROWS: dict[str, Sequence[Panel]] = {
         Panel("Behind the gate", {"waiting": _now("kerf_queue_waiting"), "released": _now("kerf_queue_opened")}),
         Panel("Passed over, by reason", {"{{why}}": _by("why", "kerf_queue_skipped")}),
         Panel("Planning time of a round", {"last round": _now("kerf_queue_round_seconds")}, "s"),
+    ),
+    "GPU-hours": (
+        Panel("GPUs booked by namespace", {"{{namespace}}": _rate_by("namespace", "kerf_booked_gpu_seconds_total")}),
+        Panel("Idle GPUs by namespace", {"{{namespace}}": _rate_by("namespace", "kerf_idle_gpu_seconds_total")}),
+        Panel(
+            "Load of booked GPUs by namespace",
+            {
+                "{{namespace}}": f"{_rate_by('namespace', 'kerf_used_gpu_seconds_total')}"
+                f" / clamp_min({_rate_by('namespace', 'kerf_measured_gpu_seconds_total')}, 1e-9)"
+            },
+            "percentunit",
+            description="Of the GPUs with known load.",
+            most=1,
+        ),
+        Panel(
+            "Where the GPUs go",
+            {
+                "booked": f"sum(rate(kerf_booked_gpu_seconds_total{_RATE}))",
+                "free": f"sum(rate(kerf_free_gpu_seconds_total{_RATE}))",
+                "stranded": f"sum(rate(kerf_stranded_gpu_seconds_total{_RATE}))",
+                "out of use": f"sum(rate(kerf_sick_gpu_seconds_total{_RATE}))",
+            },
+            description="They add up to all GPUs. Stranded: free, but not expected to be of use to the next pod.",
+        ),
+        Panel("GPUs booked by model", {"{{gpu_model}}": _rate_by("gpu_model", "kerf_booked_gpu_seconds_total")}),
+        Panel(
+            "GPUs of idle pods by namespace",
+            {"{{namespace}}": f"{_by('namespace', 'kerf_idle_gpus')} or vector(0)"},
+            description="Of pods all of whose GPUs have been idle for usage.idle_after_s.",
+        ),
+        Panel(
+            "Spent part of the budgets",
+            {"{{namespace}}": f"{_by('namespace', 'kerf_budget_spent_ratio')} or vector(0)"},
+            "percentunit",
+        ),
+        Panel("Longest wait by namespace", {"{{namespace}}": _by("namespace", "kerf_pending_longest_seconds")}, "s"),
+    ),
+    "Nodes": (
+        Panel("GPUs booked by node", {"{{node}}": _nodes("booked")}, description="The twenty with the most."),
+        Panel("GPUs free by node", {"{{node}}": _nodes("free")}, description="The twenty with the most."),
+        Panel("GPUs out of use by node", {"{{node}}": _nodes("sick")}, description="The twenty with the most."),
     ),
     "Learned rank": (
         Panel(

@@ -35,6 +35,10 @@ WELL = {
     'kerf_telemetry_nodes{state="stale"}': "0x60",
     "kerf_unmanaged_gpus": "0x60",
     "kerf_faulty_gpus": "0x60",
+    'kerf_pending_longest_seconds{namespace="a"}': "600x60",
+    'kerf_idle_gpus{namespace="a"}': "0x60",
+    'kerf_budget_spent_ratio{namespace="a"}': "0.9x60",
+    'kerf_node_gpus{node="n", state="sick"}': "0x60",
     'kerf_request_seconds_bucket{verb="filter", le="0.005"}': "0+60x60",
     'kerf_request_seconds_bucket{verb="filter", le="+Inf"}': "0+60x60",
 }
@@ -62,6 +66,10 @@ WELL = {
         ("KerfSamplesStale", {'kerf_telemetry_nodes{state="stale"}': "0x20 3x40"}, "20m", "37m"),
         ("KerfUnmanagedGPUs", {"kerf_unmanaged_gpus": "0x20 1x40"}, "20m", "37m"),
         ("KerfFaultyGPUs", {"kerf_faulty_gpus": "0x20 1x40"}, "20m", "27m"),
+        ("KerfPodsPendLong", {'kerf_pending_longest_seconds{namespace="a"}': "600x20 7300+60x40"}, "20m", "32m"),
+        ("KerfIdleGPUs", {'kerf_idle_gpus{namespace="a"}': "0x20 4x40"}, "20m", "37m"),
+        ("KerfBudgetSpent", {'kerf_budget_spent_ratio{namespace="a"}': "0.9x20 1.1x40"}, "20m", "27m"),
+        ("KerfGPUsOutOfUse", {'kerf_node_gpus{node="n", state="sick"}': "0x20 1x40"}, "20m", "52m"),
     ],
 )
 def test_fires_when_it_has_to(tmp_path: Path, alert: str, series: dict[str, str], calm_at: str, fires_at: str) -> None:

@@ -495,11 +495,14 @@ def test_other_settings_make_other_pods(helm: Helm) -> None:
 
 
 def test_alerts_are_the_file_s_and_each_has_its_page(helm: Helm) -> None:
-    alerts = yaml.safe_load((CHART / "alerts.yaml").read_text())
-    assert (
-        only(helm.render("prometheusRule.enabled=true", "serviceMonitor.enabled=true"), "PrometheusRule")["spec"]
-        == alerts
-    )
+    text = (CHART / "alerts.yaml").read_text()
+    alerts, shown = yaml.safe_load(text), ("prometheusRule.enabled=true", "serviceMonitor.enabled=true")
+    where = "https://git.example.com/kerf/blob/main/"
+    linked = helm.render(*shown, f"prometheusRule.runbooks={where}")
+    assert only(linked, "PrometheusRule")["spec"] == yaml.safe_load(text.replace(" docs/", f" {where}docs/"))
+    # Without an address there is no link that leads nowhere.
+    told = yaml.safe_load(text.replace("runbook_url:", "runbook:"))
+    assert only(helm.render(*shown), "PrometheusRule")["spec"] == told
     headings = [
         line[3:]
         for line in (ROOT / "docs" / "reference" / "alerts.md").read_text().splitlines()

@@ -87,6 +87,8 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
         job = Job("kerf", f"127.0.0.1:{server.port}/metrics")
         with prometheus(folder, [job], rules=[CHART / "alerts.yaml"]) as running:
             wait_until(lambda: bool(answer(running, "kerf_nodes")), 60, "a first scrape")
+            rates = partial(answer, running, "rate(kerf_booked_gpu_seconds_total[1m])")
+            wait_until(rates, 60, "GPU-hours are counted")
             for _ in range(2):  # twice, so that there are rates
                 use(server)
                 known = f"sum({COUNT}) >= {answered(server)}"

@@ -40,6 +40,9 @@ KINDS = {
     "kerf_gpus_by_model": "gauge",
     "kerf_gpus_booked_by_model": "gauge",
     "kerf_live_views": "gauge",
+    "kerf_booked_gpu_seconds": "counter",
+    "kerf_capacity_gpu_seconds": "counter",
+    "kerf_node_gpus": "gauge",
     "kerf_info": "gauge",
 }
 
@@ -65,6 +68,7 @@ def test_every_metric_is_on_its_page(tmp_path: Path) -> None:
         "missing__after_s": 600,
         "defrag__record": "a/b",
         "defrag__mode": "advise",
+        "usage__budgets": {"a": 1.0},
     }
     served = set()
     for mode in ("shadow", "serve"):

@@ -107,6 +107,14 @@ def test_a_booking_appears_without_a_reload(open_page: Opener, server: Server) -
     expect(held.nth(5)).to_contain_text("default/train-0")
 
 
+def test_gpu_hours_by_namespace(open_page: Opener) -> None:
+    page = open_page()
+    card = page.locator("#usage")
+    expect(card).to_contain_text(re.compile(r"since .*\d+ % booked, \d+ % free, \d+ % stranded, \d+ % out of use"))
+    row = card.get_by_role("table", name="GPU-hours by namespace").get_by_role("row", name="default")
+    expect(row.get_by_role("cell").first).to_have_text(re.compile(r"^\d[\d,.]*$"))
+
+
 def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Server) -> None:
     page = open_page()
     post(server, "filter", bodies.args(pod("train-9", 9), ["a100-0", "a100-1", "t4-0", "cpu-0"]))

@@ -16,7 +16,8 @@ from extender.kube import objects
 from extender.kube.client import ApiError, Query, UnreachableError
 from extender.kube.events import EventRecorder
 from extender.kube.leadership.elections import Election
-from extender.kube.leadership.leases import FollowedLease, HeldLease, LeaseName, LeaseTimes
+from extender.kube.leadership.followed_leases import FollowedLease
+from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.watches.reflector import ReflectorTimes
 from extender.ledger.ledger import ClaimState, Ledger

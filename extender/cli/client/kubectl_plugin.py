@@ -11,7 +11,7 @@ from extender.cli.main import COMMANDS, LazyGroup
 
 
 class _Asking(LazyGroup):
-    own: ClassVar = {name: COMMANDS[name] for name in ("explain", "top", "what-if", "defrag", "drain")}
+    own: ClassVar = {name: COMMANDS[name] for name in ("explain", "top", "usage", "what-if", "defrag", "drain")}
     others = ""
 
 

@@ -1,7 +1,18 @@
 """How a process learns whether it leads: by a lease, or because there is nobody else."""
 
 import asyncio
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class Led(NamedTuple):
+    """For how long nobody else has led for certain, by the monotonic clock; two processes never claim the same time."""
+
+    tenure: str
+    """In which: as of `Election`."""
+    since: float
+    """Its predecessor, if there was one, does not claim what comes after."""
+    until: float
+    """Up to which it has been proven; -inf for never."""
 
 
 class Election(Protocol):
@@ -34,6 +45,9 @@ class Election(Protocol):
     async def confirm(self, since: int) -> bool:
         """Wait for a request sent after the first `since`; whether one has shown that nobody else led until then."""
 
+    def led(self) -> Led:
+        """The time of the last tenure."""
+
     def standing(self) -> str:
         """Who leads, in words."""
 
@@ -64,6 +78,9 @@ class Unelected:
     async def confirm(self, since: int) -> bool:
         return True
 
+    def led(self) -> Led:
+        return Led(self.tenure, float("-inf"), float("inf"))
+
     def standing(self) -> str:
         return "no leader election"
 
@@ -73,6 +90,9 @@ class Spectator(Unelected):
 
     contested = True
     term = tenure = ""
+
+    def led(self) -> Led:
+        return Led("", float("-inf"), float("-inf"))
 
     def standing(self) -> str:
         return "this process never decides"

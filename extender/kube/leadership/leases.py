@@ -75,8 +75,8 @@ class LeaseTimes:
     """Between two attempts to acquire or renew. Below `renew_deadline_s`."""
 
 
-class _Watched(Terms):
-    """What holding a lease and following one have in common: look at it again and again."""
+class Watched(Terms):
+    """What holding a lease and following one (`followed_leases`) have in common: look at it again and again."""
 
     def __init__(self, transport: Transport, lease: LeaseName, times: LeaseTimes, clock: Callable[[], float]) -> None:
         super().__init__(clock)
@@ -154,7 +154,7 @@ class _Watched(Terms):
             raise
 
 
-class HeldLease(_Watched):
+class HeldLease(Watched):
     """A lease of Kerf's own: acquired, renewed, and released at a stop in order."""
 
     def __init__(
@@ -230,11 +230,14 @@ class HeldLease(_Watched):
 
     async def _acquire(self, lease: Lease) -> None:
         now, mine = _now(), lease.spec.holder_identity == self._identity
+        sent = self._clock()
+        # Whoever had it has not renewed it since it was first seen as it is: this write would fail otherwise.
+        since = sent if mine else self._seen_at
         transitions = (lease.spec.lease_transitions or 0) + (not mine)
         acquired_at = lease.spec.acquire_time if mine else now
-        sent, number = self._clock(), self._ask()
+        number = self._ask()
         spec = LeaseSpec(self._identity, self._times.duration_s, acquired_at, now, transitions)
-        self._hold(_decoder.decode(await self._patch(spec, lease.metadata.resource_version)), sent, number)
+        self._hold(_decoder.decode(await self._patch(spec, lease.metadata.resource_version)), sent, number, since)
 
     async def _create(self) -> None:
         now, sent, number = _now(), self._clock(), self._ask()
@@ -242,16 +245,17 @@ class HeldLease(_Watched):
         metadata = {"name": self._name.name, "namespace": self._name.namespace}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         created = await self._transport.post(self._name.collection, msgspec.json.encode(body))
-        self._hold(_decoder.decode(created), sent, number)
+        self._hold(_decoder.decode(created), sent, number, sent)
 
     async def _patch(self, spec: LeaseSpec, resource_version: str) -> bytes:
         body = {"metadata": {"resourceVersion": resource_version}, "spec": spec}
         return await self._transport.patch(self._name.path, msgspec.json.encode(body))
 
-    def _hold(self, lease: Lease, sent: float, number: int) -> None:
+    def _hold(self, lease: Lease, sent: float, number: int, since: float) -> None:
         self._lease, self._holder, self._seen_at = lease, self._identity, self._clock()
         term = self.term
-        self._prolong(self._held_as(lease)[0], sent + self._times.renew_deadline_s)
+        until = sent + self._times.renew_deadline_s
+        self._prolong(self._held_as(lease)[0], until, since=since, proven=sent)
         if term != self.term:
             logger.info("lease %s is acquired as %s", self._name, self._identity)
         self._confirm(number)
@@ -263,34 +267,6 @@ class HeldLease(_Watched):
             self._lease = None
         self._holder = holder or ""
         self._end()
-
-
-class FollowedLease(_Watched):
-    """The lease of a kube-scheduler: a process leads exactly when the scheduler beside it does."""
-
-    def __init__(
-        self, transport: Transport, lease: LeaseName, scheduler: str, times: LeaseTimes, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(transport, lease, times, clock)
-        self._scheduler = scheduler
-        self._seen_version: str | None = None
-        self._looked_at: float | None = None  # when the last look was asked for
-
-    async def _renew(self) -> None:
-        asked, number = self._clock(), self._ask()
-        lease = await self._read()
-        spec = LeaseSpec() if lease is None else lease.spec
-        version = "" if lease is None else lease.metadata.resource_version
-        self._holder = spec.holder_identity or ""
-        held = f"{self._holder}-{spec.lease_transitions or 0}"
-        if self._holder != self._scheduler and not self._holder.startswith(f"{self._scheduler}_"):
-            self._end()
-        elif version != self._seen_version and self._looked_at is not None:
-            # It was renewed after the look before this one: that is all that is known of when.
-            self._prolong(held, self._looked_at + (spec.lease_duration_seconds or 0))
-        if self.term and held == self._held:
-            self._confirm(number)
-        self._seen_version, self._looked_at = version, asked
 
 
 def _now() -> str:

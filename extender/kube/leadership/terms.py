@@ -14,6 +14,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from extender.kube.leadership.elections import Led
+
 NEVER: Final = float("-inf")
 
 
@@ -27,6 +29,7 @@ class Terms:
         self._certain_until = NEVER
         self._changed = asyncio.Event()
         self._held = ""  # how the lease was held when the term began
+        self._led_since = self._led_until = NEVER
         self._num_tenures = self._num_terms = 0
         self._num_confirmed = 0  # the last request that showed the term to go on
         self._wanted = asyncio.Event()
@@ -40,6 +43,9 @@ class Terms:
 
     def deadline(self) -> float:
         return self._certain_until
+
+    def led(self) -> Led:
+        return Led(self.tenure, self._led_since, self._led_until)
 
     def hurry(self) -> None:
         self._wanted.set()
@@ -63,8 +69,11 @@ class Terms:
         self._num_confirmed = number
         self._tell_waiting()
 
-    def _prolong(self, held: str, until: float) -> None:
-        """The lease is `held` in this way, for certain until then. A term that has run out goes on as another one."""
+    def _prolong(self, held: str, until: float, *, since: float = NEVER, proven: float = NEVER) -> None:
+        """The lease is `held` in this way, for certain until then. A term that has run out goes on as another one.
+
+        `proven`: up to which nobody else has held it; in a new tenure, `since` when.
+        """
         now = self._clock()
         if until <= now:
             if self._held != held:
@@ -74,11 +83,12 @@ class Terms:
             self._held = held
             self._num_tenures += 1
             self.tenure = f"{held}.{self._num_tenures}"
+            self._led_since, self._led_until = since, NEVER
             self._certain_until = NEVER
         if now >= self._certain_until:
             self._num_terms += 1
             self._set_term(f"{self.tenure}.{self._num_terms}")
-        self._certain_until = until
+        self._certain_until, self._led_until = until, max(self._led_until, proven)
 
     def _end(self) -> None:
         """Others lead, or nobody."""

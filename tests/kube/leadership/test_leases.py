@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError, UnreachableError
-from extender.kube.leadership.elections import Election, Unelected
-from extender.kube.leadership.leases import FollowedLease, HeldLease, LeaseName, LeaseTimes
+from extender.kube.leadership.elections import Election, Spectator, Unelected
+from extender.kube.leadership.followed_leases import FollowedLease
+from extender.kube.leadership.leases import HeldLease, LeaseName, LeaseTimes
 from extender.kube.memory import MemoryCluster
 from tests.ledger.builders import Clock, until
 
@@ -429,3 +430,100 @@ def test_a_sidecar_is_confirmed_by_the_same_holder_alone(holder: str, confirmed:
 
 def test_without_election_nobody_is_asked() -> None:
     assert asyncio.run(Unelected().confirm(0))
+
+
+# For how long nobody else has led
+
+
+def test_a_leader_claims_the_time_up_to_the_renewal_before_it_was_asked_for() -> None:
+    server = Server()
+    first = held(server, "a")
+    began = server.clock()
+    look(first)
+    server.latency_s = 0.1
+    server.clock.now += 0.5
+    asked = server.clock()
+    look(first)
+    assert (first.led().since, first.led().until) == (began, asked)
+    server.reachable = False
+    server.clock.now += 0.5
+    look(first)
+    assert first.led().until == asked
+
+
+def test_a_successor_claims_the_time_from_the_last_renewal_that_it_saw_and_no_time_twice() -> None:
+    server = Server()
+    first, second = held(server, "a"), held(server, "b")
+    seen = 0.0
+    for _ in range(3):
+        look(first)
+        server.clock.now += 0.3
+        look(second)
+        seen = server.clock()
+        server.clock.now += 0.3
+    server.clock.now += 3.0
+    look(second)
+    assert second.term
+    assert second.led().since == seen
+    assert first.led().until == seen - 0.3
+
+
+def test_after_a_release_the_successor_claims_what_comes_after_it() -> None:
+    server = Server()
+    first, second = held(server, "a"), held(server, "b")
+    look(first)
+    look(second)
+    server.clock.now += 1.0
+    look(first)
+    server.clock.now += 0.2
+    asyncio.run(first.resign())
+    server.clock.now += 0.2
+    look(second)
+    assert second.led().since == server.clock() > first.led().until
+
+
+def test_a_tenure_that_ran_out_and_was_nobody_elses_is_one_time() -> None:
+    server = Server()
+    first = held(server, "a")
+    look(first)
+    tenure, since = first.led().tenure, first.led().since
+    server.clock.now += 100.0
+    look(first)
+    assert first.led() == (tenure, since, server.clock())
+
+
+def test_a_sidecar_claims_time_up_to_the_look_before_a_renewal_was_seen() -> None:
+    server = Server()
+    sidecar = followed(server)
+    server.write("other_1")
+    look(sidecar)
+    changed = server.clock()
+    server.clock.now += 10.0
+    look(sidecar)
+    server.clock.now += 10.0
+    server.write("host_1")
+    asked = server.clock() - 10.0
+    look(sidecar)
+    assert sidecar.led()[1:] == (changed, asked), "the lease of the other had expired"
+
+
+def test_a_sidecar_whose_scheduler_was_given_the_lease_claims_no_time_before() -> None:
+    server = Server()
+    sidecar = followed(server)
+    server.write("other_1")
+    look(sidecar)
+    server.clock.now += 2.0
+    server.write("host_1")
+    look(sidecar)
+    assert sidecar.led().since == server.clock()
+    assert sidecar.led().until < sidecar.led().since, "nothing yet"
+
+
+def test_who_never_led_claims_nothing() -> None:
+    server = Server()
+    first, second = held(server, "a"), held(server, "b")
+    look(first)
+    look(second)
+    assert second.led().until == float("-inf")
+    assert Unelected().led()[1:] == (float("-inf"), float("inf"))
+    assert Spectator().led().until == float("-inf")

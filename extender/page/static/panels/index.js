@@ -6,7 +6,8 @@
 import cluster from './cluster.js';
 import decisions from './decisions.js';
 import explain from './explain.js';
+import usage from './usage.js';
 import waiting from './waiting.js';
 import whatIf from './what_if.js';
 
-export const PANELS = [cluster, waiting, decisions, explain, whatIf];
+export const PANELS = [cluster, waiting, decisions, explain, whatIf, usage];

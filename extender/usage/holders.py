@@ -1,0 +1,176 @@
+"""Who holds GPUs: pods with a node, by number, with their namespace and owner.
+
+Names are their authors', and so is what an object says of its owners: they are cut to a length, and no more than names.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from extender.core.dra.devices import DeviceId
+from extender.core.resources.nodes import OF_CLAIMS
+from extender.dra.published.gpus import DRIVER
+from extender.dra.uses import DeviceUse
+from extender.kube import objects
+from extender.ledger.claims import ClaimState
+from extender.ledger.ledger import Ledger
+from extender.plugins.holdings import Holding, Part
+from extender.plugins.pods import owner_of
+
+_HASH_LABEL: Final = "pod-template-hash"
+_OF_SEVERAL: Final = {
+    "jobset.sigs.k8s.io/jobset-name": "JobSet",
+    "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet",
+    "ray.io/cluster": "RayCluster",
+    "workflows.argoproj.io/workflow": "Workflow",
+}
+"""Labels by which those that make several controllers name themselves on pods."""
+_MAX_CHARS: Final = 128
+
+
+class Who(NamedTuple):
+    """Whose a holder is."""
+
+    namespace: str
+    owner: str
+    """`Kind/name` of what keeps pods like it."""
+
+
+@dataclass(slots=True)
+class Holder:
+    """A pod, or a ResourceClaim of which no pod is known."""
+
+    number: int
+    key: str
+    """UID of the pod, or name of the claim."""
+    name: str
+    """`namespace/name`."""
+    who: Who
+    node: str = ""
+
+
+def who_of(metadata: objects.Metadata) -> Who:
+    """The namespace and owner of a pod: the Deployment of a ReplicaSet's, what keeps several Jobs where its label says
+    so, else its controller; the pod itself where there is none."""
+    labels = metadata.labels or {}
+    for label, kind in _OF_SEVERAL.items():
+        if name := labels.get(label):
+            return _named(metadata.namespace, kind, name)
+    _, kind, name = owner_of(metadata).split("/", 2)
+    if kind == "ReplicaSet" and _HASH_LABEL in labels:
+        kind = "Deployment"
+    return _named(metadata.namespace, kind, name)
+
+
+def _named(namespace: str, kind: str, name: str) -> Who:
+    # Of the pods of an owner all have the same text.
+    return Who(sys.intern(namespace[:_MAX_CHARS]), sys.intern(f"{kind}/{name}"[:_MAX_CHARS]))
+
+
+class Holders:
+    """Holders by number. Numbers of holders that are gone are used again. Not thread-safe."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.changed: set[str] = set()
+        """Nodes of which something may be another's since they were looked at."""
+        self._who: dict[str, tuple[str, Who]] = {}  # name and whose it is, by UID: pods with a node
+        self._uid_of: dict[str, str] = {}  # by `namespace/name`
+        self._by_key: dict[str, Holder] = {}  # by UID, or a claim's name
+        self._by_number: list[Holder | None] = []
+        self._on: dict[str, set[int]] = {}  # numbers, by node
+        self._free: list[int] = []
+        self.fresh: list[int] = []
+        """Numbers given since somebody took these."""
+        ledger.rows.written.append(self.changed.add)
+
+    @property
+    def num_numbers(self) -> int:
+        """Numbers given so far, free ones included."""
+        return len(self._by_number)
+
+    def at(self, number: int) -> Holder | None:
+        """The holder of a number."""
+        return self._by_number[number]
+
+    # What the mirror tells
+
+    def node_changed(self, node: objects.Node) -> None:
+        """Nodes are the ledger's to tell of."""
+
+    def pod_changed(self, pod: objects.Pod) -> None:
+        """A pod with a node was added or changed."""
+        uid = pod.metadata.uid
+        holds = self._ledger.claim(uid) is not None or pod.spec.resource_claims
+        if holds and not pod.finished and uid not in self._who:
+            self._who[uid] = pod.key, who_of(pod.metadata)
+            self._uid_of[pod.key] = uid
+            self.changed.add(pod.spec.node_name or "")
+
+    # Nodes
+
+    def on(self, node: str) -> Iterator[tuple[int, Holding]]:
+        """Who holds what of a node; who held something before and does no more is forgotten once all are told."""
+        before, found = self._on.pop(node, set()), set[int]()
+        for key, name, who, holding in self._held_on(node):
+            holder = self._by_key.get(key) or self._add(key, name, who)
+            holder.node = node
+            found.add(holder.number)
+            yield holder.number, holding
+        if found:
+            self._on[node] = found
+        for number in before - found:
+            self._drop(number, node)
+
+    def forget_gone(self) -> None:
+        """Forget pods that the ledger has forgotten."""
+        ledger = self._ledger  # what a static pod holds whose mirror is gone is held yet
+        for uid in [uid for uid in self._who if not ledger.is_bound(uid) and ledger.claim(uid) is None]:
+            name, _ = self._who.pop(uid)
+            if self._uid_of.get(name) == uid:
+                del self._uid_of[name]
+
+    def _held_on(self, node: str) -> Iterator[tuple[str, str, Who, Holding]]:
+        for claim in self._ledger.rows.holders(node):
+            if claim.state is not ClaimState.RESERVED and claim.uid in self._who:
+                yield claim.uid, *self._who[claim.uid], claim.held
+        uses = self._ledger.device_uses(node) if self._ledger.rows.offer_of(node).unit in OF_CLAIMS else ()
+        for use in uses:
+            if (part := self._part_of(node, use)) is not None:
+                holding = Holding(1, (part,) if part.gpu >= 0 else ())
+                uids = [uid for pod in use.pods if (uid := self._uid_of.get(pod))]
+                if uids:
+                    yield uids[0], *self._who[uids[0]], holding
+                else:
+                    namespace, _, name = use.claim.partition("/")
+                    yield use.claim, use.claim, _named(namespace, "ResourceClaim", name), holding
+
+    def _part_of(self, node: str, use: DeviceUse) -> Part | None:
+        """What a device is of the node's GPUs, None for no part of one."""
+        owned = self._ledger.rows.owned
+        inventory = None if owned is None else owned.inventory_on(node)
+        device_id = DeviceId(use.driver, use.pool, use.device)
+        index = None if inventory is None else inventory.index_of.get(device_id)
+        if use.admin:
+            return None  # who only looks at it has nothing of it
+        if inventory is not None and index is not None:
+            device = inventory.devices[index]
+            return Part(device.gpu, device.milli, device.mib) if device.gpu >= 0 else None
+        return Part(use.gpu) if use.driver == DRIVER else None
+
+    def _add(self, key: str, name: str, who: Who) -> Holder:
+        number = self._free.pop() if self._free else len(self._by_number)
+        holder = Holder(number, key, name, who)
+        if number == len(self._by_number):
+            self._by_number.append(None)
+        self._by_number[number] = self._by_key[key] = holder
+        self.fresh.append(number)
+        return holder
+
+    def _drop(self, number: int, node: str) -> None:
+        holder = self._by_number[number]
+        if holder is not None and holder.node == node:  # else it is another node's by now
+            self._by_number[number] = None
+            del self._by_key[holder.key]
+            self._free.append(number)

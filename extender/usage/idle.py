@@ -1,0 +1,64 @@
+"""Pods that have GPUs and do nothing with them: for how long."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
+from extender.usage.holders import Holders
+from extender.usage.rates import Rates
+
+
+class IdlePod(NamedTuple):
+    """A pod all of whose GPUs have been idle for long."""
+
+    pod: str
+    """`namespace/name`."""
+    namespace: str
+    owner: str
+    node: str
+    gpus: float
+    idle_s: float
+
+
+@dataclass(eq=False)
+class IdleTimes:
+    """Since when holders are idle, as far as telemetry tells. Not thread-safe."""
+
+    holders: Holders
+    _since_s: Floats
+    """(U,) by number, inf where it is not idle."""
+    _milli: Longs
+    """(U,) booked."""
+
+    @classmethod
+    def none(cls, holders: Holders) -> "IdleTimes":
+        """Nobody is, as far as is known."""
+        return cls(holders, np.zeros(0), np.zeros(0, np.int64))
+
+    def note(self, rates: Rates, fresh: list[int], now: float) -> None:
+        """These are the rates from now on; `fresh` are numbers that are other holders' since the last time.
+
+        A pod of which nothing is known for a while begins anew: nobody can say that it did nothing.
+        """
+        width = len(rates.idles)
+        since = np.append(self._since_s, np.full(max(width - len(self._since_s), 0), np.inf))[:width]
+        since[fresh] = np.inf
+        idles: Mask = rates.idles
+        self._since_s = np.where(idles, np.minimum(since, now), np.inf)
+        self._milli = rates.booked
+
+    def forget(self) -> None:
+        """Others look after it from now on."""
+        self._since_s[:] = np.inf
+
+    def pods(self, now: float, after_s: float) -> Iterator[IdlePod]:
+        """Those that have been idle for so long, the longest first."""
+        numbers = np.flatnonzero(now - self._since_s >= after_s)
+        for number in numbers[np.argsort(self._since_s[numbers], kind="stable")].tolist():
+            holder = self.holders.at(number)
+            if holder is not None:
+                idle_s, gpus = now - float(self._since_s[number]), int(self._milli[number]) / WHOLE_MILLI
+                yield IdlePod(holder.name, *holder.who, holder.node, gpus, idle_s)

@@ -1,0 +1,196 @@
+"""The meter: looks at what is booked every few seconds while this process leads, and counts.
+
+Time counts once, whoever leads: up to the last renewal of the lease that succeeded, and for a successor from the last
+one that it saw another process make. What was booked in between two leaders is counted by what the successor's ledger
+shows.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Longs
+from extender.core.fragmentation.fragment_tables import FragmentTables, tables_of
+from extender.core.fragmentation.fragments import Mix
+from extender.kube.background import Background, give_way, repeat
+from extender.kube.leadership.elections import Led
+from extender.ledger.ledger import Ledger
+from extender.settings.operation import UsageSettings
+from extender.usage.accounts import Accounts, Rate
+from extender.usage.holders import Holders
+from extender.usage.idle import IdleTimes
+from extender.usage.lines import Key
+from extender.usage.rates import SICK, Occupants, Rates, unusable_of
+
+_NODES_AT_ONCE: Final = 50
+_MIX_EVERY_S: Final = 300.0
+_FIRST_S: Final = 0.5
+_FORGET_EVERY_S: Final = 300.0
+_MAX_REPORT: Final = 2000
+"""Lines of the report since the start: it is told in 20 ms."""
+_MAX_GROUPS: Final = 20_000
+_S: Final = 1000  # ms
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the meter goes by."""
+
+    ledger: Ledger
+    led: Callable[[], Led]
+    """For how long this process has led for certain."""
+    standby: Callable[[], str]
+    """Who leads instead of this process, "" while it leads itself."""
+    fault: Callable[[], str]
+    """Why the ledger is not to be gone by now, "" when it is."""
+    mix: Callable[[Cluster], Mix]
+    """Of pods that ask for GPUs, as they are expected."""
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+
+
+class Meter(Background):
+    """Runs from `start` to `stop`."""
+
+    def __init__(self, wanted: UsageSettings, sight: Sight) -> None:
+        super().__init__("meter", needed=False)
+        self.wanted, self._sight = wanted, sight
+        self.holders = Holders(sight.ledger)
+        self.occupants = Occupants(sight.ledger, self.holders)
+        self.accounts = Accounts(wanted.max_series, _MAX_REPORT, self.occupants.models, frozenset(wanted.budgets))
+        self.idle = IdleTimes.none(self.holders)
+        self.since: float | None = None
+        """Unix time from which on something was counted, None before."""
+        self.rates: Rates | None = None
+        """As they were last; None before, and where others lead."""
+        self._tenure = ""
+        self._began = float("inf")
+        self._forgot_at = float("-inf")
+        self._tables: tuple[float, tuple[int, int], FragmentTables] | None = None
+        self._group_of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
+        """(U,) by number."""
+        self._lines_of_groups: list[tuple[int, int]] = []
+        """Lines of the report and of the series that a group counts on."""
+        self._group_at: dict[tuple[int, int], int] = {}
+        self._seen: tuple[object, ...] = ()
+        self._rate: Rate | None = None
+
+    def start(self) -> None:
+        """Begin, in the running event loop."""
+        self._began = min(self._began, self._sight.clock())
+        super().start()
+
+    async def run(self) -> None:
+        while self.since is None:  # from the first moment on
+            await asyncio.sleep(min(_FIRST_S, self.wanted.every_s))
+            await self.tick()
+        await repeat(self.tick, self.wanted.every_s, "counting GPU-hours")
+
+    @property
+    def now_ms(self) -> int:
+        """Monotonic time."""
+        return int(self._sight.clock() * _S)
+
+    def nodes(self, most: int) -> Iterator[tuple[str, dict[str, float]]]:
+        """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead."""
+        rates, booked = self.rates, self.occupants.booked()
+        if rates is None:
+            return
+        known = [(name, row) for name, row in self.occupants.names() if row < len(booked)]
+        sick = rates.of_nodes[SICK]
+        for name, row in sorted(known, key=lambda item: not sick[item[1]])[:most]:
+            _, free, stranded, out = rates.of_nodes[:, row].tolist()
+            states = {"booked": int(booked[row]), "free": free, "stranded": stranded, "sick": out}
+            yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
+
+    async def tick(self) -> None:
+        """Count what is certain, and look at what is booked now."""
+        now, led = self._sight.clock(), self._sight.led()
+        if led.tenure == self._tenure:
+            self.accounts.count(int(min(now, max(led.until, 0.0)) * _S))
+        if self._sight.standby():
+            self.idle.forget()
+            self.rates = self._rate = None
+            return
+        if self._sight.fault():
+            return  # what was known last goes on to count
+        if led.tenure != self._tenure:
+            self._tenure = led.tenure
+            since = max(led.since, self._began)
+            self.accounts.begin(int(since * _S))
+            if self.since is None:
+                self.since = self._sight.wall_clock() - (now - since)
+        for done, node in enumerate(self.occupants.pending(), 1):
+            self.occupants.look_at(node)
+            if done % _NODES_AT_ONCE == 0:
+                await give_way()
+        cluster = self._sight.ledger.snapshot(now)
+        rate = self._rate_in(cluster, await self._current_tables(cluster, now), now)
+        self.accounts.rate(int(now * _S), rate)
+        self.accounts.tend(int(now * _S), rate)
+        if now - self._forgot_at > _FORGET_EVERY_S:
+            self.holders.forget_gone()
+            self._forgot_at = now
+
+    async def _current_tables(self, cluster: Cluster, now: float) -> FragmentTables:
+        """Of the pods that are expected; worked out aside, now and then."""
+        shape = len(cluster.models), cluster.gpu_model.shape[1]
+        if self._tables is None or self._tables[1] != shape or now - self._tables[0] > _MIX_EVERY_S:
+            mix = self._sight.mix(cluster)
+            self._tables = now, shape, await asyncio.to_thread(tables_of, mix, *shape)
+        return self._tables[2]
+
+    def _rate_in(self, cluster: Cluster, tables: FragmentTables, now: float) -> Rate:
+        """The rates now; the same object where nothing has changed."""
+        seen = cluster.version, self.occupants.version, id(tables)
+        if self._rate is not None and seen == self._seen:
+            return self._rate
+        fresh = self._assign_groups()
+        accounts, groups = self.accounts, np.array(self._lines_of_groups, np.intp).reshape(-1, 2)
+        width, num_groups = self.holders.num_numbers, len(groups)
+        self.rates = rates = self.occupants.rates(
+            cluster, self.wanted.idle_below_frac, unusable_of(cluster, tables), self._group_of[:width], num_groups
+        )
+        self.idle.note(rates, fresh, now)
+        live = np.flatnonzero(np.bincount(self._group_of[:width][rates.holds], minlength=num_groups))
+        self._seen = seen
+        self._rate = Rate(
+            _summed(rates.of_groups, groups[:, 0], len(accounts.report.keys)),
+            _summed(rates.of_groups, groups[:, 1], len(accounts.series.keys)),
+            _summed(rates.of_nodes, self.occupants.model[: rates.of_nodes.shape[1]], len(self.occupants.models)),
+            groups[live, 1],
+        )
+        return self._rate
+
+    def _assign_groups(self) -> list[int]:
+        """Find the lines of new holders; returns their numbers."""
+        fresh, width = list(dict.fromkeys(self.holders.fresh)), self.holders.num_numbers
+        self.holders.fresh.clear()
+        self._group_of = np.append(self._group_of, np.zeros(max(width - len(self._group_of), 0), np.intp))
+        if len(self._lines_of_groups) > _MAX_GROUPS:
+            self._renumber_groups()
+        for number in fresh:
+            holder = self.holders.at(number)
+            if holder is not None:
+                key = Key(*holder.who, self.occupants.model_of(holder.node))
+                lines = self.accounts.report.number(key), self.accounts.series.number(key)
+                group = self._group_at.setdefault(lines, len(self._lines_of_groups))
+                if group == len(self._lines_of_groups):
+                    self._lines_of_groups.append(lines)
+                self._group_of[number] = group
+        return fresh
+
+    def _renumber_groups(self) -> None:
+        """Forget groups that nobody is in."""
+        used, self._group_of = np.unique(self._group_of, return_inverse=True)
+        self._lines_of_groups = [self._lines_of_groups[group] for group in used.tolist()]
+        self._group_at = {lines: group for group, lines in enumerate(self._lines_of_groups)}
+
+
+def _summed(values: Longs, line: npt.NDArray[np.integer], num_lines: int) -> Longs:
+    """(K, L) sums of (K, X) values by the line of each; exact, for they are far below 2**53."""
+    return np.stack([np.bincount(line, row, num_lines) for row in values]).astype(np.int64)

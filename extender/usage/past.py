@@ -1,0 +1,75 @@
+"""What was counted in the past, asked of Prometheus: it has what all leaders have counted.
+
+In a process of its own, one question at a time: an answer may be large and slow, and so are its libraries.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from extender.children import Child
+from extender.telemetry.sources.source import Access
+from extender.usage.questions import Answer, PastError, Question
+
+_MAX_S: Final = 60.0
+_MAX_WAITING: Final = 4
+_WORTH_S: Final = 30.0
+"""For so long an answer does for whoever asks the same."""
+_MAX_KEPT: Final = 16
+_SLOW_S: Final = 30.0
+"""Time-out of a query over weeks."""
+
+
+@dataclass(eq=False)
+class Past:
+    """Asks one Prometheus."""
+
+    url: str
+    access: Access
+    matchers: str
+    clock: Callable[[], float]
+    _busy: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _num_waiting: int = field(default=0, init=False)
+    _kept: dict[tuple[int, str], tuple[float, Answer]] = field(default_factory=dict, init=False)
+
+    async def answer(self, window_s: int, by: str) -> Answer:
+        """What was counted in so many seconds up to now. Raises PastError."""
+        if self._num_waiting >= _MAX_WAITING:
+            raise PastError(f"{_MAX_WAITING} questions are waiting already; try again later")
+        self._num_waiting += 1
+        try:
+            async with self._busy:
+                at, kept = self._kept.get((window_s, by), (float("-inf"), Answer()))
+                if self.clock() - at < _WORTH_S:
+                    return kept
+                found = await self._ask(window_s, by)
+                self._kept.pop((window_s, by), None)
+                while len(self._kept) >= _MAX_KEPT:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[window_s, by] = self.clock(), found
+                return found
+        finally:
+            self._num_waiting -= 1
+
+    async def _ask(self, window_s: int, by: str) -> Answer:
+        access = msgspec.structs.replace(self.access, timeout_s=max(self.access.timeout_s, _SLOW_S))
+        question = Question(self.url, access, window_s, by, self.matchers)
+        try:
+            child = await Child.start(sys.executable, "-m", "extender.usage.asking")
+            try:
+                async with asyncio.timeout(_MAX_S):
+                    _, printed, _ = await child.finished(msgspec.json.encode(question))
+            finally:
+                await child.end()
+            answer = msgspec.json.decode(printed, type=Answer)
+        except TimeoutError:
+            raise PastError(f"{self.url}: no answer within {_MAX_S:g} s") from None
+        except (OSError, msgspec.DecodeError) as error:
+            raise PastError(f"{self.url} can't be asked: {error}") from None
+        if answer.fault:
+            raise PastError(answer.fault)
+        return answer

@@ -1,0 +1,243 @@
+"""How many GPUs are booked, used, idle, stranded and sick at a moment: by holder, and by node.
+
+Kept along the ledger: a node is looked at again only when something of it was given or taken back, all else is arrays.
+N nodes by the ledger's rows, E entries of a node (what one holder has of one of its GPUs), U numbers of holders. GPUs
+are counted in thousandths, as whole numbers.
+"""
+
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows, num_true, totals
+from extender.core.fragmentation.arrays import MAX_MODELS
+from extender.core.fragmentation.fragment_tables import FragmentTables, unusable_milli
+from extender.core.observations import Gauge
+from extender.core.resources.gpu_models import describe_model
+from extender.core.resources.nodes import PRODUCT_LABEL, SLICES, GpuUnit, NodeOffer
+from extender.ledger.ledger import Ledger
+from extender.usage.holders import Holders
+from extender.usage.shares import NO_SHARES, UNKNOWN_GPU, NodeShares, shares_of
+
+BOOKED, USED, MEASURED, IDLE = range(4)
+NUM_OF_HOLDERS: Final = 4
+"""Rows of `Rates.of_groups`: booked; of that weighted by load; of that with a known load; and with hardly any."""
+CAPACITY, FREE, STRANDED, SICK = range(4)
+NUM_OF_NODES: Final = 4
+"""Rows of `Rates.of_nodes`: `capacity = booked + free + stranded + sick`."""
+UNKNOWN_MODEL: Final = "unknown"
+_NOBODY: Final = -1
+IntegerT = TypeVar("IntegerT", bound=np.integer)
+_SLICED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), SLICES)
+
+
+class Rates(NamedTuple):
+    """GPU milli at a moment. Holders are summed up by group: those that count on the same lines."""
+
+    of_groups: Longs
+    """(4, P) by group."""
+    of_nodes: Longs
+    """(4, N)."""
+    booked: Longs
+    """(U,) by holder."""
+    idles: Mask
+    """(U,) holders of whose GPUs the load is known and below the threshold, of all of them."""
+    holds: Mask
+    """(U,) holders that have something, be it nothing that counts."""
+
+
+class _Entries(NamedTuple):
+    """X entries of N nodes, one after the other; and what follows from them alone."""
+
+    row: Rows
+    holder: Rows
+    milli: Floats
+    """Whole numbers."""
+    slot: Rows
+    """(X,) flat index of its GPU in (N, G); -1 where that is not known."""
+    of_nodes: Longs
+    """(N,) milli booked."""
+    of_holders: Longs
+    """(U,) milli booked."""
+    holds: Mask
+    """(U,)."""
+
+
+class Occupants:
+    """The entries of all nodes as arrays. Not thread-safe."""
+
+    def __init__(self, ledger: Ledger, holders: Holders) -> None:
+        self._ledger, self._holders = ledger, holders
+        self._holder: npt.NDArray[np.int32] = np.full((0, 1), _NOBODY, np.int32)
+        """(N, E) whose an entry is."""
+        self._gpu: npt.NDArray[np.int16] = np.full((0, 1), UNKNOWN_GPU, np.int16)
+        self._milli: Longs = np.zeros((0, 1), np.int64)
+        self.capacity: Longs = np.zeros(0, np.int64)
+        """(N,) GPU milli."""
+        self.sick: Longs = np.zeros(0, np.int64)
+        """(N,) GPU milli."""
+        self.model: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+        """(N,) index into `models`."""
+        self.models: list[str] = []
+        """Names of GPU models. A node of several counts as its first."""
+        self._row_of: dict[str, int] = {}
+        self._node_at: dict[int, str] = {}
+        self.version = 0
+        """Grows with every change."""
+        self._made: tuple[tuple[int, int, int], _Entries] | None = None
+
+    def pending(self) -> list[str]:
+        """Nodes that are to be looked at again, which are no more after this call."""
+        nodes = sorted(self._holders.changed)
+        self._holders.changed.clear()
+        return nodes
+
+    def look_at(self, node: str) -> None:
+        """Write down who has what of a node now."""
+        row, before = self._ledger.rows.arrays.row_of.get(node), self._row_of.pop(node, None)
+        if before is not None and self._node_at[before] == node:  # not another's by now
+            self._write(before, NO_SHARES)
+        held = list(self._holders.on(node))
+        if row is None:
+            return
+        self._row_of[node], self._node_at[row] = row, node
+        offer = self._ledger.rows.offer_of(node)
+        self._write(row, shares_of(offer, held))
+        self.model[row] = self._model(node, offer)
+
+    def names(self) -> list[tuple[str, int]]:
+        """Nodes with GPUs and their rows, by name."""
+        return sorted((name, row) for name, row in self._row_of.items() if self.capacity[row])
+
+    def model_of(self, node: str) -> str:
+        """The GPU model of a node that was looked at."""
+        row = self._row_of.get(node)
+        return UNKNOWN_MODEL if row is None else self.models[self.model[row]]
+
+    def _model(self, node: str, offer: NodeOffer) -> int:
+        name = offer.gpus[0].model.name if offer.gpus else ""
+        manifest = self._ledger.rows.manifest(node)
+        if offer.mig and not name and manifest is not None:  # its GPUs are cut: their model is in a label alone
+            name = describe_model((manifest.metadata.labels or {}).get(PRODUCT_LABEL, ""), {}).name
+        name = name or UNKNOWN_MODEL
+        if name not in self.models:
+            self.models.append(name)
+        return self.models.index(name)
+
+    def _write(self, row: int, shares: NodeShares) -> None:
+        self._grow(row + 1, len(shares.entries))
+        self._holder[row] = _NOBODY
+        for position, (holder, gpu, milli) in enumerate(shares.entries):
+            self._holder[row, position] = holder
+            self._gpu[row, position] = gpu
+            self._milli[row, position] = milli
+        self.capacity[row], self.sick[row] = shares.capacity_milli, shares.sick_milli
+        self.version += 1
+
+    def _grow(self, num_rows: int, num_entries: int) -> None:
+        rows, entries = self._holder.shape
+        if num_rows <= rows and num_entries <= entries:
+            return
+        more = (max(num_rows, 2 * rows if num_rows > rows else rows), max(num_entries, entries))
+        self._holder = _padded(self._holder, more, _NOBODY)
+        self._gpu = _padded(self._gpu, more, UNKNOWN_GPU)
+        self._milli = _padded(self._milli, more, 0)
+        self.capacity = np.append(self.capacity, np.zeros(more[0] - rows, np.int64))
+        self.sick = np.append(self.sick, np.zeros(more[0] - rows, np.int64))
+        self.model = np.append(self.model, np.zeros(more[0] - rows, np.int32))
+
+    def rates(
+        self, cluster: Cluster, idle_below: float, unusable: Longs, group: npt.NDArray[np.integer], num_groups: int
+    ) -> Rates:
+        """The rates in a cluster; `unusable` is (N,) idle milli that nobody is expected to use, `group` (U,) by holder.
+
+        A GPU with a load of less than `idle_below` is idle. Nodes that were not looked at since they changed count as
+        they were.
+        """
+        entries = self._flat(min(cluster.num_nodes, len(self.capacity)), cluster.gpu_model.shape[1])
+        num_rows, milli = len(entries.of_nodes), entries.milli
+        load = _loads(cluster, entries)
+        known = np.isfinite(load)
+        used = np.floor(milli * np.where(known, np.clip(load, 0, 1), 0))
+        idle = load < idle_below  # nothing is less than NaN, nor more
+        groups = group[entries.holder]
+        of_groups = [np.bincount(groups, column, num_groups) for column in (milli, used, milli * known, milli * idle)]
+        num_busy = np.bincount(entries.holder[~idle], minlength=len(entries.holds))
+        capacity, sick = self.capacity[:num_rows], self.sick[:num_rows]
+        left = capacity - entries.of_nodes - sick
+        stranded = np.minimum(np.maximum(unusable[:num_rows], 0), left)
+        return Rates(
+            np.stack(of_groups).astype(np.int64),
+            np.stack([capacity, left - stranded, stranded, sick]),
+            entries.of_holders,
+            (num_busy == 0) & (entries.of_holders > 0),
+            entries.holds,
+        )
+
+    def booked(self) -> Longs:
+        """(N,) GPU milli that holders have, as of the last rates."""
+        return np.zeros(0, np.int64) if self._made is None else self._made[1].of_nodes
+
+    def _flat(self, num_rows: int, num_slots: int) -> _Entries:
+        """The entries, made once for each change."""
+        made_of = self.version, num_rows, num_slots
+        if self._made is not None and self._made[0] == made_of:
+            return self._made[1]
+        row, place = np.nonzero(self._holder[:num_rows] != _NOBODY)
+        holder = self._holder[row, place].astype(np.intp)
+        gpu, milli = self._gpu[row, place].astype(np.intp), self._milli[row, place].astype(np.float64)
+        slot = np.where((gpu >= 0) & (gpu < num_slots), row * num_slots + gpu, -1)
+        num_holders = self._holders.num_numbers
+        entries = _Entries(
+            *(row, holder, milli, slot),
+            of_nodes=np.bincount(row, milli, num_rows).astype(np.int64),
+            of_holders=np.bincount(holder, milli, num_holders).astype(np.int64),
+            holds=np.bincount(holder, minlength=num_holders) > 0,
+        )
+        self._made = made_of, entries
+        return entries
+
+
+def _loads(cluster: Cluster, entries: _Entries) -> Floats:
+    """(X,) the load behind each entry, NaN where it is not known.
+
+    What is on GPUs of unknown index has their load: that of the GPUs which no entry names, as far as it goes.
+    """
+    if cluster.observed is None:
+        return np.full(len(entries.row), np.nan)
+    num_rows = len(entries.of_nodes)
+    load = cluster.observed.gauge(Gauge.LOAD)[:num_rows]  # (N, G)
+    found = load.reshape(-1).take(entries.slot, mode="clip").astype(np.float64)
+    if (others := entries.slot < 0).any():
+        named = np.zeros(load.size, np.bool_)
+        named[entries.slot[~others]] = True
+        nameless = (cluster.gpu_model[:num_rows] >= 0) & ~named.reshape(load.shape)
+        load_of_rest = np.where(nameless, load, 0).sum(axis=1)  # NaN where one of them is
+        milli_of_rest = np.bincount(entries.row[others], entries.milli[others], num_rows)
+        mean = np.where(nameless.any(axis=1), load_of_rest * WHOLE_MILLI / np.maximum(milli_of_rest, 1), np.nan)
+        found[others] = np.minimum(mean, 1)[entries.row[others]]
+    return found
+
+
+def unusable_of(cluster: Cluster, tables: FragmentTables) -> Longs:
+    """(N,) idle GPU milli that the next pod which asks for GPUs is expected not to be able to use (FGD's measure).
+
+    GPUs of unknown holders are none; nodes that give time slices have no fragments.
+    """
+    free = cluster.gpu_free_milli.astype(np.int64)
+    if len(rows := np.flatnonzero(cluster.untracked_units)):
+        idle = cluster.gpu_idle[rows]
+        taken = idle & (np.cumsum(idle, axis=1) <= cluster.untracked_units[rows, None])
+        free[rows] = np.where(taken, 0, free[rows])
+    model = cluster.gpu_model.max(axis=1, initial=-1).astype(np.int64)
+    model = np.where(model < min(len(tables.single) - 1, MAX_MODELS), model, -1)
+    found = unusable_milli(cluster.cpu_free_milli, free, model, tables)
+    found[_SLICED[cluster.unit] | (num_true(cluster.gpu_model >= 0) == 0)] = 0
+    return np.minimum(np.floor(found), totals(free)).astype(np.int64)
+
+
+def _padded(array: npt.NDArray[IntegerT], shape: tuple[int, int], fill: int) -> npt.NDArray[IntegerT]:
+    wider = np.full(shape, fill, array.dtype)
+    wider[: array.shape[0], : array.shape[1]] = array
+    return wider

@@ -1,0 +1,177 @@
+"""The report: rows by namespace, owner or GPU model, and totals, in GPU-hours."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from extender.kube.background import Background, repeat
+from extender.kube.events import EventRecorder
+from extender.usage.accounts import MICRO
+from extender.usage.budgets import HOUR_S, Budgets
+from extender.usage.meter import Meter
+from extender.usage.past import Past
+from extender.usage.questions import OF_HOLDERS, OF_MODELS, PastError
+
+logger = logging.getLogger(__name__)
+
+_MAX_IDLE_TOLD: Final = 200
+_MAX_ON_PAGE: Final = 20
+_DIGITS: Final = 4
+_BUDGETS_EVERY_S: Final = 60.0
+_PAST_EVERY: Final = 10
+"""Rounds of budgets from one question to Prometheus to the next."""
+
+
+@dataclass(eq=False)
+class Usage:
+    """What people ask of the meter."""
+
+    meter: Meter
+    budgets: Budgets
+    past: Past | None
+    """None where no Prometheus is configured."""
+    standby: Callable[[], str]
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    _panel: tuple[int, dict[str, Any]] = field(default=(-1, {}), init=False)
+    """What the page was shown last, and at which time counted."""
+
+    async def report(self, by: str, window_s: int | None, source: str) -> dict[str, Any]:
+        """What was counted: in a time up to now, by Prometheus; else since the start, by this process.
+
+        `source` is `auto`, `prometheus` or `kerf`: the last two take no other. Raises PastError.
+        """
+        note = ""
+        if source != "kerf" and self.past is None:
+            note = "no Prometheus is configured (setting telemetry.url)"
+        elif source != "kerf" and self.past is not None and (window_s or source == "prometheus"):
+            window_s = window_s or int(self.budgets.window_s)
+            try:
+                answer = await self.past.answer(window_s, by)
+            except PastError as error:
+                note = str(error)
+            else:
+                until = self.wall_clock()
+                return self._told("prometheus", until - window_s, by, answer.rows, answer.totals)
+        if source == "prometheus":
+            raise PastError(note)
+        if why := self.standby():
+            raise PastError(why)
+        return self._since_start(by, note)
+
+    def _since_start(self, by: str, note: str) -> dict[str, Any]:
+        rows: dict[str, list[float]] = {}
+        for key, sums in self.meter.accounts.rows().items():
+            name = (
+                f"{key.namespace}/{key.owner}"
+                if by == "owner"
+                else key.namespace
+                if by == "namespace"
+                else key.gpu_model
+            )
+            row = rows.setdefault(name, [0.0] * len(OF_HOLDERS))
+            rows[name] = [one + more / MICRO for one, more in zip(row, sums, strict=True)]
+        totals = [amount / MICRO for amount in self.meter.accounts.totals()]
+        since = self.wall_clock() if self.meter.since is None else self.meter.since
+        return self._told("kerf", since, by, rows, totals) | ({"note": note} if note else {})
+
+    def _told(
+        self, source: str, since: float, by: str, rows: Mapping[str, Sequence[float]], totals: Sequence[float]
+    ) -> dict[str, Any]:
+        spent = self.budgets.spent() if by == "namespace" else {}
+        told = []
+        for name, row in sorted(rows.items(), key=lambda item: (-item[1][0], item[0])):
+            line: dict[str, Any] = {by: name} if by != "owner" else _owner(name)
+            line |= _hours(OF_HOLDERS, row)
+            if name in spent:
+                line |= {"budgetGpuHours": spent[name].budget, "budgetSpentGpuHours": _rounded(spent[name].spent)}
+            told.append(line)
+        sums = [sum(row[number] for row in rows.values()) for number in range(len(OF_HOLDERS))]
+        return {
+            "source": source,
+            "since": round(since, 1),
+            "until": round(self.wall_clock(), 1),
+            "by": by,
+            "rows": told,
+            "totals": _hours(OF_MODELS, totals) | _hours(OF_HOLDERS, sums),
+            "budgets": {name: {"gpuHours": s.budget, "spentGpuHours": _rounded(s.spent)} for name, s in spent.items()},
+            "idle": self.idle(),
+        }
+
+    def idle(self) -> dict[str, Any]:
+        """Pods that have been idle for long; of this moment, whatever the report is of."""
+        wanted = self.meter.wanted
+        found = list(self.meter.idle.pods(self.clock(), wanted.idle_after_s)) if self.meter.rates is not None else []
+        items = [
+            {"pod": one.pod, "owner": one.owner, "node": one.node, "gpus": one.gpus, "idleSeconds": round(one.idle_s)}
+            for one in found[:_MAX_IDLE_TOLD]
+        ]
+        gpus = round(sum(one.gpus for one in found), 3)
+        return {"afterSeconds": wanted.idle_after_s, "pods": len(found), "gpus": gpus, "items": items}
+
+    def panel(self) -> dict[str, Any]:
+        """What the page shows: namespaces since the start, those that booked most first, and what nobody had."""
+        if self.standby():
+            return {}
+        if self._panel[0] != self.meter.accounts.counted_ms:
+            self._panel = self.meter.accounts.counted_ms, self._made_panel()
+        return self._panel[1]
+
+    def _made_panel(self) -> dict[str, Any]:
+        told = self._since_start("namespace", "")
+        rows = [row | _whole(row) for row in told["rows"][:_MAX_ON_PAGE]]
+        rest = len(told["rows"]) - len(rows)
+        idle = {name: told["idle"][name] for name in ("afterSeconds", "pods", "gpus")}
+        return {"since": told["since"], "rows": rows, "more": rest, "totals": _whole(told["totals"]), "idle": idle}
+
+
+def _owner(name: str) -> dict[str, str]:
+    namespace, _, owner = name.partition("/")
+    return {"namespace": namespace, "owner": owner}
+
+
+def _hours(names: Sequence[str], seconds: Sequence[float]) -> dict[str, float]:
+    return {f"{name}GpuHours": _rounded(amount / HOUR_S) for name, amount in zip(names, seconds, strict=True)}
+
+
+def _rounded(hours: float) -> float:
+    return round(hours, _DIGITS)
+
+
+def _whole(row: Mapping[str, Any]) -> dict[str, float]:
+    """To a hundredth: what the page shows is told again when it has changed."""
+    return {name: round(value, 2) for name, value in row.items() if name.endswith("GpuHours")}
+
+
+class BudgetWatch(Background):
+    """Tells of budgets that are nearly spent, or are; runs from `start` to `stop`."""
+
+    def __init__(self, usage: Usage, events: EventRecorder) -> None:
+        super().__init__("budgets", needed=False)
+        self._usage, self._events = usage, events
+        self._rounds = 0
+
+    async def run(self) -> None:
+        await repeat(self.round, _BUDGETS_EVERY_S, "looking at budgets")
+
+    async def round(self) -> None:
+        """Look once."""
+        usage = self._usage
+        if usage.standby():
+            return
+        booked: dict[str, int] = {}
+        for key, sums in usage.meter.accounts.rows().items():
+            booked[key.namespace] = booked.get(key.namespace, 0) + sums[0]
+        usage.budgets.note(booked, usage.wall_clock())
+        if usage.past is not None and self._rounds % _PAST_EVERY == 0:
+            try:
+                answer = await usage.past.answer(int(usage.budgets.window_s), "namespace")
+            except PastError as error:
+                logger.info("budgets: %s", error)
+            else:
+                usage.budgets.told({name: row[0] / HOUR_S for name, row in answer.rows.items()})
+        self._rounds += 1
+        for namespace, text in usage.budgets.warnings().items():
+            logger.warning("namespace %s: %s", namespace, text)
+            self._events.emit_about_namespace(namespace, reason="GPUBudget", message=text)

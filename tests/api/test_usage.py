@@ -1,0 +1,179 @@
+"""GET /usage and the metrics of GPU-hours, of a running service."""
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from extender.core.observations import Gauge
+from extender.usage.meter import Meter
+from tests.api.bodies import pod
+from tests.api.services import Clock, Kerf, running
+from tests.telemetry.feeds import FakeFeed
+
+
+def meter_of(kerf: Kerf) -> Meter:
+    assert kerf.parts.usage is not None
+    return kerf.parts.usage.meter
+
+
+def passes(kerf: Kerf, seconds: float) -> None:
+    """Some time passes, and the meter looks before and after."""
+    kerf.run(meter_of(kerf).tick())
+    kerf.clock.now += seconds
+    kerf.run(meter_of(kerf).tick())
+
+
+def placed(kerf: Kerf, name: str, gpus: int, node: str = "a100-0") -> None:
+    """A pod gets its GPUs by kube-scheduler's calls."""
+    asked = kerf.create(pod(name, gpus))
+    kerf.filter(asked, [node])
+    assert kerf.bind(asked, node) == ""
+
+
+def usage(kerf: Kerf, query: str = "") -> Any:
+    answer = kerf.get(f"/usage?{query}")
+    assert answer.status == 200, answer.content
+    return answer.json()
+
+
+def test_what_was_booked_is_told_in_gpu_hours(kerf: Kerf) -> None:
+    placed(kerf, "p", 2)
+    passes(kerf, 1800.0)
+    told = usage(kerf)
+    assert told["source"] == "kerf"
+    (row,) = told["rows"]
+    nothing = {f"{name}GpuHours": 0.0 for name in ("used", "idle", "measured")}
+    assert row == {"namespace": "default", "bookedGpuHours": 1.0} | nothing
+    totals = told["totals"]
+    parts = sum(totals[f"{part}GpuHours"] for part in ("booked", "free", "stranded", "sick"))
+    assert parts == pytest.approx(totals["capacityGpuHours"], abs=1e-3)
+    assert totals["capacityGpuHours"] == 12.5  # 25 GPUs
+
+
+def test_rows_are_by_namespace_owner_or_model(kerf: Kerf) -> None:
+    placed(kerf, "p", 2)
+    placed(kerf, "q", 1, "t4-0")
+    passes(kerf, 3600.0)
+    assert [row["bookedGpuHours"] for row in usage(kerf, "by=namespace")["rows"]] == [3.0]
+    owners = [(row["namespace"], row["owner"]) for row in usage(kerf, "by=owner")["rows"]]
+    assert owners == [("default", "Pod/p"), ("default", "Pod/q")]
+    assert [row["model"] for row in usage(kerf, "by=model")["rows"]] == ["a100-sxm4-80gb", "t4"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("since=7", 400, "since: '7' is no length of time from 1m to 366d: write 7d, 36h or 90m"),
+        ("since=9d9d", 400, "write 7d"),
+        ("by=pod", 422, "by"),
+        ("source=prometheus", 503, "no Prometheus is configured (setting telemetry.url)"),
+        ("since=7d&source=prometheus", 503, "no Prometheus is configured"),
+    ],
+)
+def test_what_can_not_be_answered_says_why(kerf: Kerf, query: str, status: int, said: str) -> None:
+    answer = kerf.get(f"/usage?{query}")
+    assert answer.status == status
+    assert said in str(answer.json()["detail"])
+
+
+def test_without_a_prometheus_it_is_told_what_was_counted_since_the_start_and_why(kerf: Kerf) -> None:
+    told = usage(kerf, "since=7d")
+    assert (told["source"], told["note"]) == ("kerf", "no Prometheus is configured (setting telemetry.url)")
+
+
+def test_a_prometheus_that_does_not_answer_is_no_reason_not_to_tell() -> None:
+    with running(feed=FakeFeed(Clock()), telemetry__url="http://127.0.0.1:1") as kerf:
+        told = usage(kerf, "since=7d")
+        assert told["source"] == "kerf"
+        assert told["note"].startswith("http://127.0.0.1:1: no connection")
+        answer = kerf.get("/usage?since=7d&source=prometheus")
+        assert answer.status == 503
+
+
+def test_nothing_is_counted_where_that_is_not_wanted() -> None:
+    with running(usage__enabled=False) as kerf:
+        assert kerf.get("/usage").status == 404
+        assert "kerf_booked_gpu_seconds" not in kerf.get("/metrics").content.decode()
+
+
+def test_a_standby_has_nothing_to_tell() -> None:
+    with running(leader_election__mode="never") as kerf:
+        answer = kerf.get("/usage")
+        assert answer.status == 503
+        assert answer.json()["detail"].startswith("standby: ")
+        assert kerf.metric("kerf_booked_gpu_seconds_total") == 0
+
+
+def test_the_counters_are_what_prometheus_reads(kerf: Kerf) -> None:
+    placed(kerf, "p", 2)
+    passes(kerf, 0.0)
+    labels = {"namespace": "default", "owner": "Pod/p", "gpu_model": "a100-sxm4-80gb"}
+    assert kerf.metric("kerf_booked_gpu_seconds_total", **labels) == 0
+    passes(kerf, 100.0)
+    assert kerf.metric("kerf_booked_gpu_seconds_total", **labels) == 200.0
+    families = {f.name: f for f in text_string_to_metric_families(kerf.get("/metrics").content.decode())}
+
+    def total(what: str) -> float:
+        return sum(sample.value for sample in families[f"kerf_{what}_gpu_seconds"].samples if "_total" in sample.name)
+
+    parts = sum(map(total, ("booked", "free", "stranded", "sick")))
+    assert total("capacity") == pytest.approx(parts, rel=1e-12) == 2500.0
+    assert kerf.metric("kerf_node_gpus", node="a100-0", state="booked") == 2
+    assert kerf.metric("kerf_node_gpus", node="a100-0", state="free") > 0
+
+
+def test_many_nodes_have_no_metrics_of_their_own() -> None:
+    with running(usage__max_nodes=1) as kerf:
+        passes(kerf, 0.0)
+        text = kerf.get("/metrics").content.decode()
+        assert {line.split('"')[1] for line in text.splitlines() if line.startswith("kerf_node_gpus{")} == {"a100-0"}
+
+
+def test_idle_pods_are_listed_counted_and_told_on_the_page() -> None:
+    clock = Clock()
+    feed = FakeFeed(clock, {"a100-0": {Gauge.LOAD: [0.0] * 8, Gauge.MEMORY_USED: [500.0] * 8}})
+    with running(feed=feed, telemetry__url="http://p", usage__idle_after_s=60) as kerf:
+        placed(kerf, "sleeps", 2)
+        for _ in range(3):
+            assert kerf.parts.telemetry is not None
+            feed.clock.now = kerf.clock.now
+            kerf.run(kerf.parts.telemetry.observer.round())
+            passes(kerf, 30.0)
+        idle = usage(kerf, "source=kerf")["idle"]
+        assert (idle["pods"], idle["gpus"], idle["afterSeconds"]) == (1, 2.0, 60)
+        assert idle["items"][0]["pod"] == "default/sleeps"
+        assert (idle["items"][0]["node"], idle["items"][0]["owner"]) == ("a100-0", "Pod/sleeps")
+        assert kerf.metric("kerf_idle_pods", namespace="default") == 1
+        assert kerf.metric("kerf_idle_gpus", namespace="default") == 2
+        assert kerf.parts.usage is not None
+        assert kerf.parts.usage.panel()["idle"] == {"afterSeconds": 60, "pods": 1, "gpus": 2.0}
+
+
+def test_a_budget_is_told_in_an_event_by_metrics_and_in_the_rows() -> None:
+    with running(usage__budgets={"default": 2.0}) as kerf:
+        assert kerf.parts.usage is not None
+        watch = next(part for part in kerf.parts.in_background if type(part).__name__ == "BudgetWatch")
+        placed(kerf, "p", 2)
+        passes(kerf, 3600.0)
+        kerf.run(watch.round())  # type: ignore[attr-defined]
+        (row,) = usage(kerf)["rows"]
+        assert (row["budgetGpuHours"], row["budgetSpentGpuHours"]) == (2.0, 2.0)
+        assert kerf.metric("kerf_budget_gpu_hours", namespace="default") == 2
+        assert kerf.metric("kerf_budget_spent_ratio", namespace="default") == 1
+        event = kerf.events()[-1]
+        assert event["involvedObject"] | {"apiVersion": ""} == {
+            "apiVersion": "",
+            "kind": "Namespace",
+            "namespace": "default",
+            "name": "default",
+        }
+        assert (event["type"], event["reason"]) == ("Warning", "GPUBudget")
+        assert event["message"] == "2.0 of 2 GPU-hours for 30 days are booked (100 %)"
+
+
+def test_the_age_of_the_oldest_pending_pod_is_told_by_namespace(kerf: Kerf) -> None:
+    asked = kerf.create(pod("waits", 9))
+    kerf.filter(asked, ["a100-0"])
+    assert kerf.metric("kerf_pending_longest_seconds", namespace="default") >= 0
+    assert 'kerf_pending_longest_seconds{namespace="default"}' in kerf.get("/metrics").content.decode()

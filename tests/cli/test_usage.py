@@ -1,0 +1,95 @@
+"""`kerf usage`, against a demo in a process of its own."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from extender.cli.main import app
+from extender.cli.reports.usage import _as_csv
+from tests.api.processes import Server, ready_demo
+from tests.controlplane.processes import wait_until
+
+FAILED, USAGE = 1, 2
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A demo that has counted something."""
+    settings = ("usage.every_s=1", "usage.budgets={default: 0.0001}")
+    with ready_demo(tmp_path_factory.mktemp("usage") / "log", *settings) as server:
+        wait_until(
+            lambda: json.loads(server.get("/usage").content)["totals"]["bookedGpuHours"] > 0.01, 60, "some booked"
+        )
+        yield server
+
+
+def kerf(server: Server, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["usage", *arguments], env={"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"})
+
+
+def test_a_table_by_namespace(server: Server) -> None:
+    result = kerf(server)
+    assert result.exit_code == 0, result.output
+    assert "(by Kerf, since it began to count)" in result.output
+    assert "NAMESPACE" in result.output and "BUDGET" in result.output
+    assert "booked, " in result.output and "stranded, " in result.output
+
+
+@pytest.mark.parametrize(("by", "heading"), [("owner", "OWNER"), ("model", "MODEL")])
+def test_rows_of_something_else(server: Server, by: str, heading: str) -> None:
+    result = kerf(server, "--by", by)
+    assert result.exit_code == 0, result.output
+    assert heading in result.output
+
+
+def test_as_json_it_has_rows_and_totals(server: Server) -> None:
+    told = json.loads(kerf(server, "-o", "json").output)
+    assert {"rows", "totals"} <= told.keys()
+    assert told["rows"][0]["bookedGpuHours"] > 0
+    assert told["totals"]["capacityGpuHours"] > told["totals"]["bookedGpuHours"]
+
+
+def test_as_csv_it_has_a_heading_and_a_line_for_each_row(server: Server) -> None:
+    rows = list(csv.DictReader(io.StringIO(kerf(server, "--by", "owner", "-o", "csv").output)))
+    assert list(rows[0])[:3] == ["namespace", "owner", "bookedGpuHours"]
+    assert float(rows[0]["bookedGpuHours"]) > 0
+
+
+def test_a_name_is_no_formula() -> None:
+    text = _as_csv(("owner", "bookedGpuHours"), [{"owner": "=HYPERLINK(1)", "bookedGpuHours": -1.0}])
+    assert text == "owner,bookedGpuHours\n'=HYPERLINK(1),-1.0\n"
+
+
+def test_without_a_prometheus_it_says_since_when(server: Server) -> None:
+    result = kerf(server, "--since", "7d")
+    assert result.exit_code == 0, result.output
+    assert (
+        "no Prometheus is configured (setting telemetry.url): this is what Kerf has counted itself since "
+        in result.output
+    )
+
+
+def test_nobody_is_idle_yet(server: Server) -> None:
+    result = kerf(server, "--idle")
+    assert result.exit_code == 0
+    assert "no pod has been idle for 30 min, as far as telemetry tells" in result.output
+    assert json.loads(kerf(server, "--idle", "-o", "json").output)["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--since", "soon"], USAGE, "--since soon: 'soon' is no length of time from 1m to 366d: write 7d, 36h or 90m"),
+        (["--since", "7d", "--source", "prometheus"], FAILED, "no Prometheus is configured"),
+        (["--by", "pod"], USAGE, "pod"),
+        (["-o", "xml"], USAGE, "xml"),
+    ],
+)
+def test_what_can_not_be_answered(server: Server, arguments: list[str], status: int, said: str) -> None:
+    result = kerf(server, *arguments)
+    assert result.exit_code == status
+    assert said in result.output

@@ -1,0 +1,353 @@
+"""The meter: who has booked what for how long, whoever leads."""
+
+import pytest
+
+from extender.kube.leadership.elections import Led
+from extender.plugins.holdings import whole_gpus
+from extender.settings.operation import UsageSettings
+from extender.usage.lines import Key
+from tests.ledger.builders import Clock
+from tests.usage.rigs import Rig
+
+A100 = "NVIDIA-A100-SXM4-80GB"
+
+
+def one_node(gpus: int = 4, **kinds: object) -> Rig:
+    rig = Rig(**kinds)  # type: ignore[arg-type]
+    rig.node("n", gpus)
+    rig.tick()
+    return rig
+
+
+def test_gpu_seconds_are_gpus_times_seconds_by_namespace_owner_and_model() -> None:
+    rig = Rig()
+    rig.node("t", 4)
+    rig.node("a", 8, product=A100)
+    rig.pod("train-1", 2, "t", "x", owner="Job/train")
+    rig.pod("web-7d4b9-x", 1, "a", "y", owner="ReplicaSet/web-7d4b9", labels={"pod-template-hash": "7d4b9"})
+    rig.tick()
+    rig.tick(10.0)
+    assert {key: row[0] / 1e6 for key, row in rig.meter.accounts.rows().items()} == {
+        Key("x", "Job/train", "t4"): 20.0,
+        Key("y", "Deployment/web", "a100-sxm4-80gb"): 10.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "owner"),
+    [
+        ({}, "Job/sweep"),
+        ({"jobset.sigs.k8s.io/jobset-name": "big"}, "JobSet/big"),
+        ({"ray.io/cluster": "rays"}, "RayCluster/rays"),
+    ],
+)
+def test_the_owner_is_the_topmost_that_is_known(labels: dict[str, str], owner: str) -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n", owner="Job/sweep-29011560", labels=labels)
+    rig.tick()
+    rig.tick(1.0)
+    assert rig.booked("owner") == {owner: 1.0}
+
+
+def test_a_pod_without_an_owner_is_its_own() -> None:
+    rig = one_node()
+    rig.pod("notebook", 1, "n")
+    rig.tick()
+    rig.tick(1.0)
+    assert rig.booked("owner") == {"Pod/notebook": 1.0}
+
+
+def test_what_is_reserved_is_not_booked() -> None:
+    rig = one_node()
+    rig.ledger.reserve("uid-p", "n", whole_gpus(2), rig.clock())
+    rig.tick()
+    rig.tick(1.0)
+    assert rig.sums()["booked"] == 0
+
+
+def test_used_is_weighted_by_load_and_idle_is_what_has_hardly_any() -> None:
+    rig = one_node()
+    rig.pod("p", 2, "n", assigned="0,1")
+    rig.loads("n", 0.5, 0.01)
+    rig.tick()
+    rig.tick(10.0)
+    sums = rig.sums()
+    assert sums["booked"] == sums["measured"] == 20_000_000
+    assert sums["used"] == pytest.approx(5_100_000, abs=20_000)  # 10 s of 0.5 and 0.01, in whole thousandths
+    assert sums["idle"] == 10_000_000
+
+
+def test_without_telemetry_nothing_is_called_used_or_idle() -> None:
+    rig = one_node()
+    rig.pod("p", 2, "n")
+    rig.tick()
+    rig.tick(10.0)
+    assert {rig.sums()[name] for name in ("used", "measured", "idle")} == {0}
+
+
+def test_gpus_of_unknown_index_have_the_load_of_those_that_nobody_names() -> None:
+    rig = one_node()
+    rig.pod("known", 1, "n", assigned="0")
+    rig.pod("unknown", 2, "n")
+    rig.loads("n", 0.1, 0.9, 0.7, 0.0)
+    rig.tick()
+    rig.tick(10.0)
+    used = {key.owner: row[1] / 1e6 for key, row in rig.meter.accounts.rows().items()}
+    assert used == {"Pod/known": pytest.approx(1.0, abs=0.02), "Pod/unknown": pytest.approx(16.0, abs=0.02)}
+
+
+def test_idle_gpus_beside_too_little_cpu_are_stranded() -> None:
+    rig = Rig()
+    rig.node("n", 4)
+    rig.pod("p", 2, "n")
+    rig.ledger.rows.request("uid-q", "n", 64_000, 0)  # all the CPU that there is
+    rig.tick()
+    rig.tick(10.0)
+    sums = rig.sums()
+    assert (sums["stranded"], sums["free"]) == (20_000_000, 0)
+
+
+def test_nodes_set_aside_and_broken_gpus_are_out_of_use() -> None:
+    rig = Rig()
+    rig.node("n", 2, installed=3)
+    rig.tick()
+    rig.tick(10.0)
+    assert rig.sums()["sick"] == 10_000_000
+
+
+# Who leads
+
+
+def test_a_standby_counts_nothing_and_begins_where_its_predecessor_is_known_to_have_ended() -> None:
+    rig = one_node(standby="standby", led=Led("", float("-inf"), float("-inf")))
+    rig.pod("p", 1, "n")
+    rig.tick(100.0)
+    assert rig.sums()["booked"] == 0
+    now = rig.clock()
+    rig.standby, rig.led = "", Led("2", now - 15.0, now)
+    rig.tick()
+    rig.led = Led("2", now - 15.0, now + 4.0)
+    rig.tick(5.0)
+    assert rig.booked() == {"default": 19.0}
+
+
+def test_nothing_is_counted_beyond_the_last_renewal() -> None:
+    rig = one_node(led=Led("1", 1000.0, 1000.0))
+    rig.pod("p", 1, "n")
+    rig.tick()
+    rig.tick(60.0)
+    assert rig.booked() == {"default": 0.0}
+    rig.led = Led("1", 1000.0, 1059.0)
+    rig.tick()
+    assert rig.booked() == {"default": 59.0}
+
+
+def test_what_ends_before_the_renewal_is_counted_to_its_end() -> None:
+    rig = one_node(led=Led("1", 1000.0, 1000.0))
+    rig.pod("p", 1, "n")
+    rig.tick()
+    rig.clock.now += 10.0
+    rig.gone("p")
+    rig.tick()
+    rig.led = Led("1", 1000.0, 1018.0)
+    rig.tick(10.0)
+    assert rig.booked() == {"default": 10.0}
+
+
+def test_a_term_that_nobody_interrupted_goes_on() -> None:
+    """The API server was away for a minute, and what was held was held."""
+    rig = one_node(led=Led("1", 1000.0, 1000.0))
+    rig.pod("p", 1, "n")
+    rig.tick()
+    rig.fault = "pods were last current 130 s ago"
+    rig.tick(60.0)
+    rig.fault, rig.led = "", Led("1", 1000.0, 1061.0)
+    rig.tick(1.0)
+    assert rig.booked() == {"default": 61.0}
+
+
+def test_who_leads_no_more_keeps_what_it_counted_and_adds_nothing() -> None:
+    rig = one_node(led=Led("1", 1000.0, 1010.0))
+    rig.pod("p", 1, "n")
+    rig.tick()
+    rig.tick(10.0)
+    rig.standby = "standby: the lease is held by another"
+    rig.tick(100.0)
+    assert rig.booked() == {"default": 10.0}
+    rig.standby, rig.led = "", Led("2", 1105.0, 1110.0)  # another led from 1010 to 1105
+    rig.tick()
+    rig.tick(5.0)
+    assert rig.booked() == {"default": 15.0}
+
+
+def test_a_second_term_begins_with_what_is_booked_by_then() -> None:
+    rig = one_node(led=Led("1", 1000.0, 1010.0))
+    rig.pod("p", 3, "n")
+    rig.tick()
+    rig.tick(10.0)
+    rig.standby = "standby: the lease is held by another"
+    rig.gone("p")
+    rig.pod("q", 1, "n")
+    rig.tick(100.0)
+    rig.standby, rig.led = "", Led("2", 1105.0, 1110.0)
+    rig.tick()
+    rig.led = Led("2", 1105.0, 1115.0)
+    rig.tick(5.0)
+    assert rig.booked("owner") == {"Pod/p": 30.0, "Pod/q": 10.0}
+
+
+def test_a_node_that_comes_back_in_another_s_place_is_itself() -> None:
+    rig = Rig()
+    rig.node("a", 4)
+    rig.node("b", 2)
+    rig.tick()
+    rig.ledger.remove_node("a")
+    rig.ledger.remove_node("b")
+    rig.node("a", 4)  # in the row that was b's
+    rig.pod("p", 1, "a")
+    rig.tick()
+    rig.tick(10.0)
+    assert (rig.sums()["capacity"], rig.sums()["booked"]) == (40_000_000, 10_000_000)
+
+
+# Series
+
+
+def shown(rig: Rig) -> dict[str, float]:
+    """Booked GPU-seconds of each series, as they are exported."""
+    return {key.owner: sums[0] / 1e6 for key, sums in rig.meter.accounts.shown(rig.meter.now_ms)}
+
+
+def test_a_new_series_is_0_for_a_minute_and_then_all_that_it_had() -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n")
+    rig.tick()
+    rig.tick(59.0)
+    assert shown(rig) == {"Pod/p": 0.0}
+    rig.tick(1.0)
+    assert shown(rig) == {"Pod/p": 60.0}
+
+
+def test_a_series_goes_an_hour_after_its_last_gpu_and_begins_anew() -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n")
+    rig.tick()
+    rig.tick(100.0)
+    rig.gone("p")
+    rig.tick()
+    rig.tick(3600.0)
+    assert shown(rig) == {"Pod/p": 100.0}
+    rig.tick(1.0)
+    assert shown(rig) == {}
+    assert rig.booked("owner") == {"Pod/p": 100.0}, "the report since the start keeps it"
+    rig.pod("p", 1, "n", uid="uid-again")
+    rig.tick()
+    rig.tick(60.0)
+    assert shown(rig) == {"Pod/p": 60.0}
+
+
+def test_masses_of_owners_share_a_series() -> None:
+    rig = Rig(wanted=UsageSettings(max_series=20))
+    rig.node("n", 8)
+    for number in range(8):
+        rig.pod(f"p{number}", 1, "n")
+    rig.tick()
+    rig.tick(60.0)
+    assert shown(rig) == {"Pod/p0": 60.0, "Pod/p1": 60.0, "(other)": 360.0}
+
+
+def test_a_number_that_is_used_again_is_another_holder_s() -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n", "x")
+    rig.tick()
+    rig.tick(10.0)
+    rig.gone("p")
+    rig.pod("q", 1, "n", "y")
+    rig.tick()
+    rig.tick(5.0)
+    assert rig.booked() == {"x": 10.0, "y": 5.0}
+    for number in range(5):
+        rig.gone("q" if not number else f"r{number - 1}")
+        rig.pod(f"r{number}", 1, "n", "z")
+        rig.tick()
+    assert rig.meter.holders.num_numbers == 2
+
+
+# Idle pods
+
+
+def idle(rig: Rig) -> list[tuple[str, float]]:
+    return [(one.pod, one.idle_s) for one in rig.meter.idle.pods(rig.clock(), 600.0)]
+
+
+def test_pods_whose_gpus_are_all_idle_for_long_are_named() -> None:
+    rig = one_node()
+    rig.pod("works", 1, "n", assigned="0")
+    rig.pod("sleeps", 1, "n", assigned="1")
+    rig.pod("half", 2, "n", assigned="2,3")
+    for _ in range(11):
+        rig.loads("n", 0.9, 0.0, 0.0, 0.8)
+        rig.tick(60.0)
+    assert idle(rig) == [("default/sleeps", 600.0)]
+    rig.loads("n", 0.9, 0.3, 0.0, 0.8)
+    rig.tick(5.0)
+    assert idle(rig) == []
+
+
+def test_a_pod_is_not_idle_for_as_long_as_the_one_whose_number_it_has() -> None:
+    rig = Rig()
+    rig.node("a", 1)
+    rig.node("b", 1)
+    rig.pod("p", 1, "a", assigned="0")
+    rig.loads("a", 0.0)
+    rig.loads("b", 0.0)
+    rig.tick()
+    rig.clock.now += 590.0
+    rig.gone("p")
+    rig.pod("q", 1, "b", assigned="0")
+    rig.loads("b", 0.0)
+    rig.tick()
+    assert rig.meter.holders.num_numbers == 1
+    rig.loads("b", 0.0)
+    rig.tick(10.0)
+    assert idle(rig) == []
+
+
+def test_of_whom_nothing_is_known_for_a_while_nobody_says_that_it_did_nothing() -> None:
+    rig = one_node()
+    rig.pod("sleeps", 1, "n", assigned="0")
+    rig.loads("n", 0.0, 0.0, 0.0, 0.0)
+    rig.tick()
+    observed = rig.ledger.arrays.observed
+    assert observed is not None
+    rig.clock.now += 1000.0
+    rig.ledger.arrays.touch(observed.age(rig.clock()))
+    rig.tick()
+    rig.loads("n", 0.0, 0.0, 0.0, 0.0)
+    rig.tick()
+    assert idle(rig) == []
+
+
+def test_two_meters_of_one_cluster_count_each_moment_once() -> None:
+    """The first is paused, the second takes over, the first wakes up: as the Lease tells them."""
+    clock = Clock()
+    rigs = [Rig(clock=clock), Rig(clock=clock, standby="standby", led=Led("", float("-inf"), float("-inf")))]
+    for rig in rigs:
+        rig.node("n", 4)
+        rig.pod("p", 3, "n")
+    first, second = rigs
+    for renewed in (1000.0, 1002.0, 1004.0):
+        clock.now = renewed + 0.5
+        first.led = Led("a", 1000.0, renewed)
+        first.tick()
+        second.tick()
+    clock.now = 1021.0  # 15 s after the second saw the renewal of 1004, at 1006
+    second.standby, second.led = "", Led("b", 1006.0, 1021.0)
+    second.tick()
+    first.tick(1.0)  # wakes up, and takes itself for the leader yet
+    first.standby = "standby: the lease is held by b"
+    first.tick()
+    second.led = Led("b", 1006.0, 1030.0)
+    second.tick(8.0)
+    total = first.booked()["default"] + second.booked()["default"]
+    assert total == 3 * (30.0 - 2.0)  # of the 30 s those between the renewal and its sight are nobody's
