@@ -94,7 +94,7 @@ def build_plugin(tools: Path, wheel: Path, target: Path) -> None:
 
 def upload(tools: Path, folder: Path) -> None:
     """Publish wheel and source, by trust in the workflow: without a password. Raises ReleaseError."""
-    files = sorted(folder.glob("kerf-*"))
+    files = sorted([*folder.glob("kerf-*.whl"), *folder.glob("kerf-*.tar.gz")])
     if not files:
         raise ReleaseError(f"nothing to publish in {folder}")
     run(tools / "bin" / "uv", "publish", "--trusted-publishing", "always", *files)

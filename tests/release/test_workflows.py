@@ -224,14 +224,15 @@ def test_the_published_chart_installs_those_images_by_digest_and_nothing_need_be
     (packed,) = release.dist.glob("kerf-*.tgz")
     learns = ("--set", "history.enabled=true,learning.enabled=true,history.volume.emptyDir=null")
     claim = ("--set", "history.volume.persistentVolumeClaim.claimName=h")
-    text = Helm(tmp_path)("template", "kerf", str(packed), *learns, *claim)
+    template = ("template", "kerf", str(packed), "--kube-version", "v1.36.1")
+    text = Helm(tmp_path)(*template, *learns, *claim)
     images = {
         line.split("image: ")[1] for line in text.splitlines() if " image: " in line and "kube-scheduler" not in line
     }
     assert images == {
         f"registry.example/example/kerf@{DIGESTS['serve']}", f"registry.example/example/kerf-fit@{DIGESTS['fit']}",
     }  # fmt: skip
-    mine = Helm(tmp_path)("template", "kerf", str(packed), "--set", "image.repository=mine/kerf,image.tag=7")
+    mine = Helm(tmp_path)(*template, "--set-string", "image.repository=mine/kerf,image.tag=7")
     assert "image: mine/kerf:7" in mine
     (pushed,) = release.calls("helm", "push")
     assert Path(pushed[1]).name == packed.name
@@ -240,11 +241,10 @@ def test_the_published_chart_installs_those_images_by_digest_and_nothing_need_be
 
 def test_the_sbom_has_what_the_image_s_python_has(release: Release) -> None:
     found = json.loads((release.dist / "kerf.cdx.json").read_text())
-    versions = {item["name"].lower(): item["version"] for item in found["components"]}
-    expected = {item.name.lower(): item.version for item in locked(ROOT / "requirements" / "serve.txt")}
-    assert versions.pop("kerf", VERSION) == VERSION
-    assert versions.items() <= expected.items()
-    assert {"aiohttp", "numpy", "msgspec", "uvicorn"} <= versions.keys()
+    held = {(item["name"].lower().replace("_", "-"), item["version"]) for item in found["components"]}
+    lock = {(item.name.lower(), item.version) for item in locked(ROOT / "requirements" / "serve.txt")}
+    assert held - {("kerf", VERSION)} <= lock
+    assert {name for name, _ in lock} - {name for name, _ in held} <= {"colorama"}  # of Windows
     assert found["metadata"]["component"]["name"] == "kerf"
     assert all(item["purl"].startswith("pkg:pypi/") for item in found["components"] if item["name"] != "kerf")
 
@@ -266,7 +266,7 @@ def test_kubectls_plugin_runs_from_its_archive_and_krew_finds_it(release: Releas
     (tmp_path / "pod.yaml").write_text("a: [")
     for words, said in (
         (["--help"], "what-if"),
-        (["explain", "--help"], "NAMESPACE/POD"),
+        (["explain", "--help"], "NAMESPACE/NAME"),
         (["what-if", "-f", str(tmp_path / "pod.yaml")], "pod.yaml"),
     ):
         command = [sys.executable, "-I", "-S", str(tmp_path / "kubectl-kerf"), *words]
