@@ -37,24 +37,27 @@ CONTEXTS = {
     "github.token": "a-token",
     "vars.REGISTRY": "registry.example",
 }
-_ACTIONLINT = "v1.7.7"
+_ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.7"
+_KREW = "sigs.k8s.io/krew/cmd/validate-krew-manifest@v0.4.3"
 
 
-def find_actionlint() -> Path:
-    """Built once from its Go module. Raises BuildError."""
+def find_program(package: str) -> Path:
+    """A program built once from its Go module. Raises BuildError."""
+    path, _, version = package.partition("@")
+    name = path.rpartition("/")[2]
 
     def build(into: Path) -> None:
-        command = [go_command(), "install", "-trimpath", f"github.com/rhysd/actionlint/cmd/actionlint@{_ACTIONLINT}"]
+        command = [go_command(), "install", "-trimpath", package]
         environment = os.environ | {"CGO_ENABLED": "0", "GOBIN": str(into)}
         done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
         if done.returncode != 0:
-            raise BuildError(f"go install of actionlint failed:\n{done.stderr[-4000:]}")
+            raise BuildError(f"go install of {name} failed:\n{done.stderr[-4000:]}")
 
-    return cached(f"actionlint-{_ACTIONLINT}", build) / "actionlint"
+    return cached(f"{name}-{version}", build) / name
 
 
 def test_actionlint_finds_nothing() -> None:
-    command = [str(find_actionlint()), "-no-color", *(str(WORKFLOWS / name) for name in NAMES)]
+    command = [str(find_program(_ACTIONLINT)), "-no-color", *(str(WORKFLOWS / name) for name in NAMES)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
@@ -87,6 +90,16 @@ def test_what_is_tested_is_what_is_tested_here() -> None:
     release = load("release.yaml")["jobs"]
     assert release["test"]["uses"] == "./.github/workflows/ci.yaml"
     assert release["packages"]["needs"] == "test"
+
+
+def test_the_sbom_is_made_with_the_python_that_the_image_has() -> None:
+    """Some packages have another version for another Python."""
+    (base,) = re.findall(r"^ARG BASE=python:(\S+)-slim$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for step in load("release.yaml")["jobs"]["packages"]["steps"]:
+        if step.get("uses", "").startswith("actions/setup-python@"):
+            assert step["with"]["python-version"] == base
+            return
+    raise AssertionError("no Python is chosen")
 
 
 PLAYED = """#!{python}
@@ -260,6 +273,10 @@ def test_kubectls_plugin_runs_from_its_archive_and_krew_finds_it(release: Releas
     for item in platforms:
         assert item["uri"] == f"https://forge.example/Example/Kerf/releases/download/v{VERSION}/{archive.name}"
         assert item["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    shutil.copy(release.dist / "kerf.krew.yaml", own := tmp_path / "kerf.yaml")  # krew wants the plugin's name
+    validate = [str(find_program(_KREW)), f"-manifest={own}", "-skip-install"]
+    validated = subprocess.run(validate, check=False, capture_output=True, text=True)
+    assert validated.returncode == 0, validated.stderr
     with tarfile.open(archive) as packed:
         assert packed.getnames() == ["LICENSE", "kubectl-kerf"]
         packed.extractall(tmp_path, filter="data")
