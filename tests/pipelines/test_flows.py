@@ -77,6 +77,7 @@ class Rig:
         self.now = 1000.0
         self.api = Api()
         self.flows = Flows(self.api, clock=lambda: self.now, wall_clock=lambda: 0.0)  # type: ignore[arg-type]
+        self._told: dict[str, Manifest] = {}
 
     def create(self, **changes: Any) -> None:
         """The example, with a change of its spec."""
@@ -87,11 +88,15 @@ class Rig:
         self.tell()
 
     def tell(self) -> None:
-        """What the watches tell."""
-        for flow in self.api.flows.values():
-            self.flows.flows.upsert(msgspec.convert(copy.deepcopy(flow), Flow))
-        for pipeline in self.api.pipelines.values():
-            self.flows.pipeline_changed(None, msgspec.convert(copy.deepcopy(pipeline), Pipeline))
+        """What the watches tell: what has changed, once."""
+        for key, flow in self.api.flows.items():
+            if self._told.get(f"flow {key}") != flow:
+                self._told[f"flow {key}"] = copy.deepcopy(flow)
+                self.flows.flows.upsert(msgspec.convert(copy.deepcopy(flow), Flow))
+        for key, pipeline in self.api.pipelines.items():
+            if self._told.get(f"pipeline {key}") != pipeline:
+                self._told[f"pipeline {key}"] = copy.deepcopy(pipeline)
+                self.flows.pipeline_changed(None, msgspec.convert(copy.deepcopy(pipeline), Pipeline))
 
     def rounds(self, later_s: float = 0.0) -> None:
         self.now += later_s
