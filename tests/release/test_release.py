@@ -158,3 +158,11 @@ def test_krew_downloads_from_an_address_alone(tmp_path: Path, url: str) -> None:
 def test_an_output_is_one_line() -> None:
     with pytest.raises(ReleaseError, match="more than one line"):
         tell(version="1\nother=2")
+
+
+def test_a_chart_that_was_bumped_by_half_is_noticed(checkout: Path) -> None:
+    """Its `appVersion` is the tag of the image."""
+    path = checkout / "manifests/helm/kerf/Chart.yaml"
+    path.write_text(path.read_text().replace(f"appVersion: {version_of(ROOT)}", "appVersion: 0.0.9"))
+    with pytest.raises(ReleaseError, match=r"Chart\.yaml has 0\.0\.9, .*, but"):
+        checked(checkout, f"v{version_of(ROOT)}")
