@@ -23,6 +23,10 @@ RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --no-index --wheel-d
 FROM ${BASE}
 COPY --from=build /opt/kerf /opt/kerf
 ENV PATH=/opt/kerf/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# `make image` adds version, revision, date and source.
+LABEL org.opencontainers.image.title="Kerf" \
+      org.opencontainers.image.description="A GPU-aware kube-scheduler extender" \
+      org.opencontainers.image.licenses="Apache-2.0"
 USER 65532:65532
 EXPOSE 8888
 ENTRYPOINT ["kerf"]

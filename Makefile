@@ -82,17 +82,33 @@ manifests: $(STAMP) ## write manifests/*.yaml from the chart
 protos: $(STAMP) ## write the modules of the kubelet's protobuf definitions (extender/agent/kubelet_api)
 	@$(BIN)/python -m tests.agent.protos
 
-IMAGE ?= kerf:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE ?= kerf:$(VERSION)
 BASE ?=
 FOR ?=
+PLATFORMS ?=
+SOURCE ?=
 # The first that works: docker is often there without its daemon.
 BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)
 
-image: ## build IMAGE with docker, podman or buildah, whichever is there (BUILDER); BASE is its base, FOR=fit what learns
+image: ## build IMAGE with docker, podman or buildah (BUILDER); BASE is its base, FOR=fit what learns, PLATFORMS several
 	@builder="$(BUILDER)"; test -n "$$builder" \
 	  || { echo "make image needs docker, podman or buildah, and none of them works here" >&2; exit 1; }; \
-	set -x; exec $$builder build --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
-	  $(if $(FOR),--build-arg FOR=$(FOR)) $(ARGS) .
+	set -- --label org.opencontainers.image.version=$(VERSION) \
+	  $(if $(BASE),--build-arg BASE=$(BASE) --label org.opencontainers.image.base.name=$(BASE)) \
+	  $(if $(FOR),--build-arg FOR=$(FOR)) $(if $(SOURCE),--label org.opencontainers.image.source=$(SOURCE)); \
+	if revision="$$(git rev-parse HEAD 2>/dev/null)"; then \
+	  git diff --quiet HEAD || revision="$$revision-dirty"; \
+	  set -- "$$@" --label "org.opencontainers.image.revision=$$revision"; fi; \
+	if epoch="$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null)}"; then \
+	  date() { command date -u "$$@" +%Y-%m-%dT%H:%M:%SZ 2>/dev/null; }; \
+	  created="$$(date -d "@$$epoch" || date -r "$$epoch")"; \
+	  set -- "$$@" --label "org.opencontainers.image.created=$$created"; fi; \
+	case "$(PLATFORMS)/$$builder" in \
+	  /*) set -- build --tag "$(IMAGE)" "$$@";; \
+	  */docker) set -- buildx build --platform "$(PLATFORMS)" --tag "$(IMAGE)" "$$@";; \
+	  *) set -- build --platform "$(PLATFORMS)" --manifest "$(IMAGE)" "$$@";; \
+	esac; set -x; exec $$builder "$$@" $(ARGS) .
 
 licences: $(STAMP) ## write docs/reference/licences.md from what is locked and installed
 	@$(BIN)/python -m tests.install.licences
@@ -105,6 +121,8 @@ lock: $(UV) ## lock the dependencies of pyproject.toml in requirements/*.txt
 	echo uv | $(COMPILE) --no-annotate - --output-file requirements/bootstrap.txt
 	$(COMPILE) pyproject.toml --extra agent --group dev --output-file requirements/dev.txt
 	$(COMPILE) --group build --constraints requirements/dev.txt --output-file requirements/build.txt
+	$(COMPILE) --group plugin --constraints requirements/dev.txt --output-file requirements/plugin.txt
+	$(COMPILE) --group release --constraints requirements/dev.txt --output-file requirements/release.txt
 	$(COMPILE) pyproject.toml --extra agent --extra plan --extra history --constraints requirements/dev.txt \
 	  --output-file requirements/serve.txt
 	$(COMPILE) pyproject.toml --extra sim --extra history --constraints requirements/dev.txt --output-file requirements/fit.txt

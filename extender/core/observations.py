@@ -11,7 +11,8 @@ Gauges = npt.NDArray[np.float32]
 
 
 class Gauge(IntEnum):
-    """What is observed of a GPU; indexes the first axis of `Observations.value`. Fractions are 0 to 1."""
+    """What is observed of a GPU, what it has (from 11 on) included; indexes the first axis of `Observations.value`.
+    Fractions are 0 to 1."""
 
     LOAD = 0
     """Fraction of time in which a kernel ran."""
@@ -35,6 +36,12 @@ class Gauge(IntEnum):
     """Code of the last XID error, 0 for none."""
     ROW_REMAP_FAILED = 10
     """1 when a memory row could not be remapped."""
+    MEMORY_TOTAL = 11
+    """MiB installed."""
+    NUM_MULTIPROCESSORS = 12
+    """Streaming multiprocessors; 0 where the exporter has not asked for what the GPU has."""
+    NUM_DECODERS = 13
+    NUM_ENCODERS = 14
 
 
 class SampleState(IntEnum):

@@ -7,18 +7,21 @@ the version that it was made from. So a restart, a second leader for a moment, o
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from extender.kube.background import Background, until_set
+from extender.kube.background import Background
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.decoding import Decoder
 from extender.kube.indexes import Index
 from extender.kube.watches.reflector import Reflector
 from extender.kube.watches.stores import Store
+from extender.pipelines.due import Due
+from extender.pipelines.flows import Flows
 from extender.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
 from extender.pipelines.specs import ACCEPTED, PIPELINES_PATH, Metadata, Pipeline, Status, fault
 from extender.pipelines.states import Start, refused, verdict
@@ -26,8 +29,6 @@ from extender.queueing.pods.objects import PIPELINE_LABEL
 
 logger = logging.getLogger(__name__)
 
-_FIRST_BACKOFF_S: Final = 1.0
-_MAX_BACKOFF_S: Final = 60.0
 _STANDBY_S: Final = 0.5
 _INVALID: Final = (400, 422)
 
@@ -46,18 +47,17 @@ class PipelineController(Background):
         wall_clock: Callable[[], float],
         standby: Callable[[], str],
         page_size: int = 500,
+        flows: Flows | None = None,
     ) -> None:
+        """`flows` are what MLTaskScheduler's objects become pipelines by, where that is wanted."""
         super().__init__("pipelines", needed=False)
         self._transport = transport
-        self._clock = clock
         self._wall_clock = wall_clock
         self._standby = standby
-        self._dirty: dict[str, float] = {}
-        """Pipelines to look at, by UID, and from when."""
-        self._wake = asyncio.Event()
-        self._failures: Counter[str] = Counter()
-        self.pipelines = _Pipelines(self._touch)
-        self.jobs = _Jobs(self._touch)
+        self._due = Due(clock)
+        self._flows = flows
+        self.pipelines = _Pipelines(self._due.touch, flows)
+        self.jobs = _Jobs(self._due.touch)
         """Both as the watches have told of them, and as they were written since."""
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(transport, PIPELINES_PATH, Pipeline, self.pipelines, clock, page_size=page_size, whole=True),
@@ -69,11 +69,16 @@ class PipelineController(Background):
         for name, reflector in zip(("pipelines", "Jobs"), self._reflectors, strict=True):
             self.tasks.begin(f"pipelines' mirror of {name}", reflector.run, needed=False)
         super().start()
+        if (flows := self._flows) is not None:
+            rounds = partial(self._go_on, flows.due, flows.run_round, flows.reflector)
+            self.tasks.begin("pipelines' mirror of MLFlows", flows.reflector.run, needed=False)
+            self.tasks.begin("MLFlows", rounds, needed=False)
 
     @property
     def num_unread(self) -> int:
         """Objects set aside because they can't be read, counted each time that they came."""
-        return sum(reflector.num_unread for reflector in self._reflectors)
+        reflectors = (*self._reflectors, *([self._flows.reflector] if self._flows is not None else ()))
+        return sum(reflector.num_unread for reflector in reflectors)
 
     def num_by_phase(self) -> Counter[str]:
         """How many pipelines there are in each phase."""
@@ -81,33 +86,31 @@ class PipelineController(Background):
 
     async def run_round(self) -> None:
         """Look at every pipeline that is due."""
-        now = self._clock()
-        for uid in [uid for uid, due in self._dirty.items() if due <= now]:
-            del self._dirty[uid]
+        for uid in self._due.take():
             pipeline = self.pipelines.by_uid.get(uid)
             if pipeline is None or pipeline.metadata.deletion_timestamp:
-                self._failures.pop(uid, None)
+                self._due.forget(uid)
                 continue
             try:
                 await self._advance(pipeline)
-                del self._failures[uid]
+                self._due.forget(uid)
             except Exception as error:  # whatever it is, it must not keep the others from their turn
-                self._failures[uid] += 1
-                wait_s = min(_FIRST_BACKOFF_S * 2.0 ** (self._failures[uid] - 1), _MAX_BACKOFF_S)
-                self._touch(uid, wait_s)
+                wait_s = self._due.failed(uid)
                 unexpected = None if isinstance(error, ClusterError) else error
                 logger.warning("pipeline %s, again in %.0f s: %s", pipeline.key, wait_s, error, exc_info=unexpected)
 
     async def run(self) -> None:
         """Round after round, until cancelled."""
+        await self._go_on(self._due, self.run_round)
+
+    async def _go_on(self, due: Due, run_round: Callable[[], Awaitable[None]], *more: Reflector[Any]) -> None:
+        """Rounds of this one's or of the flows, while it leads and knows all that there is."""
         while True:
-            soonest = min(self._dirty.values(), default=float("inf")) - self._clock()
-            await until_set(self._wake, min(max(soonest, 0.0), _MAX_BACKOFF_S))
-            self._wake.clear()
-            if self._standby() or not all(reflector.synced for reflector in self._reflectors):
+            await due.sleep()
+            if self._standby() or not all(reflector.synced for reflector in (*self._reflectors, *more)):
                 await asyncio.sleep(_STANDBY_S)  # what is due stays so
                 continue
-            await self.run_round()
+            await run_round()
 
     async def _advance(self, pipeline: Pipeline) -> None:
         """Do what is to be done next for one pipeline, then say so. Raises ClusterError."""
@@ -182,19 +185,18 @@ class PipelineController(Background):
             return
         self.pipelines.upsert(_pipeline_decoder.decode(answer))
 
-    def _touch(self, uid: str, wait_s: float = 0.0) -> None:
-        self._dirty[uid] = self._clock() + wait_s
-        self._wake.set()
-
 
 class _Pipelines(Store[Pipeline]):
-    """Pipelines; those that are new or have changed are looked at."""
+    """Pipelines; those that are new or have changed are looked at, and so are the flows that they are of."""
 
-    def __init__(self, touch: Callable[[str], None]) -> None:
+    def __init__(self, touch: Callable[[str], None], flows: Flows | None) -> None:
         super().__init__()
         self._touch = touch
+        self._flows = flows
 
     def changed(self, before: Pipeline | None, after: Pipeline | None) -> None:
+        if self._flows is not None:
+            self._flows.pipeline_changed(before, after)
         if after is not None and (
             before is None or before.metadata.resource_version != after.metadata.resource_version
         ):

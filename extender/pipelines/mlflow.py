@@ -1,5 +1,6 @@
 """MLTaskScheduler's `MLFlow` objects as pipelines: the form without a schema, whose stages nobody kept in order."""
 
+import hashlib
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,6 +10,9 @@ from extender.pipelines.specs import API_VERSION, KIND
 
 _STAGE: Final = re.compile(r"stage(\d+)")
 _MAX_NAME: Final = 30
+
+FLOW_KIND: Final = "MLFlow"
+_RULES: Final = "for the API server to check it, have the cluster run the MLFlow itself (setting queue.mlflows)"
 
 Manifest = dict[str, Any]
 
@@ -29,15 +33,16 @@ class Converted:
     notes: list[str] = field(default_factory=list)
 
 
-def convert(flow: Any, *, steps_in_order: bool = False) -> Converted:
+def convert(flow: Any, *, steps_in_order: bool = False, rules_hold: bool = False) -> Converted:
     """The Pipeline of an MLFlow object: stages by their numbers, `mlfun` as the image of a step's one container.
 
-    Steps of a stage run side by side; with `steps_in_order` each becomes a stage of its own. Raises ConversionError.
+    Steps of a stage run side by side; with `steps_in_order` each becomes a stage of its own. `rules_hold` where the API
+    server has refused who may not run a stage by its `rule`; else that is noted as left out. Raises ConversionError.
     """
     faults: list[str] = []
-    if not isinstance(flow, dict) or flow.get("kind") != "MLFlow":
+    if not isinstance(flow, dict) or flow.get("kind") != FLOW_KIND:
         kind = flow.get("kind") if isinstance(flow, dict) else type(flow).__name__
-        raise ConversionError([f"expected an object of kind MLFlow, not {kind}"])
+        raise ConversionError([f"expected an object of kind {FLOW_KIND}, not {kind}"])
     given = flow.get("metadata")
     metadata: Manifest = given if isinstance(given, dict) else {}
     name = metadata.get("name")
@@ -60,6 +65,9 @@ def convert(flow: Any, *, steps_in_order: bool = False) -> Converted:
     for number in sorted(numbers):
         place = f"spec.pipeline.{numbers[number]}"
         stages += _stages(pipeline[numbers[number]], place, steps_in_order, namespaces, converted.notes, faults)
+        rule = pipeline[numbers[number]].get("rule") if isinstance(pipeline[numbers[number]], dict) else None
+        if rule and not rules_hold:
+            converted.notes.append(f"{place}.rule: {rule} is left out; {_RULES}")
     twice = sorted(name for name, count in Counter(stage["name"] for stage in stages).items() if count > 1)
     if twice:
         faults.append(f"spec.pipeline: two stages would be named {', '.join(twice)}")
@@ -90,8 +98,6 @@ def _stages(
     name = _label(given.get("name") or place.rpartition(".")[2], f"{place}.name", notes, faults)
     if isinstance(given.get("namespace"), str):
         namespaces.setdefault(given["namespace"], place)
-    if given.get("rule"):
-        notes.append(f"{place}.rule: {given['rule']} is left out; who may do what is for the cluster's RBAC to say")
     scheduler = given.get("schedulerName")
     steps = []
     for index, step in enumerate(given.get("step") or ()):
@@ -123,4 +129,7 @@ def _label(text: Any, place: str, notes: list[str], faults: list[str]) -> str:
 
 
 def _cut(name: str) -> str:
-    return name[:_MAX_NAME].rstrip("-")
+    """A name that is short enough; one that was not is told from others that begin alike by its hash."""
+    if len(name) <= _MAX_NAME:
+        return name
+    return f"{name[: _MAX_NAME - 5].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:4]}"

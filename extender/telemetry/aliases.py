@@ -30,12 +30,18 @@ _LARGEST: Final = {
     Gauge.TEMPERATURE: 150.0,
     Gauge.XID: 10_000.0,
     Gauge.ROW_REMAP_FAILED: 1.0,
+    Gauge.MEMORY_TOTAL: float(MAX_MEMORY_MIB),
+    Gauge.NUM_MULTIPROCESSORS: 10_000.0,
+    Gauge.NUM_DECODERS: 100.0,
+    Gauge.NUM_ENCODERS: 100.0,
 }
 """In each gauge's own unit. Larger is no value: another unit than the name promises, or a sentinel. DCGM's blanks are
 2^31-16, 2^47 and 2^63-16 upwards (dcgm_structs.h), and the exporters before 4.0 let some of them through."""
 _BLANK_INT32: Final = 2**31 - 16
 _LARGEST_FRACTION: Final = 1.05  # interval averages overshoot a little
 
+STATIC: Final = frozenset({Gauge.MEMORY_TOTAL, Gauge.NUM_MULTIPROCESSORS, Gauge.NUM_DECODERS, Gauge.NUM_ENCODERS})
+"""What GPUs have, not what they do."""
 FRACTIONS: Final = frozenset({Gauge.LOAD, Gauge.ENCODER, Gauge.DECODER, Gauge.BANDWIDTH, Gauge.TENSOR})
 
 
@@ -66,6 +72,7 @@ ALIASES: Final = (
     Alias("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", LEGACY, Gauge.TENSOR),
     Alias("DCGM_FI_DEV_XID_ERRORS", LEGACY, Gauge.XID),
     Alias("DCGM_FI_DEV_ROW_REMAP_FAILURE", LEGACY, Gauge.ROW_REMAP_FAILED),
+    Alias("DCGM_FI_DEV_FB_TOTAL", LEGACY, Gauge.MEMORY_TOTAL),  # in no counters file of its own, and in many of others
     Alias("DCGM_FI_DEV_GPU_UTIL_RATIO", CURRENT, Gauge.LOAD),
     Alias("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", CURRENT, Gauge.LOAD, rank=1),
     Alias("DCGM_FI_DEV_FB_USED_BYTES", CURRENT, Gauge.MEMORY_USED, _MIB),
@@ -86,6 +93,10 @@ ALIASES: Final = (
     Alias("observerward_dynamic_gpu_encoder_utilization", OBSERVERWARD, Gauge.ENCODER, _PERCENT),
     Alias("observerward_dynamic_gpu_decoder_utilization", OBSERVERWARD, Gauge.DECODER, _PERCENT),
     Alias("observerward_dynamic_gpu_memory_utilization", OBSERVERWARD, Gauge.BANDWIDTH, _PERCENT),
+    Alias("observerward_static_gpu_memory_size", OBSERVERWARD, Gauge.MEMORY_TOTAL),  # in MiB, though it says MB
+    Alias("observerward_static_gpu_multiprocessor_count", OBSERVERWARD, Gauge.NUM_MULTIPROCESSORS),
+    Alias("observerward_static_gpu_shared_decoder_count", OBSERVERWARD, Gauge.NUM_DECODERS),
+    Alias("observerward_static_gpu_shared_encoder_count", OBSERVERWARD, Gauge.NUM_ENCODERS),
 )
 ALIAS_OF: Final = {alias.name: alias for alias in ALIASES}
 

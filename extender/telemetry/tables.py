@@ -14,7 +14,7 @@ from extender.telemetry.series import Device, Host, Labels
 _SLICES: Final = re.compile(r"([0-9])g\.")
 _NUM_SLICES: Final = 7  # compute slices of an A100 or H100, MIG user guide; an A30 has 4
 _NUM_SLICES_A30: Final = 4
-_SUMMED: Final = frozenset({Gauge.MEMORY_USED, Gauge.MEMORY_FREE}) | FRACTIONS
+_SUMMED: Final = frozenset({Gauge.MEMORY_USED, Gauge.MEMORY_FREE, Gauge.MEMORY_TOTAL}) | FRACTIONS
 """What the MIG instances of one GPU add up to; of all other gauges each instance tells the GPU's own value."""
 
 

@@ -8,7 +8,7 @@ from tests.controlplane.api import ApiError
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import free_port
 from tests.install.loops import Loop
-from tests.install.running import start_installed
+from tests.install.running import Release, start_installed
 
 _MERGE_PATCH = "application/merge-patch+json"
 _PODS = "/api/v1/pods"
@@ -33,7 +33,8 @@ class Kubelet(Loop):
         """Start what is installed, once; end what is deleted."""
         if not self._started and (deployment := self._deployment()) is not None:
             self._started = True
-            start_installed(self._plane, self._namespace, self._plane.directory, self._processes, self._port)
+            release = Release(self._plane, self._namespace)
+            start_installed(release, self._plane.directory, self._processes, self._port)
             self._call_ready(deployment)
         self._end_deleted_pods()
 

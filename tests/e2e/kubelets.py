@@ -7,14 +7,13 @@ from tests.controlplane.api import ApiError
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.clusters import Manifest
 
-_PODS = "/api/v1/namespaces/default/pods"
-
 
 class Kubelet:
     """What kubelets report and do: pods with a node run, end when a test says so, and go when they are deleted."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, namespace: str = "default") -> None:
         self._plane = plane
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubelet")
         self.ends: Callable[[Manifest], str] = lambda pod: ""
@@ -32,7 +31,7 @@ class Kubelet:
 
     def _run(self) -> None:
         while not self._stopped.wait(0.05):
-            for pod in self._plane.request("GET", _PODS)["items"]:
+            for pod in self._plane.request("GET", self._pods)["items"]:
                 try:
                     self._act(pod)
                 except ApiError as error:
@@ -40,7 +39,7 @@ class Kubelet:
                         raise
 
     def _act(self, pod: Manifest) -> None:
-        path = f"{_PODS}/{pod['metadata']['name']}"
+        path = f"{self._pods}/{pod['metadata']['name']}"
         phase = pod.get("status", {}).get("phase")
         if "deletionTimestamp" in pod["metadata"]:
             if self.holds:

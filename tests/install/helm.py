@@ -93,6 +93,7 @@ MATRIX = [
         "learning.image.repository=registry/kerf-fit",
     ),
     ("queue.enabled=true",),
+    ("queue.enabled=true", "queue.pipelines=true", "queue.mlflows=true"),
     ("queue.enabled=true", "defrag.enabled=true"),
     ("queue.enabled=true", "replicas=2", "mode=service", "inject.enabled=true"),
     ("mode=planner", "queue.enabled=true", "replicas=2", "networkPolicy.enabled=true"),

@@ -17,12 +17,18 @@ MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 DRA_POLICY = Path(command.__file__).with_name("policies.yaml")
 
 _INSTALL = """\
-# A second kube-scheduler with Kerf as its sidecar, all in one file: kubectl apply -f manifests/install.yaml
-# Pods with `schedulerName: kerf-scheduler` are placed by it; see manifests/samples/. Its queue is off: to have it, set
-# queue.enabled in kerf.yaml below and apply manifests/queue/rbac.yaml for the service account kerf-scheduler.
+# A second kube-scheduler with Kerf as its sidecar, and the queue, all in one file:
 #
-# Written from the chart in manifests/helm/kerf by `make manifests`; with Helm, use the chart. The image is built from
-# the Dockerfile: push it where the cluster's nodes can pull it and name it below.
+#   kubectl apply -f manifests/install.yaml
+#
+# Pods with `schedulerName: kerf-scheduler` are placed by it; see manifests/samples/. Of these, pods with the label
+# genius/priority wait in the queue, the highest first, and so do pods and namespaces with kerf.dev/queue=enabled
+# (docs/guides/queueing.md); the webhook's certificate is made by Kerf. The queue has the right to change pods
+# (SECURITY.md): to do without, set queue.enabled to false in kerf.yaml below and delete what is named
+# kerf-scheduler-queue and kerf-scheduler-webhook.
+#
+# Written from the chart in manifests/helm/kerf by `make manifests`; with Helm, use the chart. Name the image below,
+# twice: `make image` builds it, and it has to be where the cluster's nodes can pull it.
 """
 _RBAC = """\
 # What Kerf may do where it runs beside the cluster's own kube-scheduler. manifests/install.yaml brings its own service
@@ -78,6 +84,11 @@ _PIPELINES = """\
 # `make manifests`.
 """
 
+_MLFLOWS = """\
+# MLFlow objects of MLTaskScheduler, who may make which, and what a Kerf may do besides that runs them (setting
+# queue.mlflows) beside pipelines.yaml: docs/guides/pipelines.md. For another namespace or service account change the
+# subject. Written from the chart in manifests/helm/kerf by `make manifests`.
+"""
 _DRA_RBAC = """\
 # What Kerf may do besides when it allocates devices of DRA drivers (setting dra.allocate): docs/guides/dra.md.
 # For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
@@ -117,8 +128,9 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
     inject = {"inject__enabled": "true", **certificate}
     queued = {"queue__enabled": "true"}
     allocated = {**queued, "mode": "planner", "dra__enabled": "true"}
+    piped = {**queued, "queue__pipelines": "true"}
     return {
-        MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler"),
+        MANIFESTS / "install.yaml": _INSTALL + render("kerf-scheduler", **queued),
         MANIFESTS / "rbac.yaml": _RBAC + render("kerf", "serviceaccount", "rbac", mode="service"),
         MANIFESTS / "admission-policy.yaml": _POLICY + render("kerf", "admission-policy", mode="service", **static_pod),
         MANIFESTS / "agent.yaml": _AGENT + render("kerf", "agent", agent__enabled="true"),
@@ -127,10 +139,12 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         MANIFESTS / "marker-policy-mutating.yaml": _MARKER_ADDED
         + render("kerf", "marker-policy", api_versions=MUTATING, mode="service"),
         queue / "rbac.yaml": _QUEUE_RBAC + render("kerf", "queue-rbac", **queued),
-        queue / "webhook.yaml": _QUEUE_WEBHOOK + render("kerf", "webhook-queue", **queued, **certificate),
+        queue / "webhook.yaml": _QUEUE_WEBHOOK
+        + render("kerf", "webhook-queue", mode="service", **queued, **certificate),
         MANIFESTS / "dra" / "rbac.yaml": _DRA_RBAC + render("kerf", "dra", **allocated),
         DRA_POLICY: _DRA_POLICY + render("kerf", "dra-policy", **allocated),
-        queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", **queued, queue__pipelines="true"),
+        queue / "pipelines.yaml": _PIPELINES + render("kerf", "pipelines", **piped),
+        queue / "mlflows.yaml": _MLFLOWS + render("kerf", "mlflows", **piped, queue__mlflows="true"),
     }
 
 

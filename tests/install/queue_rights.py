@@ -11,6 +11,7 @@ from tests.install.stages import JOBS, MERGE_PATCH, Rule, Stage
 GATED: dict[str, Any] = {"schedulingGates": [{"name": "kerf.dev/queue"}]}
 DEFAULT = "/api/v1/namespaces/default"
 PIPELINES = "/apis/kerf.dev/v1alpha1/namespaces/default/pipelines"
+MLFLOWS = "/apis/kopf.dev/v1/namespaces/default/mlflows"
 DONE = "2036-01-01T00:00:00Z"
 
 
@@ -103,6 +104,28 @@ async def runs_a_pipeline(stage: Stage) -> bool:
         _delete_pipelines(stage)
 
 
+async def runs_a_flow(stage: Stage) -> bool:
+    """One that is there at the start and one that comes become pipelines; that of one that goes is cancelled."""
+    _create_flow(stage, "first")
+    try:
+        async with stage.kerf(queue__enabled=True, queue__pipelines=True, queue__mlflows=True) as kerf:
+            if not (await stage.ready(kerf) and await stage.until(lambda: _runs(stage, "first"))):
+                return False
+            _create_flow(stage, "second")
+            if not await stage.until(lambda: _runs(stage, "second")):
+                return False
+            pipeline = stage.plane.request("GET", f"{MLFLOWS}/first")["status"]["pipeline"].partition("/")[2]
+            stage.plane.request("DELETE", f"{MLFLOWS}/first")
+
+            async def cancelled() -> bool:
+                return bool(stage.plane.request("GET", f"{PIPELINES}/{pipeline}")["spec"].get("cancel"))
+
+            return await stage.until(cancelled)
+    finally:
+        stage.plane.request("DELETE", MLFLOWS)
+        _delete_pipelines(stage)
+
+
 async def finds_its_jobs_again(stage: Stage) -> bool:
     """A Job that is there from before, and finished while nobody looked, is known."""
     _create_pipeline(stage, "again")
@@ -148,6 +171,11 @@ FLOWS: dict[Rule, Flow] = {
     Rule("batch", "jobs", "watch"): runs_a_pipeline,
     Rule("batch", "jobs", "patch"): runs_a_pipeline,
     Rule("batch", "jobs", "get"): looks_whose_a_job_is,
+    Rule("kopf.dev", "mlflows", "list"): runs_a_flow,
+    Rule("kopf.dev", "mlflows", "watch"): runs_a_flow,
+    Rule("kopf.dev", "mlflows/status", "patch"): runs_a_flow,
+    Rule("kerf.dev", "pipelines", "create"): runs_a_flow,
+    Rule("kerf.dev", "pipelines", "patch"): runs_a_flow,
 }
 """What needs each rule of manifests/queue."""
 
@@ -197,3 +225,13 @@ def _succeed(stage: Stage, job: str) -> None:
 def _delete_pipelines(stage: Stage) -> None:
     stage.plane.request("DELETE", PIPELINES)
     stage.plane.request("DELETE", f"{JOBS}?propagationPolicy=Background")
+
+
+def _create_flow(stage: Stage, name: str) -> None:
+    stages = {"stage1": {"name": "only", "step": [{"name": "step", "mlfun": "example/work"}]}}
+    made = {"apiVersion": "kopf.dev/v1", "kind": "MLFlow", "metadata": {"name": name}, "spec": {"pipeline": stages}}
+    stage.plane.request("POST", MLFLOWS, made)
+
+
+async def _runs(stage: Stage, name: str) -> bool:
+    return bool(stage.plane.request("GET", f"{MLFLOWS}/{name}").get("status", {}).get("pipeline"))

@@ -57,6 +57,7 @@ def test_lint(helm: Helm) -> None:
         pytest.param("mode=planner", "queue.enabled", id="a planner without a queue"),
         pytest.param("mode=planner,queue.enabled=true,tls.selfSigned=true", "mode=service", id="TLS for nobody"),
         pytest.param("queue.pipelines=true", "queue.enabled", id="pipelines without a queue"),
+        pytest.param("queue.enabled=true,queue.mlflows=true", "queue.pipelines", id="flows without pipelines"),
         pytest.param("learning.enabled=true", "history.enabled", id="learning without a history"),
         pytest.param("history.enabled=true,learning.enabled=true", "history.volume", id="learning from what is lost"),
         pytest.param(
@@ -166,7 +167,13 @@ OVERRIDES = [
 
 @pytest.mark.parametrize(("values", "release", "name"), OVERRIDES)
 def test_names_can_be_overridden_everywhere(helm: Helm, values: tuple[str, ...], release: str, name: str) -> None:
-    everything = ("replicas=2", "queue.pipelines=true", "queue.enabled=true", "inject.enabled=true")
+    everything = (
+        "replicas=2",
+        "queue.pipelines=true",
+        "queue.mlflows=true",
+        "queue.enabled=true",
+        "inject.enabled=true",
+    )
     more = ("mode=service", "tls.selfSigned=true", "serviceMonitor.enabled=true", "dashboard.enabled=true")
     for mode in (everything, (*everything, *more)):
         objects = helm.render(*mode, *values, release=release, namespace="gpu")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from extender import __version__
 from tests.controlplane.kerf import ROOT
 from tests.controlplane.processes import clean_environment
 
@@ -30,20 +31,76 @@ def test_two_stages_no_root_and_the_service_s_own_dependencies_alone() -> None:
         assert not re.search(rf"^{name}==", serving, re.MULTILINE), f"{name} is in the serving image"
 
 
-def make_image(*arguments: str) -> subprocess.CompletedProcess[str]:
+def make_image(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = ["make", "-C", str(ROOT), "--no-print-directory", "image", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=clean_environment())
+    environment = clean_environment(**variables)
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+
+def printing(folder: Path, name: str) -> str:
+    """A builder that prints what it is told."""
+    program = folder / name
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    return f"BUILDER={program}"
 
 
 def test_make_image_takes_what_works_and_says_so_where_nothing_does(tmp_path: Path) -> None:
-    printing = tmp_path / "builder"
-    printing.write_text('#!/bin/sh\necho "$@"\n')
-    printing.chmod(0o755)
-    built = make_image(f"BUILDER={printing}", "IMAGE=registry/kerf:1", "BASE=debian", "ARGS=--quiet")
-    assert built.stdout.strip() == "build --tag registry/kerf:1 --build-arg BASE=debian --quiet ."
+    built = make_image(printing(tmp_path, "builder"), "IMAGE=registry/kerf:1", "BASE=debian", "ARGS=--quiet")
+    words = built.stdout.split()
+    assert words[:3] == ["build", "--tag", "registry/kerf:1"]
+    assert words[words.index("--build-arg") + 1] == "BASE=debian"
+    assert words[-2:] == ["--quiet", "."]
     none = make_image("BUILDER=")
     assert none.returncode != 0
     assert "needs docker, podman or buildah" in none.stderr
+
+
+@pytest.mark.parametrize(
+    ("builder", "start"),
+    [
+        ("docker", "buildx build --platform linux/amd64,linux/arm64 --tag registry/kerf:1 "),
+        ("buildah", "build --platform linux/amd64,linux/arm64 --manifest registry/kerf:1 "),
+        ("podman", "build --platform linux/amd64,linux/arm64 --manifest registry/kerf:1 "),
+    ],
+)
+def test_make_image_builds_for_several_platforms_as_each_builder_does(tmp_path: Path, builder: str, start: str) -> None:
+    """Only docker needs another program for it; the others name a list of images, not one."""
+    printing(tmp_path, builder)
+    where = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    platforms = "PLATFORMS=linux/amd64,linux/arm64"
+    built = make_image(f"BUILDER={builder}", "IMAGE=registry/kerf:1", platforms, **where)
+    assert built.stdout.startswith(start), built.stderr
+
+
+def labels_of(words: list[str]) -> dict[str, str]:
+    """What an image is told to say of itself."""
+    given = [words[index + 1] for index, word in enumerate(words) if word == "--label"]
+    return {
+        name.removeprefix("org.opencontainers.image."): value for name, _, value in (x.partition("=") for x in given)
+    }
+
+
+def test_an_image_says_which_version_of_which_commit_and_time_it_is(tmp_path: Path) -> None:
+    builder, at = printing(tmp_path, "builder"), {"SOURCE_DATE_EPOCH": "1795241852"}
+    labels = labels_of(make_image(builder, "BASE=debian:12", **at).stdout.split())
+    assert labels.keys() == {"version", "revision", "created", "base.name"}
+    assert labels["version"] == __version__
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", labels["revision"])
+    assert (labels["created"], labels["base.name"]) == ("2026-11-21T06:17:32Z", "debian:12")
+    dated = labels_of(make_image(builder).stdout.split())
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", dated["created"])  # of the commit
+    # Where the source is only whoever publishes it knows.
+    source = labels_of(make_image(builder, "SOURCE=https://forge.example/o/r").stdout.split())
+    assert source["source"] == "https://forge.example/o/r"
+    assert re.findall(r'org\.opencontainers\.image\.(\w+)="', DOCKERFILE) == ["title", "description", "licenses"]
+
+
+def test_what_each_purpose_installs_is_in_the_build() -> None:
+    """Of requirements the builder is sent only what .dockerignore lets through."""
+    let_through = set(re.findall(r"^!(requirements/.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    purposes = {f"requirements/{name}.txt" for name in ("serve", "fit")}
+    assert let_through == purposes | {"requirements/build.txt"}
 
 
 @pytest.mark.slow

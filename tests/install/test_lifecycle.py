@@ -1,8 +1,6 @@
 """The chart in a real cluster: installed, changed, rolled back, removed; what it installs is what is run."""
 
 import json
-import os
-import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,11 +16,11 @@ from tests.controlplane.api import ApiError
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
 from tests.controlplane.plane import ControlPlane
-from tests.controlplane.processes import free_port, start_process, wait_until
+from tests.controlplane.processes import wait_until
 from tests.e2e.clusters import WITHIN_S, KerfCluster, KerfProcess, assigned_gpus
 from tests.install.helm import CHART, Helm
 from tests.install.operators import install_definitions
-from tests.install.running import start_installed
+from tests.install.running import HOOKS, Release, lead_to, serve_webhook, start_installed
 from tests.telemetry.prometheuses import prometheus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
@@ -31,9 +29,7 @@ NAMESPACE = "kerf-system"
 CLIENT_FILES = {"ca.crt": "ca.crt", "kube-scheduler.crt": "client.crt", "kube-scheduler.key": "client.key"}
 """Names in scheduler-config/mtls.yaml, and in the Secret."""
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:kerf"
-HOST = f"kerf-webhook.{NAMESPACE}.svc"
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kerf-webhook"
-HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 USERS = {"kerf": ACCOUNT, "scheduler": ACCOUNT, "webhook": f"{ACCOUNT}-webhook"}
 USERS["cluster-scheduler"] = "system:kube-scheduler"
 
@@ -174,55 +170,10 @@ def listed(plane: ControlPlane, version: str, plural: str) -> list[dict[str, Any
     return found
 
 
-def serve_webhook(
-    plane: ControlPlane, running: ExitStack, folder: Path, name: str = "kerf-webhook", host: str = HOST
-) -> int:
-    """Run Kerf as the webhook's container does, with its variables and rights; its port, once it is ready."""
-    found = read(plane, f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kerf-webhook")
-    assert found is not None
-    (container,) = found["spec"]["template"]["spec"]["containers"]
-    assert container["args"] == ["serve", "--host=0.0.0.0", "--port=8443"]
-    port = free_port()
-    command = [sys.executable, "-m", "extender", "serve", "--port", str(port)]
-    command += ["--kubeconfig", str(plane.kubeconfig("webhook"))]
-    given = {item["name"]: item["value"].replace("/etc/kerf-webhook", str(folder)) for item in container["env"]}
-    process = start_process(name, command, plane.directory / f"{name}.log", env=os.environ | given)
-    running.callback(process.stop)
-
-    def ready() -> bool:
-        if not (folder / "ca.crt").exists():
-            return False
-        options: dict[str, Any] = {"ca_certs": str(folder / "ca.crt"), "retries": False}
-        with urllib3.HTTPSConnectionPool(
-            "127.0.0.1", port, server_hostname=host, assert_hostname=host, **options
-        ) as pool:
-            try:
-                return bool(pool.request("GET", "/syncz").status == 200)
-            except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ProtocolError):
-                return False  # a certificate that does not fit is another error, and no reason to wait
-
-    process.wait_ready(ready)
-    return port
-
-
-def lead_to(plane: ControlPlane, port: int, *configurations: str) -> None:
-    """Have the API server call this machine where it would call the Service; whatever is wrong is said."""
-    to_localhost = [{"op": "replace", "path": "/spec", "value": {"type": "ExternalName", "externalName": "localhost"}}]
-    service = f"/api/v1/namespaces/{NAMESPACE}/services/kerf-webhook"
-    plane.request("PATCH", service, to_localhost, "application/json-patch+json")
-    for name in configurations:
-        configuration = read(plane, f"{HOOKS}/{name}")
-        assert configuration is not None
-        for hook in configuration["webhooks"]:
-            hook["clientConfig"]["service"]["port"] = port
-            hook["failurePolicy"] = "Fail"
-            hook["timeoutSeconds"] = 10
-        plane.request("PUT", f"{HOOKS}/{name}", configuration)
-
-
-def created(plane: ControlPlane, labels: dict[str, str]) -> dict[str, Any]:
+def created(plane: ControlPlane, labels: dict[str, str], scheduler: str = "kerf-scheduler") -> dict[str, Any]:
     """What becomes of a pod at creation."""
-    probe = pod("probe", labels=labels, annotations={"kerf.dev/gpu-count": "1"})
+    asks = {"kerf.dev/gpu-count": "1"}
+    probe = pod("probe", labels=labels, annotations=asks, scheduler_name=scheduler)
     answer: dict[str, Any] = plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)["spec"]
     return answer
 
@@ -246,19 +197,22 @@ def test_g1_what_is_installed_answers_the_api_server(plane: ControlPlane, helm: 
     """Two replicas by the certificate that one of them makes; through an upgrade, a lost Secret and a wrong CA."""
     helm("install", *WEBHOOKS, "--create-namespace")
     folders = [tmp_path / name for name in "ab"]
+    release = Release(plane, NAMESPACE)
     with ExitStack() as running:
         running.callback(helm, "uninstall", "kerf", "--namespace", NAMESPACE)
         assert "data" not in (read(plane, SECRET) or {})
         ports = []
         for folder in folders:
             folder.mkdir()
-            ports.append(serve_webhook(plane, running, folder, f"kerf-webhook-{folder.name}"))
-        lead_to(plane, ports[0], "kerf-queue", "kerf-webhook")
+            ports.append(serve_webhook(release, running, folder, f"kerf-webhook-{folder.name}"))
+        lead_to(release, ports[0], "kerf-queue", "kerf-webhook")
         wait_until(lambda: gated(plane), WITHIN_S, "pods of Genius wait")
         wait_until(
             lambda: "env" in created(plane, {"kerf.dev/inject": "enabled"})["containers"][0], WITHIN_S, "GPUs are told"
         )
         assert "schedulingGates" not in created(plane, {})
+        # A pod of Genius that another scheduler places waits for nobody here.
+        assert "schedulingGates" not in created(plane, {"genius/priority": "3"}, "genius-scheduler")
 
         made = read(plane, SECRET)
         assert made is not None
@@ -341,7 +295,7 @@ def test_what_helm_made_for_an_earlier_chart_goes_on_being_used(
             assert bundles(plane, "kerf-queue") == {data["ca.crt"]}
         folder = tmp_path / "a"
         folder.mkdir()
-        serve_webhook(plane, running, folder, host="localhost")
+        serve_webhook(Release(plane, NAMESPACE), running, folder, host="localhost")
         assert b64encode((folder / "tls.crt").read_bytes()).decode() == data["tls.crt"]
         after = read(plane, SECRET)
         assert after is not None
@@ -360,7 +314,7 @@ def test_what_is_installed_schedules(plane: ControlPlane, installed: str, tmp_pa
     assert (scheduler["command"], scheduler["args"]) == (["kube-scheduler"], ["--config=/etc/kerf/scheduler.yaml"])
 
     with ExitStack() as running:
-        cluster = start_installed(plane, NAMESPACE, tmp_path, running)
+        cluster = start_installed(Release(plane, NAMESPACE), tmp_path, running)
         cluster.add_nodes(gpu_node("node", gpus=2))
         cluster.create(pod("trains", gpus=2, scheduler_name="kerf-scheduler"))
         assert assigned_gpus(cluster.bound("trains")) == [0, 1]

@@ -23,7 +23,7 @@ from tests.ledger.builders import until
 pytestmark = [pytest.mark.e2e, pytest.mark.controlplane, podgroups.NEEDED]
 
 Manifest = dict[str, Any]
-FILES = (RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml")))
+FILES = (RBAC, *(ROOT / "manifests" / "queue" / name for name in ("rbac.yaml", "pipelines.yaml", "mlflows.yaml")))
 FLOWS = rights.FLOWS | queue_rights.FLOWS
 if dra.HAS_RULES:
     FILES += (DRA_RBAC,)
@@ -69,6 +69,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(directory, users={"kerf": SERVICE_ACCOUNT}, flags=podgroups.SERVER_FLAGS) as running:
         running.apply(*FILES, POD_GROUPS)
         wait_until(lambda: served(running, "kerf.dev/v1alpha1"), 20.0, "pipelines are served")
+        wait_until(lambda: served(running, "kopf.dev/v1"), 20.0, "flows are served")
         wait_until(lambda: served(running, "scheduling.x-k8s.io/v1alpha1"), 20.0, "PodGroups are served")
         wait_until(lambda: all(may(running, rule) for rule in RULES), 20.0, "the rights are in effect")
         yield running

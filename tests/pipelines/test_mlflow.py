@@ -45,7 +45,8 @@ def test_m8_stages_by_their_numbers() -> None:
     assert spec["containers"] == [{"name": "main", "image": "example/lstm-train-model:0.0.1"}]
     assert made.notes == [
         "spec.pipeline.stage2.name: LSTM-model-build is called lstm-model-build",
-        "spec.pipeline.stage2.rule: ['dev'] is left out; who may do what is for the cluster's RBAC to say",
+        "spec.pipeline.stage2.rule: ['dev'] is left out; for the API server to check it, have the cluster "
+        "run the MLFlow itself (setting queue.mlflows)",
         "metadata.namespace: openfaas-fn, where the stages run, not ml-faas",
     ]
 
@@ -85,3 +86,17 @@ def test_what_is_wrong_is_said_with_its_place(change: Any, fault: str) -> None:
 def test_nonsense_is_refused(odd: Any) -> None:
     with pytest.raises(ConversionError):
         convert(odd)
+
+
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    """MLTaskScheduler's own example has such, once each step is a stage."""
+    found = flow()
+    steps = [{"name": f"train-the-very-same-model-{number}", "mlfun": "example/x"} for number in range(3)]
+    found["spec"]["pipeline"]["stage2"]["step"] = steps
+    names = [stage["name"] for stage in convert(found, steps_in_order=True).manifest["spec"]["stages"]]
+    assert len(set(names)) == len(names) == 5
+    assert all(len(name) <= 30 for name in names)
+
+
+def test_rules_that_hold_are_not_said_to_be_left_out() -> None:
+    assert not [note for note in convert(flow(), rules_hold=True).notes if "rule" in note]

@@ -1,4 +1,4 @@
-"""Images made on the spot: archives as `docker save` writes them, of one layer."""
+"""Images as archives that `docker save` writes: of one layer, made on the spot; and what is in those of others."""
 
 import hashlib
 import io
@@ -7,6 +7,7 @@ import platform
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -42,3 +43,30 @@ def _add(archive: tarfile.TarFile, documents: Mapping[str, object]) -> None:
         entry = tarfile.TarInfo(name)
         entry.size = len(content)
         archive.addfile(entry, io.BytesIO(content))
+
+
+def described(archive: Path) -> dict[str, Any]:
+    """The configuration of the one image in an archive."""
+    with tarfile.open(archive) as packed:
+        (image,) = _json(packed, "manifest.json")
+        found: dict[str, Any] = _json(packed, image["Config"])
+        return found
+
+
+def files_in(archive: Path) -> set[str]:
+    """Names of all files in the layers of the one image in an archive."""
+    found: set[str] = set()
+    with tarfile.open(archive) as packed:
+        (image,) = _json(packed, "manifest.json")
+        for name in image["Layers"]:
+            layer = packed.extractfile(name)
+            assert layer is not None
+            with tarfile.open(fileobj=layer) as files:
+                found.update(member.name.removeprefix("./") for member in files if member.isfile())
+    return found
+
+
+def _json(packed: tarfile.TarFile, name: str) -> Any:
+    content = packed.extractfile(name)
+    assert content is not None, name
+    return json.load(content)

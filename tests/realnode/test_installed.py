@@ -2,12 +2,16 @@
 
 import contextlib
 import json
+import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from extender import __version__
+from release import packages
 from tests.controlplane import ControlPlane, objects, wait_until
 from tests.controlplane.api import Object
 from tests.controlplane.commands import WITH_SERVICE_ACCOUNTS
@@ -96,6 +100,35 @@ def described(plane: ControlPlane, node: Node) -> str:
         told += [json.dumps(pod["status"]), *(f"{log}:\n{log.read_text()[-3000:]}" for log in logs)]
     events = plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
     return "\n".join([*told, *(f"{event['reason']}: {event['message']}" for event in events)])
+
+
+def test_the_image_says_what_it_is(image: Path) -> None:
+    config = images.described(image)["config"]
+    labels = {name.removeprefix("org.opencontainers.image."): text for name, text in config["Labels"].items()}
+    assert (labels["title"], labels["version"], labels["licenses"]) == ("Kerf", __version__, "Apache-2.0")
+    assert {"description", "revision", "created", "base.name"} <= labels.keys()
+    assert config["User"] == "65532:65532"
+    assert config["Entrypoint"] == ["kerf"]
+
+
+def test_what_is_released_as_its_sbom_is_what_the_image_has(image: Path, tmp_path: Path) -> None:
+    """By name and version; where this Python is another than the image's, some versions are others."""
+    packages.install_tools(tools := tmp_path / "tools")
+    packages.build(tools, tmp_path)
+    packages.write_sbom(tools, packages.wheel_in(tmp_path), sbom := tmp_path / "sbom.json")
+    told = {normal(item["name"]): item["version"] for item in json.loads(sbom.read_text())["components"]}
+    installed = re.compile(r"opt/kerf/lib/(python[\d.]+)/site-packages/([^/]+)-([^/-]+)\.dist-info/METADATA")
+    found = [match.groups() for name in images.files_in(image) if (match := installed.fullmatch(name))]
+    held = {normal(name): version for _, name, version in found}
+    assert held.keys() - {"kerf"} == told.keys() - {"kerf"}
+    assert held["kerf"] == __version__
+    if {python for python, _, _ in found} == {f"python{sys.version_info[0]}.{sys.version_info[1]}"}:
+        assert held.items() - {("kerf", __version__)} == told.items() - {("kerf", __version__)}
+
+
+def normal(name: str) -> str:
+    """A package's name as indexes write it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def asking(name: str, **labels: str) -> Object:

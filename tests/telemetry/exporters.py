@@ -29,6 +29,9 @@ class Gpu:
     tensor: float = 0.0
     xid: int = 0
     row_remap_failed: int = 0
+    multiprocessors: int = 108
+    decoders: int = 5
+    encoders: int = 0
     model: str = "NVIDIA A100-SXM4-40GB"
     uuid: str = ""
     pod: tuple[str, str, str] | None = None
@@ -171,6 +174,9 @@ def observerward_page(node: Node) -> str:
         (f"{dynamic}used_global_memory_MiB", [gpu.used_mib for gpu in node.gpus]),
         (f"{dynamic}free_global_memory_MiB", [gpu.total_mib - gpu.used_mib for gpu in node.gpus]),
         (f"{static}memory_size", [gpu.total_mib for gpu in node.gpus]),
+        (f"{static}multiprocessor_count", [gpu.multiprocessors for gpu in node.gpus]),
+        (f"{static}shared_decoder_count", [gpu.decoders for gpu in node.gpus]),
+        (f"{static}shared_encoder_count", [gpu.encoders for gpu in node.gpus]),
     ]
     lines: list[str] = []
     for name, values in families:

@@ -76,21 +76,22 @@ def prometheus(
     rules: Sequence[Path] = (),
     niceness: int = 0,
     flags: Sequence[str] = (),
+    host: str = "127.0.0.1",
 ) -> Iterator[Process]:
-    """A running Prometheus that scrapes the jobs and evaluates rules; its data go with the folder."""
+    """A running Prometheus, on loopback, that scrapes the jobs and evaluates rules; its data go with the folder."""
     executable = find_prometheus()
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump(configuration(jobs, interval, rules)))
 
     def start() -> Process:
         port = free_port()
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://{host}:{port}"
         command = [
             *("nice", "-n", str(niceness)),
             str(executable),
             f"--config.file={config}",
             f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
+            f"--web.listen-address={host}:{port}",
             "--web.enable-lifecycle",
             "--query.max-samples=100000000",
             *flags,

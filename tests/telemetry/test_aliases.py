@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from extender.core.observations import Gauge
-from extender.telemetry.aliases import ALIAS_OF, ALIASES, CURRENT, LEGACY, OBSERVERWARD, known_names, read_values
+from extender.telemetry.aliases import (
+    ALIAS_OF,
+    ALIASES,
+    CURRENT,
+    LEGACY,
+    OBSERVERWARD,
+    STATIC,
+    known_names,
+    read_values,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +25,8 @@ from extender.telemetry.aliases import ALIAS_OF, ALIASES, CURRENT, LEGACY, OBSER
         ("DCGM_FI_DEV_FB_USED_BYTES", 30000 * 2**20, 30000),
         ("observerward_dynamic_gpu_used_global_memory_MiB", 30000, 30000),
         ("observerward_dynamic_gpu_encoder_utilization", 50, 0.5),
+        ("observerward_static_gpu_memory_size", 15360, 15360),
+        ("observerward_static_gpu_multiprocessor_count", 40, 40),
         ("DCGM_FI_DEV_BOARD_POWER_WATTS", 312.5, 312.5),
         ("DCGM_FI_DEV_XID_ERRORS", 79, 79),
         ("DCGM_FI_PROF_DRAM_ACTIVE", 1.02, 1.0),  # interval averages overshoot
@@ -66,5 +77,7 @@ def test_names_are_unique_and_ranked() -> None:
         "DCGM_FI_DEV_FB_FREE",
     ]
     for exporter in (LEGACY, CURRENT):
-        assert {alias.gauge for alias in ALIASES if alias.exporter == exporter} == set(Gauge)
-    assert Gauge.LOAD not in {alias.gauge for alias in ALIASES if alias.exporter == OBSERVERWARD}
+        assert {alias.gauge for alias in ALIASES if alias.exporter == exporter} - STATIC == set(Gauge) - STATIC
+    of_observerward = {alias.gauge for alias in ALIASES if alias.exporter == OBSERVERWARD}
+    assert of_observerward > STATIC
+    assert Gauge.LOAD not in of_observerward

@@ -86,6 +86,10 @@ def test_observerward_is_read_under_its_own_names() -> None:
     assert samples.values[Gauge.MEMORY_FREE].tolist() == [10960, 40960]
     assert samples.values[Gauge.ENCODER].tolist() == [0.05, 0]
     assert samples.values[Gauge.POWER].tolist() == [312.5, 55.25]
+    assert samples.values[Gauge.MEMORY_TOTAL].tolist() == [40960, 40960]
+    assert samples.values[Gauge.NUM_MULTIPROCESSORS].tolist() == [108, 108]
+    assert samples.values[Gauge.NUM_DECODERS].tolist() == [5, 5]
+    assert samples.values[Gauge.NUM_ENCODERS].tolist() == [0, 0]
     assert Gauge.LOAD not in samples.values
 
 

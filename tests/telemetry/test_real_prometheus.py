@@ -116,6 +116,8 @@ def test_every_exporter_is_read_through_prometheus(world: World) -> None:
         assert of(samples, Gauge.ENCODER)[name] == pytest.approx([0.05, 0])
     samples = world.wait("genius", Gauge.MEMORY_USED, 30000)
     assert of(samples, Gauge.ENCODER)["genius"] == pytest.approx([0.05, 0])
+    assert of(samples, Gauge.NUM_MULTIPROCESSORS)["genius"] == [108, 108]
+    assert of(samples, Gauge.NUM_DECODERS)["genius"] == [5, 5]
     assert np.isnan(of(samples, Gauge.LOAD)["genius"]).all()
     samples = world.wait("mig", Gauge.MEMORY_USED, 12000)
     assert of(samples, Gauge.LOAD)["mig"] == pytest.approx([0.5 / 7 + 0.25 * 3 / 7])

@@ -93,11 +93,26 @@ class GeniusScore(RefreshedScore):
     def all_scores(self, cluster: Cluster) -> Floats:
         """(N,)."""
         installed = cluster.gpu_model >= 0
-        table = attributes(cluster.models)
-        memory = np.where(cluster.gpu_memory_mib > 0, cluster.gpu_memory_mib, np.nan)
-        static = np.stack([memory, *table[:4][:, cluster.gpu_model]])
-        *_, scores = genius_totals(static, _dynamic(cluster), installed, self._weights)
+        *_, scores = genius_totals(static_of(cluster), _dynamic(cluster), installed, self._weights)
         return min_max(scores, np.asarray(installed.any(axis=1)))
+
+
+def static_of(cluster: Cluster) -> Planes:
+    """(5, N, G) memory in MiB, multiprocessors, decoders, encoders and bandwidth in GB/s; NaN where nothing tells.
+
+    What the exporter says counts more than the table of products, which has not all of them; memory is what the node
+    says, since that is what fit counts. An exporter that says 0 multiprocessors has not asked for the other counts
+    either: ObserverWard, as published, has its lines for them commented out.
+    """
+    gauge = Samples(cluster).gauge
+    counts = np.stack([gauge(unit) for unit in (Gauge.NUM_MULTIPROCESSORS, Gauge.NUM_DECODERS, Gauge.NUM_ENCODERS)])
+    asked = counts[0] > 0
+    *table, bandwidth, _ = attributes(cluster.models)[:, cluster.gpu_model]
+    counts = np.where(asked & ~np.isnan(counts), counts, np.stack(table))
+    memory = np.full(cluster.gpu_model.shape, np.nan)
+    for told in (gauge(Gauge.MEMORY_TOTAL), cluster.gpu_memory_mib):
+        memory = np.where(told > 0, told, memory)
+    return np.stack([memory, *counts, bandwidth])
 
 
 def _dynamic(cluster: Cluster) -> Planes:

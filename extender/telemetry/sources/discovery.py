@@ -1,5 +1,6 @@
 """Finding Prometheus in the cluster, and the exporters' pods: what the API server knows of them."""
 
+import ipaddress
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -37,6 +38,8 @@ class _Port(objects.Object):
 
 class _Spec(objects.Object):
     ports: list[_Port] | None = None
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
+    """"None" where it has none of its own."""
 
 
 class _Service(objects.Named):
@@ -44,8 +47,13 @@ class _Service(objects.Named):
 
 
 async def find_prometheus(transport: Transport) -> tuple[list[str], str]:
-    """Addresses of what may be a Prometheus, most likely first, and why they can't be looked for, "" when they can."""
-    found: dict[str, None] = {}
+    """Addresses of what may be a Prometheus, most likely first, and why they can't be looked for, "" when they can.
+
+    First by name. Then by cluster IP, of the likeliest Services that have one: where the cluster's DNS is not asked, as
+    in the host's network, no name of a Service can be resolved.
+    """
+    by_name: list[str] = []
+    by_ip: list[str] = []
     for selector in (*SELECTORS, ""):
         try:
             query = {"labelSelector": selector} if selector else None
@@ -54,20 +62,32 @@ async def find_prometheus(transport: Transport) -> tuple[list[str], str]:
             if isinstance(error, ApiError) and error.status == 404:
                 return [], ""  # a cluster without Services, such as the demo's
             return [], f"Services can't be listed: {error}"
-        for service in services:
-            if selector or service.metadata.name in _NAMES:
-                found.update(dict.fromkeys(_addresses(service)))
-        if found:
+        likely = [service for service in services if selector or service.metadata.name in _NAMES]
+        by_name = by_name or [_url(service, port, by_ip=False) for service in likely for port in _port(service)]
+        by_ip = [_url(service, port, by_ip=True) for service in likely if _has_ip(service) for port in _port(service)]
+        if by_name and by_ip:
             break
-    return list(found), ""
+    return list(dict.fromkeys([*by_name, *by_ip])), ""
 
 
-def _addresses(service: _Service) -> list[str]:
-    """URLs of a Service by name, the port of the API first."""
+def _port(service: _Service) -> list[_Port]:
+    """The port that is likely to be the API's; none where it has no port."""
     ports = [port for port in service.spec.ports or () if port.protocol in ("", "TCP") and port.name != "grpc"]
     ports.sort(key=lambda port: (_place(port.port, _PORTS), _place(port.name, _PORT_NAMES)))
-    name = f"{service.metadata.name}.{service.metadata.namespace}.svc"
-    return [f"{'https' if port.name.startswith('https') else 'http'}://{name}:{port.port}" for port in ports[:1]]
+    return ports[:1]
+
+
+def _has_ip(service: _Service) -> bool:
+    try:
+        return bool(ipaddress.ip_address(service.spec.cluster_ip))
+    except ValueError:
+        return False
+
+
+def _url(service: _Service, port: _Port, *, by_ip: bool) -> str:
+    address = service.spec.cluster_ip if by_ip else f"{service.metadata.name}.{service.metadata.namespace}.svc"
+    scheme = "https" if port.name.startswith("https") else "http"
+    return f"{scheme}://{f'[{address}]' if ':' in address else address}:{port.port}"
 
 
 def _place(item: str | int, known: Sequence[str | int]) -> int:

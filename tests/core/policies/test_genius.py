@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from extender.core.fit.fits import fit
 from extender.core.observations import Gauge
-from extender.core.policies.genius import WEIGHTS, GeniusScore, genius_totals, min_max, neutral
+from extender.core.policies.genius import WEIGHTS, GeniusScore, genius_totals, min_max, neutral, static_of
 from extender.core.resources.requests import GpuRequest
 from tests.core.builders import all_rows, cluster_of, node
 from tests.core.observing import Samples, observed_cluster
@@ -153,3 +153,52 @@ def test_a_cluster_is_read_as_the_worked_vector_is_written() -> None:
     scores = GeniusScore(weights)(cluster, request, rows, fit(cluster, request, rows))
     assert scores == pytest.approx([*((total[:3] - low) / (high - low)), 0], abs=1e-8)
     assert 0.01 < sorted(scores[:3])[1] < 0.99
+
+
+STATIC_GAUGES = (Gauge.MEMORY_TOTAL, Gauge.NUM_MULTIPROCESSORS, Gauge.NUM_DECODERS, Gauge.NUM_ENCODERS)
+
+
+def told(*values: float) -> dict[Gauge, list[float]]:
+    """What an exporter says that the one GPU of a node has."""
+    return {gauge: [value] for gauge, value in zip(STATIC_GAUGES, values, strict=True)}
+
+
+def test_g10_what_the_exporter_says_that_gpus_have_counts_and_the_table_fills_in() -> None:
+    nodes = {
+        "asked": node(("Tesla-T4", 15360)),
+        "silent": node(("Tesla-T4", 15360)),
+        "zeros": node(("Tesla-T4", 15360)),
+        "unheard-of": node(("unheard-of", 0)),
+        "unheard-of-zeros": node(("unheard-of", 0)),
+    }
+    samples: Samples = {
+        "asked": told(15109, 41, 3, 0),
+        "silent": {Gauge.POWER: [50.0]},
+        "zeros": told(0, 0, 0, 0),  # ObserverWard as it was published
+        "unheard-of": told(24000, 99, 4, 2),
+        "unheard-of-zeros": told(0, 0, 0, 0),
+    }
+    cluster = observed_cluster(nodes, samples)
+    rows = {name: row for row, name in enumerate(cluster.node_names) if name}
+    found = {name: static_of(cluster)[:, row, 0].tolist() for name, row in rows.items()}
+    assert found["asked"] == [15360, 41, 3, 0, 320]  # memory is the node's, bandwidth nobody's but the table's
+    assert found["silent"] == found["zeros"] == [15360, 40, 2, 1, 320]
+    assert found["unheard-of"][:4] == [24000, 99, 4, 2]
+    assert np.isnan(found["unheard-of"][4])
+    assert np.isnan(found["unheard-of-zeros"]).all()
+
+
+def test_g7_of_two_unknown_models_the_one_that_has_more_is_better() -> None:
+    """Without what is exported both would count as average, and be equal."""
+    nodes = {"less": node(("unheard-of", 0)), "more": node(("unknown-too", 0))}
+    cluster = observed_cluster(nodes, {"less": told(8000, 20, 1, 1), "more": told(24000, 80, 2, 2)})
+    rows, request = all_rows(cluster), GpuRequest(1)
+    names = dict(
+        zip(cluster.node_names, GeniusScore()(cluster, request, rows, fit(cluster, request, rows)), strict=True)
+    )
+    assert (names["less"], names["more"]) == (0, 1)
+
+
+def test_samples_that_are_too_old_tell_nothing_of_what_gpus_have() -> None:
+    cluster = observed_cluster({"node": node(("Tesla-T4", 15360))}, {"node": told(15109, 41, 3, 0)}, age_s=500)
+    assert static_of(cluster)[:, 0, 0].tolist() == [15360, 40, 2, 1, 320]

@@ -8,7 +8,7 @@ from extender.core.resources.gpu_models import (
     describe_model,
     models_allowed,
 )
-from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB
+from extender.core.resources.gpu_products import PRODUCT_MEMORY_MIB, PRODUCTS
 from tests.core.builders import pattern
 
 
@@ -89,3 +89,32 @@ def test_patterns_are_equal_by_text() -> None:
     assert pattern("a100") == pattern("a100")
     assert hash(pattern("a100")) == hash(pattern("a100"))
     assert pattern("a100") != pattern("A100")
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        *("NVIDIA-A40", "NVIDIA-A16", "NVIDIA-A2", "NVIDIA-A10G", "NVIDIA-A800-SXM4-80GB", "NVIDIA-L4", "NVIDIA-L40"),
+        *("NVIDIA-L40S", "NVIDIA-L20", "NVIDIA-H20", "NVIDIA-H100-NVL", "NVIDIA-H100-PCIe", "NVIDIA-H100-80GB-HBM3"),
+        *("NVIDIA-H200", "NVIDIA-H200-NVL", "NVIDIA-H800", "NVIDIA-GH200-480GB", "NVIDIA-B200", "NVIDIA-GB200"),
+        *("NVIDIA-B300-SXM6-AC", "NVIDIA-GB300", "Tesla-P40", "Tesla-V100S-PCIE-32GB", "NVIDIA-RTX-A6000"),
+        *("NVIDIA-RTX-6000-Ada-Generation", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", "Quadro-RTX-8000"),
+        *("NVIDIA-TITAN-RTX", "NVIDIA-GeForce-RTX-4090", "NVIDIA-GeForce-GTX-1070-Ti", "NVIDIA GeForce RTX 5090"),
+    ],
+)
+def test_g7_the_table_has_what_nvidia_sells(product: str) -> None:
+    """By the labels that GPU Feature Discovery writes, or DCGM."""
+    assert canonical_name(product) in PRODUCTS
+
+
+def test_products_are_of_this_world() -> None:
+    """What a slip of a digit would break; encoders alone may be none."""
+    for name, product in PRODUCTS.items():
+        assert 8 <= product.multiprocessors <= 200, name
+        assert 1 <= product.decoders <= 8, name
+        assert 0 <= product.encoders <= 4, name
+        assert 100 <= product.bandwidth_gb_s <= 10_000, name
+        assert 50 <= product.power_limit_w <= 1500, name
+        assert product.memory_mib == 0 or 6000 <= product.memory_mib <= 300_000, name
+    for smaller, larger in (("t4", "a10"), ("a30", "a100-80gb-pcie"), ("rtx-4080", "rtx-4090"), ("h100-pcie", "h200")):
+        assert all(a <= b for a, b in zip(PRODUCTS[smaller], PRODUCTS[larger], strict=True) if a and b)

@@ -22,10 +22,10 @@ class Server:
         return json.dumps({"items": items}).encode()
 
 
-def service(name: str, *ports: tuple[str, int]) -> dict[str, Any]:
+def service(name: str, *ports: tuple[str, int], address: str = "None") -> dict[str, Any]:
     return {
         "metadata": {"name": name, "namespace": "monitoring"},
-        "spec": {"clusterIP": "None", "ports": [{"name": port, "port": number} for port, number in ports]},
+        "spec": {"clusterIP": address, "ports": [{"name": port, "port": number} for port, number in ports]},
     }
 
 
@@ -94,3 +94,26 @@ def test_who_takes_an_exporters_name_or_address_for_his_pod_moves_no_samples() -
             "10.2.0.1": "n2",
             "10.2.0.2": "n2",
         }
+
+
+def test_a_service_has_its_cluster_ip_for_those_whom_no_dns_tells_its_name() -> None:
+    """G12: in the host's network. The operator's own Service has none, its chart's has."""
+    operated = service("prometheus-operated", ("http-web", 9090))
+    charts = service("kube-prometheus-stack-prometheus", ("http-web", 9090), address="10.0.0.7")
+    server = Server({"operated-prometheus=true": [operated], "app=kube-prometheus-stack-prometheus": [charts]})
+    assert found(server) == (["http://prometheus-operated.monitoring.svc:9090", "http://10.0.0.7:9090"], "")
+
+
+def test_addresses_are_those_of_one_kind_of_service_the_likeliest() -> None:
+    first = service("prometheus-operated", ("https-web", 9090), address="fd00::7")
+    other = service("prometheus-server", ("http", 80), address="10.0.0.8")
+    server = Server({"operated-prometheus=true": [first], "": [other]})
+    expected = ["https://prometheus-operated.monitoring.svc:9090", "https://[fd00::7]:9090"]
+    assert found(server) == (expected, "")
+
+
+def test_what_is_no_address_is_not_asked() -> None:
+    """The API server lets nobody write such; a server in between might."""
+    for odd in ("", "None", "10.0.0.7/", "evil.example.com", "10.0.0.7@evil"):
+        server = Server({"": [service("prometheus-server", ("http", 80), address=odd)]})
+        assert found(server) == (["http://prometheus-server.monitoring.svc:80"], "")

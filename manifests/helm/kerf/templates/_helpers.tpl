@@ -25,7 +25,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if not .Values.image.repository }}
 {{- fail "image.repository names no image: build Kerf's (docker build -t REGISTRY/kerf:0.1.0 .), push it, and say --set image.repository=REGISTRY/kerf" }}
 {{- end -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ include "kerf.reference" (list . .Values.image) }}
+{{- end }}
+
+{{/* What pods pull: the root context, and repository, tag and digest. A tag that is named counts more than the digest of the
+     published chart: who names one has an image of his own. */}}
+{{- define "kerf.reference" -}}
+{{- $image := index . 1 }}
+{{- $version := printf ":%s" ($image.tag | default (index . 0).Chart.AppVersion) }}
+{{- $image.repository }}{{ ternary (printf "@%s" $image.digest) $version (and (ne $image.digest "") (eq $image.tag "")) }}
 {{- end }}
 
 {{/* The settings file: what the values say, and what the way of running demands. */}}
@@ -63,7 +71,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
-{{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines "extender" (ne .Values.mode "planner") }}
+{{- $queue := dict "enabled" .Values.queue.enabled "pipelines" .Values.queue.pipelines "mlflows" .Values.queue.mlflows "extender" (ne .Values.mode "planner") }}
 {{- $config := mergeOverwrite (dict "server" $server "leader_election" $election "queue" $queue) $config }}
 {{- toYaml $config }}
 {{- end }}

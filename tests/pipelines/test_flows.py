@@ -1,0 +1,286 @@
+"""MLFlow objects against an API server of a test's own: what becomes of them, and of whom nobody takes them."""
+
+import asyncio
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from extender.kube.client import ApiError, UnreachableError
+from extender.pipelines.flows import FLOW, FLOW_UID, TAKES_FLOWS_FROM, Flow, Flows
+from extender.pipelines.specs import Pipeline
+from tests.pipelines.test_mlflow import FLOW as EXAMPLE
+
+Manifest = dict[str, Any]
+UID = "0a1b2c3d-0000-4000-8000-000000000000"
+PLACE = "openfaas-fn/lstm-pipeline-0a1b2c3d"
+
+
+class Api:
+    """Flows, pipelines and namespaces by key; tells nobody of what is written, as a watch that lags."""
+
+    def __init__(self) -> None:
+        self.flows: dict[str, Manifest] = {}
+        self.pipelines: dict[str, Manifest] = {}
+        self.namespaces: dict[str, str] = {}
+        """What each says of whose flows it takes."""
+        self.errors: dict[str, Exception] = {}
+        """What a call fails with whose path has a text."""
+        self.paths: list[str] = []
+
+    def _called(self, path: str) -> None:
+        self.paths.append(path)
+        for part, error in self.errors.items():
+            if part in path:
+                raise error
+
+    async def get(self, path: str, query: Any = None) -> bytes:
+        self._called(path)
+        name = query["fieldSelector"].removeprefix("metadata.name=")
+        if path == "/api/v1/namespaces":
+            taken = self.namespaces.get(name)
+            metadata = {"name": name, "annotations": {TAKES_FLOWS_FROM: taken}}
+            return msgspec.json.encode({"items": [] if taken is None else [{"metadata": metadata}]})
+        kept = self.flows if path.endswith("/mlflows") else self.pipelines
+        found = kept.get(f"{path.split('/')[-2]}/{name}")
+        return msgspec.json.encode({"items": [] if found is None else [found]})
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        self._called(path)
+        made = msgspec.json.decode(body, type=Manifest)
+        key = f"{made['metadata']['namespace']}/{made['metadata']['name']}"
+        if key in self.pipelines:
+            raise ApiError(409, "AlreadyExists", key)
+        made["metadata"] |= {"uid": f"uid-{key}", "resourceVersion": "1"}
+        self.pipelines[key] = made
+        return msgspec.json.encode(made)
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        self._called(path)
+        asked = msgspec.json.decode(body, type=Manifest)
+        parts = path.split("/")
+        if path.endswith("/status"):
+            flow = self.flows[f"{parts[-4]}/{parts[-2]}"]
+            if asked["metadata"]["resourceVersion"] != flow["metadata"]["resourceVersion"]:
+                raise ApiError(409, "Conflict", "the object has been modified")
+            flow["metadata"]["resourceVersion"] += "+"
+            flow["status"] = asked["status"]
+        else:
+            self.pipelines[f"{parts[-3]}/{parts[-1]}"]["spec"] |= asked["spec"]
+        return b"{}"
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.api = Api()
+        self.flows = Flows(self.api, clock=lambda: self.now, wall_clock=lambda: 0.0)  # type: ignore[arg-type]
+        self._told: dict[str, Manifest] = {}
+
+    def create(self, **changes: Any) -> None:
+        """The example, with a change of its spec."""
+        made: Manifest = yaml.safe_load(EXAMPLE)
+        made["metadata"] |= {"uid": UID, "resourceVersion": "1", "generation": 1}
+        made["spec"]["pipeline"] |= changes
+        self.api.flows["ml-faas/lstm-pipeline"] = made
+        self.tell()
+
+    def tell(self) -> None:
+        """What the watches tell: what has changed, once."""
+        for key, flow in self.api.flows.items():
+            if self._told.get(f"flow {key}") != flow:
+                self._told[f"flow {key}"] = copy.deepcopy(flow)
+                self.flows.flows.upsert(msgspec.convert(copy.deepcopy(flow), Flow))
+        for key, pipeline in self.api.pipelines.items():
+            if self._told.get(f"pipeline {key}") != pipeline:
+                self._told[f"pipeline {key}"] = copy.deepcopy(pipeline)
+                self.flows.pipeline_changed(None, msgspec.convert(copy.deepcopy(pipeline), Pipeline))
+
+    def rounds(self, later_s: float = 0.0) -> None:
+        self.now += later_s
+        for _ in range(3):
+            asyncio.run(self.flows.run_round())
+            self.tell()
+
+    @property
+    def status(self) -> Manifest:
+        found: Manifest = self.api.flows["ml-faas/lstm-pipeline"].get("status", {})
+        return found
+
+    @property
+    def accepted(self) -> tuple[str, str, str]:
+        (condition,) = self.status["conditions"]
+        return condition["status"], condition["reason"], condition["message"]
+
+
+def taking() -> Rig:
+    """One whose namespace of functions takes the flow."""
+    rig = Rig()
+    rig.api.namespaces["openfaas-fn"] = "other, ml-faas"
+    return rig
+
+
+def test_m8_a_flow_becomes_a_pipeline_whose_phase_it_tells() -> None:
+    rig = taking()
+    rig.create()
+    rig.rounds()
+    (made,) = rig.api.pipelines.values()
+    assert [stage["name"] for stage in made["spec"]["stages"]] == [
+        "data-preprocess-load-data",
+        "data-preprocess-data-clean",
+        "lstm-model-build",
+    ]  # fmt: skip - a list has an order
+    assert made["metadata"]["annotations"] == {FLOW: "ml-faas/lstm-pipeline", FLOW_UID: UID}
+    assert "ownerReferences" not in made["metadata"]
+    assert (rig.status["phase"], rig.status["pipeline"]) == ("Waiting", PLACE)
+    state, reason, notes = rig.accepted
+    assert (state, reason) == ("True", "Valid")
+    assert "LSTM-model-build is called lstm-model-build" in notes
+    assert "rule" not in notes  # the API server has checked it
+    rig.api.pipelines[PLACE]["status"] = {"phase": "Succeeded"}
+    rig.rounds()
+    assert rig.status["phase"] == "Succeeded"
+    assert rig.accepted[2] == notes
+    assert len(rig.api.pipelines) == 1
+
+
+def test_in_its_own_namespace_nobody_is_asked_and_the_pipeline_goes_with_it() -> None:
+    rig = Rig()
+    stage = {"name": "only", "step": [{"mlfun": "example/x"}]}
+    rig.create(stage1=stage, stage2={**stage, "name": "then"})
+    rig.rounds()
+    (made,) = rig.api.pipelines.values()
+    assert made["metadata"]["namespace"] == "ml-faas"
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("MLFlow", UID)
+
+
+@pytest.mark.parametrize("taken", [None, "", "ml-faas2", "team ml-faas", "*"])
+def test_a_namespace_runs_pods_of_no_flow_that_it_does_not_take(taken: str | None) -> None:
+    """Who may write flows in one namespace may not run pods in all."""
+    rig = Rig()
+    if taken is not None:
+        rig.api.namespaces["openfaas-fn"] = taken
+    rig.create()
+    rig.rounds()
+    assert not rig.api.pipelines
+    state, reason, message = rig.accepted
+    assert (state, reason) == ("False", "NamespaceTakesNoFlows")
+    assert message.endswith(f"kubectl annotate namespace openfaas-fn {TAKES_FLOWS_FROM}=ml-faas")
+    rig.api.namespaces["openfaas-fn"] = "ml-faas"
+    rig.rounds(later_s=31)
+    assert rig.accepted[0] == "True"
+    assert len(rig.api.pipelines) == 1
+
+
+def test_what_is_no_pipeline_says_all_that_is_wrong() -> None:
+    rig = taking()
+    rig.create(stage1={"name": "%", "step": []})
+    rig.rounds()
+    state, reason, message = rig.accepted
+    assert (state, reason, rig.status["phase"]) == ("False", "Invalid", "Failed")
+    assert "spec.pipeline.stage1.name: '%' has no letter or digit" in message
+    assert "spec.pipeline.stage1.step: at least one is needed" in message
+
+
+def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
+    rig = taking()
+    rig.api.errors["pipelines"] = ApiError(422, "Invalid", "spec.stages: Too many")
+    rig.create()
+    rig.rounds()
+    assert rig.accepted == ("False", "Refused", "spec.stages: Too many")
+
+
+@pytest.mark.parametrize("where", ["/api/v1/namespaces", "pipelines", "/status"])
+def test_whatever_fails_is_tried_again(where: str) -> None:
+    rig = taking()
+    rig.api.errors[where] = UnreachableError("cut")
+    rig.create()
+    rig.rounds()
+    assert not rig.status
+    rig.api.errors.clear()
+    rig.rounds(later_s=60)
+    assert rig.accepted[0] == "True"
+    assert len(rig.api.pipelines) == 1  # where only the answer was lost, too
+
+
+def test_a_pipeline_of_the_same_name_that_is_somebody_elses_is_left_alone() -> None:
+    rig = taking()
+    forged = {"metadata": {"name": PLACE.split("/")[1], "namespace": "openfaas-fn", "uid": "other"}, "spec": {}}
+    rig.api.pipelines[PLACE] = forged
+    rig.create()
+    rig.rounds()
+    assert not rig.status
+    del rig.api.pipelines[PLACE]
+    rig.rounds(later_s=60)
+    assert rig.accepted[0] == "True"
+
+
+def test_who_claims_to_be_a_flows_pipeline_elsewhere_is_not_believed() -> None:
+    """Its UID is known to everybody who may read it."""
+    rig = taking()
+    annotations = {FLOW: "ml-faas/lstm-pipeline", FLOW_UID: UID}
+    metadata = {"name": PLACE.split("/")[1], "namespace": "hostile", "uid": "other", "annotations": annotations}
+    rig.api.pipelines["hostile/x"] = {"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}
+    rig.create()
+    rig.rounds()
+    assert (rig.status["phase"], rig.status["pipeline"]) == ("Waiting", PLACE)
+
+
+def gone(rig: Rig) -> None:
+    """The flow is deleted, and the watch tells of it."""
+    flow = msgspec.convert(rig.api.flows.pop("ml-faas/lstm-pipeline"), Flow)
+    rig.flows.flows.remove(flow)
+    asyncio.run(rig.flows.run_round())
+
+
+def test_the_pipeline_of_a_flow_that_is_gone_is_cancelled_and_not_deleted() -> None:
+    rig = taking()
+    rig.create()
+    rig.rounds()
+    gone(rig)
+    assert rig.api.pipelines[PLACE]["spec"]["cancel"] is True
+
+
+def test_one_that_went_while_nobody_looked_is_noticed() -> None:
+    before = taking()
+    before.create()
+    before.rounds()
+    rig = Rig()
+    rig.api.pipelines = before.api.pipelines
+    rig.tell()
+    asyncio.run(rig.flows.run_round())
+    assert rig.api.pipelines[PLACE]["spec"]["cancel"] is True
+
+
+def test_a_flow_that_can_not_be_read_is_not_taken_for_gone() -> None:
+    rig = taking()
+    rig.create()
+    rig.rounds()
+    rig.flows.flows.keep(set(), 0.0)  # set aside by the mirror
+    asyncio.run(rig.flows.run_round())
+    assert "cancel" not in rig.api.pipelines[PLACE]["spec"]
+
+
+@pytest.mark.parametrize("key", ["../../../nodes/x", "a/b/c", "a?limit=1/x", "", "ml-faas/x,y"])
+def test_what_an_author_writes_on_a_pipeline_becomes_no_path(key: str) -> None:
+    rig = Rig()
+    metadata = {"name": "x", "namespace": "ns", "uid": "x", "annotations": {FLOW: key, FLOW_UID: "nobody"}}
+    rig.api.pipelines["ns/x"] = {"metadata": metadata, "spec": {}}
+    rig.tell()
+    asyncio.run(rig.flows.run_round())
+    assert rig.api.paths == ["/apis/kerf.dev/v1alpha1/namespaces/ns/pipelines/x"]
+    assert rig.api.pipelines["ns/x"]["spec"]["cancel"] is True
+
+
+def test_a_pipeline_that_somebody_deleted_is_not_made_again() -> None:
+    rig = taking()
+    rig.create()
+    rig.rounds()
+    pipeline = msgspec.convert(rig.api.pipelines.pop(PLACE), Pipeline)
+    rig.flows.pipeline_changed(pipeline, None)
+    rig.rounds()
+    assert rig.status["phase"] == "Cancelled"
+    assert not rig.api.pipelines
