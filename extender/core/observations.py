@@ -1,6 +1,6 @@
 """What GPUs are really doing, as arrays beside the cluster's: one immutable snapshot, with the age of every sample."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -70,6 +70,12 @@ class Observations:
     """(N, G) load predicted for pods placed so recently that samples don't show them yet."""
     outdated: npt.NDArray[np.bool_]
     """(N, G) GPUs that were given back since their samples were taken: what they use may be gone."""
+
+    def without_memory_of(self, gpus: npt.NDArray[np.bool_]) -> "Observations":
+        """As if nobody had seen what memory of some GPUs, (N, G), is in use: where pods leave it tells nothing."""
+        value = self.value.copy()
+        value[Gauge.MEMORY_USED][gpus] = np.nan
+        return replace(self, value=value)
 
     def gauge(self, gauge: Gauge) -> npt.NDArray[np.float32]:
         """(N, G) the samples of one gauge."""

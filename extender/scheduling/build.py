@@ -28,8 +28,8 @@ from extender.scheduling.setting_aside.lives import Lives
 from extender.scheduling.takeover import Leadership, epoch_key
 from extender.scheduling.waking.unbound_pods import UnboundPods
 from extender.scheduling.waking.waker import Waker
-from extender.settings.decisions import SetAsideMode
 from extender.settings.leader_election import ElectionMode, LeaderElectionSettings
+from extender.settings.section import Initiative
 from extender.settings.tree import Settings
 
 
@@ -54,7 +54,7 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
         model_aliases=settings.models.aliases,
         allocates=settings.dra.allocate,
         extender=settings.queue.extender,
-        sets_aside=settings.set_aside.mode is SetAsideMode.ACT,
+        sets_aside=settings.set_aside.mode is Initiative.ACT,
     )
     page_size, alone = settings.cluster.page_size, settings.webhook.alone
     mirror = Mirror(
@@ -111,7 +111,7 @@ def build_corrections(base: Foundation) -> Corrections:
 def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
     """What sets nodes aside on which pods fail, or says which these are."""
     wanted, ledger, hub = settings.set_aside, base.ledger, base.mirror.hub
-    if wanted.mode is SetAsideMode.OFF or settings.webhook.alone:
+    if wanted.mode is Initiative.OFF or settings.webhook.alone:
         return None
 
     def has_gpus(pod: objects.Pod) -> bool:
@@ -125,7 +125,7 @@ def build_keeper(settings: Settings, base: Foundation) -> Keeper | None:
         window_s=wanted.window_s,
     )
     terms = Terms(
-        acts=wanted.mode is SetAsideMode.ACT,
+        acts=wanted.mode is Initiative.ACT,
         namespaces=wanted.namespaces,
         early_s=wanted.early_s,
         max_frac=wanted.max_frac,

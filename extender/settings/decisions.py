@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from extender.core.policies import installed
 from extender.core.policies.registry import AUTO, POLICIES, names
-from extender.settings.section import Section
+from extender.settings.section import Initiative, Section
 
 
 class Mode(StrEnum):
@@ -74,19 +74,11 @@ class DecisionSettings(Section):
         return name
 
 
-class SetAsideMode(StrEnum):
-    """What comes of nodes on which pods fail one after another."""
-
-    OFF = "off"
-    ADVISE = "advise"
-    ACT = "act"
-
-
 class SetAsideSettings(Section):
     """Nodes on which GPU pods of several namespaces fail soon after their start; see
     docs/guides/operations.md#nodes-on-which-pods-fail."""
 
-    mode: SetAsideMode = SetAsideMode.ADVISE
+    mode: Initiative = Initiative.ADVISE
     """`off`: nothing is looked at. `advise`: metrics, events and `kerf top` name such nodes. `act`: they take no new
     GPU pods for a while."""
     early_s: float = Field(default=60.0, gt=0, le=3600)

@@ -1,6 +1,5 @@
 """The pending queue, devices that it allocates, and room that is made for what waits in it."""
 
-from enum import StrEnum
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
@@ -8,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from extender.core.orders import HELD_MOST_S, Order
 from extender.planning.planners import PLANNERS
 from extender.planning.windows import window_of
-from extender.settings.section import Section
+from extender.settings.section import Initiative, Section
 
 
 class QueueSettings(Section):
@@ -102,14 +101,6 @@ class DraSettings(Section):
         return classes
 
 
-class DefragMode(StrEnum):
-    """What comes of moves that would help."""
-
-    OFF = "off"
-    ADVISE = "advise"
-    ACT = "act"
-
-
 class DefragSettings(Section):
     """Making room: see docs/guides/making-room.md. Needs queue.enabled."""
 
@@ -133,7 +124,7 @@ class DefragSettings(Section):
     """Seconds for which nodes are kept for the pods that room was made for, once all moves are made."""
     budget_s: float = Field(default=60.0, ge=0)
     """Seconds for which an eviction that a PodDisruptionBudget refuses is retried."""
-    mode: DefragMode = DefragMode.OFF
+    mode: Initiative = Initiative.OFF
     """`advise`: Kerf looks again and again for moves by which pods that wait would start, and tells of those that pay.
     `act`: it has them made; needs defrag.record. `off`: it only answers questions."""
     every_s: float = Field(default=300.0, ge=1)
@@ -165,6 +156,6 @@ class DefragSettings(Section):
 
     @model_validator(mode="after")
     def _recorded(self) -> Self:
-        if self.mode is DefragMode.ACT and not self.record:
+        if self.mode is Initiative.ACT and not self.record:
             raise ValueError("mode: act needs record, the ConfigMap in which moves under way are written down")
         return self

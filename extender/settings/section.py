@@ -1,10 +1,20 @@
 """What all sections of the settings have in common."""
 
+from enum import StrEnum
+
 from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class Initiative(StrEnum):
+    """What Kerf does of itself about something that it may find."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    ACT = "act"
 
 
 def without_user(url: str) -> str:

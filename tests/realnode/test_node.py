@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,9 @@ def test_a_run_that_was_killed_leaves_no_process_and_its_place_is_used_again(tmp
     place = Place(int(result.stdout))
     wait_until(lambda: not Path("/sys/class/net", place.interface).exists(), 10.0, "its network has gone")
     with taken_place(place.number):
-        left = [path for path in Path("/sys/fs/cgroup").glob(f"**/{place.cgroup}/**/cgroup.procs") if path.read_text()]
+        # `glob`, not `Path.glob`: cgroups of other nodes come and go while it looks.
+        processes = glob(f"/sys/fs/cgroup/**/{place.cgroup}/**/cgroup.procs", recursive=True)  # noqa: PTH207
+        left = [path for path in processes if Path(path).read_text()]
         assert left == []
         place.prepare()
         place.clear()

@@ -1,4 +1,4 @@
-"""`kerf defrag`: which pods to move so that others fit, nodes be free, or sick GPUs; or to have them moved."""
+"""`kerf defrag`: which pods to move so that others fit, or nodes or sick GPUs become free; or to have them moved."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +31,9 @@ def defrag(  # noqa: PLR0913, PLR0917 - options of a command
     stops: Annotated[bool, typer.Option("--stop", help="Have nobody moved any more.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The cheapest moves by which pods would fit, nodes be free, or sick GPUs. Changes nothing without --apply.
+    """The cheapest moves by which pods would fit, or nodes or sick GPUs become free.
+
+    Changes nothing without --apply.
 
     Exit status 0 if there is room, or can be made; 3 if not; 2 for wrong usage; 1 if Kerf can't be reached, or stops.
     """

@@ -6,7 +6,6 @@ import numpy as np
 
 from extender.core.bookings import Booking, book, bookable, booking
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.observations import Gauge, Observations
 from extender.explain.defrag.room_answers import Figures
 from extender.planning.moves.problems import MovePlan, Problem
 from extender.planning.plan_state import PlanState, free_units, units
@@ -41,10 +40,14 @@ def view_after(view: View, plan: MovePlan) -> View:
     """The view with the moves made, before the target's pods come."""
     cpu, memory, slots = view.cpu_free_milli.copy(), view.memory_free_mib.copy(), view.pods_free.copy()
     version = view.cluster.version + 1
+    left = np.zeros(view.cluster.gpu_model.shape, np.bool_)
+    for move in plan.moves:
+        left[move.pod.row, list(move.pod.booked.all_gpus)] = True
+    observed = view.cluster.observed.without_memory_of(left) if view.cluster.observed is not None else None
     cluster = replace(
         bookable(view.cluster),
         version=version,
-        observed=_without(view.cluster.observed, plan),
+        observed=observed,
         row_version=view.cluster.row_version.copy(),
         cpu_free_milli=cpu,
         memory_free_mib=memory,
@@ -62,13 +65,3 @@ def view_after(view: View, plan: MovePlan) -> View:
     for move in plan.moves:
         cluster.row_version[[move.pod.row, move.row]] = version
     return replace(view, cluster=cluster, cpu_free_milli=cpu, memory_free_mib=memory, pods_free=slots)
-
-
-def _without(observed: Observations | None, plan: MovePlan) -> Observations | None:
-    """What those who move are seen to use is no sign of strangers once they have left."""
-    if observed is None:
-        return None
-    value = observed.value.copy()
-    for move in plan.moves:
-        value[Gauge.MEMORY_USED][move.pod.row, list(move.pod.booked.all_gpus)] = np.nan
-    return replace(observed, value=value)

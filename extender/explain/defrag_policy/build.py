@@ -14,7 +14,8 @@ from extender.queueing.controller import QueueController
 from extender.queueing.defrag.build import Mover
 from extender.scheduling.build import Foundation
 from extender.scheduling.waking.unbound_pods import UnboundPods
-from extender.settings.queue import DefragMode, DefragSettings
+from extender.settings.queue import DefragSettings
+from extender.settings.section import Initiative
 from extender.settings.tree import Settings
 
 
@@ -28,7 +29,7 @@ def build_policy(
 ) -> MovePolicy | None:
     """What makes room by itself, or says how; None where it is only asked."""
     wanted = settings.defrag
-    if wanted.mode is DefragMode.OFF:
+    if wanted.mode is Initiative.OFF:
         return None
     backlog = queue.backlog if queue is not None else None
 
@@ -57,7 +58,7 @@ def build_policy(
 def _terms(wanted: DefragSettings) -> Terms:
     return Terms(
         mode=wanted.mode.value,
-        acts=wanted.mode is DefragMode.ACT,
+        acts=wanted.mode is Initiative.ACT,
         every_s=wanted.every_s,
         after_s=wanted.after_s,
         least_gain=wanted.least_gain,

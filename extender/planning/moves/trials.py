@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from extender.core.bookings import Booking
 from extender.core.clusters import WHOLE_MILLI, Ints, Longs, Mask
-from extender.core.observations import Gauge
 from extender.core.policies.policy import Policy
 from extender.planning.moves.problems import Problem
 from extender.planning.moves.units import Units
@@ -197,11 +196,7 @@ def ground_of(problem: Problem) -> View:
     most_mib = np.where(cluster.gpu_healthy, cluster.gpu_memory_mib, 0)
     cpu_free = _settled(view.cpu_free_milli, cpu, view.cpu_allocatable_milli)
     memory_free = _settled(view.memory_free_mib, memory, view.memory_allocatable_mib)
-    observed = cluster.observed
-    if observed is not None:
-        value = observed.value.copy()
-        value[Gauge.MEMORY_USED][milli > 0] = np.nan
-        observed = replace(observed, value=value)
+    observed = cluster.observed.without_memory_of(milli > 0) if cluster.observed is not None else None
     grounded = replace(
         cluster,
         gpu_free_milli=_settled(cluster.gpu_free_milli, milli, installed).astype(np.int32),

@@ -14,6 +14,7 @@ from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.objects import Pod
 from extender.queueing.defrag.checks import RoomError
+from extender.queueing.defrag.endings import NOT_TO_BE_HAD, Ending
 from extender.queueing.defrag.plan import RoomPlan
 from extender.queueing.defrag.record import Phase, Progress, Record, RecordError, Stage
 from extender.queueing.defrag.starts import Starter
@@ -27,8 +28,7 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 0.25
 _HOUR_S: Final = 3600.0
-_NOT_TO_BE_HAD: Final = (403, 404, 422)
-"""Answers about a ConfigMap that is not there, or that Kerf may not use."""
+_TERM_ENDED: Final = "the term of the leader that began it has ended"
 
 
 class Mover(Background):
@@ -39,7 +39,7 @@ class Mover(Background):
         self._tools, self._places = tools, tools.follower.places
         self._run: Run | None = None
         self._last: Record | None = None
-        self._unwritten: Record | None = None  # the last one, where its end is yet to be written down
+        self._ending = Ending(tools.records, tools.fence)
         self._beginning = False
         self.counts = Counts()
         self._starter = Starter(tools, self.counts, self._keep)
@@ -99,13 +99,13 @@ class Mover(Background):
 
         The evictions that it may have sent are kept from taking effect later, and the places of its pods are kept.
         """
-        self._run = self._unwritten = None
+        self._run = self._ending.record = None
         self._places.clear()
         tools = self._tools
         try:
             await self._take_over(tools)
         except ClusterError as error:
-            gone = isinstance(error, ApiError) and error.status in _NOT_TO_BE_HAD
+            gone = isinstance(error, ApiError) and error.status in NOT_TO_BE_HAD
             if not gone and not isinstance(error, RecordError):
                 raise
             logger.warning("making room: what is under way can't be read or written: %s", error)
@@ -132,20 +132,29 @@ class Mover(Background):
     async def tick(self) -> None:
         """Look at what is under way, and begin the next step where nothing is."""
         run, tools = self._run, self._tools
+        if tools.fence.standby():
+            self._stand_by()
+            return
         if self._beginning or tools.fence.fault() or tools.fault():
             return
         if run is None:
-            await self._write_end()
+            await self._ending.write()
             return
         epoch = tools.fence.enter()
         if run.epoch not in ("", epoch):
-            run.give_up("the term of the leader that began it has ended")
+            run.give_up(_TERM_ENDED)
         run.epoch = epoch
         try:
             await self._advance(run)
         except (FencedError, ClusterError, msgspec.DecodeError) as error:
             run.give_up(f"{error}")
         self._keep(run)
+
+    def _stand_by(self) -> None:
+        """Whoever leads keeps the places from now on: here nobody else is evicted, whoever leads next."""
+        if self._run is not None:
+            self._run.give_up(_TERM_ENDED)
+        self._places.clear()
 
     async def _begin(self, plan: RoomPlan, target: str) -> str:
         tools = self._tools
@@ -163,14 +172,15 @@ class Mover(Background):
         progress = [Progress(move.uid) for move in plan.moves]
         record = Record(secrets.token_hex(4), plan, progress, target, begun=tools.wall_clock(), evicted=evicted)
         run = self._new_run(record)
-        run.epoch, self._run, self._unwritten = epoch, run, None
+        run.epoch, self._run, self._ending.record = epoch, run, None
         self._hold(run)
         try:
             tools.fence.check(epoch)
             await tools.records.write(record)
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
             self._end(run, f"the plan can't be written down: {error}")
-            self._unwritten = None if isinstance(error, FencedError) else record  # it may be written there all the same
+            if not isinstance(error, FencedError):
+                self._ending.record = record  # it may be written there all the same
             raise RoomError(record.why) from error
         logger.info("making room for %s, plan %s: %d moves", target or "pods", record.id, len(plan.moves))
         self._tell_target(record, "MakingRoom", f"Making room by {len(plan.moves)} moves: plan {record.id}")
@@ -261,37 +271,9 @@ class Mover(Background):
         self.counts.done += not why
         logger.info("making room, plan %s is %s%s", record.id, record.phase, why and f": {why}")
         self._tell_target(record, "RoomMade" if not why else "RoomStopped", why or f"Room was made: plan {record.id}")
-        self._unwritten = record
-        if error := await self._write_end():
+        self._ending.record = record
+        if error := await self._ending.write():
             logger.warning("making room: the end of plan %s is not written down yet: %s", record.id, error)
-
-    async def _write_end(self) -> str:
-        """Write down that the last plan has ended, again until it is: else whoever leads next keeps its places.
-
-        Why it is not, "" where it is.
-        """
-        record, self._unwritten = self._unwritten, None
-        if record is None:
-            return ""
-        try:
-            await self._tools.records.write(record)
-        except (ClusterError, msgspec.DecodeError) as error:
-            gone = isinstance(error, ApiError) and error.status in _NOT_TO_BE_HAD
-            if not gone and await self._is_last(record):
-                self._unwritten = record
-            return f"{error}"
-        return ""
-
-    async def _is_last(self, record: Record) -> bool:
-        """Whether a plan is still the one that is written down, as under way, and this process leads."""
-        try:
-            await self._tools.fence.confirm_now()
-            found = await self._tools.records.read()
-        except FencedError:
-            return False
-        except ClusterError:
-            return True  # nobody knows: again
-        return found is not None and found.id == record.id and found.phase.active
 
     def _tell_target(self, record: Record, reason: str, message: str) -> None:
         for pod in record.plan.target:

@@ -464,16 +464,21 @@ def test_a_target_that_goes_soon_after_it_has_its_place_makes_its_namespace_wait
     assert "ns/next" in world.names, "after twice the time between two looks"
 
 
+def until_begun(world: World, name: str) -> float:
+    """How long it takes until room is made for a pod that moves would help."""
+    world.waits = [waits(name)]
+    world.answers[f"ns/{name}"] = makes_room(name)
+    since, begun = world.now, len(world.begun)
+    while len(world.begun) == begun:
+        world.look(100.0)
+    return world.now - since
+
+
 def test_each_time_in_a_row_its_namespace_waits_for_twice_as_long() -> None:
     world = World()
     waited = []
     for number in range(4):
-        world.waits = [waits(f"big{number}")]
-        world.answers[f"ns/big{number}"] = makes_room(f"big{number}")
-        since = world.now
-        while len(world.begun) == number:
-            world.look(100.0)
-        waited.append(world.now - since)
+        waited.append(until_begun(world, f"big{number}"))
         world.ends("pod ns/big is gone", moved=False)
         world.gone.add(f"uid-big{number}")
         world.look(1.0)
@@ -500,12 +505,7 @@ def test_a_namespace_that_has_kept_a_place_begins_anew() -> None:
     world = World()
     waited = []
     for number in range(3):
-        world.waits = [waits(f"big{number}")]
-        world.answers[f"ns/big{number}"] = makes_room(f"big{number}")
-        since = world.now
-        while len(world.begun) == number:
-            world.look(100.0)
-        waited.append(world.now - since)
+        waited.append(until_begun(world, f"big{number}"))
         world.waits = []
         if number == 1:  # it stays for long enough
             world.ends()

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.ledger.claims import ClaimState
 from extender.planning.quotas import Quotas
 from extender.queueing.defrag.checks import RoomError
 from extender.queueing.defrag.plan import RoomPlan
@@ -414,6 +415,10 @@ def test_a_standby_tells_nothing_of_what_it_had_under_way() -> None:
     defrag.rig.fence.shut(lambda: "another leads")
     assert (defrag.mover.busy, defrag.phase, defrag.mover.state().kept) == (False, "none", [])
     assert defrag.mover.state().fault == "standby: another leads"
+    assert defrag.rig.ledger.num_claims(ClaimState.RESERVED)
+    defrag.tick()
+    assert defrag.rig.ledger.rows.closed == frozenset()
+    assert not defrag.rig.ledger.num_claims(ClaimState.RESERVED)
 
 
 def test_refused_beyond_the_moves_of_an_hour() -> None:

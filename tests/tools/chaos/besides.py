@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.clusters import Cluster
-from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.holdings import Manifest
+from tests.tools.chaos.journals import Journal
 from tests.tools.chaos.steps import Steps
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.clusters import Cluster
-from tests.tools.chaos.devices.journals import Journal
+from tests.tools.chaos.journals import Journal
 from tests.tools.chaos.witnesses import NAMESPACE
 
 _MAX_SUBJECTS: Final = 8

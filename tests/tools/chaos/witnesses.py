@@ -20,8 +20,8 @@ import aiohttp
 from tests.tools.chaos import checker, holdings
 from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.devices import manifests
-from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.holdings import Manifest
+from tests.tools.chaos.journals import Journal
 from tests.tools.chaos.modes import RECORD
 from tests.tools.chaos.moves import manifests as of_moves
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from tests.tools.chaos import holdings
-from tests.tools.chaos.devices.journals import Event
 from tests.tools.chaos.holdings import Manifest
+from tests.tools.chaos.journals import Event
 
 _FACTORS: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9}
 

@@ -7,10 +7,10 @@ from typing import Final
 from tests.tools.chaos import checker, holdings
 from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.devices.books import Books, Taking, consumers_of, has_claims, takings_of
-from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.devices.plans import OWNED
 from tests.tools.chaos.devices.rooms import Room, asked_of
 from tests.tools.chaos.holdings import Manifest, name_of
+from tests.tools.chaos.journals import Journal
 
 _KERF: Final = "kerf"
 _LET_GO: Final = "kerf.dev/planned-by"

@@ -1,6 +1,5 @@
 """The judge of devices: each promise is found broken where it was, and nothing where it was not."""
 
-import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,9 +9,10 @@ from tests.controlplane.objects import cpu_node
 from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.devices import checker, manifests
 from tests.tools.chaos.devices.books import Books
-from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.devices.plans import DRIVERS, Ask, ClaimPlan, PoolKind, PoolPlan, RequestPlan
 from tests.tools.chaos.holdings import Manifest
+from tests.tools.chaos.journals import Journal
+from tests.tools.chaos.stories import Story
 
 PARTED = PoolPlan("n", PoolKind.PARTED, 2)
 NETWORK = PoolPlan("n", PoolKind.NETWORK, 1)
@@ -20,26 +20,18 @@ OTHER = PoolPlan("n", PoolKind.OTHER, 1)
 GPU = RequestPlan((Ask.GPU,))
 
 
-class Story:
-    """What a journal is told, one version after the other."""
+class Allocating(Story):
+    """Pools of devices, and claims that get some."""
 
     def __init__(self, *pools: PoolPlan) -> None:
-        self.journal = Journal()
-        self._versions = itertools.count(1)
-        self._last: dict[tuple[str, str], Manifest] = {}
+        super().__init__(Journal())
         for pool in pools or (PARTED, NETWORK, OTHER):
             for index, made in enumerate(manifests.slices(pool, 1)):
                 self.tell("slices", f"{pool.name}-{index}", spec=made["spec"])
 
     def tell(self, kind: str, name: str, *, metadata: Manifest | None = None, uid: str = "", **parts: Any) -> None:
-        known = {"name": name, "namespace": "default", "uid": uid or name, "resourceVersion": str(next(self._versions))}
-        self._last[kind, name] = {"metadata": known | dict(metadata or {}), "status": {}, **parts}
-        self.journal.told(kind, "MODIFIED", self._last[kind, name])
-
-    def gone(self, kind: str, name: str) -> None:
-        last = self._last[kind, name]
-        version = {"resourceVersion": str(next(self._versions))}
-        self.journal.told(kind, "DELETED", {**last, "metadata": {**last["metadata"], **version}})
+        known = {"namespace": "default", "uid": uid or name}
+        super().tell(kind, name, metadata=known | dict(metadata or {}), **parts)
 
     def claim(
         self,
@@ -94,7 +86,7 @@ def promises(found: Iterable[Violation]) -> list[str]:
 
 
 def test_what_is_as_it_has_to_be_is_no_violation() -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a")
     story.pod("p", "a", gated=True)
     story.claim("a", "gpu-0", pods=["p"])
@@ -146,14 +138,14 @@ def test_what_is_as_it_has_to_be_is_no_violation() -> None:
 def test_devices_given_away_twice_and_by_others_are_found(
     first: dict[str, Any], second: dict[str, Any], promise: str
 ) -> None:
-    story = Story()
+    story = Allocating()
     for name, given in (("a", first), ("b", second)):
         story.claim(name, *given.pop("devices", ()), **given)
     assert set(story.violations()) >= {promise}
 
 
 def test_a_device_that_is_gone_is_taken_all_the_same_by_who_has_it() -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a", "gpu-1")
     story.gone("slices", f"{PARTED.name}-0")
     assert story.violations() == []
@@ -162,7 +154,7 @@ def test_a_device_that_is_gone_is_taken_all_the_same_by_who_has_it() -> None:
 
 
 def test_a_claim_that_is_gone_has_its_devices_until_its_pod_has_ended() -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a", "gpu-0", pods=["p"])
     story.pod("p", "a", node="n")
     story.gone("claims", "a")
@@ -172,7 +164,7 @@ def test_a_claim_that_is_gone_has_its_devices_until_its_pod_has_ended() -> None:
 
 @pytest.mark.parametrize("ends", ["gone", "finished"])
 def test_and_no_longer(ends: str) -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a", "gpu-0", pods=["p"])
     story.pod("p", "a", node="n")
     story.gone("claims", "a")
@@ -197,7 +189,7 @@ def test_and_no_longer(ends: str) -> None:
 def test_a_pod_that_comes_to_a_node_has_all_its_devices_there(
     claim: dict[str, Any], touched: tuple[str, ...], found: int
 ) -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a", *claim.pop("devices", ()), **claim)
     story.pod("p", "a", node="n")
     story.claim("a")  # what becomes of it later changes nothing
@@ -205,14 +197,14 @@ def test_a_pod_that_comes_to_a_node_has_all_its_devices_there(
 
 
 def test_devices_on_another_node_do_not_do() -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a", "gpu-0", pods=["p"])
     story.pod("p", "a", node="m")
     assert story.violations() == ["all claims of a bound pod have devices on its node"]
 
 
 def test_what_was_not_told_is_not_judged() -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a")
     story.pod("p", "a", node="n")
     story.journal.listed("claims", "100", [])
@@ -220,7 +212,7 @@ def test_what_was_not_told_is_not_judged() -> None:
 
 
 def test_watches_that_tell_late_are_put_in_order() -> None:
-    story = Story()
+    story = Allocating()
     told = story.journal.told
     later: list[tuple[Any, ...]] = []
     story.journal.told = lambda *event: later.append(event)  # type: ignore[method-assign]
@@ -242,7 +234,7 @@ def test_watches_that_tell_late_are_put_in_order() -> None:
     ],
 )
 def test_devices_that_nobody_uses_are_found(pods: list[dict[str, Any]], promise: str) -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a", "gpu-0")
     for number, of in enumerate(pods):
         story.pod(f"p{number}", "a", **of)
@@ -266,7 +258,7 @@ STRANDED = ["placed after the faults end"]
     ],
 )
 def test_pods_that_could_have_devices_are_found_waiting(asked: RequestPlan, found: list[str]) -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a", "gpu-1", pods=["p"])
     story.claim("n", "card-0", pool=NETWORK, gbit=60)
     story.claim("b", asked=asked)
@@ -278,7 +270,7 @@ def test_pods_that_could_have_devices_are_found_waiting(asked: RequestPlan, foun
 
 @pytest.mark.parametrize(("ask", "found"), [(Ask.GPU, []), (Ask.OTHER, STRANDED)])
 def test_a_pod_without_a_gate_has_no_claim_to_devices_of_kerf(ask: Ask, found: list[str]) -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a", asked=RequestPlan((ask,)))
     story.pod("p", "a")
     assert promises(checker.stranded(story.books, [cpu_node("n")])) == found
@@ -288,7 +280,7 @@ def test_a_pod_without_a_gate_has_no_claim_to_devices_of_kerf(ask: Ask, found: l
 
 @pytest.mark.parametrize(("taken", "found"), [([], STRANDED), (["gpu-1-1g5gb-0"], [])])
 def test_gangs_wait_for_room_for_all_of_them(taken: list[str], found: list[str]) -> None:
-    story = Story()
+    story = Allocating()
     story.claim("t", *taken)
     for name in ("a", "b"):
         story.claim(name)
@@ -297,7 +289,7 @@ def test_gangs_wait_for_room_for_all_of_them(taken: list[str], found: list[str])
 
 
 def test_a_pod_of_which_one_claim_has_its_devices_can_go_there_alone() -> None:
-    story = Story(PARTED, PoolPlan("m", PoolKind.WHOLE, 1))
+    story = Allocating(PARTED, PoolPlan("m", PoolKind.WHOLE, 1))
     for device in ("gpu-0", "gpu-1"):
         story.claim(device, device)
     story.claim("b")
@@ -309,7 +301,7 @@ def test_a_pod_of_which_one_claim_has_its_devices_can_go_there_alone() -> None:
 
 
 def test_claims_that_are_missing_or_going_keep_their_pods() -> None:
-    story = Story()
+    story = Allocating()
     story.claim("a", deletionTimestamp="now")
     story.pod("p", "a", gated=True)
     story.pod("q", "missing", gated=True)
@@ -317,7 +309,7 @@ def test_claims_that_are_missing_or_going_keep_their_pods() -> None:
 
 
 def test_a_pool_that_is_being_published_gives_nothing() -> None:
-    story = Story()
+    story = Allocating()
     newer = manifests.slices(PARTED, 2)[0]
     story.tell("slices", "newer", spec=newer["spec"])
     story.claim("a")

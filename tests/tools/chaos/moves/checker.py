@@ -11,8 +11,8 @@ from typing import Final
 
 from tests.tools.chaos import checker, holdings
 from tests.tools.chaos.checker import Violation
-from tests.tools.chaos.devices.journals import Event, Journal
 from tests.tools.chaos.holdings import Manifest, name_of
+from tests.tools.chaos.journals import Event, Journal
 from tests.tools.chaos.modes import REPLACE_S
 from tests.tools.chaos.moves import worlds
 from tests.tools.chaos.moves.plans import Owner

@@ -1,6 +1,5 @@
 """The judge of moves: each promise is found broken where it was, and nothing where it was not."""
 
-import itertools
 import json
 from typing import Any
 
@@ -8,40 +7,30 @@ import pytest
 
 from tests.controlplane.objects import gpu_node
 from tests.tools.chaos.checker import Violation
-from tests.tools.chaos.devices.journals import Journal
 from tests.tools.chaos.holdings import Manifest
+from tests.tools.chaos.journals import Journal
 from tests.tools.chaos.modes import REPLACE_S
 from tests.tools.chaos.moves import checker
 from tests.tools.chaos.moves.manifests import OWNER, budget
 from tests.tools.chaos.moves.plans import Owner
+from tests.tools.chaos.stories import Story
 
 EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
 KERF = "system:serviceaccount:kube-system:kerf"
 
 
-class Story:
-    """What a journal is told, one version after the other, a second apart."""
+class Moving(Story):
+    """Two nodes and who is moved between them, a moment apart."""
 
     def __init__(self) -> None:
-        self.journal = Journal(clock=lambda: self.now)
+        super().__init__(Journal(clock=lambda: self.now))
         self.now = 0.0
-        self._versions = itertools.count(1)
-        self._last: dict[tuple[str, str], Manifest] = {}
         for name in "ab":
             self.tell("nodes", name, status=gpu_node(name, gpus=4)["status"])
 
-    def tell(
-        self, kind: str, name: str, *, metadata: Manifest | None = None, later_s: float = 0.1, **parts: Any
-    ) -> None:
+    def tell(self, kind: str, name: str, *, later_s: float = 0.1, **parts: Any) -> None:
         self.now += later_s
-        known = {"name": name, "uid": name, "resourceVersion": str(next(self._versions))}
-        self._last[kind, name] = {"metadata": known | dict(metadata or {}), "status": {}, **parts}
-        self.journal.told(kind, "MODIFIED", self._last[kind, name])
-
-    def gone(self, kind: str, name: str) -> None:
-        last = self._last[kind, name]
-        version = {"resourceVersion": str(next(self._versions))}
-        self.journal.told(kind, "DELETED", {**last, "metadata": {**last["metadata"], **version}})
+        super().tell(kind, name, **parts)
 
     def pod(
         self,
@@ -103,16 +92,16 @@ class Story:
 
 
 @pytest.fixture
-def story() -> Story:
+def story() -> Moving:
     """v runs on a, w beside it, and big waits for all of a."""
-    made = Story()
+    made = Moving()
     made.pod("v", "a", owner="rs")
     made.pod("w", "b", owner="other")
     made.pod("big", gpus=4)
     return made
 
 
-def test_a_plan_that_is_carried_out_breaks_nothing(story: Story) -> None:
+def test_a_plan_that_is_carried_out_breaks_nothing(story: Moving) -> None:
     story.record("planned")
     story.evict()
     story.comes_again()
@@ -124,33 +113,33 @@ def test_a_plan_that_is_carried_out_breaks_nothing(story: Story) -> None:
 
 
 @pytest.mark.parametrize("stage", ["planned", "left", "done"])
-def test_an_eviction_that_no_step_says_is_found(story: Story, stage: str) -> None:
+def test_an_eviction_that_no_step_says_is_found(story: Moving, stage: str) -> None:
     story.record(stage)
     story.pod("v", "a", owner="rs", ending="evicted")
     assert story.promises == ["nobody is evicted but by a step that is written down"]
 
 
-def test_an_eviction_after_the_plan_has_ended_is_found(story: Story) -> None:
+def test_an_eviction_after_the_plan_has_ended_is_found(story: Moving) -> None:
     story.record("evicting", "stopped")
     story.pod("v", "a", owner="rs", ending="evicted")
     assert story.promises == ["nobody is evicted but by a step that is written down"]
 
 
-def test_a_replacement_that_is_evicted_for_the_same_plan_is_found(story: Story) -> None:
+def test_a_replacement_that_is_evicted_for_the_same_plan_is_found(story: Moving) -> None:
     story.evict()
     story.comes_again()
     story.pod("v2", "b", owner="rs", ending="evicted")
     assert story.promises == ["nobody is evicted but by a step that is written down"]
 
 
-def test_pods_that_others_delete_and_what_is_left_of_a_gang_are_no_moves(story: Story) -> None:
+def test_pods_that_others_delete_and_what_is_left_of_a_gang_are_no_moves(story: Moving) -> None:
     story.pod("w", "b", owner="other", ending="by its user")
     story.pod("m", "a", gang="g")
     story.pod("m", "a", gang="g", ending="evicted")
     assert story.promises == []
 
 
-def test_an_eviction_past_its_budget_is_found(story: Story) -> None:
+def test_an_eviction_past_its_budget_is_found(story: Moving) -> None:
     story.budget(0)
     story.evict(later_s=5.0)
     assert story.promises == ["every eviction is counted by its budget"]
@@ -158,7 +147,7 @@ def test_an_eviction_past_its_budget_is_found(story: Story) -> None:
 
 @pytest.mark.parametrize(("keeps", "promises"), [(1, []), (2, ["no eviction leaves fewer than a budget keeps"])])
 def test_an_eviction_that_leaves_fewer_than_a_budget_keeps_is_found(
-    story: Story, keeps: int, promises: list[str]
+    story: Moving, keeps: int, promises: list[str]
 ) -> None:
     story.pod("x", "b", owner="rs", gpus=1)
     story.budget(keeps)
@@ -167,7 +156,7 @@ def test_an_eviction_that_leaves_fewer_than_a_budget_keeps_is_found(
     assert story.promises == promises
 
 
-def test_what_others_have_done_to_the_pods_of_a_budget_is_not_blamed_on_the_eviction(story: Story) -> None:
+def test_what_others_have_done_to_the_pods_of_a_budget_is_not_blamed_on_the_eviction(story: Moving) -> None:
     story.pod("x", "b", owner="rs", gpus=1)
     story.budget(1)
     story.budget(1, "v")
@@ -180,26 +169,26 @@ def test_what_others_have_done_to_the_pods_of_a_budget_is_not_blamed_on_the_evic
     ("gpus", "promises"),
     [(0, []), (1, ["the place of an evicted pod is kept"]), (2, ["the place of an evicted pod is kept"])],
 )
-def test_a_place_that_is_given_to_another_pod_is_found(story: Story, gpus: int, promises: list[str]) -> None:
+def test_a_place_that_is_given_to_another_pod_is_found(story: Moving, gpus: int, promises: list[str]) -> None:
     story.evict()
     story.pod("thief", "b", gpus=gpus)
     assert story.promises == promises
 
 
-def test_a_place_may_be_given_away_once_its_pod_has_one_or_the_time_is_over(story: Story) -> None:
+def test_a_place_may_be_given_away_once_its_pod_has_one_or_the_time_is_over(story: Moving) -> None:
     story.evict()
     story.comes_again("a")
     story.pod("other", "b")
     assert story.promises == []
 
 
-def test_a_place_may_be_given_away_once_kerf_may_have_given_up(story: Story) -> None:
+def test_a_place_may_be_given_away_once_kerf_may_have_given_up(story: Moving) -> None:
     story.evict()
     story.pod("other", "b", later_s=REPLACE_S + 0.1)
     assert story.promises == []
 
 
-def test_a_place_on_a_node_that_offers_less_than_before_is_not_kept(story: Story) -> None:
+def test_a_place_on_a_node_that_offers_less_than_before_is_not_kept(story: Moving) -> None:
     story.evict()
     smaller = gpu_node("b", gpus=4, allocatable={"nvidia.com/gpu": "3"})
     story.tell("nodes", "b", status=smaller["status"])
@@ -207,14 +196,14 @@ def test_a_place_on_a_node_that_offers_less_than_before_is_not_kept(story: Story
     assert story.promises == []
 
 
-def test_a_pod_that_comes_to_a_node_that_has_shrunk_takes_nobodys_place(story: Story) -> None:
+def test_a_pod_that_comes_to_a_node_that_has_shrunk_takes_nobodys_place(story: Moving) -> None:
     smaller = gpu_node("b", gpus=4, allocatable={"nvidia.com/gpu": "1"})
     story.tell("nodes", "b", status=smaller["status"])
     story.pod("late", "b", gpus=1)
     assert story.promises == []
 
 
-def test_a_step_for_a_target_that_has_had_room_for_long_is_found(story: Story) -> None:
+def test_a_step_for_a_target_that_has_had_room_for_long_is_found(story: Moving) -> None:
     story.record("planned")
     story.pod("v", "a", owner="rs", gpus=0)
     story.record("planned")
@@ -222,7 +211,7 @@ def test_a_step_for_a_target_that_has_had_room_for_long_is_found(story: Story) -
     assert story.promises == ["no move without need"]
 
 
-def test_a_step_for_a_target_that_has_had_room_for_a_moment_is_not(story: Story) -> None:
+def test_a_step_for_a_target_that_has_had_room_for_a_moment_is_not(story: Moving) -> None:
     story.record("planned")
     story.pod("v", "a", owner="rs", gpus=0)
     story.record("evicting", later_s=2.0)
@@ -245,14 +234,14 @@ def test_pods_that_kerf_deletes_are_found() -> None:
 
 
 @pytest.mark.parametrize(("phase", "ends"), [("moving", False), ("placing", False), ("done", True), ("stopped", True)])
-def test_a_plan_that_does_not_end_is_found(story: Story, phase: str, ends: bool) -> None:
+def test_a_plan_that_does_not_end_is_found(story: Moving, phase: str, ends: bool) -> None:
     story.record("evicting", phase)
     *_, told = story.journal
     assert [found.promise for found in checker.left_under_way(told.manifest)] == ([] if ends else ["every plan ends"])
     assert checker.left_under_way(None) == checker.left_under_way({"data": {}}) == []
 
 
-def test_controllers_without_their_pods_are_found(story: Story) -> None:
+def test_controllers_without_their_pods_are_found(story: Moving) -> None:
     def owner(name: str, kind: Owner, wanted: int, **parts: Any) -> Manifest:
         field = "parallelism" if kind is Owner.JOB else "replicas"
         return {"metadata": {"name": name, **parts}, "spec": {field: wanted}, "status": {}}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.tools.chaos import holdings
-from tests.tools.chaos.devices.journals import Event
 from tests.tools.chaos.holdings import Manifest
+from tests.tools.chaos.journals import Event
 from tests.tools.chaos.moves.manifests import OWNER
 
 _PLANNED_BY: Final = "kerf.dev/planned-by"
