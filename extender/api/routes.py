@@ -64,6 +64,7 @@ def install_routes(app: KerfApp, service: Service) -> None:
     app.add_middleware(access.Guard, settings=service.settings.access)
     _install_operation(app, service)
     _install_explanations(app, service)
+    _install_lists(app, service)
     _install_usage(app, service)
     describe_calls(app, calls)
 
@@ -159,6 +160,15 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         content = await asyncio.to_thread(wire.encode, told)  # megabytes where there are thousands of candidates
         return Response(content, media_type="application/json")
 
+    @app.get("/defrag", tags=["explanation"])
+    async def moves() -> Response:
+        """How far the plan is that is carried out to make room, or was last."""
+        return Response(service.applying.state(), media_type="application/json")
+
+
+def _install_lists(app: FastAPI, service: Service) -> None:
+    """What waits, and where."""
+
     @app.get("/pending", tags=["explanation"])
     async def pending_pods(
         limit: Annotated[int, Query(ge=1, le=1000, description="Most pods on the page.")] = 100,
@@ -168,11 +178,6 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         page = service.pending.page(limit, namespace)
         content = await asyncio.to_thread(lambda: wire.encode(pending.told(page)))
         return Response(content, media_type="application/json")
-
-    @app.get("/defrag", tags=["explanation"])
-    async def room() -> Response:
-        """How far the plan is that is carried out to make room, or was last."""
-        return Response(service.applying.state(), media_type="application/json")
 
     @app.get("/nodes", tags=["explanation"])
     async def nodes(
