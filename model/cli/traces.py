@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from model.cli.console import console_on, progress_bar, telling_faults
+from model.cli.console import console_on, errors, progress_bar, telling_faults
 
 traces_app = typer.Typer(
     help="Public traces to simulate with.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -38,11 +38,15 @@ def fetch(
 
         wanted = list(dict.fromkeys(names or TRACES))
         if unknown := [name for name in wanted if name not in TRACES]:
-            raise FetchError(f"no trace {unknown[0]!r}; there are {', '.join(TRACES)}")
+            raise ValueError(f"no trace {unknown[0]!r}; there are {', '.join(TRACES)}")
         told = console_on(sys.stdout)
         for name in wanted:
             with progress_bar(len(TRACES[name].files)) as tell:
-                paths = fetched(name, TRACES[name], out, source, tell)
+                try:
+                    paths = fetched(name, TRACES[name], out, source, tell)
+                except FetchError as error:
+                    errors().print(str(error), style="red", markup=False, soft_wrap=True)
+                    raise typer.Exit(1) from None
             told.print(f"{name}: {len(paths)} files in {out / name} ({TRACES[name].licence})", soft_wrap=True)
         if "openb" in wanted:
             told.print(f"kerf simulate openb --traces {out}", soft_wrap=True)

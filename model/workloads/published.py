@@ -29,7 +29,7 @@ _PART: Final = (b"timestamp,", b"2017-09-", b"2017-10-")
 """How the lines begin that are kept: the months of which Kerf's figures are; one line of the file has no time."""
 
 
-class FetchError(ValueError):
+class FetchError(Exception):
     """A file that can't be had, or is not the one that was tried: names it, and what to do."""
 
 
@@ -84,7 +84,7 @@ TRACES: Final = {
 def fetch(name: str, trace: PublishedTrace, out: Path, source: str | None, tell: Callable[[str], None]) -> list[Path]:
     """Fetch the files of a trace into `out/name`, from a mirror (a folder, or an address) where there is one.
 
-    Returns their paths. Raises FetchError, OSError.
+    Returns their paths. Raises FetchError, OSError, and ValueError where the mirror is neither.
     """
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,12 +139,12 @@ def _checked(chunks: Iterator[bytes], file: TraceFile) -> Iterator[bytes]:
 
 
 def _chunks(file: TraceFile, source: str | None) -> Iterator[bytes]:
-    """A file's bytes from where it is published, or from a mirror. Raises FetchError."""
+    """A file's bytes from where it is published, or from a mirror. Raises FetchError, ValueError."""
     base = file.base if source is None else source
     scheme = urlsplit(base).scheme
     if scheme not in ("http", "https"):
         if "://" in base:
-            raise FetchError(f"--from {base}: write a folder, or an address with http:// or https://")
+            raise ValueError(f"--from {base}: write a folder, or an address with http:// or https://")
         yield from _of_folder(Path(base), file.name)
         return
     address = f"{base.rstrip('/')}/{PurePosixPath(file.name)}"
