@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from extender import __version__
 from extender.api.build import Part, Parts, build_parts, build_service
+from extender.api.openapi import operation_id
 from extender.api.routes import KerfApp, install_routes
 from extender.api.service import Service
 from extender.kube.client import Transport
@@ -42,6 +43,7 @@ def create_app(
         version=__version__,
         docs_url=None,  # FastAPI's pages load their scripts from a CDN; ours is in extender.page.routes
         redoc_url=None,
+        generate_unique_id_function=lambda route: operation_id(route.name),
         lifespan=_lifespan(transport, parts.base.mirror, parts.in_background),
     )
     app.state.parts, app.state.service = parts, service

@@ -21,6 +21,7 @@ from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes
 from extender.explain.node_devices import DeviceViews
 from extender.explain.overview import Overviews
+from extender.explain.pending import PendingPods
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
@@ -227,6 +228,7 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         what_if=parts.what_if,
         applying=build_applying(settings, parts.room, queue, parts.mover, parts.policy),
         waitlist=waitlist,
+        pending=PendingPods(waitlist, placer, placer.snapshot),
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, aside),
         undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),
         rank=parts.rank,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from fastapi import FastAPI
 
-from extender.api import wire
+from extender.api import answers, examples, wire
 from extender.api.calls import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.server import access
 
@@ -27,8 +27,45 @@ _REFUSALS: Final = {
 """What the guard answers to readers."""
 
 
+_CERTIFICATE, _TOKEN, _OPERATOR = "clientCertificate", "readerToken", "operatorToken"
+_SECURITY: Final = {
+    _CERTIFICATE: {
+        "type": "mutualTLS",
+        "description": "A certificate of the CA in server.tls_client_ca_file, where that is set: of kube-scheduler; "
+        "readers may show one too.",
+    },
+    _TOKEN: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of access.token_file. Clients on loopback need none by default (access.open_to).",
+    },
+    _OPERATOR: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of access.apply_token_file: nothing else will do (docs/reference/access.md).",
+    },
+}
+_ANYBODY: Final[dict[str, list[str]]] = {}
+_READERS: Final = [{_TOKEN: []}, {_CERTIFICATE: []}, {_OPERATOR: []}, _ANYBODY]
+"""The last for clients on loopback, or whoever access.open_to lets in."""
+_ALLOWED: Final = {
+    Caller.SCHEDULER: [{_CERTIFICATE: []}, _ANYBODY],
+    Caller.API_SERVER: [],
+    Caller.READER: _READERS,
+    Caller.OPERATOR: [{_OPERATOR: []}],
+}
+_TEXT: Final = {"type": "string"}
+_BINARY: Final = {"type": "string", "format": "binary"}
+
+
+def operation_id(name: str) -> str:
+    """`explain_pod` and `explain-pod` are `explainPod`."""
+    first, *rest = name.replace("-", "_").split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
 def describe_calls(app: FastAPI, calls: Sequence[Call]) -> None:
-    """Add the calls to what `/openapi.json` tells."""
+    """Add the calls to what `/openapi.json` tells, and to what FastAPI tells of its own."""
     components = _components(calls)
     paths = {call.path: {HTTPMethod.POST.lower(): _operation(call)} for call in calls}
     open_paths = access.PROBES | {call.path for call in calls if not call.caller.guarded}
@@ -39,29 +76,55 @@ def describe_calls(app: FastAPI, calls: Sequence[Call]) -> None:
         for path, operations in paths.items():
             description["paths"][path] = operations | description["paths"].get(path, {})
         for path, operations in description["paths"].items():
+            if read := operations.get("get"):
+                _describe_read(path, read)
             if path not in open_paths:
                 for operation in operations.values():
                     operation["responses"].update(_REFUSALS)
-        schemas = description.setdefault("components", {}).setdefault("schemas", {})
+        found = description.setdefault("components", {})
+        found["securitySchemes"] = _SECURITY
         for name, schema in components.items():
-            schemas.setdefault(name, schema)
+            found.setdefault("schemas", {}).setdefault(name, schema)
         return description
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _operation(call: Call) -> dict[str, Any]:
-    def content(kind: type | str) -> dict[str, Any]:
-        name = kind if isinstance(kind, str) else kind.__name__
-        return {"application/json": {"schema": {"$ref": _SCHEMAS + name}}}
+def _describe_read(path: str, operation: dict[str, Any]) -> None:
+    """What FastAPI does not know of a GET: the type of its answer, an example, and who may call it."""
+    public = path in access.PROBES or path == access.METRICS
+    operation["security"] = [] if public else _READERS
+    example = {"example": examples.OF_READS[path]} if path in examples.OF_READS else {}
+    answer = operation["responses"]["200"]
+    kind = answers.OF_READS.get(path)
+    if kind is None:
+        schema = _TEXT if example else _BINARY
+        answer["content"] = {form: {"schema": schema, **example} for form in answer["content"]}
+    else:
+        answer["content"] = {"application/json": {"schema": {"$ref": _SCHEMAS + kind.__name__}, **example}}
+    for status, response in operation["responses"].items():
+        if status not in ("200", "422"):
+            fault = answers.ProbeStatus if path in access.PROBES else answers.Detail
+            told = {"application/json": {"schema": {"$ref": _SCHEMAS + fault.__name__}}}
+            response["content"] = told if kind is not None or path == "/history" else {"text/plain": {"schema": _TEXT}}
 
-    responses = {"200": {"description": "The answer.", "content": content(call.answers)}}
+
+def _operation(call: Call) -> dict[str, Any]:
+    def content(kind: type | str, example: Any = None) -> dict[str, Any]:
+        name = kind if isinstance(kind, str) else kind.__name__
+        shown = {} if example is None else {"example": example}
+        return {"application/json": {"schema": {"$ref": _SCHEMAS + name}, **shown}}
+
+    answered = content(call.answers, examples.ANSWERED[call.path])
+    responses = {"200": {"description": "The answer.", "content": answered}}
     for status in call.faults:
         responses[str(status)] = {"description": _FAULTS[status], "content": content("Fault")}
     return {
         "tags": [call.caller.value if call.caller.guarded else Caller.SCHEDULER.value],
         "summary": call.summary,
-        "requestBody": {"required": True, "content": content(call.asks)},
+        "operationId": operation_id(call.verb),
+        "security": _ALLOWED[call.caller],
+        "requestBody": {"required": True, "content": content(call.asks, examples.ASKED[call.path])},
         "responses": responses,
     }
 
@@ -69,7 +132,9 @@ def _operation(call: Call) -> dict[str, Any]:
 def _components(calls: Sequence[Call]) -> dict[str, Any]:
     """Schemas of all bodies, by name."""
     kinds = {kind: None for call in calls for kind in (call.asks, call.answers) if not isinstance(kind, str)}
-    _, components = msgspec.json.schema_components((*kinds, wire.HostPriority), ref_template=_SCHEMAS + "{name}")
+    _, components = msgspec.json.schema_components(
+        (*kinds, *_others(), wire.HostPriority), ref_template=_SCHEMAS + "{name}"
+    )
     # What msgspec can't know: answers always have all their keys, and which parts of a request have to be there.
     for name in ("FilterResult", "PreemptionResult", "BindResult", "ExtenderBindingArgs"):
         components[name]["required"] = list(components[name]["properties"])
@@ -80,9 +145,10 @@ def _components(calls: Sequence[Call]) -> dict[str, Any]:
         components[name]["required"] = ["Pod"]
         components[name]["properties"]["Pod"] = {"$ref": _SCHEMAS + "Pod"}
     components["HostPriorityList"] = {"type": "array", "items": {"$ref": _SCHEMAS + "HostPriority"}}
-    components["WhatIfResult"] = {
-        "type": "object",
-        "required": ["pods", "placed", "assignments", "unassigned", "reasons"],
-    }
     components["Fault"] = {"type": "object", "properties": {"Error": {"type": "string"}}, "required": ["Error"]}
     return dict(components)
+
+
+def _others() -> list[type]:
+    """The types of answers that are made as plain objects."""
+    return [*dict.fromkeys(answers.OF_READS.values()), answers.WhatIfResult, answers.Detail]

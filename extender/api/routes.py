@@ -17,6 +17,7 @@ from extender.api.calls import Caller, calls_of
 from extender.api.endpoints import Endpoint
 from extender.api.openapi import describe_calls
 from extender.core.resources.requests import NO_REQUEST
+from extender.explain import pending
 from extender.explain.explanations import explain
 from extender.explain.fixes import Question, now, running, suggestions
 from extender.explain.undecided_pods import UndecidedError
@@ -63,6 +64,7 @@ def install_routes(app: KerfApp, service: Service) -> None:
     app.add_middleware(access.Guard, settings=service.settings.access)
     _install_operation(app, service)
     _install_explanations(app, service)
+    _install_lists(app, service)
     _install_usage(app, service)
     describe_calls(app, calls)
 
@@ -159,9 +161,23 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
         return Response(content, media_type="application/json")
 
     @app.get("/defrag", tags=["explanation"])
-    async def room() -> Response:
+    async def moves() -> Response:
         """How far the plan is that is carried out to make room, or was last."""
         return Response(service.applying.state(), media_type="application/json")
+
+
+def _install_lists(app: FastAPI, service: Service) -> None:
+    """What waits, and where."""
+
+    @app.get("/pending", tags=["explanation"])
+    async def pending_pods(
+        limit: Annotated[int, Query(ge=1, le=1000, description="Most pods on the page.")] = 100,
+        namespace: Annotated[str, Query(max_length=63, description="Of the pods; empty: all.")] = "",
+    ) -> Response:
+        """Every pod that asks for GPUs and has no node, by whose turn it is: who keeps it waiting, and why."""
+        page = service.pending.page(limit, namespace)
+        content = await asyncio.to_thread(lambda: wire.encode(pending.told(page)))
+        return Response(content, media_type="application/json")
 
     @app.get("/nodes", tags=["explanation"])
     async def nodes(

@@ -12,6 +12,7 @@ from extender.core.resources.requests import NO_REQUEST
 from extender.explain.defrag.applying import Applying
 from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
+from extender.explain.pending import PendingPods
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
@@ -53,6 +54,7 @@ class Service:
     what_if: WhatIfAnswers
     applying: Applying
     waitlist: Waitlist
+    pending: PendingPods
     overviews: Overviews
     undecided: UndecidedPods
     rank: LearnedRank

@@ -1,8 +1,8 @@
 """`kerf top`: nodes, GPUs, what is booked and used, fragments, reservations and waiting pods, live."""
 
 import time
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
 import typer
@@ -13,8 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, AnswerError, Kerf, Output, OutputOption, asks_kerf, console, fail, show
+from extender.cli.client.tables import shortened
+from extender.core.texts import printable
 
 _PAGE = 500
+_HEADINGS: Final = {
+    **{"NODE": "NODE", "MODEL": "MODEL", "GPUS": "GPUS", "BOOKED": "BOOK", "FREE": "FREE", "FRAGMENT": "FRAG"},
+    **{"MEMORY": "MEM", "LOAD": "LOAD", "PODS": "PODS", "RESERVED": "RES"},
+}
+"""Of the columns, and what they are where the terminal is narrow."""
+_MIN_NAME: Final = 7
+_MIN_DEVICES: Final = 12
 
 
 @asks_kerf
@@ -41,7 +50,7 @@ def top(
     out = console()
     if once or output is not Output.TABLE or not out.is_terminal:
         told = look()
-        show(told, output, lambda console: console.print(_picture(told)))
+        show(told, output, lambda console: console.print(_picture(told, console.width)))
     else:
         _watch(look, interval, out)
 
@@ -79,10 +88,10 @@ def _read(kerf: Kerf, *, gpus_only: bool) -> Any:
 
 def _cropped(told: Any, out: Console) -> Group:
     """As much as the screen holds."""
-    return _picture(told, max(out.size.height - 6, 1))
+    return _picture(told, out.size.width, max(out.size.height - 6, 1))
 
 
-def _picture(told: Any, most: int | None = None) -> Group:
+def _picture(told: Any, width: int, most: int | None = None) -> Group:
     totals = told["totals"]
     load = "" if totals["load"] is None else f", load {100 * totals['load']:.0f} %"
     head = Text(
@@ -92,19 +101,41 @@ def _picture(told: Any, most: int | None = None) -> Group:
         f"reservations: {totals['reservations']}, bindings under way: {totals['bindings']}\n"
         f"pods without a node: {totals['pendingPods']}, of which Kerf rejected {totals['waitingPods']}"
     )
-    table = Table(box=None, pad_edge=False)
-    table.add_column("NODE", no_wrap=True)
-    table.add_column("MODEL", no_wrap=True)
-    for name in ("GPUS", "BOOKED", "FREE", "FRAGMENT", "MEMORY", "LOAD", "PODS", "RESERVED"):
-        table.add_column(name, justify="right", no_wrap=True)
     items = told["items"]
-    with_devices = any(node.get("devices") for node in items)
-    if with_devices:
-        table.add_column("DEVICES FREE", overflow="fold")
-    for node in items[:most]:
-        table.add_row(*_line(node), *([_devices(node.get("devices"))] if with_devices else []))
     hidden = len(items) - len(items[:most])
-    return Group(head, table, *([Text(f"and {hidden} more nodes (--once prints all)")] if hidden else []))
+    more = [Text(f"and {hidden} more nodes (--once prints all)")] if hidden else []
+    return Group(head, _node_table(items[:most], width), *more)
+
+
+def _node_table(items: Sequence[Any], width: int) -> Table:
+    """A line for each node. Where it is narrow headings and names are shortened, numbers never."""
+    lines = [_line(node) for node in items]
+    with_devices = any(node.get("devices") for node in items)
+    headings, gap = list(_HEADINGS), 2
+    rest = _MIN_DEVICES + 2 if with_devices else 0
+    longest = _longest(lines, headings)
+    if sum(longest) + gap * len(headings) + rest > width:
+        headings, gap = list(_HEADINGS.values()), 1
+        lines = [[cell.replace(" units)", ")") for cell in line] for line in lines]
+        longest = _longest(lines, headings)
+    left = width - sum(longest[2:]) - gap * len(headings) - rest
+    for_model = longest[1] if longest[0] + longest[1] <= left else max(min(longest[1], left // 3), _MIN_NAME)
+    for_node = max(min(longest[0], left - for_model), _MIN_NAME)
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    # Rich would take from the wrong column what the marks and devices want: they have what is left over.
+    table.add_column(headings[0], overflow="fold", min_width=for_node, max_width=for_node if with_devices else None)
+    table.add_column(headings[1], no_wrap=True, min_width=for_model)
+    for name, size in zip(headings[2:], longest[2:], strict=True):
+        table.add_column(name, justify="right", no_wrap=True, min_width=size)
+    if with_devices:
+        spare = left + rest - for_node - for_model
+        table.add_column("DEVICES FREE", overflow="fold", max_width=max(spare, _MIN_DEVICES))
+    for node, line in zip(items, lines, strict=True):
+        name, model = escape(shortened(line[0], for_node)), escape(shortened(line[1], for_model))
+        marks = f" [red]({escape(_marks(node))})[/red]" if _marks(node) else ""
+        devices = [_devices(node.get("devices"))] if with_devices else []
+        table.add_row(name + marks, model, *line[2:], *devices)
+    return table
 
 
 def _aside(totals: Any) -> str:
@@ -113,14 +144,24 @@ def _aside(totals: Any) -> str:
     return "".join(f", {count} node{'s' if count > 1 else ''} {what}" for count, what in counts if count)
 
 
+def _longest(lines: Sequence[Sequence[str]], headings: Sequence[str]) -> list[int]:
+    """Characters of the longest cell of each column."""
+    return [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
+
+
+def _marks(node: Any) -> str:
+    """What is wrong with a node, in few words."""
+    unhealthy = [f"{node['unhealthy']} unhealthy"] if node["unhealthy"] else []
+    aside = [aside.partition(":")[0]] if (aside := node.get("setAside")) else []
+    return "; ".join([*unhealthy, *aside])
+
+
 def _line(node: Any) -> list[str]:
     booked = 1 - node["memoryFreeMiB"] / node["memoryMiB"] if node["memoryMiB"] else None
-    marks = [f"{node['unhealthy']} unhealthy"] if node["unhealthy"] else []
-    marks += [aside.partition(":")[0]] if (aside := node.get("setAside")) else []
     gpus = str(node["gpus"]) if node["units"] == node["gpus"] else f"{node['gpus']} ({node['units']} units)"
     return [
-        escape(node["node"]) + (f" [red]({escape('; '.join(marks))})[/red]" if marks else ""),
-        escape(", ".join(node["models"]) or "-"),
+        printable(node["node"]),
+        printable(", ".join(node["models"])) or "-",
         gpus,
         f"{node['gpusBooked']:g}",
         str(node["unitsFree"]),

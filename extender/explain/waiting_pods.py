@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Any
+from typing import Any, NamedTuple
 
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.explain.explanations import RejectionLog
@@ -45,14 +45,17 @@ class Waitlist:
 
     def listing(self, most: int) -> dict[str, Any]:
         """How many wait, whether there may be more of whom nothing is kept, and those whose turn comes first."""
+        total, first = self.first(most)
+        return {"total": total, "more": self.unbound.full, "items": [waiting.item for waiting in first]}
+
+    def first(self, most: int, namespace: str = "") -> tuple[int, list["Waiting"]]:
+        """How many wait, in all namespaces for "", and those whose turn comes first."""
         turns = self._turns()
+        if namespace:
+            turns = {uid: turn for uid, turn in turns.items() if turn[2].startswith(f"{namespace}/")}
         first = nsmallest(most, turns.items(), key=lambda item: item[1])
         rejected, queued = self._rejected(), self._queued()
-        return {
-            "total": len(turns),
-            "more": self.unbound.full,
-            "items": [self._item(uid, turn, rejected.get(uid), queued.get(uid)) for uid, turn in first],
-        }
+        return len(turns), [self._waiting(uid, turn, rejected.get(uid), queued.get(uid)) for uid, turn in first]
 
     def _turns(self) -> dict[str, _Turn]:
         """By UID. Rejected pods that the watch has not told of yet count too, or are of whoever calls Kerf by hand."""
@@ -76,20 +79,23 @@ class Waitlist:
         entry = self.backlog.entries.get(uid) if self.backlog else None
         return "" if entry is None or not entry.stage.waits else str(entry.skips.reason or entry.fault or "")
 
-    def _item(
+    def _waiting(
         self, uid: str, turn: _Turn, rejected: tuple[PodIdentity, PodRequest, float] | None, entry: Entry | None
-    ) -> dict[str, Any]:
+    ) -> "Waiting":
         """A pod as it is told; `since` is Unix time."""
         known = self.unbound.get(uid)
+        asked = known.asked if known else None
         request: GpuRequest | str | None = known.request if known else None
         why = known.why if known else ""
+        planned = entry.planned if entry else None
         if entry is not None:
-            request = (entry.planned.gpus if entry.planned else None) or request
+            request = (planned.gpus if planned else None) or request
+            asked = PodRequest(planned.gpus, planned.policy, planned.priority) if planned else asked
             why = str(entry.skips.reason or entry.fault or "")
         elif rejected is not None:
             pod, asked, _ = rejected
             request, why = asked.gpus or request, self.rejections.last(pod) or why
-        return {
+        item = {
             "pod": turn[2],
             "request": str(request or ""),
             "why": why,
@@ -97,6 +103,20 @@ class Waitlist:
             "priority": -turn[0],
             "since": round(turn[1], 1),
         }
+        return Waiting(item, asked, planned.gang if planned else "", rejected is not None and entry is None)
+
+
+class Waiting(NamedTuple):
+    """A pod without a node."""
+
+    item: dict[str, Any]
+    """As the page shows it."""
+    asked: PodRequest | None
+    """None where its request can't be understood."""
+    gang: str
+    """As the queue names it, "" for none."""
+    rejected: bool
+    """Whether Kerf was asked about it and found no node."""
 
 
 def _priority(entry: Entry) -> int:

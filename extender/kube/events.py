@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from extender.core.texts import printable
 from extender.kube.background import Tasks
 from extender.kube.client import ClusterError, Transport
 
@@ -25,6 +26,8 @@ _PAUSE_S: Final = 0.2
 _MAX_DELAY_S: Final = 30.0
 _NUM_WRITERS: Final = 2
 _MAX_NAME_CHARS: Final = 253
+_MAX_MESSAGE_CHARS: Final = 1024
+"""The API server refuses more."""
 
 
 class EventRecorder:
@@ -85,7 +88,7 @@ class EventRecorder:
             "involvedObject": {"apiVersion": "v1", **about},
             "type": kind,
             "reason": reason,
-            "message": message[:1024],
+            "message": _one_line(message),
             "source": {"component": _COMPONENT},
             "reportingComponent": _COMPONENT,
             "reportingInstance": _COMPONENT,
@@ -122,3 +125,12 @@ class EventRecorder:
                 logger.exception("an event was not written")
             finally:
                 self._waiting.task_done()
+
+
+def _one_line(message: str) -> str:
+    """As `kubectl describe` shows it well: whole words on one line, whatever somebody has written into it."""
+    line = printable(" ".join(message.split()))
+    if len(line) <= _MAX_MESSAGE_CHARS:
+        return line
+    cut = line[: _MAX_MESSAGE_CHARS - 4]
+    return f"{cut.rpartition(' ')[0] or cut} ..."

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.kube import objects
 from extender.plugins import kerf
 from extender.plugins.holdings import NOTHING, Holding, Part
+
+_MAX_DEVICES_TOLD: Final = 8
+"""By name, in an event: the others are on the ResourceClaims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,10 @@ class Assignment:
         """The assignment in words, for the event."""
         gpus = self.gpus
         if self.devices:
-            return f"Allocated {', '.join(self.devices)} on node {self.node} by policy {self.policy}"
+            named = ", ".join(self.devices[:_MAX_DEVICES_TOLD])
+            more = len(self.devices) - _MAX_DEVICES_TOLD
+            named += f" and {more} more" if more > 0 else ""
+            return f"Allocated {named} on node {self.node} by policy {self.policy}"
         what = f"GPU{'s' if len(gpus) > 1 else ''} {kerf.format_gpus(gpus)}" if gpus else self.request
         if self.shared:
             what = f"{self.request}: {what}"

@@ -18,6 +18,7 @@ from model.cli.console import (
     telling_faults,
     whole_numbers,
 )
+from model.cli.demo import demo
 from model.cli.months import months
 from model.cli.moves import moves
 from model.cli.partitions import partitions
@@ -62,6 +63,7 @@ RepairOption = Annotated[float, typer.Option(min=0.001, help="Mean hours until a
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 
+simulate_app.command()(demo)
 simulate_app.command()(months)
 simulate_app.command()(moves)
 simulate_app.command()(partitions)

@@ -10,6 +10,7 @@ import schemathesis
 # Else loaded when first needed, deep in a test.
 import schemathesis.specs.openapi.schemas
 from hypothesis import HealthCheck, assume, given, settings
+from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from extender.api.app import create_app
@@ -77,6 +78,10 @@ def description() -> schemathesis.BaseSchema:
         pytest.param("GET /syncz", VALID, (), id="syncz"),
         pytest.param("GET /version", VALID, (), id="version"),
         pytest.param("GET /metrics", VALID, (), id="metrics"),
+        pytest.param("GET /pending", VALID, (), id="pending, valid"),
+        pytest.param("GET /pending", INVALID, (), id="pending, invalid"),
+        # 503 without the Prometheus that is asked for is an answer.
+        pytest.param("GET /usage", VALID, (positive_data_acceptance, not_a_server_error), id="usage, valid"),
         pytest.param("GET /nodes", VALID, (), id="nodes, valid"),
         pytest.param("GET /nodes", INVALID, (), id="nodes, invalid"),
         pytest.param("GET /nodes/{node}", VALID, (), id="one node"),
@@ -142,6 +147,8 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/telemetry": {"200"},
         "/model": {"200"},
         "/history": {"200", "404"},
+        "/pending": {"200", "422"},
+        "/usage": {"200", "400", "404", "422", "503"},
         "/nodes": {"200", "422"},
         "/nodes/{node}": {"200", "404", "422"},
         "/live": {"200", "503"},

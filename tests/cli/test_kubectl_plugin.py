@@ -113,6 +113,16 @@ def test_a_missing_server_s_hint_is_of_the_kerf_that_is_installed(cluster: Calla
     assert "kubectl -n kube-system port-forward pod/kerf-node-1 8888" in result.output
 
 
+def test_a_hint_names_no_namespace_that_nobody_has_seen(cluster: Callable[..., None]) -> None:
+    cluster([])
+    asked = ["top", "--once", "--server", "http://127.0.0.1:1"]
+    found = CliRunner().invoke(app, asked)
+    assert found.exit_code == FAILED
+    assert "kubectl -n NAMESPACE-OF-KERF port-forward POD-OF-KERF 8888" in found.output
+    told = CliRunner().invoke(app, [*asked, "--kerf-namespace", "gpu-ops", "--context", "prod"])
+    assert "kubectl --context=prod -n gpu-ops port-forward POD-OF-KERF 8888" in told.output
+
+
 def test_a_token_goes_to_no_kerf_that_nobody_named(
     cluster: Callable[..., None], port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

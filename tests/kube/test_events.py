@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 from collections import deque
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
 from extender.kube.events import EventRecorder
+from tests.docs.pages import ROOT
 from tests.ledger.builders import Fault, FaultyTransport, until
 
 
@@ -132,3 +134,38 @@ def test_events_wait_until_no_more_come_but_not_for_long() -> None:
     assert written[:29] == [0] * 29
     assert written[-1] > 0
     assert len(transport.inner.events) == 64
+
+
+@pytest.mark.parametrize(
+    ("message", "written"),
+    [
+        ("a\nb\tc", "a b c"),
+        ("\x1b[2Jcleared", "\\x1b[2Jcleared"),
+        ("word " * 400, "word " * 204 + "..."),
+        ("x" * 2000, "x" * 1020 + " ..."),
+    ],
+)
+def test_a_message_is_one_line_of_whole_words(message: str, written: str) -> None:
+    transport = FaultyTransport()
+    recorder = EventRecorder(transport)
+
+    async def run() -> None:
+        recorder.start()
+        emit(recorder, message=message)
+        await recorder.stop()
+
+    asyncio.run(run())
+    ((_, _, body),) = transport.calls
+    assert msgspec.json.decode(body)["message"] == written
+
+
+def test_reasons_are_camel_case_and_short_as_kubectl_shows_them() -> None:
+    reasons = {
+        reason
+        for path in (ROOT / "extender").rglob("*.py")
+        for reason in re.findall(r'reason="(\w+)", message=', path.read_text())
+    }
+    assert {"GPUsAssigned", "GPUsCorrected", "MovedToMakeRoom"} <= reasons
+    assert [
+        reason for reason in reasons if not re.fullmatch(r"(?:[A-Z][A-Za-z]+){1,5}", reason) or len(reason) > 20
+    ] == []

@@ -11,14 +11,16 @@ from extender.cli.main import COMMANDS, LazyGroup
 
 
 class _Asking(LazyGroup):
-    own: ClassVar = {name: COMMANDS[name] for name in ("explain", "top", "usage", "what-if", "defrag", "drain")}
+    own: ClassVar = {
+        name: COMMANDS[name] for name in ("explain", "pending", "top", "usage", "what-if", "defrag", "drain")
+    }
     others = ""
 
 
 app = typer.Typer(
     cls=_Asking,
     name="kubectl kerf",
-    help="Ask Kerf in a cluster: why a pod is where it is, what if, and what is booked.",
+    help="Ask Kerf in a cluster: why a pod is where it is, which wait, what if, and what is booked.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -27,7 +29,7 @@ app = typer.Typer(
 
 @app.callback()
 def _kubectl(context: typer.Context) -> None:
-    """Ask Kerf in a cluster: why a pod is where it is, what if, and what is booked."""
+    """Ask Kerf in a cluster: why a pod is where it is, which wait, what if, and what is booked."""
     context.obj = app
 
 

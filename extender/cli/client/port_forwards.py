@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 _LABEL = "app.kubernetes.io/name=kerf"
 _PORT = 8888
 _LOOK_S, _FORWARD_S = 5, 20
-_HINT = "kubectl -n kerf-system port-forward deployment/kerf 8888"
 
 
 class ClusterError(Exception):
@@ -42,11 +41,12 @@ class Cluster:
             return "default"
 
     def command(self) -> str:
-        """What a person types to reach the Kerf that is installed; as the chart's is reached where that isn't known."""
+        """What a person types to reach the Kerf that is installed; where that isn't known, with words to fill in."""
         try:
             pod = self.find()[0]
         except ClusterError:
-            return _HINT
+            where = self._namespace or "NAMESPACE-OF-KERF"
+            return " ".join(self._command("-n", where, "port-forward", "POD-OF-KERF", str(_PORT)))
         return " ".join(self._command("-n", pod.namespace, "port-forward", f"pod/{pod.name}", str(_PORT)))
 
     def find(self) -> list[KerfPod]:

@@ -1,1 +1,1 @@
-"""Commands that report on a time."""
+"""Commands that report: on a time, or on who waits."""

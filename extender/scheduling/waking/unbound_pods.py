@@ -45,6 +45,8 @@ class UnboundPod:
     """Whether kube-scheduler is to try it although nothing changes: nobody has refused it, and nothing holds it."""
     refused: bool = False
     """Whether kube-scheduler has found no node for it, and nothing else holds it."""
+    asked: PodRequest | None = None
+    """The request itself, None where it can't be understood."""
 
     @property
     def key(self) -> str:
@@ -115,6 +117,7 @@ class UnboundPods:
     def _words(self, pod: objects.Pod, known: UnboundPod | None) -> UnboundPod | None:
         """What is kept of a pod, None for one that asks for no GPUs."""
         request, priority, fault = "", pod.spec.priority or 0, ""
+        asked: PodRequest | None = None
         try:
             asked = self._read(pod)
             if asked.gpus is None:
@@ -138,6 +141,7 @@ class UnboundPods:
             version=pod.metadata.resource_version,
             owed=not held,
             refused=bool(refused) and not (fault or gated),
+            asked=asked,
         )
 
 

@@ -116,3 +116,18 @@ def test_verify_published_tells_differences(tmp_path: Path) -> None:
     table.write_text("trace,policy,seed,alloc_at_100,alloc_at_130\nsmall,FGD,7,1.0,nan\n")
     result = kerf("verify", "published", "--traces", tmp_path)
     assert 'line 2, column alloc_at_130: "nan"' in result.output.replace("\n", "")
+
+
+def test_a_demo_that_needs_no_file_says_what_its_figures_mean(tmp_path: Path) -> None:
+    target = tmp_path / "figures.json"
+    result = kerf("simulate", "demo", "--seeds", "1", "--seed", "7", "--json", target)
+    assert result.exit_code == 0, result.output
+    report = json.loads(target.read_text())
+    assert (report["seeds"], len(report["gpus"])) == ([7], 1)
+    percents = {policy: row["allocated_percent"] for policy, row in report["policies"].items()}
+    assert percents["spread"] < percents["kube-default"] < percents["fgd"] < 100
+    gained = (percents["fgd"] - percents["kube-default"]) / 100 * report["gpus"][0]
+    assert f"than kube-scheduler's own scores (kube-default): {gained:.1f} GPUs of" in result.output
+    lines = result.output.splitlines()
+    shown = [policy for line in lines for policy in percents if line.startswith(f"│ {policy} ")]
+    assert shown == sorted(percents, key=percents.__getitem__, reverse=True)

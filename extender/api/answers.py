@@ -1,0 +1,216 @@
+"""What people and programs are answered, as types: for the OpenAPI description, and tests hold the answers to them.
+
+Only that: answers are made elsewhere, as plain objects. Parts that differ from pod to pod are left open; their keys are
+in docs/reference/.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+
+def _key(name: str) -> str:
+    """`memory_free_mib` is `memoryFreeMiB`."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest).replace("Mib", "MiB")
+
+
+class ProbeStatus(msgspec.Struct):
+    """Of a probe; with 200 `degraded` may name parts that work less well."""
+
+    status: str
+    degraded: list[str] = []
+
+
+class RunningVersion(msgspec.Struct):
+    version: str
+    mode: str
+    policy: str
+
+
+class Detail(msgspec.Struct):
+    """Why there is no answer."""
+
+    detail: Any
+
+
+class PendingPod(msgspec.Struct):
+    pod: str
+    request: str
+    where: Literal["queue", "kerf", "scheduler"]
+    why: str
+    nearest: str | None
+    priority: int
+    gang: str | None
+    since: float
+    explain: str
+
+
+class PendingList(msgspec.Struct, rename=_key):
+    pods: list[PendingPod]
+    total: int
+    more: int
+    at_least: bool
+
+
+class ClusterTotals(msgspec.Struct, rename=_key):
+    nodes: int
+    gpu_nodes: int
+    gpus: int
+    gpus_booked: float
+    units: int
+    units_free: int
+    fragments: int
+    unhealthy: int
+    nodes_set_aside: int
+    nodes_failing: int
+    load: float | None
+    reservations: int
+    bindings: int
+    waiting_pods: int
+    pending_pods: int
+
+
+class ClusterNode(msgspec.Struct, rename=_key):
+    node: str
+    unit: str
+    models: list[str]
+    gpus: int
+    gpus_booked: float
+    units: int
+    units_free: int
+    fragments: int
+    unhealthy: int
+    memory_mib: int
+    memory_free_mib: int
+    load: float | None
+    pods: int
+    reservations: int
+    devices: dict[str, Any] | None
+    set_aside: str | None
+
+
+class NodesPage(msgspec.Struct):
+    version: int
+    totals: ClusterTotals
+    items: list[ClusterNode]
+    next: str | None
+
+
+class NodeDetails(ClusterNode, rename=_key):
+    gpu_details: list[dict[str, Any]]
+    device_uses: list[dict[str, Any]]
+    holders: list[dict[str, Any]]
+
+
+class Explanation(msgspec.Struct, rename=_key):
+    pod: str
+    uid: str
+    decided_at: str
+    policy: str
+    request: str
+    required: dict[str, Any]
+    verdict: Literal["placed", "rejected", "unasked"]
+    node: str | None
+    gpus: list[int]
+    reasons: dict[str, int]
+    lacks: str | None
+    nodes: list[dict[str, Any]]
+    now: dict[str, Any]
+    offered: bool
+    queue: str | None
+    would_fit: list[dict[str, Any]] = []
+
+
+class UsageTotals(msgspec.Struct, rename=_key):
+    capacity_gpu_hours: float
+    free_gpu_hours: float
+    stranded_gpu_hours: float
+    sick_gpu_hours: float
+    booked_gpu_hours: float
+    used_gpu_hours: float
+    measured_gpu_hours: float
+    idle_gpu_hours: float
+
+
+class UsageReport(msgspec.Struct):
+    source: Literal["kerf", "prometheus"]
+    since: float
+    until: float
+    by: Literal["namespace", "owner", "model"]
+    rows: list[dict[str, Any]]
+    totals: UsageTotals
+    budgets: dict[str, dict[str, float]]
+    idle: dict[str, Any]
+    note: str | None = None
+
+
+class Telemetry(msgspec.Struct):
+    """More keys where telemetry is on."""
+
+    state: str
+    fault: str = ""
+
+
+class Rank(msgspec.Struct):
+    mode: str
+    path: str | None
+    served: str
+    reason: str
+    fault: str | None
+    auto: str
+    evidence: dict[str, Any] | None
+    learning: dict[str, Any] | None
+    model: dict[str, Any] | None
+    weights: dict[str, float]
+    looks: dict[str, Any]
+    prices: dict[str, Any]
+    mix: dict[str, Any]
+
+
+class Moves(msgspec.Struct):
+    id: str
+    target: str
+    phase: Literal["none", "moving", "placing", "done", "stopped"]
+    step: int
+    num_steps: int
+    moves: list[dict[str, Any]]
+    kept: list[str]
+    why: str
+    begun: float
+    ended: float
+    evicted: int
+    fault: str
+    policy: dict[str, Any] | None
+
+
+class WhatIfResult(msgspec.Struct, rename=_key):
+    planner: str
+    version: int
+    pods: int
+    placed: int
+    gpus: int
+    fragments: float
+    fragments_before: float
+    assignments: list[dict[str, Any]]
+    unassigned: list[Any]
+    reasons: dict[str, Any]
+    nodes: list[dict[str, Any]]
+    moved: list[dict[str, Any]]
+
+
+OF_READS: Final[dict[str, type]] = {
+    "/healthz": ProbeStatus,
+    "/readyz": ProbeStatus,
+    "/syncz": ProbeStatus,
+    "/version": RunningVersion,
+    "/telemetry": Telemetry,
+    "/model": Rank,
+    "/explain/pod/{namespace}/{name}": Explanation,
+    "/pending": PendingList,
+    "/defrag": Moves,
+    "/nodes": NodesPage,
+    "/nodes/{node}": NodeDetails,
+    "/usage": UsageReport,
+}
+"""What a GET answers with 200, by path; the others answer no JSON."""

@@ -1,0 +1,79 @@
+"""`kerf pending`: every pod that asks for GPUs and has no node, who keeps it waiting, since when, and why."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, OutputOption, asks_kerf, fail, show
+from extender.cli.client.tables import age
+from extender.core.texts import printable
+
+_WHERE: Final = {"queue": "Kerf's queue", "kerf": "rejected by Kerf", "scheduler": "kube-scheduler"}
+_UNREADABLE: Final = 422
+
+
+@asks_kerf
+def pending(
+    kerf: Kerf,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Only pods of this namespace; default: all.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most pods to list.")] = 100,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Pods that ask for GPUs and have no node, by whose turn it is. Asks a running Kerf.
+
+    Exit status 0 whether pods wait or not, 2 for wrong usage, 1 if Kerf can't be reached or refuses.
+    """
+    try:
+        told = kerf.ask(f"/pending?{urlencode({'limit': limit, 'namespace': namespace or ''})}")
+    except AnswerError as error:
+        if error.status == _UNREADABLE:
+            fail(f"--namespace {namespace}: not a namespace", USAGE)
+        fail(str(error), FAILED)
+    show(told, output, lambda console: _print(told, console, namespace))
+
+
+def _print(told: Any, console: Console, namespace: str | None) -> None:
+    if not told["pods"]:
+        where = f" in namespace {namespace}" if namespace else ""
+        console.print(Text(f"no pod waits for GPUs{where}"))
+        return
+    count = f"{'at least ' if told['atLeast'] else ''}{told['total']}"
+    head = Text(f"{count} pod{'s' if told['total'] > 1 else ''} without a node, by whose turn it is")
+    more = [Text(f"and {told['more']} more (--limit, -n NAMESPACE)")] if told["more"] else []
+    hint = Text(f"What would help: {told['pods'][0]['explain']}")
+    console.print(Group(head, _table(told["pods"]), *more, hint))
+
+
+def _table(pods: Sequence[Mapping[str, Any]]) -> Table:
+    with_gangs = any(pod["gang"] for pod in pods)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("POD", overflow="fold", min_width=12)
+    table.add_column("AGE", justify="right", no_wrap=True)
+    table.add_column("PRIORITY", justify="right", no_wrap=True)
+    table.add_column("WAITS IN", overflow="fold", min_width=10)
+    if with_gangs:
+        table.add_column("GANG", overflow="fold")
+    table.add_column("WHY", overflow="fold", ratio=1)
+    now = time.time()
+    for pod in pods:
+        cells = [pod["pod"], age(now - pod["since"]), f"{pod['priority']:d}", _WHERE.get(pod["where"], pod["where"])]
+        gang = [pod["gang"] or "-"] if with_gangs else []
+        table.add_row(*map(Text, (*cells, *gang, _why(pod))))
+    return table
+
+
+def _why(pod: Mapping[str, Any]) -> str:
+    """What comes nearest. Of others than Kerf their own words come first, unless the GPUs alone explain it."""
+    nearest, why = pod["nearest"] or "", pod["why"]
+    if not nearest or not why:
+        return printable(nearest or why or f"asks for {pod['request']}")
+    lacks_gpus = "there is room now" not in nearest
+    return printable(nearest if pod["where"] != "queue" and lacks_gpus else f"{why}; {nearest}")

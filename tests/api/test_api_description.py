@@ -1,0 +1,129 @@
+"""The OpenAPI description is whole: each call has a name, a schema, an example that keeps it, and who may call it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+from extender.api import answers, examples
+from extender.api.app import create_app
+from extender.demo.cluster import sample_cluster
+from extender.demo.metrics import SampleFeed
+from extender.kube.memory import MemoryCluster
+from extender.server.access import PROBES
+from extender.settings.tree import Settings
+from tests.api.bodies import pod
+from tests.api.services import Kerf, running
+
+DESCRIPTION: dict[str, Any] = create_app(Settings(), MemoryCluster([])).openapi()
+OPERATIONS = {
+    f"{method.upper()} {path}": operation
+    for path, operations in DESCRIPTION["paths"].items()
+    for method, operation in operations.items()
+}
+NO_EXAMPLE = {"GET /history"}
+"""A tar archive has none."""
+
+
+def valid(schema: dict[str, Any], value: Any) -> None:
+    """Fails where a value does not keep to a schema of the description."""
+    jsonschema_rs.validate({**schema, "components": DESCRIPTION["components"]}, value)
+
+
+def contents(operation: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of the request, and of the answer that is no fault."""
+    if body := operation.get("requestBody"):
+        yield from body["content"].values()
+    yield from operation["responses"]["200"]["content"].values()
+
+
+@pytest.mark.parametrize("label", sorted(OPERATIONS))
+def test_a_call_has_a_schema_and_an_example_that_keeps_it(label: str) -> None:
+    found = list(contents(OPERATIONS[label]))
+    assert len(found) == (2 if label.startswith("POST") else 1)
+    for content in found:
+        assert content["schema"], "a client can be generated from no empty schema"
+        assert ("example" in content) == (label not in NO_EXAMPLE)
+        if "example" in content:
+            valid(content["schema"], content["example"])
+
+
+@pytest.mark.parametrize("label", sorted(OPERATIONS))
+def test_the_faults_of_a_call_have_schemas(label: str) -> None:
+    refusals = {"401", "403", "429"}
+    for status, response in OPERATIONS[label]["responses"].items():
+        if status != "200":
+            assert response["description"]
+            kinds = list(response.get("content", {}).values())
+            assert status in refusals or (kinds and kinds[0]["schema"]), status
+
+
+def test_operation_ids_are_names_that_programs_can_have_and_no_two_are_alike() -> None:
+    names = [operation.get("operationId", "") for operation in OPERATIONS.values()]
+    assert len(set(names)) == len(names)
+    assert [name for name in names if not name.isidentifier() or "_" in name] == []
+    assert {"explainPod", "pendingPods", "whatIf", "othersFilter"} <= set(names)
+
+
+def test_who_may_call_is_told() -> None:
+    schemes = DESCRIPTION["components"]["securitySchemes"]
+    named = {label: [set(one) for one in operation["security"]] for label, operation in OPERATIONS.items()}
+    assert set().union(*(one for ways in named.values() for one in ways)) == set(schemes)
+    assert named["POST /defrag/apply"] == named["POST /defrag/stop"] == [{"operatorToken"}]
+    assert named["POST /bind"] == [{"clientCertificate"}, set()]
+    assert named["POST /gate"] == named["GET /metrics"] == []
+    assert all(named[f"GET {path}"] == [] for path in PROBES)
+    assert {"readerToken"} in named["GET /pending"] and {"readerToken"} in named["POST /what-if"]
+
+
+def test_no_schema_has_the_name_of_another() -> None:
+    kinds = [*answers.OF_READS.values(), answers.WhatIfResult]
+    for kind in kinds:
+        assert DESCRIPTION["components"]["schemas"][kind.__name__]["title"] == kind.__name__
+    references = set(json.dumps(DESCRIPTION).split('"$ref": "#/components/schemas/')[1:])
+    names = {reference.partition('"')[0] for reference in references}
+    assert names <= DESCRIPTION["components"]["schemas"].keys()
+
+
+@pytest.fixture(scope="module")
+def kerf() -> Iterator[Kerf]:
+    """The sample cluster, with a decision."""
+    with running(sample_cluster(), feed=SampleFeed(MemoryCluster(sample_cluster()))) as kerf:
+        kerf.filter(pod("train-1", 8), ["h100-0", "a100-0"])
+        yield kerf
+
+
+@pytest.mark.parametrize("path", sorted(answers.OF_READS))
+def test_what_is_answered_is_as_described(kerf: Kerf, path: str) -> None:
+    asked = path.format(namespace="default", name="train-1", node="a100-0")
+    answer = kerf.get(asked)
+    assert answer.status == 200, answer.content
+    kind = answers.OF_READS[path]
+    msgspec.convert(answer.json(), kind)
+    valid({"$ref": f"#/components/schemas/{kind.__name__}"}, answer.json())
+
+
+TOLD_IN_FULL = ("/pending", "/nodes", "/version", "/usage", "/model", "/defrag")
+
+
+@pytest.mark.parametrize("path", TOLD_IN_FULL)
+def test_no_key_is_missing_in_the_description(kerf: Kerf, path: str) -> None:
+    known = DESCRIPTION["components"]["schemas"][answers.OF_READS[path].__name__]["properties"]
+    assert kerf.get(path).json().keys() <= known.keys()
+
+
+@pytest.mark.parametrize("path", ["/filter", "/prioritize", "/others/filter", "/mutate", "/gate", "/preempt"])
+def test_an_example_is_a_request_that_is_answered(kerf: Kerf, path: str) -> None:
+    answer = kerf.post(path, json.dumps(examples.ASKED[path]).encode())
+    assert answer.status == 200, answer.content
+    if path == "/filter":
+        assert (answer.json()["Error"], answer.json()["NodeNames"]) == ("", ["a100-0"])
+
+
+def test_a_what_if_is_answered_as_described(kerf: Kerf) -> None:
+    told = kerf.post("/what-if", json.dumps({"pods": [pod("train-9", 2)]}).encode()).json()
+    msgspec.convert(told, answers.WhatIfResult)
+    assert told.keys() <= DESCRIPTION["components"]["schemas"]["WhatIfResult"]["properties"].keys()

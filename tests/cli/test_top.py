@@ -1,0 +1,71 @@
+"""The table of `kerf top`: at 80 columns names are shortened, and no number is."""
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from extender.cli.top import _picture
+
+
+def node(name: str, model: str, **changes: Any) -> dict[str, Any]:
+    """As `GET /nodes` tells of one."""
+    return {
+        **{"node": name, "models": [model], "unit": "WHOLE", "gpus": 8, "gpusBooked": 6.375, "units": 8},
+        **{"unitsFree": 1, "fragments": 1, "unhealthy": 0, "memoryMiB": 655360, "memoryFreeMiB": 100000},
+        **{"load": 1.0, "pods": 112, "reservations": 12, "devices": None, "setAside": None},
+    } | changes
+
+
+NODES = [
+    node("ip-10-0-142-211.eu-central-1.compute.internal", "NVIDIA-H100-80GB-HBM3"),
+    node("gke-research-gpu-pool-a3-megagpu-8g-5f2b7c1d-x9q4", "NVIDIA-H100-80GB-HBM3", units=56, unit="REPLICA"),
+    node("aks-gpunp-30128931-vmss00001a", "NVIDIA-A100-SXM4-80GB", unhealthy=2, setAside="set aside: 3 pods failed"),
+    node("node", "T4", load=None, memoryMiB=0, reservations=0, fragments=0),
+]
+DEVICES = {"owned": True, "free": "3 x gpu, 12 x mig-1g.10gb", "pools": []}
+
+
+def printed(nodes: list[dict[str, Any]], width: int) -> list[str]:
+    totals = {
+        **{"nodes": 1200, "gpuNodes": 1200, "gpusBooked": 6212.5, "gpus": 9600, "load": 0.5, "fragments": 311},
+        **{"unhealthy": 12, "reservations": 140, "bindings": 3, "pendingPods": 1234, "waitingPods": 1000},
+    }
+    text = io.StringIO()
+    Console(file=text, width=width, highlight=False).print(_picture({"totals": totals, "items": nodes}, width))
+    return text.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [64, 80, 100, 160])
+@pytest.mark.parametrize("devices", [None, DEVICES], ids=["no claims", "claims"])
+def test_no_number_is_cut(width: int, devices: Any) -> None:
+    if devices and width < 80:
+        pytest.skip("no terminal of today")
+    lines = printed([item | {"devices": devices} for item in NODES], width)
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if re.search(r" 6\.375 ", line)]
+    assert len(rows) == len(NODES)
+    for row in rows[:3]:
+        assert re.search(r" 6\.375 +1 +1 +85 % +100 % +112 +12(?:\s|$)", row), row
+    assert re.search(r" 8 \(56( units)?\) ", rows[1])
+    assert not devices or "mig-1g.10gb" in " ".join(lines)
+    assert not [row for row in rows if re.search(r"\d…\s*(?:%|$)", row)]
+
+
+def test_names_keep_their_ends_and_are_whole_where_there_is_room() -> None:
+    narrow, wide = printed(NODES, 80), printed(NODES, 160)
+    assert any(line.startswith("ip-10-0") and "internal " in line for line in narrow)
+    assert not any(NODES[1]["node"] in line for line in narrow)
+    assert all(any(item["node"] in line for line in wide) for item in NODES)
+    assert any("FRAGMENT" in line for line in wide) and any("FRAG " in line for line in narrow)
+
+
+def test_marks_are_whole_however_narrow_it_is() -> None:
+    words = " ".join(" ".join(printed(NODES, 80)).split())
+    assert "(2 unhealthy; set aside)" in words or ("(2 unhealthy; set" in words and "aside)" in words)
+
+
+def test_without_nodes_there_are_headings() -> None:
+    assert any("NODE" in line for line in printed([], 80))
