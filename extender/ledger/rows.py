@@ -105,6 +105,11 @@ class NodeRows:
         of_claims = self.offer_of(node).unit in OF_CLAIMS
         return [claim for claim in self.claims.on(node) if not (of_claims and self._is_stocked(claim))]
 
+    def reserved_gpus(self, node: str) -> frozenset[int]:
+        """Indices of a node's GPUs that are held for pods not yet asked to bind."""
+        reserved = (claim for claim in self.claims.on(node) if claim.state is ClaimState.RESERVED)
+        return frozenset(index for claim in reserved for index in claim.gpus)
+
     def doubts(self, node: str) -> list[str]:
         """What can't be true of what is told that pods of a node were given; what is assigned counts instead."""
         offer = self.offer_of(node)

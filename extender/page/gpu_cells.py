@@ -25,6 +25,8 @@ class Mark(IntFlag):
     """Memory is in use that nobody booked."""
     UNINDEXED = 16
     """Stands for what is held on the node's GPUs, nobody knows on which."""
+    RESERVED = 32
+    """Held for a pod that is not bound yet."""
 
 
 def cells(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Longs:

@@ -10,11 +10,11 @@ from typing import Any, Final
 from extender.core.clusters import Cluster, Rows
 from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules
-from extender.core.resources.nodes import GpuUnit
+from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.explain.explanations import RejectionLog
 from extender.explain.node_devices import DeviceViews
 from extender.ledger.ledger import Ledger
-from extender.page.gpu_cells import cells
+from extender.page.gpu_cells import Mark, cells
 from extender.scheduling.placer import Placement, Placer
 
 _MAX_DECISIONS: Final = 50
@@ -50,6 +50,8 @@ class PageView:
                 told.append({"row": row, "node": ""})
                 continue
             observed = cluster.observed
+            for index in self.ledger.rows.reserved_gpus(name).intersection(range(num_gpus)):
+                gpus[index][2] |= Mark.RESERVED
             told.append(
                 {
                     "row": row,
@@ -59,7 +61,7 @@ class PageView:
                     "unit": GpuUnit(int(cluster.unit[row])).name,
                     "samples": "" if observed is None else SampleState(int(observed.state[row])).name,
                     "gpus": gpus[:num_gpus],
-                    **({"setAside": True} if cluster.set_aside[row] else {}),
+                    **_kinds(cluster, row),
                     **self._devices(name),
                 }
             )
@@ -100,3 +102,14 @@ class PageView:
             "policy": decision.policy,
             "why": "" if kept.node else self.rejections.last(kept.pod),
         }
+
+
+def _kinds(cluster: Cluster, row: int) -> dict[str, Any]:
+    """What is particular about a node: time slices of each GPU, MIG devices (installed, free), whether it is set aside."""
+    mig = zip(cluster.mig_profiles, cluster.mig_installed[row].tolist(), cluster.mig_free[row].tolist(), strict=True)
+    told = {
+        "slices": int(cluster.units_per_gpu[row]) if GpuUnit(int(cluster.unit[row])) in SLICES else 0,
+        "mig": [[profile, installed, free] for profile, installed, free in mig if installed],
+        "setAside": bool(cluster.set_aside[row]),
+    }
+    return {name: value for name, value in told.items() if value}

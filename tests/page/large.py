@@ -1,7 +1,7 @@
 """A demo of 5,000 nodes with 8 GPUs each, half of them booked: `python -m tests.page.large demo --port N`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from extender.api.app import create_app
 from extender.cli.logs import configure_logs
@@ -35,13 +35,14 @@ def large_cluster() -> Iterator[Manifest]:
         }
 
 
-def main(port: int) -> None:
-    """Serve it until told to stop."""
-    settings = load_settings(flags={"server.port": port, "telemetry.interval_s": 15})
+def serve(nodes_and_pods: Iterable[Manifest], port: int) -> None:
+    """Serve a cluster in memory until told to stop."""
+    flags = {"server.port": port, "telemetry.interval_s": 15, "decisions.reservation_ttl_s": 600}
+    settings = load_settings(flags=flags)
     configure_logs(settings.log)
-    cluster = MemoryCluster(large_cluster())
+    cluster = MemoryCluster(nodes_and_pods)
     run(create_app(settings, cluster, feed=SampleFeed(cluster)), settings)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[-1]))
+    serve(large_cluster(), int(sys.argv[-1]))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from extender.core.clusters import Cluster, Rows
+from extender.page.gpu_cells import Mark
 from extender.page.stream import MAX_STREAMS, Streams
 from extender.page.view import PageView
 from tests.api.bodies import node, pod
@@ -53,7 +54,7 @@ def test_everything_then_what_changes() -> None:
         kerf.filter(pod("waiting", 9), ["n-0", "n-1"])
         second = Heard(kerf, first.id)
     assert second.kinds == ["nodes", "tick"]
-    assert {row: item["gpus"][0] for row, item in second.nodes.items()} == {1: [100, -1, 0]}
+    assert {row: item["gpus"][0] for row, item in second.nodes.items()} == {1: [100, -1, Mark.RESERVED]}
     asked, waits = second.tick["decisions"]
     assert (asked["number"], asked["pod"], asked["node"], asked["gpus"]) == (1, "default/asking", "n-1", [0])
     assert (waits["number"], waits["node"], waits["why"]) == (2, None, "2 x needs 9 GPUs, best here: 4 installed")

@@ -33,16 +33,16 @@ export function age(seconds) {
   return seconds < 129600 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
-/** A table; each row is a list of cells, the first of them its heading. Numbers are set to the right. */
+/** A table; each row is a list of cells, the first of them its heading. Narrow windows set a row's cells below each other. */
 export function table(caption, headings, rows) {
   const cell = (content, index) =>
-    el(index ? 'td' : 'th', index ? {} : { scope: 'row' }, content instanceof Node ? content : String(content ?? '-'));
+    el(index ? 'td' : 'th', { 'data-heading': headings[index], scope: index ? null : 'row' }, content instanceof Node ? content : String(content ?? '-'));
   return el(
     'div',
     { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': `${caption}, scrollable` },
     el(
       'table',
-      {},
+      { class: 'stacks' },
       el('caption', { class: 'unseen' }, caption),
       el('thead', {}, el('tr', {}, headings.map((heading) => el('th', { scope: 'col' }, heading)))),
       el('tbody', {}, rows.map((row) => el('tr', {}, row.map(cell)))),

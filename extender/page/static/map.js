@@ -2,7 +2,7 @@
 
 import { ask, el, figure, memory, plural } from './dom.js';
 import { wordsOfDevices } from './explain.js';
-import { words } from './store.js';
+import { MARK, words } from './store.js';
 import { at, colours, cornerOf, drawTile, layout } from './tiles.js';
 
 const byName = new Intl.Collator('en', { numeric: true });
@@ -69,7 +69,7 @@ export class ClusterMap {
       group.canvas = el('canvas', { 'aria-hidden': 'true' });
       this.#draw(group);
       this.#head(group);
-      return el('div', { class: 'group' }, el('h3', {}, group.model || 'unknown model', group.heading), group.canvas);
+      return el('div', { class: 'group' }, el('h3', {}, group.model || (group.nodes[0].gpus.length ? 'unknown model' : 'MIG devices'), group.heading), group.canvas);
     });
     const none = el('p', { class: 'hint' }, this.text ? 'No node matches.' : 'No GPU nodes.');
     this.root.replaceChildren(...(sections.length ? sections : [none]), this.ring, this.tip);
@@ -94,7 +94,11 @@ export class ClusterMap {
     const gpus = group.nodes.reduce((sum, node) => sum + node.gpus.length, 0);
     const booked = group.nodes.reduce((sum, node) => sum + node.booked, 0);
     const size = group.memoryMiB ? `${memory(group.memoryMiB)}, ` : '';
-    group.heading.textContent = ` ${size}${plural(group.nodes.length, 'node')}, ${figure(booked, 1)} of ${plural(gpus, 'GPU')} booked`;
+    const devices = group.nodes.flatMap((node) => node.cells.slice(node.gpus.length));
+    const told = [plural(group.nodes.length, 'node')];
+    if (gpus) told.push(`${figure(booked, 1)} of ${plural(gpus, 'GPU')} booked`);
+    if (devices.length) told.push(`${devices.filter(([full]) => full).length} of ${plural(devices.length, 'MIG device')} booked`);
+    group.heading.textContent = ` ${size}${told.join(', ')}`;
   }
 
   #redraw(rows) {
@@ -182,7 +186,7 @@ export class ClusterMap {
   #tellTip() {
     const [node, gpu] = this.#hovered;
     const lines = [el('strong', {}, node.node), el('span', {}, words(node).slice(node.node.length + 2))];
-    if (gpu >= 0) lines.push(el('span', {}, wordsOfGpu(gpu, node.gpus[gpu])));
+    if (gpu >= 0) lines.push(el('span', {}, wordsOfCell(node, gpu)));
     if (gpu >= 0 && (node.unit === 'CLAIM' || node.unit === 'OWNED')) lines.push(...this.#devices(node.node, gpu).map((line) => el('span', {}, line)));
     this.tip.replaceChildren(...lines);
   }
@@ -210,8 +214,10 @@ export class ClusterMap {
   }
 }
 
-function wordsOfGpu(number, [booked, used, marks]) {
-  const odd = ['error', 'fragment', 'stale metrics', 'memory in use without a booking', 'held on some GPU of the node'];
+function wordsOfCell(node, number) {
+  const [booked, used, marks] = node.cells[number];
+  if (marks & MARK.mig) return `MIG device ${node.profiles[number - node.gpus.length]}: ${booked ? 'booked' : 'free'}`;
+  const odd = ['error', 'fragment', 'stale metrics', 'memory in use without a booking', 'held on some GPU of the node', 'reserved'];
   const said = odd.filter((_, bit) => marks & (1 << bit));
   return [`GPU ${number}: ${booked} % booked`, ...(used < 0 ? [] : [`${used} % used`]), ...said].join(', ');
 }

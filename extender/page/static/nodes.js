@@ -6,7 +6,7 @@ const PER_PAGE = 50;
 const byName = new Intl.Collator('en', { numeric: true });
 const COLUMNS = [
   { name: 'Node', of: (node) => node.node, shown: (node) => link('node', node.node) },
-  { name: 'Model', of: (node) => node.model, shown: (node) => (node.gpus.length ? `${node.model || 'unknown'}${node.memoryMiB ? `, ${memory(node.memoryMiB)}` : ''}` : 'no GPUs') },
+  { name: 'Model', of: (node) => node.model, shown: (node) => (node.gpus.length ? `${node.model || 'unknown'}${node.memoryMiB ? `, ${memory(node.memoryMiB)}` : ''}` : node.cells.length ? 'MIG devices' : 'no GPUs') },
   { name: 'GPUs', of: (node) => node.gpus.length },
   { name: 'Booked', of: (node) => node.booked, shown: (node) => String(+node.booked.toFixed(2)) },
   { name: 'Load', of: (node) => node.load ?? -1, shown: (node) => (node.load == null ? '-' : `${Math.round(node.load)} %`) },
@@ -97,7 +97,9 @@ function notes(node) {
   if (node.unmanaged) said.push(`${node.unmanaged} used without a booking`);
   if (node.samples === 'STALE') said.push('stale metrics');
   if (node.setAside) said.push('set aside');
-  if (node.unit.startsWith('REPLICA')) said.push('time slices');
+  if (node.slices) said.push(`${node.slices} time slices a GPU`);
+  if (node.migWords) said.push(node.migWords);
+  if (node.reserved) said.push(`${plural(node.reserved, 'GPU')} reserved`);
   if (node.free) said.push(`devices free: ${node.free}`);
   if (node.faults) said.push(`${plural(node.faults, 'pool')} with a fault`);
   return said.join(', ');

@@ -4,7 +4,7 @@ import { plural } from './dom.js';
 
 const MAX_DECISIONS = 100;
 
-export const MARK = { error: 1, fragment: 2, stale: 4, unmanaged: 8, unindexed: 16 };
+export const MARK = { error: 1, fragment: 2, stale: 4, unmanaged: 8, unindexed: 16, reserved: 32, mig: 64 };
 
 export class Store extends EventTarget {
   nodes = new Map(); // by row
@@ -58,7 +58,7 @@ export class Store extends EventTarget {
     if (node.node) this.nodes.set(node.row, describe(node));
     else this.nodes.delete(node.row);
     const same = known && known.node === node.node && known.group === this.nodes.get(node.row).group;
-    if (same && !this.#loading && known.gpus.length === node.gpus.length) this.#note('nodes', node.row);
+    if (same && !this.#loading && known.cells.length === this.nodes.get(node.row).cells.length) this.#note('nodes', node.row);
     else if ((known || node.node) && !this.#loading) this.#note('shape', node.row);
   }
 
@@ -76,27 +76,36 @@ export class Store extends EventTarget {
   }
 }
 
-/** A node with its sums. Each GPU is [booked percent, used percent or -1, marks]. */
+/** A node with its sums. Each GPU is [booked percent, used percent or -1, marks]; `cells` has its MIG devices besides. */
 function describe(node) {
+  const mig = node.mig ?? [];
+  const devices = mig.flatMap(([, installed, free]) => Array.from({ length: installed }, (_, index) => [index < installed - free ? 100 : 0, -1, MARK.mig]));
   const count = (mark) => node.gpus.filter((gpu) => gpu[2] & mark).length;
   const loads = node.gpus.map((gpu) => gpu[1]).filter((load) => load >= 0);
   return {
     ...node,
-    group: node.gpus.length ? `${node.model || 'unknown model'}|${node.memoryMiB}` : '',
+    cells: [...node.gpus, ...devices],
+    profiles: mig.flatMap(([profile, installed]) => Array(installed).fill(profile)),
+    migWords: mig.map(([profile, installed, free]) => `${free} of ${installed} MIG ${profile} free`).join(', '),
+    group: node.gpus.length ? `${node.model || 'unknown model'}|${node.memoryMiB}` : devices.length ? 'MIG|' : '',
     booked: node.gpus.reduce((sum, gpu) => sum + gpu[0], 0) / 100,
     load: loads.length ? loads.reduce((sum, load) => sum + load, 0) / loads.length : null,
     fragments: count(MARK.fragment),
     errors: count(MARK.error),
     unmanaged: count(MARK.unmanaged),
+    reserved: count(MARK.reserved),
   };
 }
 
 /** The words for a node that the map and its listeners use. */
 export function words(node) {
-  if (!node.gpus.length) return `${node.node}: no GPUs${node.free ? `; devices free: ${node.free}` : ''}`;
-  const parts = [`${+node.booked.toFixed(2)} of ${node.gpus.length} GPUs booked`];
+  if (!node.cells.length) return `${node.node}: no GPUs${node.free ? `; devices free: ${node.free}` : ''}`;
+  const parts = node.gpus.length ? [`${+node.booked.toFixed(2)} of ${node.gpus.length} GPUs booked`] : [];
+  if (node.slices) parts.push(`${node.slices} time slices each`);
+  if (node.migWords) parts.push(node.migWords);
   if (node.load != null) parts.push(`load ${Math.round(node.load)} %`);
   if (node.fragments) parts.push(`${node.fragments} fragmented`);
+  if (node.reserved) parts.push(`${node.reserved} reserved`);
   if (node.unmanaged) parts.push(`${node.unmanaged} used without a booking`);
   if (node.errors) parts.push(`${node.errors} with an error`);
   if (node.free) parts.push(`devices free: ${node.free}`);

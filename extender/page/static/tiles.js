@@ -17,7 +17,7 @@ export function colours() {
 
 /** Groups of nodes with the largest cells with which all of them have room in so many px. */
 export function layout(groups, width, maxHeight) {
-  const most = Math.max(0, ...groups.flatMap((group) => group.nodes.map((node) => node.gpus.length)));
+  const most = Math.max(0, ...groups.flatMap((group) => group.nodes.map((node) => node.cells.length)));
   for (const size of SIZES) {
     const placed = groups.map((group) => place(group, width, size));
     const height = placed.reduce((sum, group) => sum + group.height + HEADING_HEIGHT, 0);
@@ -30,7 +30,7 @@ function place(group, width, size) {
   const space = size >= 12 ? 14 : size >= 6 ? 6 : 3; // between tiles
   const labelled = size >= LABELLED_FROM;
   const top = labelled ? LABEL_HEIGHT : 0;
-  const most = Math.max(...group.nodes.map((node) => node.gpus.length));
+  const most = Math.max(...group.nodes.map((node) => node.cells.length));
   const columns = most <= 4 ? most : most <= 16 ? Math.ceil(most / 2) : 16;
   const longest = labelled ? Math.min(Math.max(...group.nodes.map((node) => node.node.length)), 18) : 0;
   const tileWidth = Math.max(columns * (size + gap) - gap, Math.ceil(longest * 6.4));
@@ -56,7 +56,7 @@ export function at(group, x, y) {
   const step = group.size + group.gap;
   const [column2, row2] = [Math.floor((x - left) / step), Math.floor((y - upper - group.top) / step)];
   const gpu = row2 * group.columns + column2;
-  return [index, column2 < group.columns && row2 >= 0 && group.nodes[index].gpus[gpu] ? gpu : -1];
+  return [index, column2 < group.columns && row2 >= 0 && group.nodes[index].cells[gpu] ? gpu : -1];
 }
 
 /** Draw one tile anew. */
@@ -66,21 +66,21 @@ export function drawTile(context, group, index, colour) {
   context.fillStyle = colour.card;
   context.fillRect(left, upper, group.tileWidth, group.tileHeight);
   if (group.top) {
-    context.fillStyle = colour.muted;
+    context.fillStyle = node.setAside ? colour.error : colour.muted;
     context.font = '11px system-ui, sans-serif';
     context.textBaseline = 'top';
     context.fillText(shortened(node.node), left, upper + 1);
   }
   const step = group.size + group.gap;
-  node.gpus.forEach((gpu, number) => {
+  node.cells.forEach((cell, number) => {
     const x = left + (number % group.columns) * step;
-    drawCell(context, gpu, x, upper + group.top + Math.floor(number / group.columns) * step, group.size, colour);
+    drawCell(context, cell, x, upper + group.top + Math.floor(number / group.columns) * step, group.size, colour, node.slices);
   });
 }
 
 const shortened = (name) => (name.length > 18 ? `${name.slice(0, 17)}…` : name);
 
-function drawCell(context, [booked, used, marks], x, y, size, colour) {
+function drawCell(context, [booked, used, marks], x, y, size, colour, slices = 0) {
   const box = (fill, from, to) => {
     context.fillStyle = fill;
     context.fillRect(x, y + size - to, size, to - from);
@@ -91,12 +91,49 @@ function drawCell(context, [booked, used, marks], x, y, size, colour) {
     if (size >= 8) cross(context, x, y, size, colour.card);
     return;
   }
-  box(marks & MARK.fragment ? colour.fragment : colour.free, 0, size);
+  box(colour.free, 0, size);
+  if (marks & MARK.fragment) hollow(context, x, y, size, colour);
   const [bookedHigh, usedHigh] = [high(booked), high(marks & MARK.unmanaged ? Math.max(used, 40) : used)];
   if (bookedHigh) box(colour.booked, 0, bookedHigh);
   if (usedHigh) box(colour.used, 0, Math.min(usedHigh, bookedHigh));
   if (usedHigh > bookedHigh) box(colour.over, bookedHigh, usedHigh);
   if (marks & MARK.stale) hatch(context, x, y, size, colour.stale);
+  if (marks & MARK.reserved) dashed(context, x, y, size, colour);
+  if (marks & MARK.mig) notch(context, x, y, size, colour.card);
+  if (slices > 1 && size >= 3 * slices) for (let cut = 1; cut < slices; cut++) box(colour.card, Math.round((size * cut) / slices), Math.round((size * cut) / slices) + 1);
+}
+
+/** An outline: free, but no whole node. Small cells are of its colour altogether. */
+function hollow(context, x, y, size, colour) {
+  context.fillStyle = colour.fragment;
+  context.fillRect(x, y, size, size);
+  const border = size >= 15 ? 2 : 1;
+  if (size < 6) return;
+  context.fillStyle = colour.card;
+  context.fillRect(x + border, y + border, size - 2 * border, size - 2 * border);
+}
+
+/** A dashed border: kept for a pod that is not bound yet. */
+function dashed(context, x, y, size, colour) {
+  if (size < 6) return;
+  context.save();
+  context.strokeStyle = colour.used;
+  context.lineWidth = size >= 15 ? 2 : 1;
+  context.setLineDash([size / 6, size / 6]);
+  const inset = context.lineWidth / 2;
+  context.strokeRect(x + inset, y + inset, size - 2 * inset, size - 2 * inset);
+  context.restore();
+}
+
+/** A cut corner: a part of a GPU that its node gives as a device. */
+function notch(context, x, y, size, colour) {
+  const cut = Math.max(2, size * 0.34);
+  context.fillStyle = colour;
+  context.beginPath();
+  context.moveTo(x + size - cut, y);
+  context.lineTo(x + size, y);
+  context.lineTo(x + size, y + cut);
+  context.fill();
 }
 
 function cross(context, x, y, size, colour) {

@@ -1,18 +1,22 @@
 // The cluster, as a map or as a table, and a field to find nodes by.
 
-import { el } from '../dom.js';
+import { el, fill } from '../dom.js';
 import { ClusterMap } from '../map.js';
 import { NodeTable } from '../nodes.js';
 
-const LEGEND = {
-  free: 'free',
-  fragment: 'fragment: free on a node in use',
-  booked: 'booked',
-  used: 'booked and used',
-  over: 'used beyond what is booked',
-  stale: 'stale metrics',
-  error: 'error',
-};
+// What each look of a cell means, and whether some node has it; the legend holds these alone.
+const LEGEND = [
+  ['free', 'free', () => true],
+  ['fragment', 'free, on a node in use', (node) => node.fragments],
+  ['booked', 'booked', () => true],
+  ['used', 'booked and used', (node) => node.load != null],
+  ['reserved', 'reserved', (node) => node.reserved],
+  ['slices', 'time slices', (node) => node.slices],
+  ['mig', 'MIG device', (node) => node.profiles.length],
+  ['over', 'used beyond what is booked', (node) => node.unmanaged],
+  ['stale', 'stale metrics', (node) => node.samples === 'STALE'],
+  ['error', 'error', (node) => node.errors],
+];
 const HELP = 'Arrow keys move between nodes, Home and End jump to the first and last, Enter opens a node. The table has the same data.';
 
 export default {
@@ -26,9 +30,15 @@ export default {
       'aria-roledescription': 'cluster map', 'aria-label': 'Cluster map', 'aria-describedby': 'map-help',
     });
     const chosen = el('p', { id: 'map-node', class: 'told', 'aria-live': 'polite' });
-    const keys = Object.entries(LEGEND).map(([name, text]) => el('li', {}, el('span', { class: `key ${name}` }), text));
+    const legend = el('ul', { class: 'legend', 'aria-label': 'Legend' });
+    const explain = () => {
+      const nodes = [...store.nodes.values()];
+      const seen = LEGEND.filter(([, , has]) => nodes.some(has));
+      fill(legend, seen.map(([name, text]) => el('li', {}, el('span', { class: `key ${name}` }), text)));
+    };
+    for (const change of ['shape', 'nodes']) store.addEventListener(change, explain);
     const views = [
-      tab('map', 'Map', el('ul', { class: 'legend', 'aria-label': 'Legend' }, keys), el('p', { id: 'map-help', class: 'unseen' }, HELP), canvases, chosen),
+      tab('map', 'Map', legend, el('p', { id: 'map-help', class: 'unseen' }, HELP), canvases, chosen),
       tab('table', 'Table'),
     ];
     head.append(
