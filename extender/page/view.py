@@ -105,7 +105,7 @@ class PageView:
 
 
 def _kinds(cluster: Cluster, row: int) -> dict[str, Any]:
-    """What is particular about a node: time slices of each GPU, MIG devices (installed, free), whether it is set aside."""
+    """What is particular about a node: time slices of each GPU, MIG devices (installed, free), if it is set aside."""
     mig = zip(cluster.mig_profiles, cluster.mig_installed[row].tolist(), cluster.mig_free[row].tolist(), strict=True)
     told = {
         "slices": int(cluster.units_per_gpu[row]) if GpuUnit(int(cluster.unit[row])) in SLICES else 0,
