@@ -36,12 +36,14 @@ class Ending:
         return ""
 
     async def _is_last(self, record: Record) -> bool:
-        """Whether a plan is still the one that is written down, as under way, and this process leads."""
+        """Whether a plan may still be the one that is written down, as under way.
+
+        Where a Lease has only lapsed for a moment, this process leads on without a take-over. Then nothing is read: a
+        version that is known is one that may be written over.
+        """
         try:
             await self.fence.confirm_now()
             found = await self.records.read()
-        except FencedError:
-            return False
-        except ClusterError:
-            return True  # nobody knows: again
+        except (FencedError, ClusterError):
+            return True
         return found is not None and found.id == record.id and found.phase.active

@@ -58,8 +58,8 @@ def test_a_budget_that_refuses_is_asked_again_for_a_while() -> None:
     assert (defrag.api.evicted, defrag.stages) == ([], ["left"])
 
 
-def ended_unwritten() -> Defrag:
-    """A plan is done, and that could not be written down."""
+def ended_unwritten(*, sure: bool = True) -> Defrag:
+    """A plan is done, and that could not be written down; `sure`: this process knows that it leads."""
     defrag = scattered()
     defrag.begin(MOVE_V)
     defrag.tick()
@@ -67,7 +67,9 @@ def ended_unwritten() -> Defrag:
     defrag.tick()
     defrag.bind("big")
     defrag.api.refuse_record = ApiError(500, "", "etcd")
+    defrag.rig.election.sure = sure
     defrag.tick()
+    defrag.rig.election.sure = True
     defrag.api.refuse_record = None
     assert (defrag.phase, defrag.api.record.phase) == ("done", "placing")
     return defrag
@@ -79,8 +81,16 @@ def test_the_end_of_a_plan_is_written_down_once_it_can_be() -> None:
     assert defrag.api.record.phase == "done"
 
 
-def test_the_end_of_a_plan_is_not_written_over_what_another_leader_has_written() -> None:
-    defrag = ended_unwritten()
+def test_the_end_of_a_plan_is_written_down_once_a_lease_that_lapsed_is_renewed() -> None:
+    """Nobody led in between, so that nothing is taken over."""
+    defrag = ended_unwritten(sure=False)
+    defrag.tick()
+    assert defrag.api.record.phase == "done"
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_the_end_of_a_plan_is_not_written_over_what_another_leader_has_written(sure: bool) -> None:
+    defrag = ended_unwritten(sure=sure)
     metadata, data = defrag.api.map["metadata"], defrag.api.map["data"]
     metadata["resourceVersion"] = "99"
     data["plan.json"] = data["plan.json"].replace(defrag.mover.state().id, "another")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
+from urllib.parse import quote
 
 from tests.tools.chaos.checker import Violation
 from tests.tools.chaos.clusters import Cluster
@@ -19,7 +20,7 @@ def keep(cluster: Cluster, name: str, found: Collection[Violation], journal: Jou
     subjects = sorted({violation.subject for violation in found})[:_MAX_SUBJECTS]
     told = {
         "violations": [str(violation) for violation in found],
-        "kerf": {subject: cluster.kerf_answers(f"/explain/pod/{NAMESPACE}/{subject}") for subject in subjects},
+        "kerf": {subject: cluster.kerf_answers(f"/explain/pod/{NAMESPACE}/{quote(subject)}") for subject in subjects},
         "audit": cluster.audited(subjects),
         "metrics": cluster.kerf_answers("/metrics"),
         "overview": cluster.kerf_answers("/nodes"),
