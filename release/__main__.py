@@ -90,11 +90,6 @@ def publish(given: Arguments) -> None:
     publishing.publish(given.tag, linked(text, f"{given.home}/blob/{given.tag}"), _files(signed=True))
 
 
-def upload(given: Arguments) -> None:
-    """Wheel and source, to the package index."""
-    packages.upload(TOOLS, DIST / "python")
-
-
 def _files(*, signed: bool = False) -> list[Path]:
     found = sorted(path for path in DIST.rglob("*") if path.is_file())
     return [path for path in found if signed or not path.name.endswith(".sigstore.json")]
@@ -122,7 +117,6 @@ _OPTIONS: Final[dict[Callable[[Arguments], None], tuple[tuple[str, dict[str, obj
     sign_files: (),
     notes: (),
     publish: (("tag", {}), ("--home", _HOME)),
-    upload: (),
 }
 _NAMES: Final[dict[Callable[[Arguments], None], str]] = {build_image: "image", pack_chart: "chart"}
 

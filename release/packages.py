@@ -92,13 +92,5 @@ def build_plugin(tools: Path, wheel: Path, target: Path) -> None:
     tar_gz(target, {"kubectl-kerf": (program, True), "LICENSE": (licence, False)}, epoch())
 
 
-def upload(tools: Path, folder: Path) -> None:
-    """Publish wheel and source, by trust in the workflow: without a password. Raises ReleaseError."""
-    files = sorted([*folder.glob("kerf-*.whl"), *folder.glob("kerf-*.tar.gz")])
-    if not files:
-        raise ReleaseError(f"nothing to publish in {folder}")
-    run(tools / "bin" / "uv", "publish", "--trusted-publishing", "always", *files)
-
-
 def _pip(tools: Path, *words: str | Path) -> None:
     run(tools / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet", *words)

@@ -27,6 +27,7 @@ from extender.kube.watches.stores import Store
 from extender.pipelines.due import Due
 from extender.pipelines.mlflow import FLOW_KIND, ConversionError, Converted, convert
 from extender.pipelines.specs import ACCEPTED, API_VERSION, Condition, Metadata, Pipeline
+from extender.pipelines.states import Phase
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,11 @@ _AGAIN_S: Final = 30.0
 _FORBIDDEN: Final = 403
 """To Kerf, or by a quota or a policy: it may be otherwise later."""
 _INVALID: Final = (400, 422)
+_NOT_FOUND, _CONFLICT = 404, 409
+_SOON_S: Final = 1.0
+"""After which a flow has been told anew that somebody has changed meanwhile."""
+_FINISHED: Final = (Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED)
+"""What stays of a flow whose pipeline somebody has tidied up."""
 
 Manifest = dict[str, Any]
 _pipeline_decoder: Final = Decoder(Pipeline, whole=True)
@@ -122,6 +128,8 @@ class Flows:
         pipeline = self._pipelines.of(flow.metadata.uid).get(flow.status.pipeline)
         if pipeline is None:
             pipeline = await self._find(*flow.status.pipeline.split("/", 1))
+        if pipeline is None and flow.status.phase in _FINISHED:
+            return
         phase = "Cancelled" if pipeline is None else pipeline.status.phase or "Waiting"  # somebody has deleted it
         await self._say(flow, FlowStatus(phase, flow.status.pipeline), flow.status.conditions)
 
@@ -180,11 +188,12 @@ class Flows:
         try:
             created = _pipeline_decoder.decode(await self._transport.post(path, msgspec.json.encode(manifest)))
         except ApiError as error:
-            if error.status != 409:
+            if error.status != _CONFLICT:
                 raise
             mine = await self._find(there, name)
             if mine is None or _annotation(mine, FLOW_UID) != own.uid:
-                raise ApiError(409, "AlreadyExists", f"pipeline {there}/{name} belongs to someone else") from error
+                why = f"pipeline {there}/{name} belongs to someone else"
+                raise ApiError(_CONFLICT, "AlreadyExists", why) from error
             created = mine
         self._pipelines.put(own.uid, created.key, created)
         return created
@@ -233,21 +242,28 @@ class Flows:
         try:
             await self._transport.patch(f"{flow.path}/status", msgspec.json.encode(body))
         except ApiError as error:
-            if error.status not in (404, 409):
+            if error.status == _CONFLICT:
+                self.due.touch(flow.metadata.uid, _SOON_S)
+            elif error.status != _NOT_FOUND:
                 raise
 
 
 class _Flows(Store[Flow]):
-    """Flows; those that are new, have changed, or are gone are looked at."""
+    """Flows; those that are new, are to be something else, or are gone are looked at. A status is Kerf's own."""
 
     def __init__(self, touch: Callable[[str], None]) -> None:
         super().__init__()
         self._touch = touch
 
     def changed(self, before: Flow | None, after: Flow | None) -> None:
-        flow = after or before
-        if flow is not None:
-            self._touch(flow.metadata.uid)
+        if before is None or after is None or _asked(before) != _asked(after):
+            for flow in (before, after):
+                if flow is not None:
+                    self._touch(flow.metadata.uid)
+
+
+def _asked(flow: Flow) -> tuple[str, int, bool]:
+    return flow.metadata.uid, flow.metadata.generation, bool(flow.metadata.deletion_timestamp)
 
 
 def pipeline_name(flow: Flow) -> str:

@@ -52,13 +52,7 @@ def convert(flow: Any, *, steps_in_order: bool = False, rules_hold: bool = False
     pipeline = spec.get("pipeline") if isinstance(spec, dict) else None
     if not isinstance(pipeline, dict) or not pipeline:
         raise ConversionError([*faults, "spec.pipeline: stage1, stage2, ... are expected"])
-    numbers: dict[int, str] = {}
-    for key in pipeline:
-        match = _STAGE.fullmatch(str(key))
-        if match is None:
-            faults.append(f"spec.pipeline.{key}: no stage; write stage1, stage2, ...")
-        else:
-            numbers[int(match[1])] = str(key)
+    numbers = _numbers(pipeline, faults)
     converted = Converted({})
     stages: list[Manifest] = []
     namespaces: dict[str, str] = {}
@@ -86,6 +80,18 @@ def convert(flow: Any, *, steps_in_order: bool = False, rules_hold: bool = False
         "spec": {"stages": stages},
     }
     return converted
+
+
+def _numbers(pipeline: Manifest, faults: list[str]) -> dict[int, str]:
+    """The stages' keys by their numbers."""
+    numbers: dict[int, str] = {}
+    for key in map(str, pipeline):
+        match = _STAGE.fullmatch(key)
+        if match is None:
+            faults.append(f"spec.pipeline.{key}: no stage; write stage1, stage2, ...")
+        elif (same := numbers.setdefault(int(match[1]), key)) != key:
+            faults.append(f"spec.pipeline.{key}: the same stage as {same}")
+    return numbers
 
 
 def _stages(

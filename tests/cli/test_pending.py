@@ -34,13 +34,13 @@ def kerf(server: Server, *arguments: str, group: Any = app) -> Result:
     return CliRunner().invoke(group, ["pending", *arguments], env=environment)
 
 
-@pytest.mark.parametrize("group", [app, kubectl_plugin.app], ids=["kerf", "kubectl kerf"])
-def test_a_table_with_the_reason_and_the_next_command(server: Server, group: Any) -> None:
+@pytest.mark.parametrize(("program", "group"), [("kerf", app), ("kubectl kerf", kubectl_plugin.app)])
+def test_a_table_with_the_reason_and_the_next_command(server: Server, program: str, group: Any) -> None:
     result = kerf(server, group=group)
     assert result.exit_code == 0, result.output
     assert "rejected by Kerf" in result.output
     assert "needs 9 GPUs, best here: 8 installed" in result.output
-    assert "What would help: kerf explain " in result.output
+    assert f"What would help: {program} explain " in result.output
 
 
 def test_as_data(server: Server) -> None:
@@ -77,7 +77,7 @@ def waiting(name: str, where: str, why: str, nearest: str | None, gang: str | No
 def table(*pods: dict[str, Any], width: int = 80, more: int = 0) -> str:
     text = io.StringIO()
     told = {"pods": list(pods), "total": len(pods) + more, "more": more, "atLeast": False}
-    _print(told, Console(file=text, width=width, highlight=False), None)
+    _print(told, Console(file=text, width=width, highlight=False), None, "kerf")
     return text.getvalue()
 
 
@@ -99,6 +99,7 @@ def test_hidden_pods_are_counted_and_no_line_is_wider_than_the_terminal() -> Non
 def test_what_authors_write_can_not_drive_the_terminal() -> None:
     assert "\x1b" not in table(waiting("a/b", "queue", "\x1b[2J[red]", None))
     assert "[red]" in table(waiting("a/b", "queue", "[red]", None))
+    assert "\x1b" not in table(waiting("a/b", "queue", "", None, gang="\x1b[2J"))
 
 
 @pytest.mark.parametrize(

@@ -284,3 +284,47 @@ def test_a_pipeline_that_somebody_deleted_is_not_made_again() -> None:
     rig.rounds()
     assert rig.status["phase"] == "Cancelled"
     assert not rig.api.pipelines
+
+
+def test_a_flow_whose_finished_pipeline_somebody_tidies_up_has_still_succeeded() -> None:
+    rig = Rig()
+    rig.api.namespaces["openfaas-fn"] = "ml-faas"
+    rig.create()
+    rig.rounds()
+    rig.api.pipelines[PLACE]["status"] = {"phase": "Succeeded"}
+    rig.tell()
+    rig.rounds()
+    gone = msgspec.convert(rig.api.pipelines.pop(PLACE), Pipeline)
+    rig.flows.pipeline_changed(gone, None)
+    rig.rounds()
+    assert rig.status["phase"] == "Succeeded"
+
+
+def test_what_kerf_says_itself_brings_no_turn_forward() -> None:
+    """A refusal in other words each time, as quotas give them."""
+    rig = Rig()
+    rig.api.namespaces["openfaas-fn"] = "ml-faas"
+    rig.create()
+    for number in range(10):
+        rig.api.errors["pipelines"] = ApiError(403, "Forbidden", f"quota: used {number}")
+        rig.rounds()
+    assert sum(path.endswith("/pipelines") for path in rig.api.paths) == 1
+    rig.rounds(later_s=1.0)
+    assert sum(path.endswith("/pipelines") for path in rig.api.paths) == 2
+
+
+def test_a_status_that_met_another_change_is_written_soon() -> None:
+    rig = Rig()
+    rig.api.namespaces["openfaas-fn"] = "ml-faas"
+    rig.create()
+    rig.api.flows["ml-faas/lstm-pipeline"]["metadata"]["resourceVersion"] = "2"  # a label, say
+    rig.rounds()
+    rig.rounds(later_s=1.0)
+    assert rig.status["phase"] == "Waiting"
+
+
+def test_two_keys_of_one_stage_are_refused() -> None:
+    rig = Rig()
+    rig.create(stage01={"step": [{"mlfun": "image"}]})
+    rig.rounds()
+    assert "stage01: the same stage as stage1" in rig.status["conditions"][0]["message"]

@@ -2,20 +2,24 @@
 
 import contextlib
 import json
+import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from extender import __version__
+from extender.cli.client import kubectl_plugin
 from release import packages
 from tests.controlplane import ControlPlane, objects, wait_until
 from tests.controlplane.api import Object
 from tests.controlplane.commands import WITH_SERVICE_ACCOUNTS
 from tests.controlplane.objects import gpu_node
+from tests.docs.kubectl import find_kubectl
 from tests.install.helm import CHART, Helm
 from tests.realnode import SERVER_FLAGS, Node, building, gpus, images, lacking
 
@@ -45,6 +49,8 @@ SETTINGS = (
 )
 ROLLED_OUT_WITHIN = "180s"
 FOUR = gpus(4)
+PENDING = 3
+"""Exit status of `kerf explain`."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +63,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane as clusters have it: pods have service accounts, webhooks are called by their Services."""
     # Without kube-proxy a Service is reached by its endpoints.
-    flags = (*SERVER_FLAGS, WITH_SERVICE_ACCOUNTS, "--enable-aggregator-routing=true")
+    routing = ("--enable-aggregator-routing=true", "--kubelet-preferred-address-types=InternalIP")
+    flags = (*SERVER_FLAGS, WITH_SERVICE_ACCOUNTS, *routing)
     with ControlPlane(tmp_path_factory.mktemp("installed"), flags=flags) as plane:
         plane.start_controller_manager(*CONTROLLERS)
         plane.start_scheduler(PLAIN)
@@ -131,9 +138,9 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def asking(name: str, **labels: str) -> Object:
+def asking(name: str, num_gpus: int = 2, labels: Mapping[str, str] | None = None) -> Object:
     """A pod for Kerf's scheduler."""
-    pod = objects.pod(name, gpus=2, scheduler_name="kerf-scheduler", labels=labels)
+    pod = objects.pod(name, gpus=num_gpus, scheduler_name="kerf-scheduler", labels=labels)
     pod["spec"]["terminationGracePeriodSeconds"] = 1
     return pod
 
@@ -173,12 +180,48 @@ def test_every_pod_is_ready_and_none_of_its_containers_has_restarted(
 
 def test_the_api_server_asks_the_webhook_in_its_container(plane: ControlPlane, node: Node, installed: float) -> None:
     """A pod that opts into the queue gets the gate, which Kerf takes off when it has room."""
-    queued = asking("queued", **{"kerf.dev/queue": "enabled"})
+    queued = asking("queued", labels={"kerf.dev/queue": "enabled"})
     admitted = plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", queued)
     assert admitted["spec"]["schedulingGates"]
     with plugin_behind_agent(node):
         plane.apply(queued)
         assert node.environments("queued")["main"]["NVIDIA_VISIBLE_DEVICES"]
+
+
+def test_from_the_installation_to_an_explained_pod_and_a_report(
+    plane: ControlPlane,
+    node: Node,
+    installed: float,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`kubectl kerf` through a real port-forward, which a real kubelet serves."""
+    monkeypatch.setenv("PATH", f"{find_kubectl().parent}:{os.environ['PATH']}")
+
+    def kerf(*arguments: str) -> str:
+        flags = ("--kubeconfig", str(plane.kubeconfig("admin")))
+        result = CliRunner().invoke(kubectl_plugin.app, [*arguments, *flags])
+        assert result.exit_code == (PENDING if arguments[0] == "explain" else 0), result.output
+        return result.output
+
+    def booked() -> float:
+        rows = {row["namespace"]: row for row in json.loads(kerf("usage", "-o", "json"))["rows"]}
+        return float(rows.get("default", {}).get("bookedGpuHours", 0))
+
+    with plugin_behind_agent(node):
+        began = time.monotonic()
+        plane.apply(asking("held"))
+        assert node.environments("held")
+        running_s = time.monotonic() - began
+        plane.apply(asking("large", 4))
+        wait_until(lambda: "needs 4 GPUs" in kerf("explain", "large"), 30.0, "Kerf says why the large one waits")
+        explained_s = time.monotonic() - began
+        wait_until(lambda: booked() > 0, 90.0, "the hours of the one that runs are counted")
+        with capsys.disabled():
+            print(
+                f"\nhelm install --wait: {installed:.0f} s; then a pod runs after {running_s:.0f} s, another is"
+                f" explained after {explained_s:.0f} s, GPU-hours are told after {time.monotonic() - began:.0f} s"
+            )
 
 
 def test_what_is_uninstalled_ends(plane: ControlPlane, node: Node, installed: float, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ uploaded were downloaded where the next one needs it.
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,6 @@ class Runner:
     """`github.ref_name` and the like."""
     told: dict[str, dict[str, str]] = field(default_factory=dict)
     """Outputs by job and step."""
-    after: Callable[[str], None] = lambda step: None
-    """Hears of each step of `release` that has run."""
 
     def run(self, workflow: Workflow) -> list[str]:
         """Run every run step; the steps of `release` that were."""
@@ -72,7 +70,6 @@ class Runner:
             if word[1]:
                 self._run(workflow, job, step)
                 ran.append(word[1])
-                self.after(word[1])
         return ran
 
     def _run(self, workflow: Workflow, job: str, step: Mapping[str, Any]) -> None:

@@ -8,8 +8,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +136,6 @@ if "--bundle" in words:
 if words[:2] == ["release", "view"]:
     sys.exit(1)
 """,
-    "uv": "",
 }
 """What is played, and what it does: nothing of it may leave this machine."""
 
@@ -163,7 +165,7 @@ class Release:
         git(["git", "init", "--quiet"])
         git(["git", "add", "--all"])
         git(["git", "-c", "user.name=x", "-c", "user.email=x@example.com", "commit", "--quiet", "-m", "All"])
-        self.ran = Runner(self.checkout, self.tools, CONTEXTS, after=self._after).run(load("release.yaml"))
+        self.ran = Runner(self.checkout, self.tools, CONTEXTS).run(load("release.yaml"))
 
     def play(self, path: Path) -> None:
         """Put a program that notes what it is told in the place of one that would reach elsewhere."""
@@ -171,10 +173,6 @@ class Release:
         path.unlink(missing_ok=True)
         path.write_text(PLAYED.format(python=sys.executable, log=str(self._log), name=path.name, does=does))
         path.chmod(0o755)
-
-    def _after(self, step: str) -> None:
-        if step == "tools":
-            self.play(self.checkout / "build" / "release" / "bin" / "uv")
 
     def calls(self, program: str, *words: str) -> list[list[str]]:
         """How a program was called with these words first."""
@@ -281,15 +279,37 @@ def test_kubectls_plugin_runs_from_its_archive_and_krew_finds_it(release: Releas
         assert packed.getnames() == ["LICENSE", "kubectl-kerf"]
         packed.extractall(tmp_path, filter="data")
     (tmp_path / "pod.yaml").write_text("a: [")
-    for words, said in (
-        (["--help"], "what-if"),
-        (["explain", "--help"], "NAMESPACE/NAME"),
-        (["what-if", "-f", str(tmp_path / "pod.yaml")], "pod.yaml"),
-    ):
-        command = [sys.executable, "-I", "-S", str(tmp_path / "kubectl-kerf"), *words]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
-        assert said in done.stdout + done.stderr, done.stderr
-        assert "Traceback" not in done.stderr
+    with answering(b'{"pods": ["x"]}') as kerf:
+        for words, said in (
+            (["--help"], "what-if"),
+            (["explain", "--help"], "NAMESPACE/NAME"),
+            (["what-if", "-f", str(tmp_path / "pod.yaml")], "pod.yaml"),
+            (["pending", "-o", "json", "--server", kerf], '"x"'),
+            (["pending", "-o", "yaml", "--server", kerf], "- x"),
+        ):
+            command = [sys.executable, "-I", "-S", str(tmp_path / "kubectl-kerf"), *words]
+            done = subprocess.run(command, check=False, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+            assert said in done.stdout + done.stderr, done.stderr
+            assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def answering(text: bytes) -> Iterator[str]:
+    """The address of a server that says the same to whoever asks."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def test_what_is_published_is_complete_and_each_file_has_its_signature(release: Release) -> None:
@@ -300,10 +320,8 @@ def test_what_is_published_is_complete_and_each_file_has_its_signature(release: 
     bundles = {name for name in names if name.endswith(".sigstore.json")}
     assert {f"{name}.sigstore.json" for name in names - bundles} == bundles
     assert {Path(name).suffix for name in names - bundles} == {".whl", ".gz", ".tgz", ".json", ".yaml"}
-    (indexed,) = release.calls("uv", "publish")
-    assert {Path(word).name for word in indexed if word.startswith("/")} == {
-        f"kerf-{VERSION}.tar.gz", f"kerf-{VERSION}-py3-none-any.whl",
-    }  # fmt: skip
+    assert release.calls("gh", "release", "edit") == [["release", "edit", f"v{VERSION}", "--draft=false"]]
+    assert "--draft" in created
 
 
 def test_the_same_commit_makes_the_same_plugin(release: Release, tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ class Kerf:
         ] = None,
     ) -> None:
         self._cluster = Cluster(kubeconfig, kube_context, kerf_namespace)
+        self.program = "kubectl kerf" if context.obj else "kerf"
+        """What a person types to give another command."""
         self._as_kubectl = bool(context.obj or kubeconfig or kube_context or kerf_namespace)
         self._forwards = self._as_kubectl and not server
         self._address = server or ("" if self._as_kubectl else DEFAULT_SERVER)
@@ -203,9 +205,7 @@ def show(answer: Any, output: Output, table: Callable[[Console], None]) -> None:
     """Print an answer; `table` does it for people."""
     match output:
         case Output.JSON:
-            import msgspec
-
-            typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+            typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
         case Output.YAML:
             import yaml
 
@@ -232,4 +232,6 @@ def _detail(error: HTTPError) -> str:
     except ValueError:
         return f"status {error.code}"
     detail = told.get("detail") or told.get("Error") if isinstance(told, dict) else None
+    if isinstance(detail, list):  # FastAPI's, of parameters out of range
+        detail = "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in detail)
     return str(detail or f"status {error.code}")

@@ -37,10 +37,10 @@ def pending(
         if error.status == _UNREADABLE:
             fail(f"--namespace {namespace}: not a namespace", USAGE)
         fail(str(error), FAILED)
-    show(told, output, lambda console: _print(told, console, namespace))
+    show(told, output, lambda console: _print(told, console, namespace, kerf.program))
 
 
-def _print(told: Any, console: Console, namespace: str | None) -> None:
+def _print(told: Any, console: Console, namespace: str | None, program: str) -> None:
     if not told["pods"]:
         where = f" in namespace {namespace}" if namespace else ""
         console.print(Text(f"no pod waits for GPUs{where}"))
@@ -48,7 +48,7 @@ def _print(told: Any, console: Console, namespace: str | None) -> None:
     count = f"{'at least ' if told['atLeast'] else ''}{told['total']}"
     head = Text(f"{count} pod{'s' if told['total'] > 1 else ''} without a node, by whose turn it is")
     more = [Text(f"and {told['more']} more (--limit, -n NAMESPACE)")] if told["more"] else []
-    hint = Text(f"What would help: {told['pods'][0]['explain']}")
+    hint = Text(f"What would help: {program} explain {told['pods'][0]['pod']}")
     console.print(Group(head, _table(told["pods"]), *more, hint))
 
 
@@ -65,7 +65,7 @@ def _table(pods: Sequence[Mapping[str, Any]]) -> Table:
     now = time.time()
     for pod in pods:
         cells = [pod["pod"], age(now - pod["since"]), f"{pod['priority']:d}", _WHERE.get(pod["where"], pod["where"])]
-        gang = [pod["gang"] or "-"] if with_gangs else []
+        gang = [printable(pod["gang"] or "-")] if with_gangs else []
         table.add_row(*map(Text, (*cells, *gang, _why(pod))))
     return table
 
