@@ -16,7 +16,7 @@ from extender.api import wire
 from extender.api.calls import Caller, calls_of
 from extender.api.endpoints import Endpoint
 from extender.api.openapi import describe_calls
-from extender.api.workload_routes import install_workloads
+from extender.api.reads.workloads import install_workloads
 from extender.core.resources.requests import NO_REQUEST
 from extender.explain import pending
 from extender.explain.explanations import explain
