@@ -136,7 +136,8 @@ def _head(told: Mapping[str, Any]) -> Text:
     """How many pods of which states, what they have, and what of that is idle."""
     totals = told["totals"]
     states = ", ".join(f"{count} {name}" for name, count in totals["states"].items() if count)
-    words = f"{totals['pods']} pod{'s' if totals['pods'] != 1 else ''} ({states}): {totals['gpusBooked']:.10g} GPUs booked"
+    pods = f"{totals['pods']} pod{'s' if totals['pods'] != 1 else ''}"
+    words = f"{pods}{states and f' ({states})'}: {totals['gpusBooked']:.10g} GPUs booked"
     if totals["load"] is not None:
         words += f", load {100 * totals['load']:.0f} %"
     if totals["gpusAsked"]:

@@ -29,25 +29,24 @@ export function addSearch(store) {
     const text = field.value.trim();
     if (!text) return hide();
     const mine = ++number;
-    let kinds;
+    let kinds = [];
+    let none = 'Nothing has this in its name.';
     try {
       const { found, totals } = await ask(`workloads?${new URLSearchParams({ q: text, limit: 1 })}`);
       kinds = [...ofPods(found), ...ofNodes(store.nodes.values(), text), ...all(text, totals.pods)];
     } catch (error) {
-      kinds = [];
-      said.textContent = error.message;
+      none = error.message;
     }
     if (mine !== number) return;
     const num = kinds.reduce((sum, [, links]) => sum + links.length, 0);
-    if (num) said.textContent = `${num} results`;
-    fill(results, ...kinds.map(([title, links]) => el('div', {}, el('h2', {}, title), el('ul', {}, links.map((one) => el('li', {}, one))))), !num && el('p', { class: 'hint' }, said.textContent || 'Nothing has this in its name.'));
+    said.textContent = num ? `${num} results` : none;
+    fill(results, ...kinds.map(([title, links]) => el('div', {}, el('h2', {}, title), el('ul', {}, links.map((one) => el('li', {}, one))))), !num && el('p', { class: 'hint' }, none));
     results.hidden = false;
   };
   const links = () => [...results.querySelectorAll('a')];
 
   field.addEventListener('input', () => {
     clearTimeout(waiting);
-    said.textContent = '';
     waiting = setTimeout(look, WAIT_MS);
   });
   field.addEventListener('focus', () => field.value.trim() && look());
