@@ -351,3 +351,11 @@ def test_two_meters_of_one_cluster_count_each_moment_once() -> None:
     second.tick(8.0)
     total = first.booked()["default"] + second.booked()["default"]
     assert total == 3 * (30.0 - 2.0)  # of the 30 s those between the renewal and its sight are nobody's
+
+
+def test_pods_that_come_and_go_unseen_are_forgotten() -> None:
+    rig = one_node()
+    for number in range(5000):
+        rig.pod(f"p{number}", 1, "n")
+        rig.gone(f"p{number}")
+    assert len(rig.meter.holders._who) < 2100  # noqa: SLF001 - nobody has looked at any of them
