@@ -196,6 +196,7 @@ def test_without_a_meter_pods_are_listed_and_nobody_knows_who_is_idle() -> None:
         kerf.settle()
         seen(kerf, bound("b", "0,1,2"), waiting=1)
         after = told(kerf)
+        assert kerf.service.workloads.occupants.holders.fresh == []
     assert {name: item["gpus"] for name, item in by_pod(answer).items()} == {"a": 2.0, "waits": 9.0}
     assert {name: item["gpus"] for name, item in by_pod(after).items()} == {"b": 3.0, "waits": 9.0}
     assert (answer["idleAfterSeconds"], answer["states"]["idle"]) == (None, 0)
@@ -470,3 +471,4 @@ def test_a_gang_of_unreadable_size_and_a_priority_that_is_none_cost_nobody_else_
         seen(kerf, bound("odd", "0", annotations=marks, labels={"genius/priority": "first"}), bound("even", "1"))
         pods = by_pod(told(kerf))
     assert (pods["odd"]["gang"], pods["odd"]["priority"], len(pods)) == (None, 0, 2)
+    assert (pods["odd"]["state"], pods["even"]["state"]) == ("running", "running")
