@@ -16,7 +16,7 @@ import numpy.typing as npt
 from extender.core.clusters import WHOLE_MILLI, Cluster, Longs
 from extender.core.fragmentation.fragment_tables import FragmentTables, tables_of
 from extender.core.fragmentation.fragments import Mix
-from extender.kube.background import Background, give_way, repeat
+from extender.kube.background import Background, repeat
 from extender.kube.leadership.elections import Led
 from extender.ledger.ledger import Ledger
 from extender.settings.operation import UsageSettings
@@ -26,7 +26,6 @@ from extender.usage.idle import IdleTimes
 from extender.usage.lines import Key
 from extender.usage.rates import SICK, Occupants, Rates, unusable_of
 
-_NODES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
 _FIRST_S: Final = 0.5
 _FORGET_EVERY_S: Final = 300.0
@@ -97,14 +96,14 @@ class Meter(Background):
 
     def nodes(self, most: int) -> Iterator[tuple[str, dict[str, float]]]:
         """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead."""
-        rates, booked = self.rates, self.occupants.booked()
+        rates = self.rates
         if rates is None:
             return
-        known = [(name, row) for name, row in self.occupants.names() if row < len(booked)]
+        known = [(name, row) for name, row in self.occupants.names() if row < rates.of_nodes.shape[1]]
         sick = rates.of_nodes[SICK]
         for name, row in sorted(known, key=lambda item: not sick[item[1]])[:most]:
-            _, free, stranded, out = rates.of_nodes[:, row].tolist()
-            states = {"booked": int(booked[row]), "free": free, "stranded": stranded, "sick": out}
+            capacity, free, stranded, out = rates.of_nodes[:, row].tolist()
+            states = {"booked": capacity - free - stranded - out, "free": free, "stranded": stranded, "sick": out}
             yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
 
     async def tick(self) -> None:
@@ -124,10 +123,7 @@ class Meter(Background):
             self.accounts.begin(int(since * _S))
             if self.since is None:
                 self.since = self._sight.wall_clock() - (now - since)
-        for done, node in enumerate(self.occupants.pending(), 1):
-            self.occupants.look_at(node)
-            if done % _NODES_AT_ONCE == 0:
-                await give_way()
+        await self.occupants.catch_up()
         cluster = self._sight.ledger.snapshot(now)
         rate = self._rate_in(cluster, await self._current_tables(cluster, now), now)
         self.accounts.rate(int(now * _S), rate)

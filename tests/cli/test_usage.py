@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from extender.cli.main import app
-from extender.cli.reports.usage import _as_csv
+from extender.cli.reports.sheets import as_csv
 from tests.api.processes import Server, ready_demo
 from tests.controlplane.processes import wait_until
 
@@ -60,7 +60,7 @@ def test_as_csv_it_has_a_heading_and_a_line_for_each_row(server: Server) -> None
 
 
 def test_a_name_is_no_formula() -> None:
-    text = _as_csv(("owner", "bookedGpuHours"), [{"owner": "=HYPERLINK(1)", "bookedGpuHours": -1.0}])
+    text = as_csv(("owner", "bookedGpuHours"), [{"owner": "=HYPERLINK(1)", "bookedGpuHours": -1.0}])
     assert text == "owner,bookedGpuHours\n'=HYPERLINK(1),-1.0\n"
 
 

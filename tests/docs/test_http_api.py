@@ -59,6 +59,7 @@ def test_keys_of_answers_are_told() -> None:
         answers = {path: json.loads(kerf.get(path).content) for path in ("/nodes", "/telemetry", "/version")}
         explanation = json.loads(kerf.get("/explain/pod/default/train-1").content)
         usage = json.loads(kerf.get("/usage").content)
+        works, owners = (json.loads(kerf.get(f"/workloads{query}").content) for query in ("?q=a", "?by=owner"))
         trial = json.loads(kerf.post("/what-if", json.dumps({"pods": [asked]}).encode()).content)
     untold = {
         "/nodes": {key for key in keys_of(answers["/nodes"]) if f"`{key}`" not in section("GET /nodes")},
@@ -66,6 +67,7 @@ def test_keys_of_answers_are_told() -> None:
         "/version": {key for key in answers["/version"] if f'"{key}"' not in section("GET /version")},
         "/explain": {key for key in explanation if f"`{key}" not in EXPLAIN},
         "nodes of /explain": {key for key in keys_of(explanation["nodes"][0]) if f"`{key}" not in EXPLAIN},
+        "/workloads": {key for key in keys_of(works) | keys_of(owners) if f"`{key}`" not in section("GET /workloads")},
         "/usage": {key for key in keys_of(usage) if f"`{key}`" not in section("GET /usage")},
         "/what-if": {key for key in trial if f"`{key}`" not in section("POST /what-if")},
     }

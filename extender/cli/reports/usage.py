@@ -1,7 +1,5 @@
 """`kerf usage`: GPU-hours booked, used and idle, by namespace, owner or GPU model; and the pods that are idle now."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
+from extender.cli.reports.sheets import as_csv
 
 _TIMEOUT_S = 90.0
 """Prometheus may take a minute over weeks."""
@@ -73,7 +72,7 @@ def usage(
     rows = told["idle"]["items"] if idle else told["rows"]
     match output:
         case Form.CSV:
-            typer.echo(_as_csv(_IDLE_COLUMNS if idle else _columns(by, told), rows), nl=False)
+            typer.echo(as_csv(_IDLE_COLUMNS if idle else _columns(by, told), rows), nl=False)
         case Form.JSON:
             answer = {"rows": rows, "totals": _without_items(told["idle"])} if idle else _as_json(told)
             show(answer, Output.JSON, lambda console: None)
@@ -100,19 +99,6 @@ def _columns(by: By, told: Mapping[str, Any]) -> Sequence[str]:
     names = ("namespace", "owner") if by is By.OWNER else (by.value,)
     budgets = ("budgetGpuHours", "budgetSpentGpuHours") if told.get("budgets") else ()
     return (*names, *_HOURS, *budgets)
-
-
-def _as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _safe(value: Any) -> Any:
-    """Authors choose names, and spreadsheets take some for formulas."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
 
 
 def _picture(told: Mapping[str, Any], by: By) -> Group:
