@@ -25,6 +25,7 @@ from extender.usage.holders import Holders
 from extender.usage.idle import IdleTimes
 from extender.usage.lines import Key
 from extender.usage.rates import SICK, Occupants, Rates, unusable_of
+from extender.usage.timeline import Timeline
 
 _NODES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
@@ -62,6 +63,7 @@ class Meter(Background):
         self.holders = Holders(sight.ledger)
         self.occupants = Occupants(sight.ledger, self.holders)
         self.accounts = Accounts(wanted.max_series, _MAX_REPORT, self.occupants.models, frozenset(wanted.budgets))
+        self.timeline = Timeline()
         self.idle = IdleTimes.none(self.holders)
         self.since: float | None = None
         """Unix time from which on something was counted, None before."""
@@ -111,7 +113,7 @@ class Meter(Background):
         """Count what is certain, and look at what is booked now."""
         now, led = self._sight.clock(), self._sight.led()
         if led.tenure == self._tenure:
-            self.accounts.count(int(min(now, max(led.until, 0.0)) * _S))
+            await self._count(int(min(now, max(led.until, 0.0)) * _S))
         if self._sight.standby():
             self.idle.forget()
             self.rates = self._rate = None
@@ -121,6 +123,8 @@ class Meter(Background):
         if led.tenure != self._tenure:
             self._tenure = led.tenure
             since = max(led.since, self._began)
+            self.cut()  # what was counted before is of that time
+            self.timeline.align(int(now * _S), self._sight.wall_clock())
             self.accounts.begin(int(since * _S))
             if self.since is None:
                 self.since = self._sight.wall_clock() - (now - since)
@@ -135,6 +139,19 @@ class Meter(Background):
         if now - self._forgot_at > _FORGET_EVERY_S:
             self.holders.forget_gone()
             self._forgot_at = now
+
+    async def _count(self, until_ms: int) -> None:
+        """Count up to a time, minute by minute."""
+        for done, at_ms in enumerate(self.timeline.bounds(self.accounts.until_ms, until_ms), 1):
+            self.accounts.count(at_ms)
+            self.cut()
+            if done % _NODES_AT_ONCE == 0:  # it has slept for long
+                await give_way()
+        self.accounts.count(until_ms)
+
+    def cut(self) -> None:
+        """Write down in the timeline what was counted up to now."""
+        self.timeline.cut(self.accounts.until_ms, self.accounts.sums())
 
     async def _current_tables(self, cluster: Cluster, now: float) -> FragmentTables:
         """Of the pods that are expected; worked out aside, now and then."""

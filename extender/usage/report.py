@@ -15,6 +15,7 @@ from extender.usage.questions import OF_HOLDERS, OF_MODELS, PastError
 
 logger = logging.getLogger(__name__)
 
+NO_PROMETHEUS: Final = "no Prometheus is configured (setting telemetry.url)"
 _MAX_IDLE_TOLD: Final = 200
 _MAX_ON_PAGE: Final = 20
 _DIGITS: Final = 4
@@ -44,7 +45,7 @@ class Usage:
         """
         note = ""
         if source != "kerf" and self.past is None:
-            note = "no Prometheus is configured (setting telemetry.url)"
+            note = NO_PROMETHEUS
         elif source != "kerf" and self.past is not None and (window_s or source == "prometheus"):
             window_s = window_s or int(self.budgets.window_s)
             try:

@@ -59,6 +59,10 @@ def test_keys_of_answers_are_told() -> None:
         answers = {path: json.loads(kerf.get(path).content) for path in ("/nodes", "/telemetry", "/version")}
         explanation = json.loads(kerf.get("/explain/pod/default/train-1").content)
         usage = json.loads(kerf.get("/usage").content)
+        kerf.run(kerf.parts.usage.meter.tick())  # type: ignore[union-attr]
+        kerf.clock.now += 60.0
+        kerf.run(kerf.parts.usage.meter.tick())  # type: ignore[union-attr]
+        over_time = json.loads(kerf.get("/usage/over-time").content)
         trial = json.loads(kerf.post("/what-if", json.dumps({"pods": [asked]}).encode()).content)
     untold = {
         "/nodes": {key for key in keys_of(answers["/nodes"]) if f"`{key}`" not in section("GET /nodes")},
@@ -67,6 +71,7 @@ def test_keys_of_answers_are_told() -> None:
         "/explain": {key for key in explanation if f"`{key}" not in EXPLAIN},
         "nodes of /explain": {key for key in keys_of(explanation["nodes"][0]) if f"`{key}" not in EXPLAIN},
         "/usage": {key for key in keys_of(usage) if f"`{key}`" not in section("GET /usage")},
+        "/usage/over-time": {key for key in keys_of(over_time) if f"`{key}`" not in section("GET /usage/over-time")},
         "/what-if": {key for key in trial if f"`{key}`" not in section("POST /what-if")},
     }
     assert not {where: keys for where, keys in untold.items() if keys}

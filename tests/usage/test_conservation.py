@@ -107,6 +107,21 @@ class AnyHistory(RuleBasedStateMachine):
             name: seconds for name, seconds in booked.items() if seconds
         }
 
+    @invariant()
+    def the_timeline_is_the_accounts(self) -> None:
+        """Each step adds up as all of it does, and all steps together are all that was counted."""
+        meter = self.rig.meter
+        meter.cut()
+        for ring in (meter.timeline.fine, meter.timeline.coarse):
+            for step in ring.steps:
+                capacity, free, stranded, sick, booked, used, measured, idle = step.amounts
+                assert capacity == booked + free + stranded + sick
+                assert idle <= measured >= used
+                assert sum(step.booked.values()) == booked
+                assert 0 < step.counted_ms <= 1000 * ring.step_s
+            sums = [sum(amounts) for amounts in zip(*(step.amounts for step in ring.steps), strict=True)]
+            assert sums == ([] if not ring.steps else list(meter.accounts.sums().amounts))
+
 
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
