@@ -20,13 +20,21 @@ for (const { id, title, column, build } of PANELS) {
 
 const SHOWN = { pod: explainPod, node: explainNode, room: makeRoom };
 
-/** Open what the address names: #pod/NAMESPACE/NAME, #room/NAMESPACE/NAME or #node/NAME. */
+/** Open what the address names: #pod/NAMESPACE/NAME, #room/NAMESPACE/NAME or #node/NAME; or a panel, as #waiting. */
 function follow() {
+  followPanel();
   const [, kind, name] = /^#(pod|node|room)\/(.+)$/.exec(decodeURI(location.hash)) ?? [];
   if (kind) drawer.show(kind === 'room' ? `Make room for ${name}` : name, () => SHOWN[kind](name));
 }
 
+/** Go to the panel that the address names; what follows a question mark is the panel's own: #usage?since=7d. */
+function followPanel() {
+  const [, id] = /^#([a-z-]+)(?:\?.*)?$/.exec(location.hash) ?? [];
+  if (PANELS.some((panel) => panel.id === id)) byId(id).focus();
+}
+
 addEventListener('hashchange', follow);
+store.addEventListener('shape', followPanel, { once: true }); // what is above it has its height by now
 showHeader(store);
 store.follow('live');
 follow();
