@@ -21,7 +21,7 @@ from extender.kube.leadership.elections import Led
 from extender.ledger.ledger import Ledger
 from extender.settings.operation import UsageSettings
 from extender.usage.accounts import Accounts, Rate
-from extender.usage.holders import Holders
+from extender.usage.holders import Closed, Holders
 from extender.usage.idle import IdleTimes
 from extender.usage.lines import Key
 from extender.usage.rates import SICK, Occupants, Rates, unusable_of
@@ -98,7 +98,10 @@ class Meter(Background):
         return int(self._sight.clock() * _S)
 
     def nodes(self, most: int) -> Iterator[tuple[str, dict[str, float]]]:
-        """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead."""
+        """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead.
+
+        Where somebody has cordoned a node those are told apart: he knows, and nothing is broken.
+        """
         rates, booked = self.rates, self.occupants.booked()
         if rates is None:
             return
@@ -106,7 +109,9 @@ class Meter(Background):
         sick = rates.of_nodes[SICK]
         for name, row in sorted(known, key=lambda item: not sick[item[1]])[:most]:
             _, free, stranded, out = rates.of_nodes[:, row].tolist()
-            states = {"booked": int(booked[row]), "free": free, "stranded": stranded, "sick": out}
+            cordoned = out if self.holders.closed(name) is Closed.CORDONED else 0
+            states = {"booked": int(booked[row]), "free": free, "stranded": stranded}
+            states |= {"sick": out - cordoned, "cordoned": cordoned}
             yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
 
     async def tick(self) -> None:

@@ -36,7 +36,8 @@ class NodeShares(NamedTuple):
     entries: Sequence[Entry]
     capacity_milli: int
     sick_milli: int
-    """Of GPUs that nobody has and nobody is given: unhealthy, withheld by the kubelet, or of a node set aside."""
+    """Of GPUs that nobody has and nobody is given: unhealthy, withheld by the kubelet, or of a node that is set aside
+    or takes no pods."""
 
     @property
     def booked_milli(self) -> int:
@@ -57,11 +58,11 @@ def mig_milli(profile: str) -> int:
     return _LARGER_SLICES.get(name) or WHOLE_MILLI * (int(found[1]) if found else 1) // _SLICES_OF_A_GPU
 
 
-def shares_of(offer: NodeOffer, held: Sequence[tuple[int, Holding]]) -> NodeShares:
-    """What holders, by number, have of a node that offers this."""
+def shares_of(offer: NodeOffer, held: Sequence[tuple[int, Holding]], *, closed: bool = False) -> NodeShares:
+    """What holders, by number, have of a node that offers this; a closed one gives nothing of the rest to anybody."""
     if not offer.gpus and not offer.mig:
         return NO_SHARES
-    node = _Node(offer)
+    node = _Node(offer, closed or offer.set_aside > 0)
     for holder, holding in held:
         node.take(holder, holding)
     return node.shares()
@@ -81,8 +82,8 @@ class _OnGpu:
 
 
 class _Node:
-    def __init__(self, offer: NodeOffer) -> None:
-        self._offer = offer
+    def __init__(self, offer: NodeOffer, closed: bool) -> None:
+        self._offer, self._closed = offer, closed
         self._occupancy = Occupancy(offer)
         self._per_gpu = max(offer.units_per_gpu, 1)
         self._sliced = offer.unit in SLICES
@@ -140,7 +141,7 @@ class _Node:
         sick = unhealthy + min(withheld, healthy)
         if offer.mig:  # GPUs that are cut are withheld: their devices count instead
             capacity, sick = capacity - min(withheld, healthy), unhealthy
-        if offer.set_aside:
+        if self._closed:
             sick = capacity - named - wanted - of_mig
         return NodeShares(entries, capacity, sick)
 

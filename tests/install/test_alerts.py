@@ -103,8 +103,8 @@ def test_a_link_names_what_is_alerted_on(tmp_path: Path) -> None:
         for name, text in annotations.items()
     }
     assert expected["dashboard_url"] == "#node/gpu-1"
-    alert = {"eval_time": "55m", "alertname": "KerfGPUsOutOfUse"}
-    alert |= {"exp_alerts": [{"exp_labels": told, "exp_annotations": expected}]}
+    fires = [{"exp_labels": told, "exp_annotations": expected}]
+    alert = {"eval_time": "55m", "alertname": "KerfGPUsOutOfUse", "exp_alerts": fires}
     run(tmp_path, {'kerf_node_gpus{node="gpu-1", state="sick"}': "3x60"}, alert_rule_test=[alert])
 
 

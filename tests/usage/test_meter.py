@@ -1,10 +1,13 @@
 """The meter: who has booked what for how long, whoever leads."""
 
+from typing import Any
+
 import pytest
 
 from extender.kube.leadership.elections import Led
 from extender.plugins.holdings import whole_gpus
 from extender.settings.operation import UsageSettings
+from extender.usage.holders import Closed
 from extender.usage.lines import Key
 from tests.ledger.builders import Clock
 from tests.usage.rigs import Rig
@@ -113,6 +116,52 @@ def test_nodes_set_aside_and_broken_gpus_are_out_of_use() -> None:
     rig.tick()
     rig.tick(10.0)
     assert rig.sums()["sick"] == 10_000_000
+
+
+READY, PRESSURE = "node.kubernetes.io/not-ready", "node.kubernetes.io/memory-pressure"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"),
+    [
+        ({"cordoned": True}, "cordoned"),
+        ({"taints": [(READY, "NoExecute")]}, "sick"),
+        ({"taints": [(PRESSURE, "NoSchedule")]}, "sick"),
+        ({"taints": [("nvidia.com/gpu", "NoSchedule")]}, "free"),
+        ({"taints": [(READY, "PreferNoSchedule")]}, "free"),
+        ({}, "free"),
+    ],
+)
+def test_what_is_free_on_a_node_that_takes_no_pods_is_of_use_to_nobody(kinds: dict[str, Any], state: str) -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n")
+    rig.tick()
+    rig.node("n", 4, **kinds)
+    rig.tick()
+    rig.tick(10.0)
+    sums = rig.sums()
+    of_use = sums["free"] + sums["stranded"]
+    assert (sums["booked"], of_use, sums["sick"]) == (10e6, *((30e6, 0) if state == "free" else (0, 30e6)))
+    ((_, states),) = rig.meter.nodes(5)
+    assert states["booked"] == 1.0
+    assert (states["sick"], states["cordoned"]) == (3.0 * (state == "sick"), 3.0 * (state == "cordoned"))
+    rig.node("n", 4)
+    rig.tick()
+    rig.tick(10.0)
+    assert rig.sums()["sick"] == sums["sick"], "it takes pods again"
+
+
+def test_a_node_that_is_gone_is_not_closed_when_another_has_its_name() -> None:
+    rig = one_node()
+    rig.node("n", 4, cordoned=True)
+    rig.tick()
+    rig.ledger.remove_node("n")
+    rig.tick()
+    assert rig.meter.holders.closed("n") is Closed.NOT
+    rig.node("n", 4)
+    rig.tick()
+    rig.tick(10.0)
+    assert rig.sums()["sick"] == 0
 
 
 # Who leads
