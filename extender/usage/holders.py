@@ -31,6 +31,7 @@ _MAX_CHARS: Final = 128
 _OWN_TAINTS: Final = "node.kubernetes.io/"
 """Begins Kubernetes' own: nodes that are not ready, unreachable or out of something."""
 _REPELLING: Final = ("NoSchedule", "NoExecute")
+_FIRST_LOOK: Final = 1000
 
 
 class Closed(Enum):
@@ -103,6 +104,7 @@ class Holders:
         self._by_number: list[Holder | None] = []
         self._on: dict[str, set[int]] = {}  # numbers, by node
         self._free: list[int] = []
+        self._most = _FIRST_LOOK
         self.fresh: list[int] = []
         """Numbers given since somebody took these."""
         ledger.rows.written.append(self.changed.add)
@@ -111,6 +113,10 @@ class Holders:
     def num_numbers(self) -> int:
         """Numbers given so far, free ones included."""
         return len(self._by_number)
+
+    def all(self) -> list[Holder | None]:
+        """(U,) by number."""
+        return list(self._by_number)
 
     def at(self, number: int) -> Holder | None:
         """The holder of a number."""
@@ -138,6 +144,9 @@ class Holders:
         uid = pod.metadata.uid
         holds = self._ledger.claim(uid) is not None or pod.spec.resource_claims
         if holds and not pod.finished and uid not in self._who:
+            if len(self._who) >= self._most:
+                self.forget_gone()
+                self._most = 2 * len(self._who) + _FIRST_LOOK
             self._who[uid] = pod.key, who_of(pod.metadata)
             self._uid_of[pod.key] = uid
             self.changed.add(pod.spec.node_name or "")

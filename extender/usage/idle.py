@@ -54,9 +54,19 @@ class IdleTimes:
         """Others look after it from now on."""
         self._since_s[:] = np.inf
 
+    def seconds(self, now: float, width: int) -> Floats:
+        """(U,) for how long each of so many holders has been idle; NaN for those that are not, or that were given their
+        numbers since the last note."""
+        found = np.full(width, np.nan)
+        known = min(width, len(self._since_s))
+        idle = now - self._since_s[:known]
+        found[:known] = np.where(np.isfinite(idle), idle, np.nan)
+        found[[number for number in self.holders.fresh if number < width]] = np.nan
+        return found
+
     def pods(self, now: float, after_s: float) -> Iterator[IdlePod]:
         """Those that have been idle for so long, the longest first."""
-        numbers = np.flatnonzero(now - self._since_s >= after_s)
+        numbers = np.flatnonzero(self.seconds(now, len(self._since_s)) >= after_s)
         for number in numbers[np.argsort(self._since_s[numbers], kind="stable")].tolist():
             holder = self.holders.at(number)
             if holder is not None:

@@ -27,7 +27,7 @@ from extender.usage.lines import Key
 from extender.usage.rates import SICK, Occupants, Rates, unusable_of
 from extender.usage.timeline import Timeline
 
-_NODES_AT_ONCE: Final = 50
+_MINUTES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
 _FIRST_S: Final = 0.5
 _FORGET_EVERY_S: Final = 300.0
@@ -102,15 +102,15 @@ class Meter(Background):
 
         Where somebody has cordoned a node those are told apart: he knows, and nothing is broken.
         """
-        rates, booked = self.rates, self.occupants.booked()
+        rates = self.rates
         if rates is None:
             return
-        known = [(name, row) for name, row in self.occupants.names() if row < len(booked)]
+        known = [(name, row) for name, row in self.occupants.names() if row < rates.of_nodes.shape[1]]
         sick = rates.of_nodes[SICK]
         for name, row in sorted(known, key=lambda item: not sick[item[1]])[:most]:
-            _, free, stranded, out = rates.of_nodes[:, row].tolist()
+            capacity, free, stranded, out = rates.of_nodes[:, row].tolist()
             cordoned = out if self.holders.closed(name) is Closed.CORDONED else 0
-            states = {"booked": int(booked[row]), "free": free, "stranded": stranded}
+            states = {"booked": capacity - free - stranded - out, "free": free, "stranded": stranded}
             states |= {"sick": out - cordoned, "cordoned": cordoned}
             yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
 
@@ -133,10 +133,7 @@ class Meter(Background):
             self.accounts.begin(int(since * _S))
             if self.since is None:
                 self.since = self._sight.wall_clock() - (now - since)
-        for done, node in enumerate(self.occupants.pending(), 1):
-            self.occupants.look_at(node)
-            if done % _NODES_AT_ONCE == 0:
-                await give_way()
+        await self.occupants.catch_up()
         cluster = self._sight.ledger.snapshot(now)
         rate = self._rate_in(cluster, await self._current_tables(cluster, now), now)
         self.accounts.rate(int(now * _S), rate)
@@ -150,7 +147,7 @@ class Meter(Background):
         for done, at_ms in enumerate(self.timeline.bounds(self.accounts.until_ms, until_ms), 1):
             self.accounts.count(at_ms)
             self.cut()
-            if done % _NODES_AT_ONCE == 0:  # it has slept for long
+            if done % _MINUTES_AT_ONCE == 0:  # it has slept for long
                 await give_way()
         self.accounts.count(until_ms)
 

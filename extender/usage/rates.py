@@ -5,6 +5,7 @@ N nodes by the ledger's rows, E entries of a node (what one holder has of one of
 are counted in thousandths, as whole numbers.
 """
 
+import asyncio
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from extender.core.fragmentation.fragment_tables import FragmentTables, unusable
 from extender.core.observations import Gauge
 from extender.core.resources.gpu_models import describe_model
 from extender.core.resources.nodes import PRODUCT_LABEL, SLICES, GpuUnit, NodeOffer
+from extender.kube.background import give_way
 from extender.ledger.ledger import Ledger
 from extender.usage.holders import Closed, Holders
 from extender.usage.shares import NO_SHARES, UNKNOWN_GPU, NodeShares, shares_of
@@ -28,6 +30,7 @@ NUM_OF_NODES: Final = 4
 """Rows of `Rates.of_nodes`: `capacity = booked + free + stranded + sick`."""
 UNKNOWN_MODEL: Final = "unknown"
 _NOBODY: Final = -1
+_NODES_AT_ONCE: Final = 50
 IntegerT = TypeVar("IntegerT", bound=np.integer)
 _SLICED: Final[Mask] = np.isin(np.arange(len(GpuUnit)), SLICES)
 
@@ -64,11 +67,21 @@ class _Entries(NamedTuple):
     """(U,)."""
 
 
+class OfHolders(NamedTuple):
+    """What each holder has now."""
+
+    booked: Longs
+    """(U,) GPU milli."""
+    load: Floats
+    """(U,) of the GPUs behind that; NaN where that of any is not known, or it has nothing."""
+
+
 class Occupants:
     """The entries of all nodes as arrays. Not thread-safe."""
 
     def __init__(self, ledger: Ledger, holders: Holders) -> None:
-        self._ledger, self._holders = ledger, holders
+        self._ledger, self.holders = ledger, holders
+        self._looking = asyncio.Lock()
         self._holder: npt.NDArray[np.int32] = np.full((0, 1), _NOBODY, np.int32)
         """(N, E) whose an entry is."""
         self._gpu: npt.NDArray[np.int16] = np.full((0, 1), UNKNOWN_GPU, np.int16)
@@ -89,22 +102,30 @@ class Occupants:
 
     def pending(self) -> list[str]:
         """Nodes that are to be looked at again, which are no more after this call."""
-        nodes = sorted(self._holders.changed)
-        self._holders.changed.clear()
+        nodes = sorted(self.holders.changed)
+        self.holders.changed.clear()
         return nodes
+
+    async def catch_up(self) -> None:
+        """Look at all nodes that have changed; others of the event loop go on in between."""
+        async with self._looking:
+            for done, node in enumerate(self.pending(), 1):
+                self.look_at(node)
+                if done % _NODES_AT_ONCE == 0:
+                    await give_way()
 
     def look_at(self, node: str) -> None:
         """Write down who has what of a node now."""
         row, before = self._ledger.rows.arrays.row_of.get(node), self._row_of.pop(node, None)
         if before is not None and self._node_at[before] == node:  # not another's by now
             self._write(before, NO_SHARES)
-        held = list(self._holders.on(node))
+        held = list(self.holders.on(node))
         if row is None:
-            self._holders.forget_node(node)
+            self.holders.forget_node(node)
             return
         self._row_of[node], self._node_at[row] = row, node
         offer = self._ledger.rows.offer_of(node)
-        self._write(row, shares_of(offer, held, closed=self._holders.closed(node) is not Closed.NOT))
+        self._write(row, shares_of(offer, held, closed=self.holders.closed(node) is not Closed.NOT))
         self.model[row] = self._model(node, offer)
 
     def names(self) -> list[tuple[str, int]]:
@@ -176,9 +197,12 @@ class Occupants:
             entries.holds,
         )
 
-    def booked(self) -> Longs:
-        """(N,) GPU milli that holders have, as of the last rates."""
-        return np.zeros(0, np.int64) if self._made is None else self._made[1].of_nodes
+    def of_holders(self, cluster: Cluster) -> OfHolders:
+        """What each holder has in a cluster, and how that is used. Nodes count as of `rates`."""
+        entries = self._flat(min(cluster.num_nodes, len(self.capacity)), cluster.gpu_model.shape[1])
+        used = np.bincount(entries.holder, entries.milli * _loads(cluster, entries), len(entries.of_holders))
+        load = np.where(entries.of_holders > 0, used / np.maximum(entries.of_holders, 1), np.nan)
+        return OfHolders(entries.of_holders, load)
 
     def _flat(self, num_rows: int, num_slots: int) -> _Entries:
         """The entries, made once for each change."""
@@ -189,7 +213,7 @@ class Occupants:
         holder = self._holder[row, place].astype(np.intp)
         gpu, milli = self._gpu[row, place].astype(np.intp), self._milli[row, place].astype(np.float64)
         slot = np.where((gpu >= 0) & (gpu < num_slots), row * num_slots + gpu, -1)
-        num_holders = self._holders.num_numbers
+        num_holders = self.holders.num_numbers
         entries = _Entries(
             *(row, holder, milli, slot),
             of_nodes=np.bincount(row, milli, num_rows).astype(np.int64),

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.nodes import SLICES, NodeOffer
+from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.ledger.occupancy import Occupancy
 from extender.plugins.holdings import Holding, Part
 
@@ -56,6 +57,16 @@ def mig_milli(profile: str) -> int:
     name = profile.partition("+")[0]
     found = re.search(r"([1-7])g\.", name)
     return _LARGER_SLICES.get(name) or WHOLE_MILLI * (int(found[1]) if found else 1) // _SLICES_OF_A_GPU
+
+
+def asked_milli(request: GpuRequest) -> int | None:
+    """Thousandths of a GPU that a request comes to, by the same measure; None where that depends on the node: time
+    slices, and memory in total."""
+    if request.mig:
+        return sum(count * mig_milli(profile) for profile, count in request.mig)
+    if request.unit is AskedUnit.SHARED or not request.count:
+        return None
+    return request.count * (request.milli or WHOLE_MILLI)
 
 
 def shares_of(offer: NodeOffer, held: Sequence[tuple[int, Holding]], *, closed: bool = False) -> NodeShares:

@@ -11,8 +11,8 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from extender.cli.main import app
-from extender.cli.reports.forms import as_csv
 from extender.cli.reports.over_time import _picture
+from extender.cli.reports.sheets import as_csv
 from tests.api.processes import Server, ready_demo
 from tests.controlplane.processes import wait_until
 

@@ -116,7 +116,7 @@ def test_links_use_only_labels_that_the_alert_has() -> None:
 
 def test_every_link_opens_something_that_the_page_knows() -> None:
     panels = {re.findall(r"id: '([a-z-]+)'", path.read_text())[0] for path in (PAGE / "panels").glob("[!i]*.js")}
-    kinds = set(re.findall(r"#(\w+)/NAM", (PAGE / "main.js").read_text()))
+    kinds = re.findall(r"#\(([a-z|]+)\)", (PAGE / "address.js").read_text())[0].split("|")
     assert len(LINKS) > 10
     for alert, link in LINKS.items():
         target = re.match(r"#([a-z-]+)(/|\?|$)", link)

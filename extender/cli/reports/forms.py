@@ -1,10 +1,6 @@
-"""Forms of GPU-hours for people and spreadsheets."""
+"""Times and GPU-hours, as people read them."""
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 
 def time_of(unix: float) -> str:
@@ -20,17 +16,3 @@ def hours(amount: float) -> str:
 def part(part: float, whole: float) -> str:
     """`12 %`, or `-` of nothing."""
     return f"{100 * part / whole:.0f} %" if whole else "-"
-
-
-def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A heading, and a line for each row."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _safe(value: Any) -> Any:
-    """Authors choose names, and spreadsheets take some for formulas."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

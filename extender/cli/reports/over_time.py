@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, fail, show
-from extender.cli.reports.forms import as_csv, hours, time_of
+from extender.cli.reports.forms import hours, time_of
+from extender.cli.reports.sheets import as_csv
 
 TIMEOUT_S: Final = 90.0
 """Prometheus may take a minute over weeks."""

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
-from extender.cli.reports.forms import as_csv, hours, part, time_of
+from extender.cli.reports.forms import hours, part, time_of
 from extender.cli.reports.over_time import BAD_REQUEST, TIMEOUT_S, show_over_time
+from extender.cli.reports.sheets import as_csv
 
 
 class By(StrEnum):
