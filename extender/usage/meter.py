@@ -69,7 +69,8 @@ class Meter(Background):
         """Unix time from which on something was counted, None before."""
         self.rates: Rates | None = None
         """As they were last; None before, and where others lead."""
-        self._tenure = ""
+        self.tenure = ""
+        """In which it counted last, as of `Led`."""
         self._began = float("inf")
         self._forgot_at = float("-inf")
         self._tables: tuple[float, tuple[int, int], FragmentTables] | None = None
@@ -117,7 +118,7 @@ class Meter(Background):
     async def tick(self) -> None:
         """Count what is certain, and look at what is booked now."""
         now, led = self._sight.clock(), self._sight.led()
-        if led.tenure == self._tenure:
+        if led.tenure == self.tenure:
             await self._count(int(min(now, max(led.until, 0.0)) * _S))
         if self._sight.standby():
             self.idle.forget()
@@ -125,8 +126,8 @@ class Meter(Background):
             return
         if self._sight.fault():
             return  # what was known last goes on to count
-        if led.tenure != self._tenure:
-            self._tenure = led.tenure
+        if led.tenure != self.tenure:
+            self.tenure = led.tenure
             since = max(led.since, self._began)
             self.cut()  # what was counted before is of that time
             self.timeline.align(int(now * _S), self._sight.wall_clock())
