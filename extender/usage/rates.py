@@ -5,7 +5,6 @@ N nodes by the ledger's rows, E entries of a node (what one holder has of one of
 are counted in thousandths, as whole numbers.
 """
 
-import asyncio
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -81,7 +80,6 @@ class Occupants:
 
     def __init__(self, ledger: Ledger, holders: Holders) -> None:
         self._ledger, self.holders = ledger, holders
-        self._looking = asyncio.Lock()
         self._holder: npt.NDArray[np.int32] = np.full((0, 1), _NOBODY, np.int32)
         """(N, E) whose an entry is."""
         self._gpu: npt.NDArray[np.int16] = np.full((0, 1), UNKNOWN_GPU, np.int16)
@@ -100,19 +98,16 @@ class Occupants:
         """Grows with every change."""
         self._made: tuple[tuple[int, int, int], _Entries] | None = None
 
-    def pending(self) -> list[str]:
-        """Nodes that are to be looked at again, which are no more after this call."""
-        nodes = sorted(self.holders.changed)
-        self.holders.changed.clear()
-        return nodes
-
     async def catch_up(self) -> None:
-        """Look at all nodes that have changed; others of the event loop go on in between."""
-        async with self._looking:
-            for done, node in enumerate(self.pending(), 1):
+        """Look at all nodes that have changed; others of the event loop go on in between, and may do the same: whoever
+        is stopped leaves the rest to the next."""
+        changed = self.holders.changed
+        for done, node in enumerate(sorted(changed), 1):
+            if node in changed:
+                changed.discard(node)
                 self.look_at(node)
-                if done % _NODES_AT_ONCE == 0:
-                    await give_way()
+            if done % _NODES_AT_ONCE == 0:
+                await give_way()
 
     def look_at(self, node: str) -> None:
         """Write down who has what of a node now."""

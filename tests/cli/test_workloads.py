@@ -90,11 +90,11 @@ def one(name: str, **more: Any) -> dict[str, Any]:
 def printed(*pods: dict[str, Any], groups: tuple[dict[str, Any], ...] = (), width: int = 80, more: int = 0) -> str:
     text = io.StringIO()
     states = dict.fromkeys(STATES, 0) | {"running": len(pods)}
-    totals = {"pods": len(pods) + more, "states": states, "gpusBooked": 8.5, "gpusAsked": 3.0}
+    totals: dict[str, Any] = {"pods": len(pods) + more, "states": states, "gpusBooked": 8.5, "gpusAsked": 3.0}
     totals |= {"load": 0.25, "idlePods": 1, "idleGpus": 2.0}
-    told = {"by": "owner" if groups else "pod", "pods": list(pods), "groups": list(groups), "total": len(pods) + more}
+    told: dict[str, Any] = {"by": "owner" if groups else "pod", "pods": list(pods), "groups": list(groups)}
     told |= {"totals": totals, "more": more, "idleAfterSeconds": 1800.0}
-    told["total"] += len(groups)
+    told["total"] = len(pods) + len(groups) + more
     _print(told, Console(file=text, width=width, highlight=False))
     return text.getvalue()
 

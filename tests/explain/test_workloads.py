@@ -1,5 +1,7 @@
 """`GET /workloads`: every pod that has GPUs or asks for some, whom it belongs to, and what they come to together."""
 
+import asyncio
+import contextlib
 import math
 import random
 import time
@@ -9,11 +11,15 @@ import numpy as np
 import pytest
 
 from extender.core.observations import Gauge
-from extender.explain.workloads.bound_pods import BoundPods
+from extender.core.resources.requests import AskedUnit, GpuRequest
+from extender.explain.waiting_pods import Awaited
+from extender.explain.workloads.bound_pods import BoundPod, BoundPods
 from extender.explain.workloads.selections import Question, chosen, long_idle, of_states, summed, told_sums
-from extender.explain.workloads.tables import HAVE, STATES, Workload, WorkloadTable
+from extender.explain.workloads.tables import HAVE, STATES, Sources, Workload, WorkloadTable, table_of
 from extender.kube import objects
 from extender.queueing.pods.objects import GATE
+from extender.usage.holders import Holder, Who
+from extender.usage.shares import asked_milli
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Clock, Kerf, running
 from tests.explain.test_waiting_pods import made
@@ -190,6 +196,7 @@ def test_without_a_meter_pods_are_listed_and_nobody_knows_who_is_idle() -> None:
         kerf.settle()
         seen(kerf, bound("b", "0,1,2"), waiting=1)
         after = told(kerf)
+        assert kerf.service.workloads.occupants.holders.fresh == []
     assert {name: item["gpus"] for name, item in by_pod(answer).items()} == {"a": 2.0, "waits": 9.0}
     assert {name: item["gpus"] for name, item in by_pod(after).items()} == {"b": 3.0, "waits": 9.0}
     assert (answer["idleAfterSeconds"], answer["states"]["idle"]) == (None, 0)
@@ -278,7 +285,11 @@ def random_table(seed: int) -> WorkloadTable:
     rows = [
         Workload(
             *(f"uid-{row}", f"ns/pod-{row}", f"ns-{draw.randrange(3)}", f"Job/j-{draw.randrange(3)}"),
-            *("", "", "", "", int(state[row]), float(since[row]), 0, 0.0),
+            *("", "", "", ""),
+            state=int(state[row]),
+            since=float(since[row]),
+            priority=0,
+            asked=0.0,
         )
         for row in range(num)
     ]
@@ -344,6 +355,89 @@ def test_groups_are_the_sums_of_their_pods(seed: int) -> None:
         assert told_sums(summed(table, rows, idle, "all"), 0) == by_hand(table, wanted, after_s)
 
 
+def test_what_nobody_is_known_to_use_is_held_and_a_pod_that_has_its_node_waits_no_longer() -> None:
+    holders = [
+        Holder(0, "team/claim", "team/claim", Who("team", "ResourceClaim/claim"), "n"),
+        None,  # a number that is free
+        Holder(2, "uid-static", "kube-system/static", Who("kube-system", "Node/n"), "n"),
+        Holder(3, "uid-a", "team/a", Who("team", "Job/a"), "n"),
+    ]
+    waiting = [
+        Awaited(uid, f"team/{uid}", 0, 1e9, asked, "Job/a", "", gated=False)
+        for uid, asked in (("uid-a", GpuRequest(2)), ("uid-b", None), ("uid-c", GpuRequest(0, memory_total_mib=8)))
+    ]
+    table = table_of(
+        Sources(
+            *(holders, np.array([1000, 0, 500, 2000]), np.full(4, np.nan), np.full(4, np.nan), waiting),
+            bound=lambda uid: BoundPod(1e9, 0, "", starting=False, leaving=False) if uid == "uid-a" else None,
+            claim=lambda uid: None,
+            model=lambda node: "a100",
+        )
+    )
+    assert [(row.pod, STATES[row.state]) for row in table.rows] == [
+        *(("team/claim", "held"), ("kube-system/static", "held"), ("team/a", "running")),
+        *(("team/uid-b", "pending"), ("team/uid-c", "pending")),
+    ]
+    assert table.booked.tolist() == [1.0, 0.5, 2.0, 0.0, 0.0]
+    assert table.asked[:3].tolist() == [0.0, 0.0, 0.0] and np.isnan(table.asked[3:]).all()
+
+
+@pytest.mark.parametrize(
+    ("request_", "milli"),
+    [
+        (GpuRequest(2), 2000),
+        (GpuRequest(1, milli=250), 250),
+        (GpuRequest(2, AskedUnit.PART, milli=300), 600),
+        (GpuRequest(3, AskedUnit.MIG, mig=(("1g.5gb", 2), ("3g.20gb", 1))), 2 * 142 + 428),
+        (GpuRequest(3, AskedUnit.SHARED), None),
+        (GpuRequest(0, memory_total_mib=90_000), None),
+    ],
+)
+def test_gpus_are_asked_for_by_the_measure_that_they_are_booked_by(request_: GpuRequest, milli: int | None) -> None:
+    assert asked_milli(request_) == milli
+
+
+def test_who_has_no_gpus_is_who_is_pending() -> None:
+    with running(NODES, queue__enabled=True) as kerf:
+        gated = made("gated", 1, 60, schedulingGates=[{"name": GATE}])
+        seen(kerf, bound("a", "0,1"), made("waits", 9, 60, priority=3), gated, waiting=2)
+        kerf.filter(pod("by-hand", 9), ["n"])
+        works = [item for item in told(kerf)["pods"] if item["state"] in ("placing", "pending", "gated")]
+        pending = kerf.get("/pending").json()["pods"]
+    shared = ("pod", "request", "priority", "gang", "since")
+    assert sorted([item[key] for key in shared] for item in works) == sorted(
+        [item[key] for key in shared] for item in pending
+    )
+
+
+def test_who_is_stopped_while_looking_leaves_the_rest_to_the_next() -> None:
+    with running([node(f"n-{number:03}", 2) for number in range(120)]) as kerf:
+        occupants = kerf.service.workloads.occupants
+
+        async def stopped() -> None:
+            occupants.holders.changed.update(f"n-{number:03}" for number in range(120))
+            looking = asyncio.create_task(occupants.catch_up())
+            await asyncio.sleep(0)
+            looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
+
+        kerf.run(stopped())
+        assert occupants.holders.changed == {f"n-{number:03}" for number in range(50, 120)}
+        kerf.run(occupants.catch_up())
+        assert occupants.holders.changed == set()
+
+
+def test_a_table_does_for_a_moment_and_is_not_kept_for_longer() -> None:
+    with running(NODES) as kerf:
+        seen(kerf, bound("a", "0"))
+        assert told(kerf)["total"] == 1
+        seen(kerf, bound("b", "1"))
+        assert kerf.get("/workloads").json()["total"] == 1  # that of a moment ago
+        assert told(kerf)["total"] == 2
+        kerf.run(until(lambda: kerf.service.workloads._made is None))  # noqa: SLF001 - nothing else tells
+
+
 class _Ledger:
     """Knows which pods are bound, and that each has something."""
 
@@ -377,3 +471,4 @@ def test_a_gang_of_unreadable_size_and_a_priority_that_is_none_cost_nobody_else_
         seen(kerf, bound("odd", "0", annotations=marks, labels={"genius/priority": "first"}), bound("even", "1"))
         pods = by_pod(told(kerf))
     assert (pods["odd"]["gang"], pods["odd"]["priority"], len(pods)) == (None, 0, 2)
+    assert (pods["odd"]["state"], pods["even"]["state"]) == ("running", "running")

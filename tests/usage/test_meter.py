@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 from extender.kube.leadership.elections import Led
@@ -471,3 +472,28 @@ def test_two_meters_of_one_cluster_count_each_moment_once() -> None:
     second.tick(8.0)
     total = first.booked()["default"] + second.booked()["default"]
     assert total == 3 * (30.0 - 2.0)  # of the 30 s those between the renewal and its sight are nobody's
+
+
+def test_pods_that_come_and_go_unseen_are_forgotten() -> None:
+    rig = one_node()
+    for number in range(5000):
+        rig.pod(f"p{number}", 1, "n")
+        rig.gone(f"p{number}")
+    assert len(rig.meter.holders._who) < 2100  # noqa: SLF001 - nobody has looked at any of them
+
+
+def test_who_gets_the_number_of_another_is_not_idle_for_as_long() -> None:
+    rig = one_node()
+    rig.pod("sleeps", 1, "n", assigned="0")
+    rig.loads("n", 0.0)
+    rig.tick()
+    rig.tick(100.0)
+    assert [pod.pod for pod in rig.meter.idle.pods(rig.clock(), 60.0)] == ["default/sleeps"]
+    rig.gone("sleeps")
+    asyncio.run(rig.meter.occupants.catch_up())  # not the meter itself, which looks at times
+    rig.pod("fresh", 1, "n", assigned="0")
+    asyncio.run(rig.meter.occupants.catch_up())
+    (holder,) = [holder for holder in rig.meter.holders.all() if holder is not None]
+    assert (holder.name, holder.number) == ("default/fresh", 0)
+    assert np.isnan(rig.meter.idle.seconds(rig.clock(), 1)).all()
+    assert list(rig.meter.idle.pods(rig.clock(), 60.0)) == []

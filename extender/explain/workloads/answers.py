@@ -60,8 +60,15 @@ class Workloads:
             now = self.clock()
             if self._made is None or not 0 <= now - self._made[0] < _WORTH_S:
                 await self.occupants.catch_up()
-                self._made = now, await asyncio.to_thread(table_of, self._sources())
+                table = await asyncio.to_thread(table_of, self._sources())
+                self._made = now, table
+                asyncio.get_running_loop().call_later(_WORTH_S, self._forget, table)  # megabytes, for nobody
+                return table
             return self._made[1]
+
+    def _forget(self, table: WorkloadTable) -> None:
+        if self._made is not None and self._made[1] is table:
+            self._made = None
 
     def _sources(self) -> Sources:
         """What is known now: short, for the event loop waits for it."""

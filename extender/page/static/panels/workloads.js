@@ -108,8 +108,8 @@ class Workloads {
 
   /** Ask for the pods of an owner. */
   async #pods(group) {
-    const { state, idle, q } = this.#asked;
-    this.#open.set(keyOf(group), await ask(addressOf({ ...ofOwner(group), state, idle, q, limit: MAX_INNER })));
+    const { state, idle, gang, node, q } = this.#asked;
+    this.#open.set(keyOf(group), await ask(addressOf({ ...ofOwner(group), state, idle, gang, node, q, limit: MAX_INNER })));
   }
 
   /** The namespaces to choose from, now and then. */
