@@ -204,6 +204,23 @@ class UsageReport(msgspec.Struct):
     note: str | None = None
 
 
+class UsageStep(UsageTotals, rename=_key):
+    at: int
+    seconds: float
+    booked_by_namespace: list[float]
+
+
+class UsageOverTime(msgspec.Struct, rename=_key):
+    source: Literal["kerf", "prometheus"]
+    since: float
+    until: float
+    step_seconds: int
+    known_since: float | None
+    namespaces: list[str]
+    steps: list[UsageStep]
+    note: str | None = None
+
+
 class Telemetry(msgspec.Struct):
     """More keys where telemetry is on."""
 
@@ -272,5 +289,6 @@ OF_READS: Final[dict[str, type]] = {
     "/nodes": NodesPage,
     "/nodes/{node}": NodeDetails,
     "/usage": UsageReport,
+    "/usage/over-time": UsageOverTime,
 }
 """What a GET answers with 200, by path; the others answer no JSON."""

@@ -131,6 +131,15 @@ OF_READS: Final[dict[str, Any]] = {
         "idle": {"afterSeconds": 1800.0, "pods": 0, "gpus": 0, "items": []},
         "note": None,
     },
+    "/usage/over-time": {
+        **{"source": "kerf", "since": 1795704000.0, "until": 1795707645.0, "stepSeconds": 3600},
+        **{"knownSince": 1795102845.0, "namespaces": ["research", "(other)"], "note": None},
+        "steps": [
+            {"at": 1795704000, "seconds": 3600.0, "bookedByNamespace": [64.0, 16.0]}
+            | _HOURS
+            | {"capacityGpuHours": 168.0, "freeGpuHours": 80.0, "strandedGpuHours": 8.0, "sickGpuHours": 0.0}
+        ],
+    },
     "/metrics": 'kerf_cluster_nodes{kind="gpu"} 34.0\n',
     "/live": 'event: tick\ndata: {"waiting": {"total": 1}}\n\n',
 }

@@ -26,13 +26,17 @@ from extender.history import archives
 from extender.ranking.descriptions import describe as describe_rank
 from extender.server import access
 from extender.telemetry.service import describe, interference_of
+from extender.usage.over_time import over_time
 from extender.usage.questions import PastError, seconds_of
+from extender.usage.steps import span_of
 
 if TYPE_CHECKING:
     from extender.api.service import Service
 
 
 _WEBHOOKS_ALONE: Final = access.Refusal(404, "this Kerf answers webhooks alone (setting webhook.alone)")
+
+_NOT_COUNTED: Final = "no GPU-hours are counted (setting usage.enabled)"
 
 
 class KerfApp(FastAPI):
@@ -222,12 +226,36 @@ def _install_usage(app: FastAPI, service: Service) -> None:
     ) -> JSONResponse:
         """GPU-hours booked, used and idle: in a time up to now by Prometheus, else since the start by this Kerf."""
         if service.usage is None:
-            return JSONResponse({"detail": "no GPU-hours are counted (setting usage.enabled)"}, status_code=404)
+            return JSONResponse({"detail": _NOT_COUNTED}, status_code=404)
         try:
             window_s = seconds_of(since) if since else None
             return JSONResponse(await service.usage.report(by, window_s, source))
         except ValueError as error:
             return JSONResponse({"detail": f"since: {error}"}, status_code=400)
+        except PastError as error:
+            return JSONResponse({"detail": str(error)}, status_code=503)
+
+    @app.get(
+        "/usage/over-time",
+        tags=["explanation"],
+        responses={
+            400: {"description": "`since` or `step` can't be understood, or would be too many steps."},
+            404: {"description": "No GPU-hours are counted: setting usage.enabled."},
+            503: {"description": "Another replica leads, or Prometheus does not answer; gives the reason."},
+        },
+    )
+    async def usage_over_time(
+        since: Annotated[str, Query(max_length=16, description="How far back: 7d, 36h.")] = "24h",
+        step: Annotated[str, Query(max_length=16, description="Length of a step. Empty: as suits.")] = "",
+        source: Annotated[str, Query(pattern="^(auto|kerf|prometheus)$", description="Who is asked.")] = "auto",
+    ) -> JSONResponse:
+        """GPU-hours step by step: by this Kerf where it has counted for so long, else by Prometheus."""
+        if service.usage is None:
+            return JSONResponse({"detail": _NOT_COUNTED}, status_code=404)
+        try:
+            return JSONResponse(await over_time(service.usage, span_of(since, step), source))
+        except ValueError as error:
+            return JSONResponse({"detail": str(error)}, status_code=400)
         except PastError as error:
             return JSONResponse({"detail": str(error)}, status_code=503)
 

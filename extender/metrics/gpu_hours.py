@@ -25,6 +25,7 @@ _HELP_OF_MODELS: Final = {
     "stranded": "Free GPU-seconds that the next pod was expected not to be able to use.",
     "sick": "GPU-seconds of GPUs out of use that nobody had booked.",
 }
+_MS: Final = 1000
 _MAX_NAMESPACES: Final = 100
 """With idle pods, that have series of their own."""
 
@@ -70,6 +71,9 @@ def _counters(meter: Meter) -> Iterator[Metric]:
         for family, amount in zip(of_models, sums, strict=True):
             family.add_metric([model], amount / MICRO)
     yield from of_models
+    counted = CounterMetricFamily("kerf_counted_seconds", "Time for which GPU-seconds were counted.")
+    counted.add_metric([], meter.accounts.counted_shown(meter.now_ms) / _MS)
+    yield counted
 
 
 def _nodes(meter: Meter) -> Iterator[Metric]:

@@ -38,6 +38,21 @@ class Rate(NamedTuple):
     """Lines of the series that somebody counts on."""
 
 
+class Sums(NamedTuple):
+    """All that was counted since the start."""
+
+    counted_ms: int
+    amounts: tuple[int, ...]
+    """Of all models: capacity, free, stranded and sick; of all holders: booked, used, measured and idle."""
+    booked: Mapping[str, int]
+    """By namespace."""
+
+    @classmethod
+    def none(cls) -> "Sums":
+        """Nothing yet."""
+        return cls(0, (0,) * (NUM_OF_NODES + NUM_OF_HOLDERS), {})
+
+
 @dataclass(eq=False)
 class _Sums:
     """(K, L) sums, as wide as there are lines."""
@@ -68,12 +83,15 @@ class Accounts:
         self._models = models
         self._of_reports, self._of_series = _Sums(NUM_OF_HOLDERS), _Sums(NUM_OF_HOLDERS)
         self._of_models = _Sums(NUM_OF_NODES)
-        self._until_ms: int | None = None
+        self.until_ms: int | None = None
+        """Up to when it was counted."""
         self._ahead: deque[tuple[int, Rate]] = deque()
-        """Rates, each from its time on, in that order; the first from `_until_ms` or before."""
+        """Rates, each from its time on, in that order; the first from `until_ms` or before."""
         self._opened_ms: dict[int, int] = {}
         """When a series began."""
         self._models_shown_ms: list[int] = []
+        self._shown_ms: int | None = None
+        """When the first of all began."""
         self._held_ms: dict[int, int] = {}
         """When a series was last seen to have GPUs."""
         self.counted_ms = 0
@@ -81,14 +99,14 @@ class Accounts:
 
     def begin(self, since_ms: int) -> None:
         """Count from a time on: at first by the rates that come next."""
-        self._until_ms = since_ms
+        self.until_ms = since_ms
         self._ahead.clear()
 
     def rate(self, at_ms: int, rate: Rate) -> None:
         """The rates are these from a time on, or from the beginning, if none is known of before."""
-        if self._until_ms is None:
+        if self.until_ms is None:
             return
-        at_ms = max(at_ms, self._ahead[-1][0]) if self._ahead else self._until_ms
+        at_ms = max(at_ms, self._ahead[-1][0]) if self._ahead else self.until_ms
         if self._ahead and self._ahead[-1][1] is rate:
             return
         if len(self._ahead) >= _MAX_AHEAD:
@@ -97,17 +115,17 @@ class Accounts:
 
     def count(self, until_ms: int) -> int:
         """Count what was booked up to a time, in order; returns for how many milliseconds."""
-        if self._until_ms is None or not self._ahead or until_ms <= self._until_ms:
+        if self.until_ms is None or not self._ahead or until_ms <= self.until_ms:
             return 0
-        began = self._until_ms
+        began = self.until_ms
         while True:
             _, rate = self._ahead[0]
             ends = min(self._ahead[1][0], until_ms) if len(self._ahead) > 1 else until_ms
-            if (for_ms := ends - self._until_ms) > 0:
+            if (for_ms := ends - self.until_ms) > 0:
                 self._of_reports.add(rate.of_reports, for_ms)
                 self._of_series.add(rate.of_series, for_ms)
                 self._of_models.add(rate.of_models, for_ms)
-                self._until_ms = ends
+                self.until_ms = ends
             if len(self._ahead) == 1 or self._ahead[1][0] > until_ms:
                 break
             self._ahead.popleft()
@@ -123,6 +141,7 @@ class Accounts:
             self._of_series.sums[:, number] = 0
             self._opened_ms[number] = self._held_ms[number] = now_ms
         self.series.opened.clear()
+        self._shown_ms = now_ms if self._shown_ms is None else self._shown_ms
         self._models_shown_ms += [now_ms] * (len(self._models) - len(self._models_shown_ms))
         for number in set(rate.live.tolist()):
             self._held_ms[number] = now_ms
@@ -144,6 +163,10 @@ class Accounts:
             begins = now_ms - since < _SHOWN_AFTER_MS
             yield name, [0] * NUM_OF_NODES if begins else self._of_models.sums[:, number].tolist()
 
+    def counted_shown(self, now_ms: int) -> int:
+        """Milliseconds counted, in the same way."""
+        return 0 if self._shown_ms is None or now_ms - self._shown_ms < _SHOWN_AFTER_MS else self.counted_ms
+
     # The report
 
     def rows(self) -> Mapping[Key, Sequence[int]]:
@@ -156,3 +179,12 @@ class Accounts:
         """Of all models: capacity, free, stranded and sick."""
         found: list[int] = self._of_models.sums.sum(axis=1).tolist()
         return found
+
+    def sums(self) -> Sums:
+        """All of it."""
+        of_holders = self._of_reports.sums
+        booked: dict[str, int] = {}
+        for key, amount in zip(self.report.keys, of_holders[0].tolist(), strict=False):
+            if key is not None and amount:
+                booked[key.namespace] = booked.get(key.namespace, 0) + amount
+        return Sums(self.counted_ms, (*self.totals(), *of_holders.sum(axis=1).tolist()), booked)

@@ -2,13 +2,26 @@
 
 import os
 import sys
+import time
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from extender.telemetry.errors import SourceError
 from extender.telemetry.sources.prometheus_client import Prometheus, to_float
-from extender.usage.questions import LABELS, OF_HOLDERS, OF_MODELS, Answer, Question, query, series_name
+from extender.usage.questions import (
+    COUNTED,
+    LABELS,
+    OF_HOLDERS,
+    OF_MODELS,
+    Answer,
+    Question,
+    Step,
+    query,
+    series_name,
+    step_query,
+)
 
 _NICE: Final = 10
 
@@ -17,7 +30,7 @@ def ask(question: Question) -> Answer:
     """What Prometheus answers, or why it does not."""
     prometheus = Prometheus(question.url, question.access)
     try:
-        return _asked(prometheus, question)
+        return _asked_by_step(prometheus, question) if question.step_s else _asked(prometheus, question)
     except SourceError as error:
         return Answer(fault=str(error))
     finally:
@@ -37,12 +50,44 @@ def _asked(prometheus: Prometheus, question: Question) -> Answer:
     for number, what in enumerate(OF_MODELS):
         for item in prometheus.counted(query(question, what)):
             totals[number], known = to_float(item.value[1]), True
-    if not known:
-        name = series_name("capacity")
-        return Answer(
-            fault=f"{question.url} has no {name} of that time: does it scrape Kerf, and for a minute or more?"
-        )
-    return Answer(rows, totals)
+    return Answer(rows, totals) if known else _nothing(question)
+
+
+def _nothing(question: Question) -> Answer:
+    name = series_name("capacity")
+    return Answer(fault=f"{question.url} has no {name} of that time: does it scrape Kerf, and for a minute or more?")
+
+
+def _asked_by_step(prometheus: Prometheus, question: Question) -> Answer:
+    """A value at a time is of the step that ends then."""
+    step_s, begins = question.step_s, range(question.first, question.last, question.step_s)
+    names = (*OF_MODELS, *OF_HOLDERS)
+
+    def told(name: str, by: str = "") -> Iterator[tuple[str, int, float]]:
+        for item in prometheus.counted_over(
+            step_query(question, name, by), begins[0] + step_s, begins[-1] + step_s, step_s
+        ):
+            for ended, text in item.values:
+                yield item.metric.get(by, ""), round(ended) - step_s, to_float(text)
+
+    now = time.time()
+    steps = {at: Step(at, min(step_s, max(now - at, 0)), [0.0] * len(names), {}) for at in begins}
+    known = set[int]()
+    for number, what in enumerate(OF_MODELS):
+        for _, at, amount in told(series_name(what)):
+            if at in steps:
+                steps[at].amounts[number] = amount
+                known.add(at)
+    for number, what in enumerate(OF_HOLDERS, len(OF_MODELS)):
+        for namespace, at, amount in told(series_name(what), "namespace"):
+            if at in known:
+                steps[at].amounts[number] += amount
+                if what == "booked" and amount:
+                    steps[at].booked[namespace] = amount
+    for _, at, seconds in told(COUNTED):
+        if at in known:
+            steps[at].seconds = seconds
+    return Answer(steps=[steps[at] for at in sorted(known)]) if known else _nothing(question)
 
 
 def main() -> None:

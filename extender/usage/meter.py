@@ -16,16 +16,18 @@ import numpy.typing as npt
 from extender.core.clusters import WHOLE_MILLI, Cluster, Longs
 from extender.core.fragmentation.fragment_tables import FragmentTables, tables_of
 from extender.core.fragmentation.fragments import Mix
-from extender.kube.background import Background, repeat
+from extender.kube.background import Background, give_way, repeat
 from extender.kube.leadership.elections import Led
 from extender.ledger.ledger import Ledger
 from extender.settings.operation import UsageSettings
 from extender.usage.accounts import Accounts, Rate
-from extender.usage.holders import Holders
+from extender.usage.holders import Closed, Holders
 from extender.usage.idle import IdleTimes
 from extender.usage.lines import Key
 from extender.usage.rates import SICK, Occupants, Rates, unusable_of
+from extender.usage.timeline import Timeline
 
+_MINUTES_AT_ONCE: Final = 50
 _MIX_EVERY_S: Final = 300.0
 _FIRST_S: Final = 0.5
 _FORGET_EVERY_S: Final = 300.0
@@ -61,12 +63,14 @@ class Meter(Background):
         self.holders = Holders(sight.ledger)
         self.occupants = Occupants(sight.ledger, self.holders)
         self.accounts = Accounts(wanted.max_series, _MAX_REPORT, self.occupants.models, frozenset(wanted.budgets))
+        self.timeline = Timeline()
         self.idle = IdleTimes.none(self.holders)
         self.since: float | None = None
         """Unix time from which on something was counted, None before."""
         self.rates: Rates | None = None
         """As they were last; None before, and where others lead."""
-        self._tenure = ""
+        self.tenure = ""
+        """In which it counted last, as of `Led`."""
         self._began = float("inf")
         self._forgot_at = float("-inf")
         self._tables: tuple[float, tuple[int, int], FragmentTables] | None = None
@@ -95,7 +99,10 @@ class Meter(Background):
         return int(self._sight.clock() * _S)
 
     def nodes(self, most: int) -> Iterator[tuple[str, dict[str, float]]]:
-        """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead."""
+        """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead.
+
+        Where somebody has cordoned a node those are told apart: he knows, and nothing is broken.
+        """
         rates = self.rates
         if rates is None:
             return
@@ -103,23 +110,27 @@ class Meter(Background):
         sick = rates.of_nodes[SICK]
         for name, row in sorted(known, key=lambda item: not sick[item[1]])[:most]:
             capacity, free, stranded, out = rates.of_nodes[:, row].tolist()
-            states = {"booked": capacity - free - stranded - out, "free": free, "stranded": stranded, "sick": out}
+            cordoned = out if self.holders.closed(name) is Closed.CORDONED else 0
+            states = {"booked": capacity - free - stranded - out, "free": free, "stranded": stranded}
+            states |= {"sick": out - cordoned, "cordoned": cordoned}
             yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
 
     async def tick(self) -> None:
         """Count what is certain, and look at what is booked now."""
         now, led = self._sight.clock(), self._sight.led()
-        if led.tenure == self._tenure:
-            self.accounts.count(int(min(now, max(led.until, 0.0)) * _S))
+        if led.tenure == self.tenure:
+            await self._count(int(min(now, max(led.until, 0.0)) * _S))
         if self._sight.standby():
             self.idle.forget()
             self.rates = self._rate = None
             return
         if self._sight.fault():
             return  # what was known last goes on to count
-        if led.tenure != self._tenure:
-            self._tenure = led.tenure
+        if led.tenure != self.tenure:
+            self.tenure = led.tenure
             since = max(led.since, self._began)
+            self.cut()  # what was counted before is of that time
+            self.timeline.align(int(now * _S), self._sight.wall_clock())
             self.accounts.begin(int(since * _S))
             if self.since is None:
                 self.since = self._sight.wall_clock() - (now - since)
@@ -131,6 +142,19 @@ class Meter(Background):
         if now - self._forgot_at > _FORGET_EVERY_S:
             self.holders.forget_gone()
             self._forgot_at = now
+
+    async def _count(self, until_ms: int) -> None:
+        """Count up to a time, minute by minute."""
+        for done, at_ms in enumerate(self.timeline.bounds(self.accounts.until_ms, until_ms), 1):
+            self.accounts.count(at_ms)
+            self.cut()
+            if done % _MINUTES_AT_ONCE == 0:  # it has slept for long
+                await give_way()
+        self.accounts.count(until_ms)
+
+    def cut(self) -> None:
+        """Write down in the timeline what was counted up to now."""
+        self.timeline.cut(self.accounts.until_ms, self.accounts.sums())
 
     async def _current_tables(self, cluster: Cluster, now: float) -> FragmentTables:
         """Of the pods that are expected; worked out aside, now and then."""

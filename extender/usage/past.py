@@ -13,7 +13,8 @@ import msgspec
 
 from extender.children import Child
 from extender.telemetry.sources.source import Access
-from extender.usage.questions import Answer, PastError, Question
+from extender.usage.questions import Answer, PastError, Question, Step
+from extender.usage.steps import Span
 
 _MAX_S: Final = 60.0
 _MAX_WAITING: Final = 4
@@ -34,30 +35,42 @@ class Past:
     clock: Callable[[], float]
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _num_waiting: int = field(default=0, init=False)
-    _kept: dict[tuple[int, str], tuple[float, Answer]] = field(default_factory=dict, init=False)
+    _kept: dict[tuple[int, str, int], tuple[float, Answer]] = field(default_factory=dict, init=False)
 
     async def answer(self, window_s: int, by: str) -> Answer:
         """What was counted in so many seconds up to now. Raises PastError."""
+        return await self._told((window_s, by, 0), self._question(window_s, by))
+
+    async def steps(self, span: Span, now: float) -> list[Step]:
+        """What was counted step by step up to now, a Unix time. Raises PastError."""
+        question = self._question(span.window_s, "namespace")
+        question.step_s, question.first = span.step_s, span.first(now)
+        question.last = -int(-now // span.step_s) * span.step_s
+        return (await self._told((span.window_s, question.by, span.step_s), question)).steps
+
+    def _question(self, window_s: int, by: str) -> Question:
+        access = msgspec.structs.replace(self.access, timeout_s=max(self.access.timeout_s, _SLOW_S))
+        return Question(self.url, access, window_s, by, self.matchers)
+
+    async def _told(self, key: tuple[int, str, int], question: Question) -> Answer:
         if self._num_waiting >= _MAX_WAITING:
             raise PastError(f"{_MAX_WAITING} questions are waiting already; try again later")
         self._num_waiting += 1
         try:
             async with self._busy:
-                at, kept = self._kept.get((window_s, by), (float("-inf"), Answer()))
+                at, kept = self._kept.get(key, (float("-inf"), Answer()))
                 if self.clock() - at < _WORTH_S:
                     return kept
-                found = await self._ask(window_s, by)
-                self._kept.pop((window_s, by), None)
+                found = await self._ask(question)
+                self._kept.pop(key, None)
                 while len(self._kept) >= _MAX_KEPT:
                     del self._kept[next(iter(self._kept))]
-                self._kept[window_s, by] = self.clock(), found
+                self._kept[key] = self.clock(), found
                 return found
         finally:
             self._num_waiting -= 1
 
-    async def _ask(self, window_s: int, by: str) -> Answer:
-        access = msgspec.structs.replace(self.access, timeout_s=max(self.access.timeout_s, _SLOW_S))
-        question = Question(self.url, access, window_s, by, self.matchers)
+    async def _ask(self, question: Question) -> Answer:
         try:
             child = await Child.start(sys.executable, "-m", "extender.usage.asking")
             try:

@@ -13,6 +13,8 @@ OF_MODELS: Final = ("capacity", "free", "stranded", "sick")
 """Counters by GPU model, in the order of `rates.Rates.of_nodes`."""
 LABELS: Final = {"namespace": "namespace", "owner": "owner", "model": "gpu_model"}
 """By what rows are told apart, and its label."""
+COUNTED: Final = "kerf_counted_seconds_total"
+"""Time for which GPU-seconds were counted."""
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _MAX_S: Final = 366 * 86_400
 
@@ -22,7 +24,7 @@ class PastError(Exception):
 
 
 class Question(msgspec.Struct):
-    """What was counted in a time up to now."""
+    """What was counted in a time up to now; with a step, what in each step of it, by namespace."""
 
     url: str
     access: Access
@@ -30,6 +32,24 @@ class Question(msgspec.Struct):
     by: str
     matchers: str = ""
     """More label matchers, as in PromQL: `cluster="a"`."""
+    step_s: int = 0
+    first: int = 0
+    """Unix time at which the first step begins."""
+    last: int = 0
+    """Unix time at which the last one ends, which may be later than now."""
+
+
+class Step(msgspec.Struct):
+    """What was counted in a step."""
+
+    at: int
+    """Unix time at which it begins."""
+    seconds: float
+    """Time counted: less than the step where it is not over, or where nobody counted for a while."""
+    amounts: list[float]
+    """As of OF_MODELS and then OF_HOLDERS, in GPU-seconds."""
+    booked: dict[str, float]
+    """GPU-seconds by namespace."""
 
 
 class Answer(msgspec.Struct):
@@ -39,6 +59,7 @@ class Answer(msgspec.Struct):
     """As of OF_HOLDERS, by the name of a row; of owners, with the namespace before the first slash."""
     totals: list[float] = []
     """As of OF_MODELS."""
+    steps: list[Step] = []
     fault: str = ""
 
 
@@ -51,8 +72,17 @@ def query(question: Question, what: str) -> str:
     """What one counter grew by: of all processes that led in that time."""
     labels = "namespace, owner" if question.by == "owner" else LABELS[question.by]
     by = f"by ({labels}) " if what in OF_HOLDERS else ""
+    return f"sum {by}({_increase(question, series_name(what), question.window_s)})"
+
+
+def step_query(question: Question, name: str, by: str = "") -> str:
+    """What a counter grew by in a step: of all processes that led in that time."""
+    return f"sum {f'by ({by}) ' if by else ''}({_increase(question, name, question.step_s)})"
+
+
+def _increase(question: Question, name: str, window_s: int) -> str:
     matchers = f"{{{question.matchers}}}" if question.matchers else ""
-    return f"sum {by}(increase({series_name(what)}{matchers}[{question.window_s}s]))"
+    return f"increase({name}{matchers}[{window_s}s])"
 
 
 def seconds_of(text: str) -> int:

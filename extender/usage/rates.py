@@ -18,7 +18,7 @@ from extender.core.resources.gpu_models import describe_model
 from extender.core.resources.nodes import PRODUCT_LABEL, SLICES, GpuUnit, NodeOffer
 from extender.kube.background import give_way
 from extender.ledger.ledger import Ledger
-from extender.usage.holders import Holders
+from extender.usage.holders import Closed, Holders
 from extender.usage.shares import NO_SHARES, UNKNOWN_GPU, NodeShares, shares_of
 
 BOOKED, USED, MEASURED, IDLE = range(4)
@@ -116,10 +116,11 @@ class Occupants:
             self._write(before, NO_SHARES)
         held = list(self.holders.on(node))
         if row is None:
+            self.holders.forget_node(node)
             return
         self._row_of[node], self._node_at[row] = row, node
         offer = self._ledger.rows.offer_of(node)
-        self._write(row, shares_of(offer, held))
+        self._write(row, shares_of(offer, held, closed=self.holders.closed(node) is not Closed.NOT))
         self.model[row] = self._model(node, offer)
 
     def names(self) -> list[tuple[str, int]]:

@@ -37,7 +37,8 @@ class NodeShares(NamedTuple):
     entries: Sequence[Entry]
     capacity_milli: int
     sick_milli: int
-    """Of GPUs that nobody has and nobody is given: unhealthy, withheld by the kubelet, or of a node set aside."""
+    """Of GPUs that nobody has and nobody is given: unhealthy, withheld by the kubelet, or of a node that is set aside
+    or takes no pods."""
 
     @property
     def booked_milli(self) -> int:
@@ -68,11 +69,11 @@ def asked_milli(request: GpuRequest) -> int | None:
     return request.count * (request.milli or WHOLE_MILLI)
 
 
-def shares_of(offer: NodeOffer, held: Sequence[tuple[int, Holding]]) -> NodeShares:
-    """What holders, by number, have of a node that offers this."""
+def shares_of(offer: NodeOffer, held: Sequence[tuple[int, Holding]], *, closed: bool = False) -> NodeShares:
+    """What holders, by number, have of a node that offers this; a closed one gives nothing of the rest to anybody."""
     if not offer.gpus and not offer.mig:
         return NO_SHARES
-    node = _Node(offer)
+    node = _Node(offer, closed or offer.set_aside > 0)
     for holder, holding in held:
         node.take(holder, holding)
     return node.shares()
@@ -92,8 +93,8 @@ class _OnGpu:
 
 
 class _Node:
-    def __init__(self, offer: NodeOffer) -> None:
-        self._offer = offer
+    def __init__(self, offer: NodeOffer, closed: bool) -> None:
+        self._offer, self._closed = offer, closed
         self._occupancy = Occupancy(offer)
         self._per_gpu = max(offer.units_per_gpu, 1)
         self._sliced = offer.unit in SLICES
@@ -151,7 +152,7 @@ class _Node:
         sick = unhealthy + min(withheld, healthy)
         if offer.mig:  # GPUs that are cut are withheld: their devices count instead
             capacity, sick = capacity - min(withheld, healthy), unhealthy
-        if offer.set_aside:
+        if self._closed:
             sick = capacity - named - wanted - of_mig
         return NodeShares(entries, capacity, sick)
 

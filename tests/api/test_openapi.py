@@ -154,6 +154,7 @@ def test_every_route_is_described_with_every_status(description: schemathesis.Ba
         "/pending": {"200", "422"},
         "/workloads": {"200", "422"},
         "/usage": {"200", "400", "404", "422", "503"},
+        "/usage/over-time": {"200", "400", "404", "422", "503"},
         "/nodes": {"200", "422"},
         "/nodes/{node}": {"200", "404", "422"},
         "/live": {"200", "503"},

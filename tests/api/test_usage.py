@@ -91,9 +91,78 @@ def test_a_prometheus_that_does_not_answer_is_no_reason_not_to_tell() -> None:
         assert answer.status == 503
 
 
+def over_time(kerf: Kerf, query: str) -> Any:
+    answer = kerf.get(f"/usage/over-time?{query}")
+    assert answer.status == 200, answer.content
+    return answer.json()
+
+
+def test_usage_over_time_adds_up_in_each_step(kerf: Kerf) -> None:
+    placed(kerf, "p", 2)
+    passes(kerf, 3600.0)
+    told = over_time(kerf, "since=2h&step=10m")
+    assert (told["source"], told["stepSeconds"], told["namespaces"]) == ("kerf", 600, ["default"])
+    assert told["note"] == "no Prometheus is configured (setting telemetry.url)", "an hour of two is not all"
+    steps = told["steps"]
+    assert [step["at"] % 600 for step in steps] == [0] * len(steps)
+    assert sum(step["seconds"] for step in steps) == pytest.approx(3600.0)
+    for step in steps:
+        parts = sum(step[f"{part}GpuHours"] for part in ("booked", "free", "stranded", "sick"))
+        assert (
+            step["capacityGpuHours"]
+            == pytest.approx(parts, abs=3e-6)
+            == pytest.approx(25 * step["seconds"] / 3600, abs=1e-5)
+        )
+        assert (
+            step["bookedByNamespace"]
+            == [step["bookedGpuHours"]]
+            == pytest.approx([2 * step["seconds"] / 3600], abs=1e-5)
+        )
+
+
+def test_who_has_counted_all_of_it_asks_nobody_else() -> None:
+    with running(feed=FakeFeed(Clock()), telemetry__url="http://127.0.0.1:1") as kerf:
+        passes(kerf, 3700.0)
+        assert "note" not in over_time(kerf, "since=1h")
+        told = over_time(kerf, "since=6h")
+        assert told["source"] == "kerf"
+        assert told["note"].startswith("http://127.0.0.1:1: no connection")
+        assert told["knownSince"] == round(meter_of(kerf).since or 0, 1)
+        assert kerf.get("/usage/over-time?since=1h&source=prometheus").status == 503
+        assert "note" not in over_time(kerf, "since=6h&source=kerf")
+
+
+def test_beyond_a_day_steps_are_quarters_of_an_hour(kerf: Kerf) -> None:
+    for _ in range(30):
+        passes(kerf, 3600.0)
+    told = over_time(kerf, "since=29h&step=20m")
+    assert told["stepSeconds"] == 1800
+    assert {step["seconds"] for step in told["steps"][1:-1]} == {1800.0}
+    assert over_time(kerf, "since=24h")["stepSeconds"] == 900
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("since=7", 400, "since: '7' is no length of time"),
+        ("since=", 400, "since: '' is no length of time"),
+        ("step=1s", 400, "step: '1s' is no length of time"),
+        ("since=7d&step=1m", 400, "take 15m or more"),
+        ("step=" + "1" * 17, 422, "step"),
+        ("source=me", 422, "source"),
+        ("source=prometheus", 503, "no Prometheus is configured (setting telemetry.url)"),
+    ],
+)
+def test_over_time_what_can_not_be_answered_says_why(kerf: Kerf, query: str, status: int, said: str) -> None:
+    answer = kerf.get(f"/usage/over-time?{query}")
+    assert answer.status == status
+    assert said in str(answer.json()["detail"])
+
+
 def test_nothing_is_counted_where_that_is_not_wanted() -> None:
     with running(usage__enabled=False) as kerf:
         assert kerf.get("/usage").status == 404
+        assert kerf.get("/usage/over-time").status == 404
         assert "kerf_booked_gpu_seconds" not in kerf.get("/metrics").content.decode()
 
 
@@ -103,6 +172,7 @@ def test_a_standby_has_nothing_to_tell() -> None:
         assert answer.status == 503
         assert answer.json()["detail"].startswith("standby: ")
         assert kerf.metric("kerf_booked_gpu_seconds_total") == 0
+        assert kerf.get("/usage/over-time").json()["detail"].startswith("standby: ")
 
 
 def test_the_counters_are_what_prometheus_reads(kerf: Kerf) -> None:
@@ -110,7 +180,9 @@ def test_the_counters_are_what_prometheus_reads(kerf: Kerf) -> None:
     passes(kerf, 0.0)
     labels = {"namespace": "default", "owner": "Pod/p", "gpu_model": "a100-sxm4-80gb"}
     assert kerf.metric("kerf_booked_gpu_seconds_total", **labels) == 0
-    passes(kerf, 100.0)
+    passes(kerf, 59.0)
+    assert kerf.metric("kerf_counted_seconds_total") == 0, "as the others, that it be seen to begin"
+    passes(kerf, 41.0)
     assert kerf.metric("kerf_booked_gpu_seconds_total", **labels) == 200.0
     families = {f.name: f for f in text_string_to_metric_families(kerf.get("/metrics").content.decode())}
 
@@ -119,6 +191,7 @@ def test_the_counters_are_what_prometheus_reads(kerf: Kerf) -> None:
 
     parts = sum(map(total, ("booked", "free", "stranded", "sick")))
     assert total("capacity") == pytest.approx(parts, rel=1e-12) == 2500.0
+    assert kerf.metric("kerf_counted_seconds_total") == 100.0
     assert kerf.metric("kerf_node_gpus", node="a100-0", state="booked") == 2
     assert kerf.metric("kerf_node_gpus", node="a100-0", state="free") > 0
 

@@ -1,5 +1,6 @@
 """The alerts, by Prometheus' own rule tests: each fires on the series that it is about, and none when all is well."""
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.install.helm import CHART
 from tests.telemetry.prometheuses import find_promtool
 
 ALERTS = CHART / "alerts.yaml"
+PAGE = CHART.parents[2] / "extender" / "page" / "static"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
 WELL = {
@@ -89,6 +91,39 @@ def test_nothing_fires_when_all_is_well(tmp_path: Path) -> None:
     check(tmp_path, WELL, [("count(ALERTS)", when, None) for when in ("5m", "30m", "1h")])
 
 
+LINKS = {rule["alert"]: link for rule in RULES if (link := rule["annotations"].get("dashboard_url"))}
+"""To the page, as they are without its address."""
+
+
+def test_a_link_names_what_is_alerted_on(tmp_path: Path) -> None:
+    told = {"node": "gpu-1", "alertname": "KerfGPUsOutOfUse", "severity": "warning"}
+    annotations = next(rule["annotations"] for rule in RULES if rule["alert"] == "KerfGPUsOutOfUse")
+    expected = {
+        name: text.replace("{{ $labels.node }}", "gpu-1").replace("{{ $value }}", "3")
+        for name, text in annotations.items()
+    }
+    assert expected["dashboard_url"] == "#node/gpu-1"
+    fires = [{"exp_labels": told, "exp_annotations": expected}]
+    alert = {"eval_time": "55m", "alertname": "KerfGPUsOutOfUse", "exp_alerts": fires}
+    run(tmp_path, {'kerf_node_gpus{node="gpu-1", state="sick"}': "3x60"}, alert_rule_test=[alert])
+
+
+def test_links_use_only_labels_that_the_alert_has() -> None:
+    for rule in RULES:
+        for label in re.findall(r"\$labels\.(\w+)", rule["annotations"].get("dashboard_url", "")):
+            assert f"by ({label})" in rule["expr"], rule["alert"]
+
+
+def test_every_link_opens_something_that_the_page_knows() -> None:
+    panels = {re.findall(r"id: '([a-z-]+)'", path.read_text())[0] for path in (PAGE / "panels").glob("[!i]*.js")}
+    kinds = re.findall(r"#\(([a-z|]+)\)", (PAGE / "address.js").read_text())[0].split("|")
+    assert len(LINKS) > 10
+    for alert, link in LINKS.items():
+        target = re.match(r"#([a-z-]+)(/|\?|$)", link)
+        assert target is not None, alert
+        assert target[1] in (kinds if target[2] == "/" else panels), alert
+
+
 def test_every_alert_is_tested() -> None:
     (marks,) = (mark for mark in test_fires_when_it_has_to.pytestmark if mark.name == "parametrize")  # type: ignore[attr-defined]
     assert [row[0] for row in marks.args[1]] == [rule["alert"] for rule in RULES]
@@ -96,20 +131,21 @@ def test_every_alert_is_tested() -> None:
 
 def check(folder: Path, series: dict[str, str], expected: list[tuple[str, str, int | None]]) -> None:
     """Run promtool on series; each expectation is an expression, a time, and its value or None for no sample."""
-    tests: list[dict[str, Any]] = [
+    queries = [
         {
-            "interval": "1m",
-            "input_series": [{"series": name, "values": values} for name, values in series.items()],
-            "promql_expr_test": [
-                {
-                    "expr": expression,
-                    "eval_time": when,
-                    "exp_samples": [] if value is None else [{"labels": "{}", "value": value}],
-                }
-                for expression, when, value in expected
-            ],
+            "expr": expression,
+            "eval_time": when,
+            "exp_samples": [] if value is None else [{"labels": "{}", "value": value}],
         }
+        for expression, when, value in expected
     ]
+    run(folder, series, promql_expr_test=queries)
+
+
+def run(folder: Path, series: dict[str, str], **wanted: Any) -> None:
+    """Run promtool on series."""
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    tests = [{"interval": "1m", "input_series": inputs, **wanted}]
     path = folder / "test.yaml"
     path.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}))
     result = subprocess.run([find_promtool(), "test", "rules", path], check=False, capture_output=True, text=True)

@@ -505,10 +505,14 @@ def test_alerts_are_the_file_s_and_each_has_its_page(helm: Helm) -> None:
     text = (CHART / "alerts.yaml").read_text()
     alerts, shown = yaml.safe_load(text), ("prometheusRule.enabled=true", "serviceMonitor.enabled=true")
     where = "https://git.example.com/kerf/blob/main/"
-    linked = helm.render(*shown, f"prometheusRule.runbooks={where}")
-    assert only(linked, "PrometheusRule")["spec"] == yaml.safe_load(text.replace(" docs/", f" {where}docs/"))
+    page = "https://kerf.example.com/gpus"
+    linked = helm.render(*shown, f"prometheusRule.runbooks={where}", f"page.url={page}/")
+    expected = text.replace(" docs/", f" {where}docs/").replace('_url: "#', f'_url: "{page}/#')
+    assert only(linked, "PrometheusRule")["spec"] == yaml.safe_load(expected)
     # Without an address there is no link that leads nowhere.
     told = yaml.safe_load(text.replace("runbook_url:", "runbook:"))
+    for rule in told["groups"][0]["rules"]:
+        rule["annotations"].pop("dashboard_url", None)
     assert only(helm.render(*shown), "PrometheusRule")["spec"] == told
     headings = [
         line[3:]
@@ -519,6 +523,18 @@ def test_alerts_are_the_file_s_and_each_has_its_page(helm: Helm) -> None:
     assert [rule["alert"] for rule in rules] == headings
     for rule in rules:
         assert rule["annotations"]["runbook_url"] == f"docs/reference/alerts.md#{rule['alert'].lower()}"
+
+
+@pytest.mark.parametrize("url", ["kerf.example.com", "https://a b", 'https://a"', "https://a/#b", "https://{{ a }}"])
+def test_an_address_that_is_none_is_refused(helm: Helm, url: str) -> None:
+    with pytest.raises(HelmError, match="page"):
+        helm.render(f"page.url={url}".replace("{", "\\{").replace("}", "\\}"))
+
+
+def test_prometheus_keeps_the_labels_that_kerf_gives(helm: Helm) -> None:
+    """A `namespace` of Kerf's is its pods'; without this the operator's Prometheus calls it `exported_namespace`."""
+    (endpoint,) = only(helm.render("serviceMonitor.enabled=true"), "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True
 
 
 def test_manifests_are_rendered_from_the_chart(helm: Helm) -> None:

@@ -79,6 +79,27 @@ def test_the_chart_carries_it(tmp_path: Path) -> None:
     only([item for item in Helm(tmp_path).render() if item["kind"] == "ConfigMap"], "ConfigMap")  # off by default
 
 
+def test_with_the_page_s_address_it_links_to_the_page(tmp_path: Path) -> None:
+    objects = Helm(tmp_path).render("dashboard.enabled=true", "page.url=https://kerf.example.com/")
+    (config_map,) = (item for item in objects if item["metadata"]["name"].endswith("-dashboard"))
+    found = json.loads(config_map["data"]["kerf.json"])
+    assert [link["url"] for link in found.pop("links")] == ["https://kerf.example.com/"]
+    linked = {
+        panel["title"]: links[0]["url"].removeprefix("https://kerf.example.com/")
+        for panel in found["panels"]
+        if (links := panel.get("fieldConfig", {}).get("defaults", {}).pop("links", []))
+    }
+    of_node, of_namespace = "#node/${__field.labels.node}", "#usage?since=24h&by=namespace"
+    assert linked == {
+        title: of_node if title.endswith("by node") else of_namespace
+        for panel in PANELS
+        if (title := panel["title"]).endswith(("by node", "by namespace"))
+    }
+    assert found == FILE, "all else is as it was"
+    again = json.loads(JSONEncoder().encode(Dashboard.from_json(json.loads(config_map["data"]["kerf.json"]))))
+    assert list(lost(json.loads(config_map["data"]["kerf.json"]), again)) == []
+
+
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """Prometheus, which has scraped a demo while it was called, and evaluates the alerts."""

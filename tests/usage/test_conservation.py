@@ -78,6 +78,11 @@ class AnyHistory(RuleBasedStateMachine):
         if node not in self.account.gpus_of:
             self._node(node, 4)
 
+    @rule(node=st.sampled_from(NODES), cordoned=st.booleans())
+    def cordon(self, node: str, *, cordoned: bool) -> None:
+        if node in self.account.gpus_of:
+            self.rig.node(node, 4, product=PRODUCTS[node], cordoned=cordoned)
+
     @rule(node=st.sampled_from(NODES), loads=st.lists(st.sampled_from([0.0, 0.02, 0.5, 1.0]), min_size=4, max_size=4))
     def tell(self, node: str, loads: list[float]) -> None:
         if node in self.account.gpus_of:
@@ -106,6 +111,21 @@ class AnyHistory(RuleBasedStateMachine):
         assert {name: seconds for name, seconds in self.rig.booked().items() if seconds} == {
             name: seconds for name, seconds in booked.items() if seconds
         }
+
+    @invariant()
+    def the_timeline_is_the_accounts(self) -> None:
+        """Each step adds up as all of it does, and all steps together are all that was counted."""
+        meter = self.rig.meter
+        meter.cut()
+        for ring in (meter.timeline.fine, meter.timeline.coarse):
+            for step in ring.steps:
+                capacity, free, stranded, sick, booked, used, measured, idle = step.amounts
+                assert capacity == booked + free + stranded + sick
+                assert idle <= measured >= used
+                assert sum(step.booked.values()) == booked
+                assert 0 < step.counted_ms <= 1000 * ring.step_s
+            sums = [sum(amounts) for amounts in zip(*(step.amounts for step in ring.steps), strict=True)]
+            assert sums == ([] if not ring.steps else list(meter.accounts.sums().amounts))
 
 
 TestAnyHistory = AnyHistory.TestCase

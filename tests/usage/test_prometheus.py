@@ -1,5 +1,7 @@
 """A real Prometheus, scraping two leaders in turn: what it answers is what was booked."""
 
+import asyncio
+import itertools
 import random
 import time
 from collections import defaultdict
@@ -16,6 +18,7 @@ from extender.usage.budgets import DAY_S, Budgets
 from extender.usage.past import Past
 from extender.usage.questions import Answer, PastError, Question
 from extender.usage.report import Usage
+from extender.usage.steps import Span, added
 from tests.ledger.builders import Clock
 from tests.telemetry.prometheuses import Job, backfill, prometheus
 from tests.usage.rigs import Rig
@@ -178,9 +181,25 @@ def test_a_prometheus_that_has_nothing_of_kerf_says_so(asked: tuple[World, str])
 
 
 @pytest.mark.slow
-def test_the_process_that_asks_answers_the_same(asked: tuple[World, str]) -> None:
-    import asyncio
+def test_step_by_step_it_is_what_was_booked_and_adds_up(asked: tuple[World, str]) -> None:
+    world, url = asked
+    span = Span(SPAN_S + 3600, 1800)
+    steps = asyncio.run(Past(url, Access(), "", Clock()).steps(span, time.time()))
+    assert [after.at - before.at for before, after in itertools.pairwise(steps)] == [1800] * (len(steps) - 1)
+    for step in steps:
+        capacity, free, stranded, sick, booked, *_ = step.amounts
+        # Each counter is stretched a little to the ends of a step by itself.
+        assert capacity == pytest.approx(free + stranded + sick + booked, rel=0.02)
+        assert booked == pytest.approx(sum(step.booked.values()))
+        assert capacity / step.seconds == pytest.approx(128, rel=0.01)
+    told: dict[str, float] = {}
+    for step in steps:
+        told = added(told, step.booked)
+    assert told == pytest.approx(counted(world, "namespace"), rel=0.02)
 
+
+@pytest.mark.slow
+def test_the_process_that_asks_answers_the_same(asked: tuple[World, str]) -> None:
     _, url = asked
     past = Past(url, Access(), "", Clock())
     found = asyncio.run(past.answer(SPAN_S + 3600, "namespace"))

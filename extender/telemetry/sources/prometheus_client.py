@@ -5,7 +5,9 @@ decoder that keeps only the labels that matter.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypedDict, TypeVar
 
@@ -39,6 +41,14 @@ class Counted(msgspec.Struct, gc=False):
     value: tuple[float, str]
 
 
+class Counts(msgspec.Struct, gc=False):
+    """One element of a range query's answer."""
+
+    metric: dict[str, str]
+    values: list[tuple[float, str]]
+    """Of each time of evaluation that has one."""
+
+
 class _Data(TypedDict, Generic[ElementT]):
     result: list[ElementT]
 
@@ -49,6 +59,7 @@ class _Answer(TypedDict, Generic[ElementT]):
 
 _series_decoder: Final = msgspec.json.Decoder(_Answer[Series])
 _counted_decoder: Final = msgspec.json.Decoder(_Answer[Counted])
+_counts_decoder: Final = msgspec.json.Decoder(_Answer[Counts])
 
 
 class Prometheus:
@@ -93,6 +104,12 @@ class Prometheus:
         """An instant query with few elements. Raises SourceError."""
         return self._query(query, _counted_decoder)
 
+    def counted_over(self, query: str, first: int, last: int, step_s: int) -> list[Counts]:
+        """A range query with few elements, from one Unix time to another. Raises SourceError."""
+        begin, end = (datetime.fromtimestamp(at, UTC) for at in (first, last))
+        ask = partial(self._client.custom_query_range, query, begin, end, str(step_s))
+        return self._asked(ask, _counts_decoder)
+
     def skew(self) -> tuple[float, float]:
         """Seconds that its clock is ahead of ours, and how uncertain that is: half of the round trip that read it.
 
@@ -106,10 +123,13 @@ class Prometheus:
         return answer[0].value[0] - (began + ended) / 2, (ended - began) / 2
 
     def _query(self, query: str, decoder: msgspec.json.Decoder[_Answer[ElementT]]) -> list[ElementT]:
+        return self._asked(partial(self._client.custom_query, query), decoder)
+
+    def _asked(self, ask: Callable[[], Any], decoder: msgspec.json.Decoder[_Answer[ElementT]]) -> list[ElementT]:
         self._session.decoder = decoder
         self._session.read_secrets()
         try:
-            result: list[ElementT] = self._client.custom_query(query)
+            result: list[ElementT] = ask()
             return result
         except PrometheusApiClientException as error:
             raise SourceError(f"{self.url}: {str(error)[:300]}") from None

@@ -1,6 +1,7 @@
-// GPU-hours since Kerf began to count: by namespace, and what nobody had.
+// GPU-hours: over time, and since Kerf began to count by namespace, and what nobody had.
 
 import { age, el, figure, fill, percent, plural, table } from '../dom.js';
+import { showOverTime } from '../over_time.js';
 
 export default {
   id: 'usage',
@@ -9,8 +10,12 @@ export default {
   build({ head, body, store }) {
     const count = el('span', { class: 'count' });
     head.append(count);
-    const show = () => showUsage(store.sections.usage, count, body);
+    const sums = el('div');
+    const overTime = el('div', { class: 'usage-over-time' });
+    body.append(sums, overTime);
+    const show = () => showUsage(store.sections.usage, count, sums);
     store.addEventListener('usage', show);
+    return showOverTime(overTime);
   },
 };
 
