@@ -83,14 +83,17 @@ def _evaluation(
     return Evaluation(reasons(cluster, seen, request, rows, checked), checked.available, score)
 
 
-def broken_down(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> Breakdown:
-    """What the score of R rows is made of. It keeps to itself: a thread may ask about any snapshot."""
+def broken_down(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> tuple[Evaluation, Breakdown]:
+    """Fit and score of R rows, as `evaluate`, and what the score is made of. It keeps to itself: a thread may ask about
+    any snapshot."""
     seen = counting_observed(cluster, policy.rules)
     checked = fit(seen, request, rows)
     found = policy.breakdown or _one_number(policy)
     if request.devices is not None:
         found = device_breakdown(policy, found, request.devices)
-    return found(seen, request, rows, checked)
+    told = found(seen, request, rows, checked)
+    score = np.where(checked.fits, told.score, -np.inf)
+    return Evaluation(reasons(cluster, seen, request, rows, checked), checked.available, score), told
 
 
 def _one_number(policy: Policy) -> BreakdownOf:
