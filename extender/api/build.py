@@ -216,7 +216,9 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     backlog = queue.backlog if queue else None
     devices, aside = DeviceViews(ledger), parts.set_aside
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
-    fixes, undecided = Fixes(placer, ledger, rules, time.time), UndecidedPods(base.transport, placer, _claims_of(queue))
+    left_s = queue.running.left_s if queue else lambda uid: None
+    fixes = Fixes(placer, ledger, rules, time.time, left_s)
+    undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
     service = Service(
         settings=settings,
         mirror=mirror,

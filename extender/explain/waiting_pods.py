@@ -87,8 +87,8 @@ class Waitlist:
         if known is None or known.asked is None:
             return Standing()
         gated = not known.owed and not known.refused
-        told = known.why if gated or (known.refused and not refused_by_kerf) else ""
-        return Standing(scheduler=told, gated=gated, unseen=known.owed and not refused_by_kerf)
+        told, unseen = known.why if gated or known.refused else "", known.owed and not refused_by_kerf
+        return Standing(scheduler=told, by_kerf=refused_by_kerf, gated=gated, unseen=unseen)
 
     def _ahead(self, entry: Entry) -> int:
         """How many pods that wait in the queue come before one by priority, then age."""

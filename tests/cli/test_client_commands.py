@@ -48,9 +48,8 @@ def test_explain_a_placed_pod(server: Server) -> None:
     result = kerf(server, "explain", "default/placed")
     assert result.exit_code == 0, result.output
     assert "default/placed: placed on " in result.output
-    assert "\nOn t4-1: 1 GPU left over; on a100-0, the next: " in result.output
+    assert "\nOn a100-0, the only one of 3 candidates with room.\n" in result.output
     assert "1 x needs 1 GPU, no GPUs here" in result.output
-    assert "leftOver" in result.output
     assert "now: " in result.output
 
 
@@ -71,7 +70,8 @@ def test_explain_a_pending_pod(server: Server, arguments: list[str]) -> None:
     assert "default/pending: pending" in result.output
     assert "needs 8 GPUs, best here: 2 installed" in result.output
     assert "\nneeds 8 GPUs; a100-0 has " in result.output
-    assert "What helps\n  - wait for default/job-" in result.output
+    assert "What helps\n  - a100-1 has room, but was not offered: its node selector, " in result.output
+    assert "  - wait for default/job-" in result.output
     assert "It would fit with" in result.output
     assert "GPUs fewer (" in result.output
 

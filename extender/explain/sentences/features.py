@@ -6,7 +6,7 @@ FEATURE_WORDS: Final = {
     "fragment": "free GPU that expected pods can't use",
     "worth": "what its free GPUs are worth to expected pods",
     "gpus_idle": "its idle GPUs",
-    "node_idle": "that the whole node is idle",
+    "node_idle": "nodes that are idle as a whole",
     "gpus_partly_used": "its GPUs that are partly used",
     "cpu_short_half": "CPU for half of what its free GPUs need",
     "cpu_short": "CPU for its free GPUs",

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Longs, Rows
+from extender.core.clusters import Cluster, Rows, num_true
 from extender.core.fit.device_obstacles import why_not
 from extender.core.fit.fits import fit
 from extender.core.fit.obstacles import obstacles
@@ -43,7 +43,7 @@ class Nearest(NamedTuple):
     reason: Reason = Reason.FITS
     """What the nearest fails where nobody is in the way."""
     free_elsewhere: int = 0
-    """Units that would do and are free on other nodes, where whole ones count."""
+    """Units that are free on other nodes."""
 
 
 def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> Nearest:
@@ -88,8 +88,7 @@ def _short(
         for gpu, text in enumerate(texts)
         if text == "in use" or text.endswith(" free") or (slices and cluster.gpu_model[short.row, gpu] >= 0)
     )
-    busy: Longs = np.where(checked.reason == Reason.BUSY, checked.available, 0)
-    elsewhere = int(busy.sum()) - int(busy[at].sum()) if short.unit == "GPUs" and not request.mig else 0
+    units = np.maximum(num_true(seen.gpu_idle) * seen.units_per_gpu - seen.untracked_units, 0)  # (N,)
     match short.unit:
         case "GPUs":
             words = f"has {needed - short.missing} free"
@@ -110,7 +109,7 @@ def _short(
         missing=short.missing,
         reason=Reason.BUSY,
         rest=unbooked(cluster, short.row, rules),
-        free_elsewhere=elsewhere,
+        free_elsewhere=int(units.sum() - units[short.row]),
     )
 
 
@@ -128,11 +127,14 @@ def holding(nearest: Nearest, held: Iterable[Mapping[str, Any]]) -> list[Mapping
 def who(nearest: Nearest, holders: list[Mapping[str, Any]]) -> str:
     """Who has the rest of a node, in words: "a/b and a/c hold 2, 1 is in use by unknown processes"; "" for nobody."""
     parts = []
-    for bound, verbs in ((True, ("holds", "hold")), (False, ("is being given", "are being given"))):
+    for bound in (True, False):
         some = [one for one in holders if (one["state"] == ClaimState.BOUND.name) is bound]
-        if some:
-            names = list(dict.fromkeys(one["pod"] or "a pod that is being placed" for one in some))
-            parts.append(f"{listed(names)} {verbs[len(names) > 1]} {_what(nearest, some)}")
+        if not some:
+            continue
+        names = list(dict.fromkeys(one["pod"] or "a pod that is being placed" for one in some))
+        what = _what(nearest, some)
+        held = f"{listed(names)} hold{'s' if len(names) == 1 else ''} {what}"
+        parts.append(held if bound else f"{what} {'is' if what == '1' else 'are'} reserved for {listed(names)}")
     rest = nearest.rest
     kinds = ((rest.used, "in use by unknown processes"), (rest.faulty, "faulty"), (rest.unhealthy, "unhealthy"))
     parts += [f"{count} {'is' if count == 1 else 'are'} {what}" for count, what in kinds if count]

@@ -24,7 +24,9 @@ class Standing:
     queued: bool = False
     """Whether it waits in the queue."""
     scheduler: str = ""
-    """What kube-scheduler's own plugins, or a gate, have against it: "" where Kerf itself had no node for it."""
+    """What kube-scheduler said last, or which gate holds it; "" for nothing."""
+    by_kerf: bool = False
+    """Whether Kerf itself was asked last, and had no node for it."""
     gated: bool = False
     """Whether a scheduling gate holds it, and not the queue's."""
     unseen: bool = False
@@ -88,13 +90,14 @@ def _with_room(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]
         said = str(standing.queue or "")
         last = f", but the queue's last round found: {said}" if said else ", and it waits for the queue's next round"
         return f"{needs}; there is room now on {node}{last}", [Remedy(Kind.WAIT, "wait for the queue's next round")]
-    if standing.scheduler:
+    if standing.scheduler and not standing.by_kerf:
         words = f"{needs}; there is room on {node}, but kube-scheduler says: {standing.scheduler}"
         return words, remedies.of_scheduler(standing.scheduler, lacking.pod)
     if standing.unseen:
         words = f"{needs}; there is room now on {node}, and its scheduler has said nothing of it yet"
         return words, [Remedy(Kind.POD, "see whether its schedulerName names a scheduler that calls Kerf")]
-    words = f"{needs}; there is room now on {node}, and kube-scheduler has to try it again"
+    last = f"; what it said last: {standing.scheduler}" if " " in standing.scheduler else ""
+    words = f"{needs}; there is room now on {node}, and kube-scheduler has to try it again{last}"
     return words, [Remedy(Kind.WAIT, "wait: Kerf has kube-scheduler try it again within minutes")]
 
 

@@ -111,7 +111,7 @@ def _moved(scores: Scores, terms: Terms, runner: str, winner: int, second: int) 
     if not gains or gains[most := max(gains, key=gains.__getitem__)] <= _NOTHING:
         return ""
     moved = f"{here.get(most, 0.0):+.2f} there, {there.get(most, 0.0):+.2f} on {runner}"
-    return f", most of it by {FEATURE_WORDS.get(most, named(most))} ({moved})"
+    return f", mostly by {FEATURE_WORDS.get(most, named(most))} ({moved})"
 
 
 def _features(told: Mapping[str, Any]) -> dict[str, float]:
