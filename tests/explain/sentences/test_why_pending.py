@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.fit.reasons import Reason
+from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.occupants import Unbooked
 from extender.explain.sentences.nearest import Nearest, holding, nearest_of, who
@@ -139,6 +140,15 @@ def test_mig_devices_and_memory_in_total() -> None:
     cluster = cluster_of({"n": node(*[T4] * 4, held=[0])})
     nearest = nearest_of(cluster, total, None, all_rows(cluster))
     assert nearest.words == "needs GPUs with 60 GiB in total; n has 45 GiB of 60 GiB free"
+
+
+def test_time_slices_of_any_gpu_are_in_the_way() -> None:
+    sliced = node(T4, T4, unit=GpuUnit.REPLICA, units_per_gpu=4, untracked=5)
+    cluster = cluster_of({"n": sliced})
+    nearest = nearest_of(cluster, GpuRequest(4, AskedUnit.SHARED), None, all_rows(cluster))
+    assert nearest.words == "needs 4 GPU replicas; n has 3 free"
+    found = holding(nearest, [holder("a/x", 0, units=2), holder("a/y", units=3)])
+    assert who(nearest, found) == "a/x and a/y hold 5"
 
 
 @settings(max_examples=60, deadline=None)
