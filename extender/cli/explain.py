@@ -99,7 +99,9 @@ def _print(answer: Any, console: Console) -> None:
 
 
 def _print_sentence(answer: Any, console: Console) -> None:
-    """The sentence, and what helps."""
+    """The sentence, and what helps; a Kerf of before says neither."""
+    if "sentence" not in answer:
+        return
     console.print(escape(printable(answer["sentence"])), soft_wrap=True)
     if answer["remedies"]:
         console.print("[bold]What helps[/bold]")

@@ -116,14 +116,15 @@ class FragmentScore:
         """The mix in terms of the cluster's models, kept until there is a new one."""
         if isinstance(self._expected, Mix):
             return self._expected
-        if self._mixes is None or self._mixes[0] is not models:
+        mixes = self._mixes  # read once: a thread may ask about another snapshot meanwhile
+        if mixes is None or mixes[0] is not models:
             index = {model.name: bit for bit, model in enumerate(models[:MAX_MODELS])}
             pods = [
                 TypicalPod(pod.cpu_milli, pod.gpus, pod.gpu_milli if pod.gpus else 0, _bits(pod, index), pod.count)
                 for pod in self._expected
             ]
-            self._mixes = models, mix_of(pods, sum(pod.num_pods for pod in pods))
-        return self._mixes[1]
+            mixes = self._mixes = models, mix_of(pods, sum(pod.num_pods for pod in pods))
+        return mixes[1]
 
 
 def _left(free: Longs, room: Mask, shares: Mask, request: GpuRequest) -> Longs:
