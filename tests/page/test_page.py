@@ -313,6 +313,7 @@ def test_a_learned_rank_is_told_of(open_page: Opener, tmp_path: Path) -> None:
         post(server, "filter", bodies.args(pod("train-0", 2), ["a100-1"]))
         page.get_by_role("link", name="default/train-0", exact=True).click()
         dialog = page.get_by_role("dialog", name="default/train-0")
+        dialog.get_by_text("Details", exact=True).click()
         expect(dialog.get_by_role("table", name="Features of the node, and what each moved")).to_contain_text(
             "node_idle"
         )

@@ -234,7 +234,7 @@ def test_why_the_queue_passes_it_over_and_how_many_come_first() -> None:
 
 
 def test_how_long_those_in_the_way_are_expected_to_go_on() -> None:
-    flags = {"queue__enabled": True, "queue__order": "kerf"}
+    flags: dict[str, Any] = {"queue__enabled": True, "queue__order": "kerf"}
     with running([node("n", 2)], **flags) as kerf:
         assert kerf.parts.queue is not None
         holder = held("holder", "n", "0,1")
