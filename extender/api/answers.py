@@ -34,6 +34,12 @@ class Detail(msgspec.Struct):
     detail: Any
 
 
+class Remedy(msgspec.Struct):
+    kind: Literal["wait", "pod", "move", "nodes", "setting"]
+    text: str
+    command: str | None
+
+
 class PendingPod(msgspec.Struct):
     pod: str
     request: str
@@ -44,6 +50,8 @@ class PendingPod(msgspec.Struct):
     gang: str | None
     since: float
     explain: str
+    sentence: str
+    remedy: Remedy | None
 
 
 class PendingList(msgspec.Struct, rename=_key):
@@ -178,7 +186,12 @@ class Explanation(msgspec.Struct, rename=_key):
     now: dict[str, Any]
     offered: bool
     queue: str | None
+    sentence: str
+    remedies: list[Remedy]
+    ahead: int | None
+    score_terms: dict[str, str]
     would_fit: list[dict[str, Any]] = []
+    by_policy: dict[str, Any] = {}
 
 
 class UsageTotals(msgspec.Struct, rename=_key):

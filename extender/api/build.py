@@ -22,6 +22,7 @@ from extender.explain.fixes import Fixes
 from extender.explain.node_devices import DeviceViews
 from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods
+from extender.explain.pod_answers import PodAnswers
 from extender.explain.undecided_pods import UndecidedPods
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
@@ -70,7 +71,7 @@ from extender.scheduling.waking.waker import Waker
 from extender.settings.tree import Settings
 from extender.telemetry.owners import OwnerUsage
 from extender.telemetry.readings import Feed
-from extender.telemetry.service import Telemetry, build_telemetry, policies_of, rules_of
+from extender.telemetry.service import Telemetry, build_telemetry, interference_of, policies_of, rules_of
 from extender.usage.report import Usage
 
 if TYPE_CHECKING:
@@ -217,6 +218,9 @@ def build_service(settings: Settings, parts: Parts) -> Service:
     backlog = queue.backlog if queue else None
     devices, aside = DeviceViews(ledger), parts.set_aside
     waitlist = Waitlist(parts.unbound, parts.waker, parts.rejections, backlog, clock, time.time)
+    left_s = queue.running.left_s if queue else lambda uid: None
+    fixes = Fixes(placer, ledger, rules, time.time, left_s)
+    undecided = UndecidedPods(base.transport, placer, _claims_of(queue))
     service = Service(
         settings=settings,
         mirror=mirror,
@@ -226,14 +230,14 @@ def build_service(settings: Settings, parts: Parts) -> Service:
         verbs=parts.verbs,
         metrics=parts.metrics,
         owners=parts.owners,
-        fixes=Fixes(placer, ledger, rules, time.time),
+        fixes=fixes,
         what_if=parts.what_if,
         applying=build_applying(settings, parts.room, queue, parts.mover, parts.policy),
         waitlist=waitlist,
         pending=PendingPods(waitlist, placer, placer.snapshot),
         workloads=build_workloads(base, parts.usage, waitlist),
         overviews=Overviews(ledger, clock, lambda: parts.waker.num_waiting, waitlist.num_pods, rules, devices, aside),
-        undecided=UndecidedPods(base.transport, placer, _claims_of(queue)),
+        pods=PodAnswers(placer, fixes, undecided, waitlist, partial(interference_of, owners=parts.owners)),
         rank=parts.rank,
         missing=parts.missing,
         affinity=affinity_writer(settings, base, placer),

@@ -78,6 +78,11 @@ _EXPLANATION: Final = {
     **{"reasons": {"needs 8 GPUs, best here: 4 free": 1}, "lacks": None, "nodes": [], "offered": True, "queue": None},
     "now": {"nodesThatFit": 0, "bestNode": None, "held": None, "changed": [], "numChanged": 0, "gone": []},
     "wouldFit": [{"change": "count", "text": "4 GPUs fewer (4 instead of 8)", "nodes": ["a100-0"], "numNodes": 1}],
+    "sentence": "needs 8 GPUs; a100-0 has 4 free, research/job-1 and research/job-2 hold 4",
+    "remedies": [
+        {"kind": "wait", "text": "wait for research/job-1 and research/job-2 on a100-0 to end", "command": None}
+    ],
+    **{"ahead": None, "scoreTerms": {}},
 }
 
 OF_READS: Final[dict[str, Any]] = {
@@ -102,6 +107,8 @@ OF_READS: Final[dict[str, Any]] = {
                 **{"why": "3 x needs 8 GPUs of model h100, best here: 6 free", "gang": None, "since": 1795707645.4},
                 "nearest": "needs 8 GPUs of model h100; h100-1 has 6 free",
                 "explain": "kerf explain research/train-2",
+                "sentence": "needs 8 GPUs of model h100; h100-1 has 6 free, research/job-3 holds 2",
+                "remedy": {"kind": "wait", "text": "wait for research/job-3 on h100-1 to end", "command": None},
             }
         ],
         **{"total": 1, "more": 0, "atLeast": False},

@@ -17,15 +17,13 @@ from extender.api.calls import Caller, calls_of
 from extender.api.endpoints import Endpoint
 from extender.api.openapi import describe_calls
 from extender.api.reads.workloads import install_workloads
-from extender.core.resources.requests import NO_REQUEST
+from extender.core.resources.requests import NO_REQUEST, RequestError
 from extender.explain import pending
-from extender.explain.explanations import explain
-from extender.explain.fixes import Question, now, running, suggestions
 from extender.explain.undecided_pods import UndecidedError
 from extender.history import archives
 from extender.ranking.descriptions import describe as describe_rank
 from extender.server import access
-from extender.telemetry.service import describe, interference_of
+from extender.telemetry.service import describe
 from extender.usage.over_time import over_time
 from extender.usage.questions import PastError, seconds_of
 from extender.usage.steps import span_of
@@ -139,30 +137,26 @@ def _install_explanations(app: FastAPI, service: Service) -> None:
     @app.get(
         "/explain/pod/{namespace}/{name}",
         tags=["explanation"],
-        responses={404: {"description": "No recent decision about this pod, and it is not waiting for GPUs."}},
+        responses={
+            400: {"description": "No policy has the name given."},
+            404: {"description": "No recent decision about this pod, and it is not waiting for GPUs."},
+        },
     )
-    async def explain_pod(namespace: str, name: str) -> Response:
+    async def explain_pod(
+        namespace: str,
+        name: str,
+        policy: Annotated[str, Query(max_length=63, description="Another policy, to compare with; empty: none.")] = "",
+    ) -> Response:
         """Why a pod is where it is, or pending: the newest recorded decision, and what has changed since.
 
         For a pending pod without one: what Kerf would decide now among all nodes, with `offered` false.
         """
-        kept = service.placer.decided.last(namespace, name)
         try:
-            placement = kept or await service.undecided.consider(namespace, name)
+            told = await service.pods.told(namespace, name, policy)
         except UndecidedError as error:
             return JSONResponse({"detail": str(error)}, status_code=404)
-        question = service.fixes.ask(placement)
-        # In a thread: what is asked by people must not keep kube-scheduler waiting.
-        told = await asyncio.to_thread(_explained, question)
-        told["offered"] = kept is not None
-        told["queue"] = service.waitlist.why(placement.pod.uid) or None
-        if kept is None:
-            told = {"wouldFit": []} | told | {"verdict": "unasked"}
-        for suggestion in told.get("wouldFit", []):
-            if suggestion["change"] == "room":
-                suggestion.update(service.fixes.occupied(question, suggestion["nodes"][0]))
-        if (cost := interference_of(placement, service.owners)) is not None:
-            told["interference"] = cost
+        except RequestError as error:
+            return JSONResponse({"detail": str(error)}, status_code=400)
         content = await asyncio.to_thread(wire.encode, told)  # megabytes where there are thousands of candidates
         return Response(content, media_type="application/json")
 
@@ -182,7 +176,9 @@ def _install_lists(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Every pod that asks for GPUs and has no node, by whose turn it is: who keeps it waiting, and why."""
         page = service.pending.page(limit, namespace)
-        content = await asyncio.to_thread(lambda: wire.encode(pending.told(page)))
+        nearest = await asyncio.to_thread(pending.nearest_nodes, page)
+        told = pending.told(page, nearest, service.fixes)
+        content = await asyncio.to_thread(wire.encode, told)
         return Response(content, media_type="application/json")
 
     @app.get("/nodes", tags=["explanation"])
@@ -258,15 +254,6 @@ def _install_usage(app: FastAPI, service: Service) -> None:
             return JSONResponse({"detail": str(error)}, status_code=400)
         except PastError as error:
             return JSONResponse({"detail": str(error)}, status_code=503)
-
-
-def _explained(question: Question) -> dict[str, Any]:
-    told = explain(question.placement, question.rules, question.policy.rules)
-    told["now"] = now(question)
-    told |= running(question)
-    if told["verdict"] != "placed":
-        told["wouldFit"] = suggestions(question)
-    return told
 
 
 def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:

@@ -13,7 +13,7 @@ from extender.explain.defrag.applying import Applying
 from extender.explain.fixes import Fixes
 from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods
-from extender.explain.undecided_pods import UndecidedPods
+from extender.explain.pod_answers import PodAnswers
 from extender.explain.waiting_pods import Waitlist
 from extender.explain.what_if.answers import WhatIfAnswers
 from extender.explain.what_if.standing import MissingNodes
@@ -58,7 +58,7 @@ class Service:
     pending: PendingPods
     workloads: Workloads
     overviews: Overviews
-    undecided: UndecidedPods
+    pods: PodAnswers
     rank: LearnedRank
     evidence: Evidence | None
     affinity: AffinityWriter = NO_AFFINITY

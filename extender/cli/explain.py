@@ -21,14 +21,17 @@ from extender.cli.client.kerf import (
     fail,
     show,
 )
+from extender.core.texts import printable
 
 _NOT_FOUND = 404
+_USAGE = (400, 422)
 _NOT_OFFERED = (
     "kube-scheduler has not offered it to Kerf recently: its own plugins rule out every node (nvidia.com/gpu, CPU, "
     "taints, affinity: see the pod's events), the pod is gated, or its scheduler does not call Kerf. Of all nodes now:"
 )
 _WAITS = "it waits in Kerf's queue: {}. Of all nodes now:"
 _MAX_NODES = 15
+_MAX_COMPARED = 3
 
 
 @asks_kerf
@@ -36,6 +39,7 @@ def explain(
     kerf: Kerf,
     pod: Annotated[str, typer.Argument(help="NAMESPACE/NAME, or NAME with -n.", metavar="POD")],
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Of the pod; default: default.")] = None,
+    policy: Annotated[str, typer.Option("--policy", help="Another policy, to compare with.", metavar="NAME")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.
@@ -48,8 +52,10 @@ def explain(
         fail(f"{pod}: write NAMESPACE/NAME, or NAME with -n NAMESPACE", USAGE)
     path = f"/explain/pod/{quote(before or namespace or kerf.namespace, safe='')}/{quote(name, safe='')}"
     try:
-        answer = kerf.ask(path)
+        answer = kerf.ask(f"{path}?policy={quote(policy, safe='')}" if policy else path)
     except AnswerError as error:
+        if error.status in _USAGE:
+            fail(f"--policy {policy}: {error}", USAGE)
         if error.status != _NOT_FOUND:
             fail(str(error), FAILED)
         fail(
@@ -67,9 +73,7 @@ def _print(answer: Any, console: Console) -> None:
     verdict = f"[green]placed[/green] on {escape(answer['node'])}" if placed else "[red]pending[/red]"
     gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if placed and answer["gpus"] else ""
     console.print(f"[bold]{escape(answer['pod'])}[/bold]: {verdict}{gpus}")
-    if again := answer.get("askedAgain"):
-        would = f"would go to {escape(again['node'])}" if again["node"] else "would fit nowhere"
-        console.print(f"asked again, it {would}; it stays where it is bound", soft_wrap=True)
+    _print_sentence(answer, console)
     asks = f"asks for {answer['request']}; policy {answer['policy']}; decided {answer['decidedAt']}"
     console.print(escape(asks), soft_wrap=True)
     if not answer["offered"]:
@@ -89,8 +93,50 @@ def _print(answer: Any, console: Console) -> None:
         console.print(_candidates(answer["nodes"]))
     if len(answer["nodes"]) > _MAX_NODES:
         console.print(f"and {len(answer['nodes']) - _MAX_NODES} more nodes (-o json has all)")
+    _print_score(answer, console)
     _print_suggestions(answer, console)
     _print_now(answer, console)
+
+
+def _print_sentence(answer: Any, console: Console) -> None:
+    """The sentence, and what helps; a Kerf of before says neither."""
+    if "sentence" not in answer:
+        return
+    console.print(escape(printable(answer["sentence"])), soft_wrap=True)
+    if answer["remedies"]:
+        console.print("[bold]What helps[/bold]")
+    for remedy in answer["remedies"]:
+        command = f": {remedy['command']}" if remedy["command"] else ""
+        console.print(f"  - {escape(printable(remedy['text'] + command))}", soft_wrap=True)
+    if answer["ahead"]:
+        before = "1 pod comes" if answer["ahead"] == 1 else f"{answer['ahead']} pods come"
+        console.print(f"{before} before it in Kerf's queue, by priority, then age")
+    console.print()
+
+
+def _print_score(answer: Any, console: Console) -> None:
+    """What the scores of the first are made of, by its own policy and by the one that is compared."""
+    nodes = [node for node in answer["nodes"] if node.get("scoreTerms")]
+    if len(nodes) > 1:
+        console.print(_scores(answer["scoreTerms"], nodes))
+    if other := answer.get("byPolicy"):
+        console.print(f"\n[bold]By policy {escape(other['policy'])}[/bold]: {escape(other['sentence']) or 'no room'}")
+        if other["nodes"]:
+            console.print(_scores(other["scoreTerms"], other["nodes"]))
+
+
+def _scores(terms: Any, nodes: list[Any]) -> Table:
+    """A line for each part of the score, a column for each of the best nodes."""
+    best = sorted(nodes, key=lambda node: node["rank"])[:_MAX_COMPARED]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("PART", no_wrap=True)
+    for node in best:
+        table.add_column(escape(node["node"]), justify="right", overflow="fold")
+    table.add_column("OF", overflow="fold")
+    for name, meaning in terms.items():
+        table.add_row(name, *(f"{node['scoreTerms'][name]:.4g}" for node in best), escape(meaning))
+    table.add_row("score", *(f"{node['score']:.4g}" for node in best), "")
+    return table
 
 
 def _candidates(nodes: list[Any]) -> Table:

@@ -45,10 +45,17 @@ class Decision:
     crosses: str = ""
     """"" when the GPUs are in one link group and on one NUMA node or nothing is known of that, else "link" or "numa":
     no better choice was possible."""
-    terms: Terms | None = None
-    """What the score of a row is made of, where the policy can say."""
+    by: Policy | None = None
+    """The policy as it was then."""
+    planned: bool = False
+    """Whether its one candidate was chosen before, and is not scored."""
     allocation: Allocation | None = None
     """Which devices of the winner the pod's ResourceClaims get, where Kerf chooses them."""
+
+    @property
+    def terms(self) -> Terms | None:
+        """What the score of a row is made of, where the policy can say."""
+        return None if self.by is None else self.by.terms
 
     @property
     def mib(self) -> int:
@@ -65,7 +72,7 @@ def decide(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows, me
     """The verdict on a request over R candidate rows: the best node and its GPUs."""
     known = memo.evaluate(cluster, request, policy)
     evaluation = known.evaluation.take(rows)
-    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), terms=policy.terms)
+    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy)
     best = next(ranked(cluster, rows, evaluation), None)
     return plain if best is None else _decided(memo.seen(cluster, policy), policy, plain, best, *known.of(best))
 
@@ -77,7 +84,7 @@ def decide_on(cluster: Cluster, request: GpuRequest, policy: Policy, row: int, m
     checked = fit(seen, request, rows)
     score = np.where(checked.fits, 0.0, -np.inf)
     evaluation = Evaluation(reasons(cluster, seen, request, rows, checked), checked.available, score)
-    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), terms=policy.terms)
+    plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy, planned=True)
     if not checked.fits[0]:
         return plain
     return _decided(seen, policy, plain, row, checked.room[0], bool(checked.shares[0]))
@@ -101,7 +108,7 @@ def decide_from_top(
     evaluation = known.evaluation.copy()
     for row in islice(ranked(cluster, rows, evaluation), max_tries):
         if offered(cluster.node_names[row]):
-            plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), terms=policy.terms)
+            plain = Decision(request, policy.name, cluster.version, rows, evaluation, None, (), by=policy)
             return _decided(memo.seen(cluster, policy), policy, plain, row, *known.of(row))
     return None
 

@@ -52,6 +52,10 @@ class Durations:
                 mean = (known.sum_s + PRIOR_WEIGHT * mean) / (known.weight + PRIOR_WEIGHT)
         return mean
 
+    def knows(self, owners: Sequence[str]) -> bool:
+        """Whether a job of one of these owners has ended before."""
+        return any(owner in self._owners for owner in owners)
+
     @property
     def num_owners(self) -> int:
         """Owners of whom something is known."""

@@ -15,7 +15,8 @@ from extender.core.fit.reasons import Reason, resolvable
 from extender.core.fit.results import Fit
 from extender.core.fit.row_states import RowState, keep, state_of
 from extender.core.occupancies import Counting, ObservedRules, counting_observed
-from extender.core.policies.devices import device_score
+from extender.core.policies.breakdowns import Breakdown, BreakdownOf, Part
+from extender.core.policies.devices import device_breakdown, device_score
 from extender.core.policies.policy import Policy
 from extender.core.resources.requests import GpuRequest
 
@@ -80,6 +81,32 @@ def _evaluation(
     found = policy.score if request.devices is None else device_score(policy, request.devices)
     score = np.where(checked.fits, found(seen, request, rows, checked), -np.inf)
     return Evaluation(reasons(cluster, seen, request, rows, checked), checked.available, score)
+
+
+def broken_down(cluster: Cluster, request: GpuRequest, policy: Policy, rows: Rows) -> tuple[Evaluation, Breakdown]:
+    """Fit and score of R rows, as `evaluate`, and what the score is made of. It keeps to itself: a thread may ask about
+    any snapshot."""
+    seen = counting_observed(cluster, policy.rules)
+    checked = fit(seen, request, rows)
+    found = policy.breakdown or _one_number(policy)
+    if request.devices is not None:
+        found = device_breakdown(policy, found, request.devices)
+    told = found(seen, request, rows, checked)
+    score = np.where(checked.fits, told.score, -np.inf)
+    return Evaluation(reasons(cluster, seen, request, rows, checked), checked.available, score), told
+
+
+def _one_number(policy: Policy) -> BreakdownOf:
+    """The score of a policy that says nothing of what it is made of."""
+    apart = policy.apart() if policy.apart is not None else policy
+
+    def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
+        score = np.where(fit.fits, apart.score(cluster, request, rows, fit), -np.inf)
+        number = np.where(fit.fits, score, 0.0)
+        meaning = f"the score of policy {policy.name}, which does not say what it is made of"
+        return Breakdown(score, (Part("score", meaning, number, number, lambda amount: f"a score of {amount:.4g}"),))
+
+    return parts
 
 
 def reasons(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -> npt.NDArray[np.uint8]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Mask, Rows
 from extender.core.decisions import ranked
+from extender.core.evaluations import Evaluation
 from extender.core.fit.device_fits import devices_at
 from extender.core.fit.device_obstacles import why_not, why_not_on
 from extender.core.fit.fits import fit
@@ -18,6 +19,7 @@ from extender.core.fit.reasons import Reason, resolvable, sentence
 from extender.core.occupancies import ObservedRules, counting_observed
 from extender.core.resources.requests import GpuRequest
 from extender.explain.gpu_details import gpus_of
+from extender.explain.sentences.placed import Scores, scores_of, why_there
 from extender.scheduling.placer import Placement, PodIdentity
 
 logger = logging.getLogger(__name__)
@@ -45,12 +47,14 @@ def failures(placement: Placement) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _texts(placement: Placement) -> tuple[list[str], Rows]:
-    """The few different sentences about a decision's rows, and (R,) which of them is each row's."""
-    evaluation = placement.decision.evaluation
+    return texts_of(placement.decision.request, placement.decision.evaluation)
+
+
+def texts_of(request: GpuRequest, evaluation: Evaluation) -> tuple[list[str], Rows]:
+    """The few different sentences about R rows, and (R,) which of them is each row's."""
     keys = evaluation.reason.astype(np.int64) << _NUMBER_BITS | evaluation.available
     distinct, which = np.unique(keys, return_inverse=True)
     mask = (1 << _NUMBER_BITS) - 1
-    request = placement.decision.request
     return [sentence(Reason(key >> _NUMBER_BITS), request, key & mask) for key in distinct.tolist()], which
 
 
@@ -60,7 +64,9 @@ def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules |
     `rules` say what of the GPUs' use is odd; `counted` are those that the decision's policy goes by, if by any.
     """
     decision = placement.decision
-    nodes = _candidates(placement, rules, counted)
+    rows, evaluation = offered_rows(placement)
+    scores = scores_of(placement.cluster, decision, rows, evaluation)
+    nodes = _candidates(placement, rules, counted, scores)
     ranking = None  # what the score of the winner is made of, where the policy can say
     if decision.terms is not None and decision.best is not None:
         ranking = dict(decision.terms(placement.cluster, decision.request, decision.best))
@@ -80,8 +86,20 @@ def explain(placement: Placement, rules: ObservedRules, counted: ObservedRules |
         "ranking": ranking,
         "reasons": dict(Counter(node["text"] for node in nodes if node["reason"] != Reason.FITS.name).most_common()),
         "lacks": _lacks(placement),
+        "sentence": why_there(scores, len(nodes), planned=decision.planned),
+        "scoreTerms": scores.meanings(),
         "nodes": nodes,
     }
+
+
+def offered_rows(placement: Placement) -> tuple[Rows, Evaluation]:
+    """Rows of the candidates, in the order of the request, and how they did."""
+    decision, names = placement.decision, placement.cluster.node_names
+    if placement.offered is None:
+        return decision.rows, decision.evaluation
+    offered = set(placement.offered.decode())
+    listed = np.flatnonzero([names[row] in offered for row in decision.rows.tolist()])
+    return decision.rows[listed], decision.evaluation.take(listed)
 
 
 def _lacks(placement: Placement) -> str | None:
@@ -92,23 +110,22 @@ def _lacks(placement: Placement) -> str | None:
     return why_not(placement.cluster, decision.request.devices, decision.rows, evaluation.reason)
 
 
-def _candidates(placement: Placement, rules: ObservedRules, counted: ObservedRules | None) -> list[dict[str, Any]]:
+def _candidates(
+    placement: Placement, rules: ObservedRules, counted: ObservedRules | None, scores: Scores
+) -> list[dict[str, Any]]:
     """How each candidate did, in the order of the request; nodes that Kerf does not know come last."""
     decision, cluster, names = placement.decision, placement.cluster, placement.cluster.node_names
-    texts, which = _texts(placement)
-    listed = np.arange(len(decision.rows))
-    if placement.offered is not None:
-        offered = set(placement.offered.decode())
-        listed = np.flatnonzero([names[row] in offered for row in decision.rows.tolist()])
-    rows, evaluation = decision.rows[listed], decision.evaluation.take(listed)
+    rows, evaluation = scores.rows, scores.evaluation
+    texts, which = texts_of(decision.request, evaluation)
     seen = counting_observed(cluster, counted)
     ranks = {row: rank for rank, row in enumerate(ranked(seen, rows, evaluation), 1)}
     checked = fit(seen, decision.request, rows)
-    numbers = (rows, evaluation.reason, evaluation.available, evaluation.score, which[listed])
+    numbers = (rows, evaluation.reason, evaluation.available, evaluation.score, which)
     units = (checked.free_units, checked.taken_units, cluster.untracked_units[rows])
     found: list[dict[str, Any]] = []
-    for (row, code, available, score, text, free, taken, untracked), gpus, obstacle in zip(
+    for (row, code, available, score, text, free, taken, untracked), added, gpus, obstacle in zip(
         zip(*(array.tolist() for array in (*numbers, *units)), strict=True),
+        scores.of_rows(),
         gpus_of(cluster, rows, rules),
         obstacles(seen, decision.request, rows, checked),
         strict=True,
@@ -125,6 +142,7 @@ def _candidates(placement: Placement, rules: ObservedRules, counted: ObservedRul
                 "score": score if fits else None,
                 "rank": ranks.get(row),
                 "terms": {"freeUnits": free, "takenUnits": taken, "leftUnits": free - taken} if fits else None,
+                "scoreTerms": added,
                 "untrackedUnits": untracked,
                 "gpus": gpus,
             }

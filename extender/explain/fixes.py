@@ -1,7 +1,7 @@
 """What would make a pending pod fit, and what has changed since a pod was placed: worked out when somebody asks."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import PodRequest
 from extender.explain import occupants
+from extender.explain.sentences.nearest import Nearest, holding, nearest_of
 from extender.ledger.ledger import Claim, ClaimState, Ledger
 from extender.scheduling.placer import Placement, Placer
 
@@ -43,6 +44,14 @@ class Question:
     """The one that ranks highest."""
     asked_at: float
     """Unix time."""
+    nearest: Nearest | None = None
+    """The candidate that comes nearest where none has room; None where ResourceClaims ask: that takes longer."""
+    holders: Sequence[Mapping[str, Any]] = ()
+    """Who is in the way there."""
+    ends_in_s: float | None = None
+    """When they are all expected to have ended, None where that is not known."""
+    elsewhere: str = ""
+    """A node with room that is no candidate, "" for none."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class Fixes:
     ledger: Ledger
     rules: ObservedRules
     wall_clock: Callable[[], float]
+    left_s: Callable[[str], float | None] = lambda uid: None
+    """How long a running pod is expected to go on, by its UID; None where that is not known."""
 
     def ask(self, placement: Placement) -> Question:
         """Read what is needed now, in the event loop: policies that rank by samples are not for several threads."""
@@ -61,7 +72,7 @@ class Fixes:
         rows = _rows(placement, cluster)
         evaluation = evaluate(cluster, placement.decision.request, policy, rows)
         best = next(ranked(cluster, rows, evaluation), None)
-        return Question(
+        question = Question(
             placement,
             cluster,
             policy,
@@ -71,6 +82,29 @@ class Fixes:
             best_node=None if best is None else cluster.node_names[best],
             asked_at=self.wall_clock(),
         )
+        return question if placement.node or best is not None else self._lacking(question, rows)
+
+    def _lacking(self, question: Question, rows: Rows) -> Question:
+        """A question about a pod that fits on none of R rows, with who is in the way: of the same moment."""
+        cluster, request, rules = question.cluster, question.placement.decision.request, question.policy.rules
+        if request.devices is not None:
+            return question
+        everywhere = np.fromiter(cluster.row_of.values(), np.intp, len(cluster.row_of))
+        others = nearest_of(cluster, request, rules, everywhere) if len(rows) < len(everywhere) else None
+        nearest = nearest_of(cluster, request, rules, rows)
+        holders, ends_in_s = self.in_the_way(nearest)
+        elsewhere = others.node if others is not None and others.fits else ""
+        return replace(question, nearest=nearest, holders=holders, ends_in_s=ends_in_s, elsewhere=elsewhere)
+
+    def in_the_way(self, nearest: Nearest) -> tuple[list[Mapping[str, Any]], float | None]:
+        """Who holds what would do on the node that comes nearest, and when all of them are expected to have ended."""
+        if not nearest.missing:
+            return [], None
+        holders = holding(nearest, self.held_on(nearest.node))
+        pods = {holder["pod"] for holder in holders}
+        left = [self.left_s(claim.uid) for claim in self.ledger.claims_on(nearest.node) if (claim.pod or None) in pods]
+        known = [seconds for seconds in left if seconds is not None]
+        return holders, max(known) if known and len(known) == len(left) else None
 
     def held_on(self, node: str) -> list[dict[str, Any]]:
         """Who holds GPUs of a node."""

@@ -1,18 +1,18 @@
 """The list of waiting pods for people and programs: who waits where, since when, and what comes nearest to a node."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from extender.core.clusters import Cluster, Rows
-from extender.core.fit.device_obstacles import why_not
-from extender.core.fit.fits import fit
-from extender.core.fit.reasons import Reason, sentence
-from extender.core.fit.relaxations import shortfalls
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import ObservedRules
 from extender.core.resources.requests import GpuRequest, PodRequest, RequestError
+from extender.explain.fixes import Fixes
+from extender.explain.sentences.nearest import Nearest, nearest_of
+from extender.explain.sentences.pending import Lacking, why_pending
+from extender.explain.sentences.words import bounded
 from extender.explain.waiting_pods import Waiting, Waitlist
 from extender.scheduling.placer import Placer
 
@@ -74,43 +74,31 @@ class PendingPods:
         return None if request is None else (request, policy.rules)
 
 
-def told(page: PendingPage) -> dict[str, Any]:
-    """A page as it is answered."""
+def nearest_nodes(page: PendingPage) -> dict[_Class, Nearest]:
+    """What comes nearest to each class of requests of a page: for a thread."""
     rows = np.fromiter(page.cluster.row_of.values(), np.intp, len(page.cluster.row_of))
-    nearest_of = {found: nearest(page.cluster, *found, rows) for found in page.classes if found is not None}
-    pods = [
-        _pod(waiting, nearest_of[found] if found is not None else "")
-        for waiting, found in zip(page.pods, page.classes, strict=True)
-    ]
+    return {found: nearest_of(page.cluster, *found, rows) for found in page.classes if found is not None}
+
+
+def told(page: PendingPage, nearest_to: Mapping[_Class, Nearest], fixes: Fixes) -> dict[str, Any]:
+    """A page as it is answered, with who is in the way now."""
+    in_the_way = {found: fixes.in_the_way(nearest) for found, nearest in nearest_to.items()}
+    pods = []
+    for waiting, found in zip(page.pods, page.classes, strict=True):
+        row = _pod(waiting, nearest_to[found].words if found is not None else "")
+        sentence, remedy = bounded(row["why"] or f"asks for {row['request']}"), None
+        if found is not None:
+            holders, ends_in_s = in_the_way[found]
+            lacking = Lacking(row["pod"], found[0], nearest_to[found], holders, ends_in_s=ends_in_s)
+            sentence, remedies = why_pending(lacking, waiting.standing)
+            remedy = remedies[0].told() if remedies else None
+        pods.append(row | {"sentence": sentence, "remedy": remedy})
     return {"pods": pods, "total": page.total, "more": page.total - len(pods), "atLeast": page.at_least}
 
 
 def nearest(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> str:
     """What of R rows comes nearest to a request, in a sentence: "needs 8 GPUs; h100-1 has 6 free"."""
-    if not len(rows):
-        return "there are no nodes"
-    names, seen = cluster.node_names, counting_observed(cluster, rules)
-    checked = fit(seen, request, rows)
-    order = cluster.tie_rank[rows]
-    if checked.fits.any():
-        return f"needs {request}; there is room now on {names[_first(rows, order, checked.fits)]}"
-    if request.devices is not None:
-        return why_not(cluster, request.devices, rows, checked.reason) or ""
-    if lacking := shortfalls(seen, request, rows, 1):
-        (short,) = lacking
-        if short.unit == "GPUs":
-            return f"needs {request}; {names[short.row]} has {max(request.count, 1) - short.missing} free"
-        return f"needs {request}; {names[short.row]} would have to have {short.text}"
-    last = checked.reason == checked.reason.max()
-    most = last & (checked.available == checked.available[last].max())
-    row = _first(rows, order, most)
-    words = sentence(Reason(int(checked.reason.max())), request, int(checked.available[last].max()))
-    return f"{words} ({names[row]})" if Reason(int(checked.reason.max())) is not Reason.NO_GPUS else words
-
-
-def _first(rows: Rows, order: Any, where: Any) -> int:
-    """The row of the lowest rank."""
-    return int(rows[where][np.argmin(order[where])])
+    return nearest_of(cluster, request, rules, rows).words
 
 
 def _pod(waiting: Waiting, nearest_words: str) -> dict[str, Any]:

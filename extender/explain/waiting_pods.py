@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.explain.explanations import RejectionLog
+from extender.explain.sentences.pending import Standing
 from extender.kube.objects import unix_time
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
@@ -80,6 +81,26 @@ class Waitlist:
         ahead = self.wall_clock() - self.clock()
         return _awaited(self.unbound.all(), self._rejected(), self._queued(), ahead)
 
+    def standing(self, uid: str, *, refused_by_kerf: bool) -> Standing:
+        """Who keeps a pod waiting; `refused_by_kerf`: whether Kerf was asked about it, and had no node."""
+        entry = self.backlog.entries.get(uid) if self.backlog else None
+        if entry is not None and entry.stage.waits:
+            return Standing(entry.skips.reason or entry.fault, queued=True, ahead=self._ahead(entry))
+        return self._beside_queue(self.unbound.get(uid), refused_by_kerf=refused_by_kerf)
+
+    @staticmethod
+    def _beside_queue(known: UnboundPod | None, *, refused_by_kerf: bool) -> Standing:
+        if known is None or known.asked is None:
+            return Standing()
+        gated = not known.owed and not known.refused
+        told, unseen = known.why if gated or known.refused else "", known.owed and not refused_by_kerf
+        return Standing(scheduler=told, by_kerf=refused_by_kerf, gated=gated, unseen=unseen)
+
+    def _ahead(self, entry: Entry) -> int:
+        """How many pods that wait in the queue come before one by priority, then age."""
+        turn = (-_priority(entry), entry.created, entry.pod.key)
+        return sum((-_priority(one), one.created, one.pod.key) < turn for one in self._queued().values())
+
     def why(self, uid: str) -> str:
         """Why a pod waits in the queue, in the words of its last round; "" where it does not wait there."""
         entry = self.backlog.entries.get(uid) if self.backlog else None
@@ -109,7 +130,15 @@ class Waitlist:
             "priority": -turn[0],
             "since": round(turn[1], 1),
         }
-        return Waiting(item, asked, planned.gang if planned else "", rejected is not None and entry is None)
+        by_kerf = rejected is not None and entry is None
+        told_by_queue = Standing(entry.skips.reason or entry.fault, queued=True) if entry is not None else None
+        return Waiting(
+            item,
+            asked,
+            planned.gang if planned else "",
+            by_kerf,
+            told_by_queue or self._beside_queue(known, refused_by_kerf=by_kerf),
+        )
 
 
 class Waiting(NamedTuple):
@@ -123,6 +152,8 @@ class Waiting(NamedTuple):
     """As the queue names it, "" for none."""
     rejected: bool
     """Whether Kerf was asked about it and found no node."""
+    standing: Standing
+    """Who keeps it waiting."""
 
 
 class Awaited(NamedTuple):

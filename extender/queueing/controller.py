@@ -94,11 +94,11 @@ class QueueController(QueueRules):
         self.namespaces = Namespaces(self._dirty.set)
         self.aside: Callable[[list[Entry]], list[Entry]] = lambda waiting: waiting
         """Leaves out those whose nodes are not a round's to choose."""
-        self._running = RunningPods(self.durations, wall_clock)
-        self.use = QuotaUse(options.quotas, ledger, self.backlog, self._running, clock)
+        self.running = RunningPods(self.durations, wall_clock)
+        self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running, clock)
         self._gangs = Gangs(transport, clock, page_size)
         self.gang_eviction = GangEviction(
-            transport, self._gangs, self._running.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
+            transport, self._gangs, self.running.gangs, timeout_s=options.gang_timeout_s, clock=clock, standby=standby
         )
         writer = PodWriter(transport)
         self.dispatcher = dispatcher(
@@ -112,7 +112,7 @@ class QueueController(QueueRules):
         self.reflectors = self._own | {"nodes": hub.subscribe(NODES, self.nodes)}
         """All that a round goes by; what is not the queue's own begins and ends with the mirror of the cluster."""
         if options.order is Order.KERF or options.fair_share or options.quotas.gpus or options.gang_timeout_s:
-            self.reflectors["running pods"] = hub.subscribe(BOUND_PODS, self._running)
+            self.reflectors["running pods"] = hub.subscribe(BOUND_PODS, self.running)
 
     def _subscribed(self, hub: WatchHub) -> dict[str, Reflector[Any]]:
         waiting, namespaces = hub.subscribe(PENDING_PODS, self.backlog), hub.subscribe(_NAMESPACES, self.namespaces)

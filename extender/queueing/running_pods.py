@@ -33,6 +33,17 @@ class RunningPods(Store[Pod]):
         """The pods by their gang, where they have one."""
         return by_gang(self.by_uid.values())
 
+    def left_s(self, uid: str) -> float | None:
+        """How long a pod is expected to go on, by how long others like it have run; None where nothing is known of
+        those, or it has run for longer."""
+        pod = self.by_uid.get(uid)
+        started = unix_time(pod.status.start_time) if pod is not None else 0.0
+        if pod is None or not started:
+            return None
+        owners = owners_of(pod, self._known[uid][0])
+        left = self._durations.expected_s(owners) - (self._wall_clock() - started)
+        return left if left > 0 and self._durations.knows(owners) else None
+
     def upsert(self, item: Pod) -> None:
         """A pod runs, has changed or has finished."""
         if not item.finished:

@@ -48,8 +48,19 @@ def test_explain_a_placed_pod(server: Server) -> None:
     result = kerf(server, "explain", "default/placed")
     assert result.exit_code == 0, result.output
     assert "default/placed: placed on " in result.output
+    assert "\nOn a100-0, the only one of 3 candidates with room.\n" in result.output
     assert "1 x needs 1 GPU, no GPUs here" in result.output
     assert "now: " in result.output
+
+
+def test_explain_by_another_policy(server: Server) -> None:
+    result = kerf(server, "explain", "default/placed", "--policy", "binpack")
+    assert result.exit_code == 0, result.output
+    assert "By policy binpack: On " in result.output
+    assert "part of its GPUs that is in use already" in " ".join(result.output.split())
+    unknown = kerf(server, "explain", "default/placed", "--policy", "nosuch")
+    assert unknown.exit_code == USAGE
+    assert '"nosuch" is not a policy; use one of tightest, ' in unknown.output
 
 
 @pytest.mark.parametrize("arguments", [["default/pending"], ["pending"], ["pending", "-n", "default"]])
@@ -58,6 +69,9 @@ def test_explain_a_pending_pod(server: Server, arguments: list[str]) -> None:
     assert result.exit_code == PENDING, result.output
     assert "default/pending: pending" in result.output
     assert "needs 8 GPUs, best here: 2 installed" in result.output
+    assert "\nneeds 8 GPUs; a100-0 has " in result.output
+    assert "What helps\n  - a100-1 has room, but was not offered: its node selector, " in result.output
+    assert "  - wait for default/job-" in result.output
     assert "It would fit with" in result.output
     assert "GPUs fewer (" in result.output
 

@@ -67,10 +67,11 @@ def test_nobody_answers() -> None:
     assert "can't reach Kerf" in result.output
 
 
-def waiting(name: str, where: str, why: str, nearest: str | None, gang: str | None = None) -> dict[str, Any]:
+def waiting(name: str, where: str, sentence: str, gang: str | None = None) -> dict[str, Any]:
     return {
-        **{"pod": name, "request": "8 GPUs", "where": where, "why": why, "nearest": nearest, "priority": 0},
+        **{"pod": name, "request": "8 GPUs", "where": where, "why": "", "nearest": None, "priority": 0},
         **{"gang": gang, "since": time.time() - 7260, "explain": f"kerf explain {name}"},
+        **{"sentence": sentence, "remedy": None},
     }
 
 
@@ -81,25 +82,23 @@ def table(*pods: dict[str, Any], width: int = 80, more: int = 0) -> str:
     return text.getvalue()
 
 
-def test_the_words_of_whoever_keeps_a_pod_waiting_come_first() -> None:
-    short, room = "needs 8 GPUs; n has 2 free", "needs 8 GPUs; there is room now on n"
-    assert "a quota" in table(waiting("a/b", "queue", "over a quota", short), width=200)
-    assert "1 x needs" not in table(waiting("a/b", "kerf", "1 x needs 8 GPUs", short), width=200)
-    assert "untolerated taint; needs 8 GPUs" in table(waiting("a/b", "scheduler", "untolerated taint", room), width=200)
-    assert "asks for 8 GPUs" in table(waiting("a/b", "scheduler", "", None), width=200)
+def test_each_pod_has_its_sentence() -> None:
+    short = "needs 8 GPUs; n has 2 free, default/a holds 6"
+    assert short in table(waiting("a/b", "kerf", short), width=200)
+    assert "asks for 8 GPUs" in table(waiting("a/b", "scheduler", ""), width=200)
 
 
 def test_hidden_pods_are_counted_and_no_line_is_wider_than_the_terminal() -> None:
-    long = waiting("research-language/" + "pretraining-" * 6 + "0", "queue", "w" * 300, None, "research/ring")
+    long = waiting("research-language/" + "pretraining-" * 6 + "0", "queue", "w" * 300, "research/ring")
     printed = table(long, more=12)
     assert max(map(len, printed.splitlines())) <= 80
     assert "2h01m" in printed and "and 12 more" in printed and "13 pods" in printed
 
 
 def test_what_authors_write_can_not_drive_the_terminal() -> None:
-    assert "\x1b" not in table(waiting("a/b", "queue", "\x1b[2J[red]", None))
-    assert "[red]" in table(waiting("a/b", "queue", "[red]", None))
-    assert "\x1b" not in table(waiting("a/b", "queue", "", None, gang="\x1b[2J"))
+    assert "\x1b" not in table(waiting("a/b", "queue", "\x1b[2J[red]"))
+    assert "[red]" in table(waiting("a/b", "queue", "[red]"))
+    assert "\x1b" not in table(waiting("a/b", "queue", "", gang="\x1b[2J"))
 
 
 @pytest.mark.parametrize(

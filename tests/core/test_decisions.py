@@ -127,7 +127,8 @@ def test_on_a_node_chosen_before_it_is_the_same_verdict_but_for_the_score(reques
         assert alone.evaluation.reason.tolist() == among.evaluation.reason.tolist()
         assert alone.evaluation.available.tolist() == among.evaluation.available.tolist()
         assert alone.evaluation.score.tolist() == [0.0 if among.best == row else -np.inf]
-        assert dataclasses.replace(alone, evaluation=among.evaluation, rows=among.rows) == among
+        assert (alone.planned, among.planned) == (True, False)
+        assert dataclasses.replace(alone, evaluation=among.evaluation, rows=among.rows, planned=False) == among
 
 
 @given(st.lists(st.integers(0, 4), max_size=12), st.sets(st.integers(0, 11)), st.integers(1, 4))

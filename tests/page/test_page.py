@@ -121,7 +121,8 @@ def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Serve
     waiting = page.get_by_role("table", name="Pending pods")
     link = waiting.get_by_role("link", name="default/train-9", exact=True)
     row = waiting.get_by_role("row").filter(has=page.get_by_role("link", name="default/train-9", exact=True))
-    expect(row).to_contain_text("2 × best here: 8 installed")
+    expect(row).to_contain_text("needs 9 GPUs, best here: 8 installed (a100-0)")
+    expect(row).to_contain_text("add a node with 9 GPUs")
     for _ in range(40):
         page.keyboard.press("Tab")
         if link.evaluate("(link) => link === document.activeElement"):
@@ -130,8 +131,13 @@ def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Serve
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog", name="default/train-9")
     expect(dialog).to_contain_text("pending")
-    expect(dialog).to_contain_text("0 of 4 candidates had room")
-    expect(dialog.get_by_role("listitem").first).to_contain_text("1 GPU fewer (8 instead of 9): a100-1")
+    expect(dialog.locator(".sentence")).to_have_text("needs 9 GPUs, best here: 8 installed (a100-0)")
+    expect(dialog.get_by_role("listitem").first).to_have_text(
+        "change its request: 1 GPU fewer (8 instead of 9); it would fit now on a100-1"
+    )
+    expect(dialog.get_by_role("heading", name="0 of 4 candidates had room")).to_be_hidden()
+    dialog.get_by_text("Details", exact=True).click()
+    expect(dialog.get_by_role("heading", name="0 of 4 candidates had room")).to_be_visible()
     expect(dialog.get_by_role("table", name="Candidates, best first").get_by_role("row")).to_have_count(5)
     assert page.url.endswith("#pod/default/train-9")
     page.keyboard.press("Escape")
@@ -307,6 +313,7 @@ def test_a_learned_rank_is_told_of(open_page: Opener, tmp_path: Path) -> None:
         post(server, "filter", bodies.args(pod("train-0", 2), ["a100-1"]))
         page.get_by_role("link", name="default/train-0", exact=True).click()
         dialog = page.get_by_role("dialog", name="default/train-0")
+        dialog.get_by_text("Details", exact=True).click()
         expect(dialog.get_by_role("table", name="Features of the node, and what each moved")).to_contain_text(
             "node_idle"
         )

@@ -71,9 +71,5 @@ def _table(pods: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _why(pod: Mapping[str, Any]) -> str:
-    """What comes nearest. Of others than Kerf their own words come first, unless the GPUs alone explain it."""
-    nearest, why = pod["nearest"] or "", pod["why"]
-    if not nearest or not why:
-        return printable(nearest or why or f"asks for {pod['request']}")
-    lacks_gpus = "there is room now" not in nearest
-    return printable(nearest if pod["where"] != "queue" and lacks_gpus else f"{why}; {nearest}")
+    """What keeps it waiting, in one sentence."""
+    return printable(pod.get("sentence") or pod["nearest"] or pod["why"] or f"asks for {pod['request']}")

@@ -10,12 +10,15 @@ from typing import Final
 
 import numpy as np
 
-from extender.core.clusters import Cluster, Floats
+from extender.core.clusters import Cluster, Floats, Rows
+from extender.core.fit.results import Fit
 from extender.core.observations import Gauge
-from extender.core.policies.genius import min_max, neutral
+from extender.core.policies.breakdowns import Breakdown
+from extender.core.policies.genius import min_max, neutral, normalised
 from extender.core.policies.policy import Options, Policy
 from extender.core.policies.terms.term import Samples
 from extender.core.refreshes import RefreshedScore
+from extender.core.resources.requests import GpuRequest
 
 NODE_WEIGHT: Final = 5.0
 ACTUAL_WEIGHT: Final = 10.0
@@ -33,6 +36,22 @@ class AlnairScore(RefreshedScore):
 
     def all_scores(self, cluster: Cluster) -> Floats:
         """(N,)."""
+        node_value, actual = self._terms(cluster)
+        installed = cluster.gpu_model >= 0
+        return 100 * min_max(NODE_WEIGHT * node_value + ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1)))
+
+    def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
+        """What the score is made of."""
+        node_value, actual = self._terms(cluster)
+        size, use = NODE_WEIGHT * node_value, ACTUAL_WEIGHT * actual
+        found = (
+            ("size", "memory of its GPUs times the weight of their model", size, node_value, _size),
+            ("memoryUsed", "memory of its GPUs that is in use", use, actual, _used),
+        )
+        return normalised(found, size + use, np.asarray((cluster.gpu_model >= 0).any(axis=1)), rows, 100.0)
+
+    def _terms(self, cluster: Cluster) -> tuple[Floats, Floats]:
+        """(N,) what its GPUs are worth by memory and model, and (N,) how many GPUs' memory is in use."""
         samples = Samples(cluster)
         installed = cluster.gpu_model >= 0
         weights = np.array([self._model_weights.get(model.name, NEWEST_WEIGHT) for model in cluster.models] + [0.0])
@@ -43,7 +62,15 @@ class AlnairScore(RefreshedScore):
         total = used + samples.gauge(Gauge.MEMORY_FREE)
         used_fraction = np.divide(used, total, out=np.full(used.shape, np.nan), where=total > 0)
         actual = np.where(installed, neutral(used_fraction[None], installed)[0], 0).sum(axis=1)
-        return 100 * min_max(NODE_WEIGHT * node_value + ACTUAL_WEIGHT * actual, np.asarray(installed.any(axis=1)))
+        return node_value, actual
+
+
+def _size(amount: float) -> str:
+    return f"GPUs of {amount:.0f} by memory and model"
+
+
+def _used(amount: float) -> str:
+    return f"the memory of {amount:.2f} GPUs in use"
 
 
 def policy(options: Options) -> Policy:
@@ -51,5 +78,9 @@ def policy(options: Options) -> Policy:
     score = AlnairScore()
     description = "Alnair's utilisation score: large and full nodes first"
     return Policy(
-        "alnair", score, description, rules=options.rules, context=score.context, apart=lambda: policy(options)
+        *("alnair", score, description),
+        rules=options.rules,
+        context=score.context,
+        apart=lambda: policy(options),
+        breakdown=score.parts,
     )

@@ -5,14 +5,38 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Rows, num_true, totals
 from extender.core.fit.fits import asked_fraction, free_fraction
 from extender.core.fit.results import Fit
+from extender.core.policies.breakdowns import Breakdown, Part, percent
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.requests import GpuRequest
 
 
 def binpack(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
     """(R,) the fraction in use: of whole GPUs, of the compute for shares, of the memory where only that is asked."""
+    capacity, free_after, _ = _units(cluster, request, rows, fit)
+    used: Floats = 1 - free_after / capacity
+    return used
+
+
+def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
+    """What `binpack` is made of: what was in use before, and the pod."""
+    capacity, free_after, asked = _units(cluster, request, rows, fit)
+    before, pod = 1 - (free_after + asked) / capacity, asked / capacity
+    found = (
+        Part(
+            "inUse", "part of its GPUs that is in use already", before, before,
+            lambda amount: f"{percent(amount)} of its GPUs in use",
+        ),
+        Part(
+            "pod", "part of its GPUs that the pod takes", pod, pod, lambda amount: f"the pod is {percent(amount)} of it"
+        ),
+    )  # fmt: skip
+    return Breakdown(1 - free_after / capacity, found)
+
+
+def _units(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> tuple[Floats, Floats, Floats]:
+    """(R,) GPU units of each row, at least 1, those that are free after placement, and those that the pod takes."""
     capacity = num_true(cluster.taken(cluster.gpu_model, rows) >= 0) * cluster.taken(cluster.units_per_gpu, rows)
-    free_after = fit.free_units - fit.taken_units
+    free_after, taken = (fit.free_units - fit.taken_units).astype(float), fit.taken_units.astype(float)
     if fit.shares.any():
         if request.milli:  # whole numbers, so that the order of the GPUs breaks no tie
             free = totals(cluster.taken(cluster.gpu_free_milli, rows)) / WHOLE_MILLI
@@ -23,10 +47,11 @@ def binpack(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floa
             asked = of_gpu.sum(axis=1) / np.maximum(num_true(fit.room), 1)
         free = np.maximum(free - cluster.taken(cluster.untracked_units, rows), 0)
         free_after = np.where(fit.shares, free - asked * request.count, free_after)
-    used: Floats = 1 - free_after / np.maximum(capacity, 1)
-    return used
+        taken = np.where(fit.shares, asked * request.count, taken)
+    return np.maximum(capacity, 1).astype(float), free_after, taken
 
 
 def policy(options: Options) -> Policy:
     """The policy."""
-    return Policy("binpack", binpack, "fullest node first, by fraction of its GPUs", without_gpus=True, by_state=True)
+    description = "fullest node first, by fraction of its GPUs"
+    return Policy("binpack", binpack, description, without_gpus=True, by_state=True, breakdown=parts)

@@ -13,6 +13,7 @@ from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.fit.results import Fit
 from extender.core.fragmentation.arrays import ANY_MODEL, MAX_MODELS
 from extender.core.fragmentation.fragments import Mix, TypicalPod, fgd_score, fragment_milli, mix_of
+from extender.core.policies.breakdowns import Breakdown, Part
 from extender.core.policies.policy import Expected, Options, Policy
 from extender.core.resources.gpu_models import GpuModel, canonical_name
 from extender.core.resources.requests import GpuRequest
@@ -52,6 +53,31 @@ class FragmentScore:
         score, _ = self._tried(cluster, request, rows, fit.room, fit.shares)
         return score
 
+    def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
+        """What the score is made of: a change of the fragments, on top of 50 for none."""
+        score, gpu = self._tried(cluster, request, rows, fit.room, fit.shares)
+        mix, free, model = self._state(cluster, rows)
+        cpu = cluster.taken(cluster.cpu_free_milli, rows)
+        left = _left(free, fit.room, fit.shares, request)
+        if len(single := np.flatnonzero(fit.shares & (request.count == 1))):
+            left[single] = free[single]
+            left[single, gpu[single]] -= request.milli
+        before, after = (fragment_milli(*state, model, mix) for state in ((cpu, free), (cpu - request.cpu_milli, left)))
+        change = (after - before) / 1000  # GPUs
+        curved = 100 / (1 + np.exp(change)) - 50
+        found = (
+            Part("even", "where fragments do not change", np.full(len(rows), 50.0), np.zeros(len(rows)), str),
+            Part(
+                "fragments", "free GPU that pods which are expected can't use: the fewer, the better", curved, change,
+                _fragments,
+            ),
+            Part(
+                "roundedDown", "the score is a whole number", score - 50 - curved, score - 50 - curved,
+                lambda _: "a score rounded down",
+            ),
+        )  # fmt: skip
+        return Breakdown(score, found)
+
     def share(self, cluster: Cluster, request: GpuRequest, row: int, room: Mask) -> int:
         """The GPU of a node that a share is taken from: the first of the best."""
         _, gpu = self._tried(cluster, request, np.array([row]), room[None], np.ones(1, np.bool_))
@@ -61,16 +87,11 @@ class FragmentScore:
         self, cluster: Cluster, request: GpuRequest, rows: Rows, room: Mask, shares: Mask
     ) -> tuple[Floats, Longs]:
         """(R,) the score, and (R,) the GPU of a share of one GPU; (R, G) `room` says which may be taken."""
-        mix = self._mix(cluster.models)
+        mix, free, model = self._state(cluster, rows)
         cpu = cluster.taken(cluster.cpu_free_milli, rows)
-        free = cluster.taken(cluster.gpu_free_milli, rows).astype(np.int64)
-        model = cluster.taken(cluster.gpu_model, rows).max(axis=1, initial=-1).astype(np.int64)
-        model = np.where(model < MAX_MODELS, model, -1)
         before = fragment_milli(cpu, free, model, mix)
         cpu_left = cpu - request.cpu_milli
-        # Whole GPUs, and shares of several: the first that have room.
-        first = room & (np.cumsum(room, axis=1) <= max(request.count, 1))
-        left = np.where(first, np.where(shares[:, None], free - request.milli, 0), free)
+        left = _left(free, room, shares, request)
         score = fgd_score(before, fragment_milli(cpu_left, left, model, mix))
         gpu = room.argmax(axis=1).astype(np.int64)
         single = shares & (request.count == 1)
@@ -85,18 +106,37 @@ class FragmentScore:
             best[better], gpu[better] = tried[better], g
         return np.where(single & room.any(axis=1), best, score), gpu
 
+    def _state(self, cluster: Cluster, rows: Rows) -> tuple[Mix, Longs, Longs]:
+        """The mix, and of R rows (R, G) free milli and (R,) the model."""
+        free = cluster.taken(cluster.gpu_free_milli, rows).astype(np.int64)
+        model = cluster.taken(cluster.gpu_model, rows).max(axis=1, initial=-1).astype(np.int64)
+        return self._mix(cluster.models), free, np.where(model < MAX_MODELS, model, -1)
+
     def _mix(self, models: tuple[GpuModel, ...]) -> Mix:
         """The mix in terms of the cluster's models, kept until there is a new one."""
         if isinstance(self._expected, Mix):
             return self._expected
-        if self._mixes is None or self._mixes[0] is not models:
+        mixes = self._mixes  # read once: a thread may ask about another snapshot meanwhile
+        if mixes is None or mixes[0] is not models:
             index = {model.name: bit for bit, model in enumerate(models[:MAX_MODELS])}
             pods = [
                 TypicalPod(pod.cpu_milli, pod.gpus, pod.gpu_milli if pod.gpus else 0, _bits(pod, index), pod.count)
                 for pod in self._expected
             ]
-            self._mixes = models, mix_of(pods, sum(pod.num_pods for pod in pods))
-        return self._mixes[1]
+            mixes = self._mixes = models, mix_of(pods, sum(pod.num_pods for pod in pods))
+        return mixes[1]
+
+
+def _left(free: Longs, room: Mask, shares: Mask, request: GpuRequest) -> Longs:
+    """(R, G) what whole GPUs, and shares of several, leave free: they take the first that have room."""
+    first = room & (np.cumsum(room, axis=1) <= max(request.count, 1))
+    return np.where(first, np.where(shares[:, None], free - request.milli, 0), free)
+
+
+def _fragments(change: float) -> str:
+    if abs(change) < 0.005:
+        return "as much free GPU that expected pods can't use as before"
+    return f"{abs(change):.2f} GPUs {'more' if change > 0 else 'less'} that expected pods can't use"
 
 
 def _bits(pod: Expected, index: dict[str, int]) -> int:
@@ -118,6 +158,7 @@ def expecting(expected: Sequence[Expected] | Mix) -> Policy:
     return Policy(
         *("fgd", score, description),
         share=score.share,
+        breakdown=score.parts,
         weighs_cpu=True,
         without_gpus=True,
         apart=lambda: expecting(expected),

@@ -5,18 +5,21 @@ static = sum_k w_k (sum_N x_k / sum_C x_k) |C|, dynamic = sum_k w_k (1/n) (sum_N
 score = static_weight * static + dynamic_weight * dynamic, min-max normalised over the nodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import Cluster, Floats, Mask
+from extender.core.clusters import Cluster, Floats, Mask, Rows
+from extender.core.fit.results import Fit
 from extender.core.observations import Gauge
+from extender.core.policies.breakdowns import Breakdown, Part
 from extender.core.policies.policy import Options, Policy
 from extender.core.policies.terms.term import Samples
 from extender.core.refreshes import RefreshedScore
 from extender.core.resources.gpu_products import attributes
+from extender.core.resources.requests import GpuRequest
 
 Planes = npt.NDArray[np.float64]
 
@@ -41,11 +44,16 @@ _DYNAMIC: Final = ("free_memory", "power", "encoder_idle", "decoder_idle")
 
 def weighted_shares(values: Planes, weights: Floats, installed: Mask) -> Floats:
     """(N,) sum_k w_k (sum_N x_k / sum_C x_k) |C| of (K, N, G) values; a term whose sum is 0 counts nothing."""
+    result: Floats = weights @ _shares(values, installed) * installed.sum()
+    return result
+
+
+def _shares(values: Planes, installed: Mask) -> Floats:
+    """(K, N) sum_N x_k / sum_C x_k."""
     per_node = np.where(installed, values, 0.0).sum(axis=2)  # (K, N)
     totals = per_node.sum(axis=1)
-    shares = np.divide(per_node, totals[:, None], out=np.zeros_like(per_node), where=totals[:, None] != 0)
-    result: Floats = weights @ shares * installed.sum()
-    return result
+    shares: Floats = np.divide(per_node, totals[:, None], out=np.zeros_like(per_node), where=totals[:, None] != 0)
+    return shares
 
 
 def genius_totals(
@@ -96,6 +104,47 @@ class GeniusScore(RefreshedScore):
         *_, scores = genius_totals(static_of(cluster), _dynamic(cluster), installed, self._weights)
         return min_max(scores, np.asarray(installed.any(axis=1)))
 
+    def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
+        """What the score is made of: each term's part, less what the last of all nodes has."""
+        installed, weights = cluster.gpu_model >= 0, self._weights
+        among = np.asarray(installed.any(axis=1))
+        num_gpus = np.maximum(installed.sum(axis=1), 1)
+        found: list[tuple[str, str, Floats, Floats, Callable[[float], str]]] = []
+        groups = (("static", _STATIC, static_of(cluster), 1), ("dynamic", _DYNAMIC, _dynamic(cluster), num_gpus))
+        for group, names, planes, per in groups:
+            shares = _shares(neutral(planes, installed), installed) * installed.sum() / per  # (K, N)
+            for name, share in zip(names, shares, strict=True):
+                label = name.replace("_", " ")
+                found.append((name, WEIGHTS[name][1], weights[group] * weights[name] * share, share, _of_mean(label)))
+        *_, totals = genius_totals(static_of(cluster), _dynamic(cluster), installed, weights)
+        return normalised(found, totals, among, rows, 1.0)
+
+
+def _of_mean(label: str) -> Callable[[float], str]:
+    return lambda amount: f"{label} {amount:.2f} times that of the mean GPU"
+
+
+def normalised(
+    found: Sequence[tuple[str, str, Floats, Floats, Callable[[float], str]]],
+    totals: Floats,
+    among: Mask,
+    rows: Rows,
+    most: float,
+) -> Breakdown:
+    """The parts of `most` x `min_max` of (N,) totals over R rows, of the name, meaning, (N,) part, (N,) amount and
+    words of each term."""
+    least = float(totals[among].min()) if among.any() else 0.0
+    spread = float(totals[among].max()) - least if among.any() else 0.0
+    factor = most / spread if np.isfinite(spread) and spread > 0 else 0.0
+    parts = [
+        Part(name, meaning, (adds * factor)[rows], amount[rows], words) for name, meaning, adds, amount, words in found
+    ]
+    base = np.full(len(rows), -least * factor)
+    parts.append(
+        Part("least", "what the last of all nodes has, which counts 0", base, base, lambda _: "the same for all")
+    )
+    return Breakdown(most * min_max(totals, among)[rows], tuple(parts))
+
 
 def static_of(cluster: Cluster) -> Planes:
     """(5, N, G) memory in MiB, multiprocessors, decoders, encoders and bandwidth in GB/s; NaN where nothing tells.
@@ -126,5 +175,9 @@ def policy(options: Options) -> Policy:
     score = GeniusScore(options.genius)
     description = "Genius' static and dynamic score"
     return Policy(
-        "genius", score, description, rules=options.rules, context=score.context, apart=lambda: policy(options)
+        *("genius", score, description),
+        rules=options.rules,
+        context=score.context,
+        apart=lambda: policy(options),
+        breakdown=score.parts,
     )

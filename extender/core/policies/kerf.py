@@ -23,8 +23,10 @@ from extender.core.fit.fits import enough_compute, fit, smallest_mib
 from extender.core.fit.results import Fit
 from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.policies.breakdowns import Breakdown, Part, on_rows, percent
 from extender.core.policies.live import LiveScore
 from extender.core.policies.policy import Options, Policy
+from extender.core.policies.tightest import parts as tightest_parts
 from extender.core.policies.tightest import tightest
 from extender.core.resources.requests import GpuRequest
 from extender.core.valuenet.features import FEATURES
@@ -99,6 +101,38 @@ class LearnedScore:
             return np.zeros(len(rows)), np.full(len(rows), -1)
         return self._values.gains(cluster, request, rows, fit, apart=True)
 
+    def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
+        """What the score is made of. Keeps to itself: a thread may ask. What the model's value is made of is told by
+        `told`, feature by feature."""
+        values = self._values
+        if values is None or self.fault or request.mig:
+            return tightest_parts(cluster, request, rows, fit)
+        weights, here = self._weights, np.flatnonzero(fit.fits)
+        fits, at = fit.take(here), rows[here]
+        gain, _ = values.gains(cluster, request, at, fits, apart=True)
+        if not np.isfinite(gain).all():
+            return tightest_parts(cluster, request, rows, fit)
+        live = self._live if weights.live and _sampled(cluster) else None
+        headroom = np.zeros(len(here)) if live is None else live.apart()(cluster, request, at, fits)
+        tenths = np.round(headroom * _TENTHS) / _TENTHS
+        memory = np.rint(smallest_mib(cluster, at, fits) / GIB_MIB)
+        enough = enough_compute(cluster, request.cpu_milli, request.memory_mib, at)
+        value, hair = weights.value * values.steps(gain), _HAIR * memory
+        found = value if live is None else value + weights.live * tenths
+        score = np.where(enough, found - hair, _LAST)
+        last = np.where(enough, 0.0, _LAST)
+        told = (
+            Part("value", "learned value of what it leaves behind, in whole quanta", value * enough, gain, _worth),
+            Part(
+                "live", "headroom of the GPUs by what they are doing", weights.live * tenths * enough, tenths, _headroom
+            ),
+            Part(
+                "memory", "memory of its smallest GPU that will do: the less, the better", -hair * enough, memory, _gib
+            ),
+            Part("compute", "nodes short of CPU or memory come last", last, last, _compute),
+        )
+        return Breakdown(_among(score, here, len(rows)), tuple(on_rows(Breakdown(score, told), here, len(rows))))
+
     def share(self, cluster: Cluster, request: GpuRequest, row: int, room: Mask) -> int:
         """The GPU of a node that a share is taken from."""
         rows = np.array([row])
@@ -155,6 +189,29 @@ class LearnedScore:
         }
 
 
+def _among(score: Floats, where: Rows, num_rows: int) -> Floats:
+    """(R,) scores of some rows, -inf on the others."""
+    found = np.full(num_rows, -np.inf)
+    found[where] = score
+    return found
+
+
+def _worth(gain: float) -> str:
+    return f"what is left is worth {abs(gain):.2f} GPUs {'less' if gain < 0 else 'more'}"
+
+
+def _headroom(amount: float) -> str:
+    return f"{percent(amount)} headroom"
+
+
+def _gib(amount: float) -> str:
+    return f"GPUs of {amount:.0f} GiB"
+
+
+def _compute(amount: float) -> str:
+    return "too little CPU or memory" if amount else "enough CPU and memory"
+
+
 def live_term(weights: Mapping[str, float] | None = None, xids: frozenset[int] = ObservedRules().xids) -> LiveScore:
     """The live score of the GPUs that a pod may get alone: the rest of the node has its place in V."""
     return LiveScore({**(weights or {}), "own_gpus": 1.0}, xids)
@@ -184,5 +241,6 @@ def serving(score: LearnedScore, rules: ObservedRules | None = None) -> Policy:
         without_gpus=True,
         by_state=True,
         terms=lambda cluster, request, row: score.told(counting_observed(cluster, rules), request, row),
+        breakdown=score.parts,
         apart=lambda: serving(score.apart(), rules),
     )

@@ -11,7 +11,7 @@ one. The node's score is the mean over the GPUs with room for the pod and the me
 latter is what they share, and it falls with each pod placed, so that samples of before draw no herd.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ from extender.core.clusters import Cluster, Floats, Mask, Rows
 from extender.core.fit.results import Fit
 from extender.core.observations import Gauge
 from extender.core.occupancies import HARDWARE_XIDS, ObservedRules, faulty
+from extender.core.policies.breakdowns import Breakdown, Part, percent
 from extender.core.policies.policy import Options, Policy
 from extender.core.policies.terms.registry import TERMS
 from extender.core.policies.terms.term import Plane, Samples
@@ -80,6 +81,34 @@ class LiveScore:
         score: Floats = (own_gpus * own + (1 - own_gpus) * around).round(9)
         return score
 
+    def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
+        """What the score is made of: of each term its headroom, by its weight among all."""
+        weights, own_gpus = self._weights, self._weights["own_gpus"]
+        total = max(sum(weight for name, weight in weights.items() if name != "own_gpus"), 1e-9)
+        installed = cluster.gpu_model >= 0
+        sound = cluster.taken(installed & ~faulty(cluster, np.arange(cluster.num_nodes), self._rules), rows)
+        num_gpus = np.maximum(cluster.taken(installed, rows).sum(axis=1), 1)
+        found: list[Part] = []
+        for name, headroom in self._headrooms(cluster, rows).items():
+            here = headroom * sound
+            own = (here * fit.room).sum(axis=1) / np.maximum(fit.room.sum(axis=1), 1)
+            amount = own_gpus * own + (1 - own_gpus) * here.sum(axis=1) / num_gpus
+            found.append(Part(name, WEIGHTS[name][1], weights[name] / total * amount, amount, _words(name)))
+        return Breakdown(self.apart()(cluster, request, rows, fit), tuple(found))
+
+    def _headrooms(self, cluster: Cluster, rows: Rows) -> dict[str, Plane]:
+        """(R, G) headroom of each term."""
+        samples, installed = Samples(cluster), cluster.gpu_model >= 0
+        busy = cluster.taken(1 - _or_mean(1 - samples.gauge(Gauge.LOAD), installed), rows)
+        if cluster.observed is not None:
+            busy = np.maximum(busy, cluster.taken(cluster.observed.expected_load, rows))
+        memory = np.maximum(cluster.taken(cluster.gpu_memory_mib, rows), 1)
+        return {
+            "load": 1 - busy,
+            "memory": cluster.taken(cluster.gpu_free_mib, rows) / memory,
+            **{term.name: cluster.taken(_or_mean(term.headroom(samples), installed), rows) for term in TERMS},
+        }
+
     def apart(self) -> "LiveScore":
         """Another one with the same weights, for another thread."""
         return LiveScore(self._weights, self._rules.xids)
@@ -113,8 +142,19 @@ def _or_mean(headroom: Plane, installed: Mask) -> Plane:
     return np.where(known, headroom, mean)
 
 
+def _words(name: str) -> Callable[[float], str]:
+    what = {"load": "of the compute unused", "memory": "of the memory free"}.get(name, f"{name} headroom")
+    return lambda amount: f"{percent(round(amount, 9))} {what}"
+
+
 def policy(options: Options) -> Policy:
     """The policy."""
     score = LiveScore(options.live, options.rules.xids)
     description = "most headroom, by observed load"
-    return Policy("live", score, description, rules=options.rules, context=score.context, apart=lambda: policy(options))
+    return Policy(
+        *("live", score, description),
+        rules=options.rules,
+        context=score.context,
+        apart=lambda: policy(options),
+        breakdown=score.parts,
+    )

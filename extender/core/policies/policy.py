@@ -7,6 +7,7 @@ from typing import Any
 from extender.core.clusters import Cluster, Floats, Mask, Rows
 from extender.core.fit.results import Fit
 from extender.core.occupancies import ObservedRules
+from extender.core.policies.breakdowns import BreakdownOf
 from extender.core.resources.requests import GpuRequest, PodRequest
 
 Score = Callable[[Cluster, GpuRequest, Rows, Fit], Floats]
@@ -38,7 +39,9 @@ class Policy:
     weighs_cpu: bool = False
     """Whether the score depends on the pod's CPU: requests that differ in it are then different classes."""
     terms: Terms | None = None
-    """What the score of one row is made of."""
+    """What the score of one row is made of, where that is more than its parts."""
+    breakdown: BreakdownOf | None = None
+    """The parts that add up to the score; None where the score is one number."""
     apart: Callable[[], "Policy"] | None = None
     """The same ranking for another thread and another line of snapshots; None where any may use this one."""
     weighs_memory: bool = False

@@ -2,7 +2,9 @@
 
 from extender.core.clusters import Cluster, Floats, Rows
 from extender.core.fit.results import Fit
+from extender.core.policies import binpack as of_binpack
 from extender.core.policies.binpack import binpack
+from extender.core.policies.breakdowns import Breakdown, scaled
 from extender.core.policies.policy import Options, Policy
 from extender.core.resources.requests import GpuRequest
 
@@ -12,6 +14,12 @@ def spread(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Float
     return -binpack(cluster, request, rows, fit)
 
 
+def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
+    """What `spread` is made of."""
+    return scaled(of_binpack.parts(cluster, request, rows, fit), -1)
+
+
 def policy(options: Options) -> Policy:
     """The policy."""
-    return Policy("spread", spread, "emptiest node first, by fraction of its GPUs", spreads=True, by_state=True)
+    description = "emptiest node first, by fraction of its GPUs"
+    return Policy("spread", spread, description, spreads=True, by_state=True, breakdown=parts)

@@ -163,7 +163,10 @@ class RoomAnswers:
             pods_on={name: tuple(self.mirror.tenants.on(name)) for name in cluster.row_of},
             policy=self.policy,
             # Only what ranks nodes: the rest are functions, which can't be sent.
-            policies={name: replace(policy, apart=None, terms=None) for name, policy in self.policies().items()},
+            policies={
+                name: replace(policy, apart=None, terms=None, breakdown=None)
+                for name, policy in self.policies().items()
+            },
             quotas=self.quotas,
             used=self.ledger.held_by_namespace(),
             queued=self.queued(),

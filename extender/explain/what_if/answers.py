@@ -65,7 +65,9 @@ class WhatIfAnswers:
         cluster = self.ledger.snapshot(self.clock())
         num_pods = {name: len(self.mirror.tenants.on(name)) for name in cluster.row_of}
         # Only what ranks nodes: the rest are functions, which can't be sent.
-        policies = {name: replace(policy, apart=None, terms=None) for name, policy in self.policies().items()}
+        policies = {
+            name: replace(policy, apart=None, terms=None, breakdown=None) for name, policy in self.policies().items()
+        }
         ledger = self.ledger.apart(self.clock()) if needs.adds else None
         waiting = self.waiting() if needs.waiting else Waiting()
         named = dict.fromkeys((*needs.claims, *waiting.claims))

@@ -1,7 +1,7 @@
 // Why a pod is there, or pending; and who holds the GPUs of a node.
 
 import { ask, clock, el, link, memory, plural, table } from './dom.js';
-import { roomLink } from './room.js';
+import { details, remedies, scores } from './sentences.js';
 
 const MAX_CANDIDATES = 100;
 const MAX_NAMES = 4;
@@ -20,19 +20,22 @@ export async function explainPod(key) {
       el('strong', { class: placed ? 'good' : 'bad' }, placed ? 'placed' : 'pending'),
       placed && [' on ', link('node', told.node), told.gpus.length ? `, GPU ${told.gpus.join(', ')}` : ''],
     ),
-    told.askedAgain && el('p', {}, `asked again, Kerf would ${told.askedAgain.node ? `choose ${told.askedAgain.node}` : 'find no node'}; the pod stays where it is bound`),
-    el('p', {}, `asks for ${told.request}; policy ${told.policy}; decided ${clock(Date.parse(told.decidedAt) / 1000)}`),
-    told.queue && el('p', {}, `it waits in Kerf's queue: ${told.queue}`),
-    told.lacks && el('p', {}, `nearest: ${told.lacks}`),
-    !told.offered && !told.queue && el('p', {}, 'kube-scheduler has not asked Kerf about this pod recently: its own plugins rule out every node, or the pod is gated. Evaluated on all nodes now:'),
-    el('p', {}, nowWords(told)),
+    el('p', { class: 'sentence' }, told.sentence),
+    remedies(told),
+    told.ahead > 0 && el('p', {}, `${plural(told.ahead, 'pod')} in Kerf's queue before it, by priority, then age`),
+    el('p', { class: 'hint' }, `asks for ${told.request}; policy ${told.policy}; decided ${clock(Date.parse(told.decidedAt) / 1000)}; ${nowWords(told)}`),
     told.crosses && el('p', {}, `its GPUs are on more than one ${told.crosses === 'numa' ? 'NUMA node' : 'link group'}`),
     told.interference && el('p', {}, sharingWords(told.interference)),
-    !placed && suggestions(told),
-    !placed && el('p', {}, roomLink(key)),
-    told.ranking && ranking(told.ranking),
-    reasons(told, fitting),
-    candidates(told),
+    details('Details', [
+      told.queue && el('p', {}, `it waits in Kerf's queue: ${told.queue}`),
+      told.lacks && el('p', {}, `nearest: ${told.lacks}`),
+      !told.offered && !told.queue && el('p', {}, 'kube-scheduler has not asked Kerf about this pod recently: its own plugins rule out every node, or the pod is gated. Evaluated on all nodes now:'),
+      !placed && suggestions(told),
+      told.ranking && ranking(told.ranking),
+      scores(told),
+      reasons(told, fitting),
+      candidates(told),
+    ]),
   ];
 }
 

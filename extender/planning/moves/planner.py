@@ -43,6 +43,7 @@ def _plain(policies: Mapping[str, Policy]) -> dict[str, Policy]:
             share=None,
             context=None,
             terms=None,
+            breakdown=None,
             weighs_cpu=False,
             weighs_memory=False,
             by_state=True,

@@ -1,7 +1,10 @@
 // Pods that ask for GPUs and have no node, and why.
 
-import { age, el, figure, fill, link, plural, shortened, table } from '../dom.js';
+import { age, ask, el, figure, fill, link, plural, shortened, table } from '../dom.js';
 import { roomLink, work } from '../room.js';
+
+const MOST = 100;
+const ASK_EVERY_MS = 5000;
 
 export default {
   id: 'waiting',
@@ -10,14 +13,36 @@ export default {
   build({ head, body, store }) {
     const count = el('span', { class: 'count' });
     head.append(count);
+    const told = new Map(); // by pod, what GET /pending says of it
     const show = () =>
-      store.sections.waiting && showWaiting(store.sections.waiting, store.sections, count, body);
+      store.sections.waiting && showWaiting(store.sections.waiting, told, store.sections, count, body);
     for (const change of ['waiting', 'missing', 'moves']) store.addEventListener(change, show);
     setInterval(show, 10_000); // ages
+    const again = seldom(async () => {
+      const { pods } = await ask(`pending?limit=${MOST}`);
+      told.clear();
+      for (const pod of pods) told.set(pod.pod, pod);
+      show();
+    });
+    for (const change of ['waiting', 'nodes']) store.addEventListener(change, () => store.sections.waiting?.total && again());
   },
 };
 
-function showWaiting({ total, more, items }, { missing, moves }, count, body) {
+/** A function that does something, and not again before a while has gone by; what fails is done again the next time. */
+function seldom(work) {
+  let planned = false;
+  let last = -Infinity;
+  return () => {
+    if (planned || document.hidden) return;
+    planned = true;
+    setTimeout(() => {
+      last = performance.now();
+      work().catch(() => {}).finally(() => (planned = false));
+    }, Math.max(last + ASK_EVERY_MS - performance.now(), 0));
+  };
+}
+
+function showWaiting({ total, more, items }, told, { missing, moves }, count, body) {
   const hidden = total - items.length;
   count.textContent = total ? `${more ? 'at least ' : ''}${plural(total, 'pod')}` : '';
   if (!total) {
@@ -28,7 +53,7 @@ function showWaiting({ total, more, items }, { missing, moves }, count, body) {
   const rows = items.map((item) => [
     link('pod', item.pod),
     item.request || 'unclear',
-    shortened(item.why, item.request) || (item.where === 'queue' ? 'not evaluated yet' : 'reason no longer known'),
+    reason(item, told.get(item.pod)),
     el('span', { class: 'whole' }, `${age(now - item.since)}${item.where === 'queue' ? ', in the queue' : ''}`),
     roomLink(item.pod),
   ]);
@@ -39,6 +64,12 @@ function showWaiting({ total, more, items }, { missing, moves }, count, body) {
     table('Pending pods', ['Pod', 'Request', 'Reason', 'Age', 'Moves'], rows),
     hidden > 0 && el('p', { class: 'hint' }, `and ${figure(hidden)} more`),
   );
+}
+
+/** What keeps a pod waiting, and what is likeliest to help; until that is known, the words of whoever keeps it. */
+function reason({ why, request, where }, told) {
+  if (!told) return shortened(why, request) || (where === 'queue' ? 'not evaluated yet' : 'reason no longer known');
+  return el('div', {}, told.sentence, told.remedy && el('div', { class: 'hint' }, told.remedy.text));
 }
 
 /** For whom room could be made by moving pods, and why that is not done. */

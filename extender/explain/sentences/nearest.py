@@ -1,0 +1,153 @@
+"""Which node comes nearest to a request that fits nowhere: what is free there, and who has the rest."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from extender.core.clusters import Cluster, Rows, num_true
+from extender.core.fit.device_obstacles import why_not
+from extender.core.fit.fits import fit
+from extender.core.fit.obstacles import obstacles
+from extender.core.fit.reasons import Reason, sentence
+from extender.core.fit.relaxations import Shortfall, shortfalls
+from extender.core.fit.results import Fit
+from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.resources.quantities import format_mib
+from extender.core.resources.requests import GpuRequest
+from extender.explain.occupants import Unbooked, unbooked
+from extender.explain.sentences.words import listed, named
+from extender.ledger.ledger import ClaimState
+
+_NOBODY = Unbooked(0, 0, 0)
+
+
+class Nearest(NamedTuple):
+    """The node that comes nearest to a request, on one snapshot."""
+
+    words: str
+    """"needs 8 GPUs; h100-1 has 6 free"."""
+    fits: bool = False
+    """Whether there is room: then it is the first that has."""
+    node: str = ""
+    """"" where no single node comes nearest."""
+    in_the_way: frozenset[int] = frozenset()
+    """GPUs there that would do if others let go of them."""
+    whole: bool = False
+    """Whether whole units are missing."""
+    missing: int = 0
+    """What others would have to let go of, in units, milli or MiB."""
+    slices: bool = False
+    """Whether they are time slices."""
+    rest: Unbooked = _NOBODY
+    reason: Reason = Reason.FITS
+    """What the nearest fails where nobody is in the way."""
+    free_elsewhere: int = 0
+    """Units that are free on other nodes."""
+
+
+def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> Nearest:
+    """What of R rows comes nearest to a request, as a policy with such rules counts it."""
+    if not len(rows):
+        return Nearest("there are no nodes")
+    names, seen = cluster.node_names, counting_observed(cluster, rules)
+    checked = fit(seen, request, rows)
+    order = cluster.tie_rank[rows]
+    if checked.fits.any():
+        node = names[_first(rows, order, checked.fits)]
+        return Nearest(f"needs {request}; there is room now on {named(node)}", fits=True, node=node)
+    if request.devices is not None:
+        return Nearest(why_not(cluster, request.devices, rows, checked.reason) or f"needs {request}")
+    if lacking := shortfalls(seen, request, rows, 1):
+        return _short(cluster, seen, request, rules, rows, checked, lacking[0])
+    last = checked.reason == checked.reason.max()
+    most = last & (checked.available == checked.available[last].max())
+    reason, row = Reason(int(checked.reason.max())), _first(rows, order, most)
+    words = sentence(reason, request, int(checked.available[last].max()))
+    if reason is Reason.NO_GPUS:
+        return Nearest(words, reason=reason)
+    return Nearest(f"{words} ({named(names[row])})", node=names[row], reason=reason)
+
+
+def _short(
+    cluster: Cluster,
+    seen: Cluster,
+    request: GpuRequest,
+    rules: ObservedRules | None,
+    rows: Rows,
+    checked: Fit,
+    short: Shortfall,
+) -> Nearest:
+    at = np.flatnonzero(rows == short.row)[:1]
+    here, node = checked.take(at), cluster.node_names[short.row]
+    free, needed = int(here.available[0]), max(request.count, 1)
+    texts = obstacles(seen, request, rows[at], here)[0]
+    slices = int(cluster.units_per_gpu[short.row]) > 1  # any GPU's may be any pod's
+    in_the_way = frozenset(
+        gpu
+        for gpu, text in enumerate(texts)
+        if text == "in use" or text.endswith(" free") or (slices and cluster.gpu_model[short.row, gpu] >= 0)
+    )
+    units = np.maximum(num_true(seen.gpu_idle) * seen.units_per_gpu - seen.untracked_units, 0)  # (N,)
+    match short.unit:
+        case "GPUs":
+            words = f"has {needed - short.missing} free"
+        case "milli":
+            words = f"has {free} of {request.milli or 1} milli free on one GPU"
+        case "MiB" if request.memory_total_mib:
+            words = f"has {format_mib(free)} of {format_mib(request.memory_total_mib)} free"
+        case "MiB":
+            words = f"has {format_mib(free)} of {format_mib(free + short.missing)} free on one GPU"
+        case _:
+            words = f"would have to have {short.text}"
+    return Nearest(
+        f"needs {request}; {named(node)} {words}",
+        node=node,
+        in_the_way=in_the_way,
+        whole=short.unit == "GPUs",
+        slices=slices,
+        missing=short.missing,
+        reason=Reason.BUSY,
+        rest=unbooked(cluster, short.row, rules),
+        free_elsewhere=int(units.sum() - units[short.row]),
+    )
+
+
+def _first(rows: Rows, order: Any, where: Any) -> int:
+    """The row of the lowest rank."""
+    return int(rows[where][np.argmin(order[where])])
+
+
+def holding(nearest: Nearest, held: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of those who hold something of its node, in the form of `occupants`, who are in the way: on GPUs that would do,
+    or on some of unknown index."""
+    return [one for one in held if not one["gpus"] or nearest.in_the_way & set(one["gpus"])]
+
+
+def who(nearest: Nearest, holders: list[Mapping[str, Any]]) -> str:
+    """Who has the rest of a node, in words: "a/b and a/c hold 2, 1 is in use by unknown processes"; "" for nobody."""
+    parts = []
+    for bound in (True, False):
+        some = [one for one in holders if (one["state"] == ClaimState.BOUND.name) is bound]
+        if not some:
+            continue
+        names = list(dict.fromkeys(one["pod"] or "a pod that is being placed" for one in some))
+        what = _what(nearest, some)
+        held = f"{listed(names)} hold{'s' if len(names) == 1 else ''} {what}"
+        parts.append(held if bound else f"{what} {'is' if what == '1' else 'are'} reserved for {listed(names)}")
+    rest = nearest.rest
+    kinds = ((rest.used, "in use by unknown processes"), (rest.faulty, "faulty"), (rest.unhealthy, "unhealthy"))
+    parts += [f"{count} {'is' if count == 1 else 'are'} {what}" for count, what in kinds if count]
+    return ", ".join(parts)
+
+
+def _what(nearest: Nearest, holders: list[Mapping[str, Any]]) -> str:
+    """How much some hold of what would do."""
+    if any(one["shared"] for one in holders):
+        return "parts of its GPUs"
+    if not nearest.whole:
+        return "the rest"
+    if nearest.slices:
+        return str(sum(one["units"] for one in holders))
+    known = {gpu for one in holders for gpu in one["gpus"] if gpu in nearest.in_the_way}
+    return str(len(known) + sum(one["units"] for one in holders if not one["gpus"]))

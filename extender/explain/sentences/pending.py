@@ -1,0 +1,111 @@
+"""A pending pod in one sentence, and what helps it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from extender.core.resources.requests import GpuRequest
+from extender.explain.sentences import remedies
+from extender.explain.sentences.nearest import Nearest, who
+from extender.explain.sentences.remedies import Kind, Remedy
+from extender.explain.sentences.words import bounded, named
+from extender.planning.wait_reasons import Cause, Code, WaitReason
+
+_BESIDE_ROOM = frozenset({Cause.GANG, Cause.GATE, Cause.QUOTA, Cause.RESERVATION, Cause.CLAIM, Cause.REQUEST})
+_OF_NODES = frozenset({Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY})
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who keeps a pod waiting."""
+
+    queue: WaitReason | None = None
+    """Why the queue passed it over last, None where it does not wait there or nothing was said yet."""
+    queued: bool = False
+    """Whether it waits in the queue."""
+    scheduler: str = ""
+    """What kube-scheduler said last, or which gate holds it; "" for nothing."""
+    by_kerf: bool = False
+    """Whether Kerf itself was asked last, and had no node for it."""
+    gated: bool = False
+    """Whether a scheduling gate holds it, and not the queue's."""
+    unseen: bool = False
+    """Whether nobody has said anything of it yet."""
+    ahead: int | None = None
+    """Pods that wait in the queue and come before it, None where it does not wait there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """What a pod lacks."""
+
+    pod: str
+    """`namespace/name`."""
+    request: GpuRequest
+    nearest: Nearest
+    holders: Sequence[Mapping[str, Any]] = ()
+    """Who is in the way there."""
+    changes: Sequence[Mapping[str, Any]] = ()
+    """Of its request, as `fixes.suggestions` tells them."""
+    elsewhere: str = ""
+    """A node with room that it was not offered, "" for none."""
+    ends_in_s: float | None = None
+    """When those in the way are expected to have ended."""
+
+
+def why_pending(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
+    """The sentence, and what helps, the likeliest first."""
+    sentence, found = _told(lacking, standing)
+    return bounded(sentence), found
+
+
+def _told(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
+    nearest, why = lacking.nearest, standing.queue
+    if why is not None and (why.code.cause in _BESIDE_ROOM or why.code in _OF_NODES):
+        room = f"there is room on {named(nearest.node)}, but " if nearest.fits and why.code in _OF_NODES else ""
+        found = remedies.of_queue(why)
+        if why.code is Code.GANG_TOO_LARGE:
+            found += [
+                Remedy(Kind.MOVE, "see which running pods could move", f"kerf defrag --for {lacking.pod}"),
+                Remedy(Kind.NODES, "see which nodes are missing", "kerf what-if --waiting --add-node auto"),
+            ]
+        return f"{room}{why}", found
+    if standing.gated:
+        return standing.scheduler, [Remedy(Kind.POD, "whoever set the gate has to take it off")]
+    if nearest.fits:
+        return _with_room(lacking, standing)
+    holds = who(nearest, list(lacking.holders))
+    if lacking.request.devices is not None:
+        holds = next((str(change.get("who", "")) for change in lacking.changes if change["change"] == "room"), "")
+    found = _of_elsewhere(lacking) + remedies.of_room(
+        lacking.pod, lacking.request, nearest, lacking.holders, lacking.changes, lacking.ends_in_s
+    )
+    return f"{nearest.words}{', ' if holds else ''}{holds}", found
+
+
+def _with_room(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]:
+    """Of one that would fit now."""
+    needs, node = f"needs {lacking.request}", named(lacking.nearest.node)
+    if standing.queued:
+        said = str(standing.queue or "")
+        last = f", but the queue's last round found: {said}" if said else ", and it waits for the queue's next round"
+        return f"{needs}; there is room now on {node}{last}", [Remedy(Kind.WAIT, "wait for the queue's next round")]
+    if standing.scheduler and not standing.by_kerf:
+        words = f"{needs}; there is room on {node}, but kube-scheduler says: {standing.scheduler}"
+        return words, remedies.of_scheduler(standing.scheduler, lacking.pod)
+    if standing.unseen:
+        words = f"{needs}; there is room now on {node}, and its scheduler has said nothing of it yet"
+        return words, [Remedy(Kind.POD, "see whether its schedulerName names a scheduler that calls Kerf")]
+    last = f"; what it said last: {standing.scheduler}" if " " in standing.scheduler else ""
+    words = f"{needs}; there is room now on {node}, and kube-scheduler has to try it again{last}"
+    return words, [Remedy(Kind.WAIT, "wait: Kerf has kube-scheduler try it again within minutes")]
+
+
+def _of_elsewhere(lacking: Lacking) -> list[Remedy]:
+    """A node that would do, and that kube-scheduler's own rules keep it from."""
+    if not lacking.elsewhere:
+        return []
+    namespace, _, name = lacking.pod.partition("/")
+    rules = "its node selector, affinity, tolerations, CPU or memory keep it from there"
+    command = f"kubectl describe pod {name} -n {namespace}"
+    return [Remedy(Kind.POD, f"{named(lacking.elsewhere)} has room, but was not offered: {rules}", command)]

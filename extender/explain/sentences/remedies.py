@@ -1,0 +1,159 @@
+"""What helps a pod that waits: remedies in a sentence each, with the command that does it or tells more."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from extender.core.fit.reasons import Reason
+from extender.core.resources.requests import GpuRequest
+from extender.explain.sentences.nearest import Nearest
+from extender.explain.sentences.words import bounded, listed, named
+from extender.ledger.ledger import ClaimState
+from extender.planning.wait_reasons import Code, WaitReason
+
+_MAX_RELAXED: Final = 2
+_MAX_NODES: Final = 3
+
+
+class Kind(StrEnum):
+    """What a remedy does."""
+
+    WAIT = "wait"
+    POD = "pod"
+    """The pod, or what it belongs to, is changed."""
+    MOVE = "move"
+    """Running pods are moved."""
+    NODES = "nodes"
+    """Nodes are added or changed."""
+    SETTING = "setting"
+    """The deployment is changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One of them."""
+
+    kind: Kind
+    text: str
+    command: str = ""
+    """"" for none."""
+
+    def told(self) -> dict[str, str | None]:
+        """As JSON data."""
+        return {"kind": self.kind.value, "text": bounded(self.text), "command": self.command or None}
+
+
+_OF_QUEUE: Final = {
+    Code.OVER_QUOTA: (
+        (Kind.WAIT, "wait until pods of namespace {namespace} end"),
+        (Kind.SETTING, "raise the quota of namespace {namespace} (setting queue.quotas)"),
+    ),
+    Code.GANG_INCOMPLETE: ((Kind.POD, "create the missing pods of gang {gang}"),),
+    Code.GANG_WITHOUT_GROUP: ((Kind.POD, "create the PodGroup of gang {gang}, with minMember or minCount"),),
+    Code.OTHER_GATE: ((Kind.POD, "whoever set scheduling gate {gates} has to take it off"),),
+    Code.KEPT_FOR_HEAD: ((Kind.WAIT, "wait for {head}, which comes first"), (Kind.POD, "give it a higher priority")),
+    Code.CLAIM_MISSING: ((Kind.POD, "create ResourceClaim {claim}"),),
+    Code.CLAIM_IN_GANG: ((Kind.POD, "give each pod of gang {gang} a claim of its own, by a ResourceClaimTemplate"),),
+    Code.FORBIDDEN: (
+        (Kind.POD, "change its node selector, affinity or tolerations"),
+        (Kind.NODES, "change labels or taints of nodes"),
+    ),
+    Code.NODES_TOO_SMALL: ((Kind.POD, "ask for less CPU or memory"),),
+    Code.NODES_BUSY: ((Kind.WAIT, "wait for other pods to give CPU or memory back"),),
+    Code.UNREADABLE: ((Kind.POD, "correct its request"),),
+    Code.GANG_TOO_LARGE: (),
+}
+_LOOKS_AGAIN: Final = ((Kind.WAIT, "wait: Kerf looks again by itself"),)
+
+
+def of_queue(why: WaitReason) -> list[Remedy]:
+    """What helps a pod that the queue passes over for something else than room on nodes."""
+    said = {name: named(str(value)) for name, value in why.parameters.items()}
+    return [Remedy(kind, text.format(**said)) for kind, text in _OF_QUEUE.get(why.code, _LOOKS_AGAIN)]
+
+
+_NEVER: Final = frozenset(
+    {
+        *(Reason.NO_GPUS, Reason.TOO_FEW_INSTALLED, Reason.WRONG_UUID, Reason.WRONG_MODEL, Reason.TOO_SMALL),
+        *(Reason.TOTAL_TOO_SMALL, Reason.NOT_THIS_KIND),
+    }
+)
+"""No empty node of those here would do either."""
+_RULED_OUT: Final = (
+    ("untolerated taint", Kind.POD, "tolerate the taint, or take it off the node"),
+    (
+        "didn't match pod's node affinity/selector",
+        Kind.POD,
+        "change its node selector or affinity, or the node's labels",
+    ),
+    ("affinity rules", Kind.POD, "change its affinity to other pods"),
+    ("topology spread", Kind.POD, "loosen its topologySpreadConstraints"),
+    ("insufficient cpu", Kind.POD, "ask for less CPU"),
+    ("insufficient memory", Kind.POD, "ask for less memory"),
+    ("volume node affinity", Kind.NODES, "its volume is to be had on other nodes"),
+    ("unschedulable", Kind.NODES, "uncordon the node"),
+)
+"""In kube-scheduler's words, in small letters, and what helps."""
+
+
+def of_scheduler(why: str, key: str) -> list[Remedy]:
+    """What helps a pod that has room, and that kube-scheduler's own plugins keep from it, in their words `why`."""
+    said = why.lower()
+    found = [Remedy(kind, text, _described(key)) for phrase, kind, text in _RULED_OUT if phrase in said]
+    return found or [Remedy(Kind.WAIT, "wait: kube-scheduler tries it again within minutes", _described(key))]
+
+
+def _described(key: str) -> str:
+    namespace, _, name = key.partition("/")
+    return f"kubectl describe pod {name} -n {namespace}"
+
+
+def of_room(
+    key: str,
+    request: GpuRequest,
+    nearest: Nearest,
+    holders: Sequence[Mapping[str, Any]],
+    changes: Sequence[Mapping[str, Any]],
+    ends_in_s: float | None,
+) -> list[Remedy]:
+    """What helps a pod that lacks room: `changes` are those of its request that would make it fit, `ends_in_s` when
+    those in the way are expected to have ended."""
+    found: list[Remedy] = []
+    bound = [str(one["pod"]) for one in holders if one["pod"] and one["state"] == ClaimState.BOUND.name]
+    if nearest.node and bound:
+        names = list(dict.fromkeys(bound))
+        expected = "" if ends_in_s is None else f", expected in {_duration(ends_in_s)}"
+        found.append(Remedy(Kind.WAIT, f"wait for {listed(names)} on {named(nearest.node)} to end{expected}"))
+    if nearest.missing and not request.mig and (not nearest.whole or nearest.free_elsewhere >= nearest.missing):
+        are = "GPU is" if nearest.free_elsewhere == 1 else "GPUs are"
+        elsewhere = f": {nearest.free_elsewhere} {are} free on other nodes" if nearest.whole else ""
+        found.append(Remedy(Kind.MOVE, f"see which running pods could move{elsewhere}", f"kerf defrag --for {key}"))
+    for change in [change for change in changes if change["change"] != "room"][:_MAX_RELAXED]:
+        where = ", ".join(named(node) for node in change["nodes"][:_MAX_NODES])
+        found.append(Remedy(Kind.POD, f"change its request: {change['text']}; it would fit now on {where}"))
+    return found + _of_nodes(request, nearest)
+
+
+def _of_nodes(request: GpuRequest, nearest: Nearest) -> list[Remedy]:
+    """What of the nodes would have to be another way."""
+    node, look = named(nearest.node), f"kerf top {nearest.node}"
+    match nearest.reason:
+        case Reason.BUSY:
+            return [Remedy(Kind.NODES, f"add a node like {node}", "kerf what-if --waiting --add-node auto")]
+        case Reason.UNHEALTHY:
+            return [Remedy(Kind.NODES, f"repair the unhealthy GPUs of {node}", look)]
+        case Reason.OCCUPIED:
+            return [Remedy(Kind.NODES, f"find what uses GPUs of {node} without a booking, or is faulty there", look)]
+        case Reason.SET_ASIDE:
+            return [Remedy(Kind.NODES, f"find out why pods fail on {node}", look)]
+        case reason if reason in _NEVER:
+            return [Remedy(Kind.NODES, f"add a node with {request}: none of those that it may go to has that")]
+        case _:
+            return []
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 5400:
+        return f"{max(round(seconds / 60), 1)} min"
+    return f"{round(seconds / 3600)} h" if seconds < 129600 else f"{round(seconds / 86400)} d"

@@ -1,0 +1,29 @@
+"""Names in sentences: text of others, so on one line and of bounded length."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from extender.core.resources.requests import shorten
+from extender.core.texts import printable
+
+_MAX_NAMES: Final = 3
+_MAX_SENTENCE: Final = 1000
+
+
+def named(name: str) -> str:
+    """A name as it may stand in a sentence."""
+    return shorten(printable(name))
+
+
+def listed(names: Sequence[str], more: str = "more") -> str:
+    """A few names: "a", "a and b", "a, b, c and 3 more"."""
+    shown = [named(name) for name in names[:_MAX_NAMES]]
+    if others := len(names) - len(shown):
+        shown.append(f"{others} {more}")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def bounded(sentence: str) -> str:
+    """A sentence on one line that is not longer than anybody reads."""
+    line = printable(sentence)
+    return line if len(line) <= _MAX_SENTENCE else f"{line[: _MAX_SENTENCE - 4]} ..."

@@ -1,0 +1,49 @@
+// What helps a pod that waits, and what scores are made of.
+
+import { el, table } from './dom.js';
+import { roomLink } from './room.js';
+
+const MAX_COMPARED = 3;
+
+/** Something that is read by whom it interests, folded. */
+export const details = (title, children) => el('details', { class: 'folded' }, el('summary', {}, title), children);
+
+/** What helps a pod, with commands to copy. */
+export function remedies({ pod, remedies: found }) {
+  if (!found.length) return null;
+  return el('section', {}, el('h3', {}, 'What helps'), el('ul', { class: 'fits' }, found.map((one) => el('li', {}, remedy(one, pod)))));
+}
+
+/** One of them; where pods would be moved, a link that works the moves out. */
+export function remedy({ kind, text, command }, pod) {
+  return [text, kind === 'move' && [': ', roomLink(pod)], command && [' ', el('code', {}, command), ' ', copy(command)]].flat();
+}
+
+function copy(command) {
+  const button = el('button', { type: 'button', class: 'copy', 'aria-label': `Copy ${command}` }, 'Copy');
+  button.addEventListener('click', async () => {
+    try {
+      await navigator.clipboard.writeText(command);
+      button.textContent = 'Copied';
+    } catch {
+      getSelection().selectAllChildren(button.previousElementSibling); // not a secure context: to copy by hand
+    }
+  });
+  return button;
+}
+
+/** What the scores of the best few candidates are made of. */
+export function scores({ scoreTerms, nodes }) {
+  const best = nodes.filter((node) => node.scoreTerms).sort((one, other) => one.rank - other.rank).slice(0, MAX_COMPARED);
+  if (!best.length) return null;
+  const rows = Object.entries(scoreTerms).map(([name, meaning]) => [
+    `${name}: ${meaning}`,
+    ...best.map((node) => +node.scoreTerms[name].toPrecision(4)),
+  ]);
+  return el(
+    'section',
+    {},
+    el('h3', {}, 'What the score is made of'),
+    table('Parts of the score', ['Part', ...best.map((node) => node.node)], [...rows, ['score', ...best.map((node) => +node.score.toPrecision(4))]]),
+  );
+}
