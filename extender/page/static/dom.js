@@ -70,7 +70,15 @@ const keyOf = (node) => node.getAttribute('href') ?? node.dataset.key ?? node.ge
 /** A link that opens the drawer for a pod or a node. */
 export const link = (kind, name) => el('a', { href: `#${kind}/${encodeURI(name)}` }, name);
 
-/** JSON of an address. Throws an Error with a sentence. */
+/** An answer that says no, in a sentence; `status` is HTTP's. */
+export class Refusal extends Error {
+  constructor(told, status) {
+    super(told.detail || told.Error || `Kerf answers with status ${status}`);
+    this.status = status;
+  }
+}
+
+/** JSON of an address. Throws an Error with a sentence: a Refusal if that is the answer. */
 export async function ask(path, options) {
   let response;
   try {
@@ -79,6 +87,6 @@ export async function ask(path, options) {
     throw new Error('Kerf does not answer');
   }
   const told = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(told.detail || told.Error || `Kerf answers with status ${response.status}`);
+  if (!response.ok) throw new Refusal(told, response.status);
   return told;
 }

@@ -41,7 +41,7 @@ export class Drawer {
     try {
       told = await this.#load();
     } catch (error) {
-      told = [el('p', { class: 'fault' }, error.message)];
+      told = [el('p', { class: error.status === 404 ? 'hint' : 'fault' }, error.message)]; // nothing known is no fault
     }
     if (number === this.#number) this.body.replaceChildren(...told.filter(Boolean));
   }
