@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from extender.planning.wait_reasons import Code
-from extender.queueing.pods.objects import GATE, decode_pod
+from extender.queueing.pods.objects import GATE
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Kerf, running
 from tests.explain.test_waiting_pods import made, told_once
+from tests.ledger.builders import until
 
 EIGHT = "0,1,2,3,4,5,6,7"
 
@@ -243,14 +244,18 @@ def test_how_long_those_in_the_way_are_expected_to_go_on() -> None:
     flags: dict[str, Any] = {"queue__enabled": True, "queue__order": "kerf"}
     with running([node("n", 2)], **flags) as kerf:
         assert kerf.parts.queue is not None
-        holder = held("holder", "n", "0,1")
-        kerf.create(holder)
+        pods, durations = kerf.parts.queue.running, kerf.parts.queue.durations
         started = datetime.fromtimestamp(time.time() - 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        kerf.parts.queue.running.upsert(decode_pod(holder | {"status": {"startTime": started}}))
+        holder = kerf.create(held("holder", "n", "0,1") | {"status": {"phase": "Running", "startTime": started}})
+        kerf.run(until(lambda: holder["metadata"]["uid"] in pods.by_uid))
         kerf.filter(pod("asks", 2), ["n"])
         unknown = texts(explained(kerf, "asks"))
         for _ in range(100):
-            kerf.parts.queue.durations.finished(("default/Pod/holder/2 GPUs", "default"), 7260)
+            durations.finished(("default/Pod/holder/2 GPUs", "default"), 7260)
         told = texts(explained(kerf, "asks"))
+        for _ in range(300):
+            durations.finished(("default/Pod/holder/2 GPUs", "default"), 1)
+        overdue = texts(explained(kerf, "asks"))
     assert "to end [None]" in unknown
     assert "wait for default/holder on n to end, expected in 2 h [None]" in told
+    assert "to end [None]" in overdue
