@@ -253,7 +253,7 @@ def test_how_long_those_in_the_way_are_expected_to_go_on() -> None:
         for _ in range(100):
             durations.finished(("default/Pod/holder/2 GPUs", "default"), 7260)
         told = texts(explained(kerf, "asks"))
-        for _ in range(300):
+        for _ in range(1000):
             durations.finished(("default/Pod/holder/2 GPUs", "default"), 1)
         overdue = texts(explained(kerf, "asks"))
     assert "to end [None]" in unknown
