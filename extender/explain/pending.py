@@ -89,7 +89,7 @@ def told(page: PendingPage, nearest_to: Mapping[_Class, Nearest], fixes: Fixes) 
         sentence, remedy = bounded(row["why"] or f"asks for {row['request']}"), None
         if found is not None:
             holders, ends_in_s = in_the_way[found]
-            lacking = Lacking(row["pod"], found[0], nearest_to[found], holders, ends_in_s=ends_in_s)
+            lacking = Lacking(row["pod"], found[0], nearest_to[found], holders, ends_in_s=ends_in_s, of_all=True)
             sentence, remedies = why_pending(lacking, waiting.standing)
             remedy = remedies[0].told() if remedies else None
         pods.append(row | {"sentence": sentence, "remedy": remedy})

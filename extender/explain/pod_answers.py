@@ -73,8 +73,8 @@ class PodAnswers:
             nearest,
             question.holders,
             told.get("wouldFit", ()),
-            question.elsewhere,
-            question.ends_in_s,
+            elsewhere=question.elsewhere,
+            ends_in_s=question.ends_in_s,
         )
         sentence, found = why_pending(lacking, standing)
         return {"sentence": sentence, "remedies": [one.told() for one in found], "ahead": standing.ahead}

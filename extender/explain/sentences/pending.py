@@ -49,6 +49,8 @@ class Lacking:
     """Of its request, as `fixes.suggestions` tells them."""
     elsewhere: str = ""
     """A node with room that it was not offered, "" for none."""
+    of_all: bool = False
+    """Whether the nearest is one of all nodes, and it is not known which of them it was offered."""
     ends_in_s: float | None = None
     """When those in the way are expected to have ended."""
 
@@ -96,6 +98,9 @@ def _with_room(lacking: Lacking, standing: Standing) -> tuple[str, list[Remedy]]
     if standing.unseen:
         words = f"{needs}; there is room now on {node}, and its scheduler has said nothing of it yet"
         return words, [Remedy(Kind.POD, "see whether its schedulerName names a scheduler that calls Kerf")]
+    if standing.by_kerf and lacking.of_all:
+        words = f"{needs}; there is room on {node}: kube-scheduler has to try it again, or its own rules keep the pod"
+        return f"{words} from there", [Remedy(Kind.POD, "see what it was offered", f"kerf explain {lacking.pod}")]
     last = f"; what it said last: {standing.scheduler}" if " " in standing.scheduler else ""
     words = f"{needs}; there is room now on {node}, and kube-scheduler has to try it again{last}"
     return words, [Remedy(Kind.WAIT, "wait: Kerf has kube-scheduler try it again within minutes")]

@@ -18,8 +18,9 @@ def named(name: str) -> str:
 def listed(names: Sequence[str], more: str = "more") -> str:
     """A few names: "a", "a and b", "a, b, c and 3 more"."""
     shown = [named(name) for name in names[:_MAX_NAMES]]
-    if others := len(names) - len(shown):
-        shown.append(f"{others} {more}")
+    others = names[_MAX_NAMES:]
+    if others:  # a name takes no more room than "1 more"
+        shown.append(named(others[0]) if len(others) == 1 else f"{len(others)} {more}")
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 

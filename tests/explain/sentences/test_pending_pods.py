@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from extender.kube.objects import unix_time
 from extender.planning.wait_reasons import Code
-from extender.queueing.pods.objects import GATE, decode_pod
+from extender.queueing.pods.objects import GATE
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Kerf, running
 from tests.explain.test_waiting_pods import made, told_once
+from tests.ledger.builders import until
 
 EIGHT = "0,1,2,3,4,5,6,7"
 
@@ -190,6 +191,9 @@ def test_a_node_with_room_that_it_was_not_offered() -> None:
         kerf.create(held("holder", "full", "0,1"))
         kerf.filter(pod("asks", 2), ["full"])
         told = explained(kerf, "asks")
+        kerf.create(held("other", "free", "0"))
+        by_now = explained(kerf, "asks")
+    assert "not offered" not in texts(by_now)
     assert told["sentence"] == "needs 2 GPUs; full has 0 free, default/holder holds 2"
     assert told["remedies"][0] == {
         "kind": "pod",
@@ -205,7 +209,10 @@ def test_room_that_has_come_up_since() -> None:
         kerf.filter(kerf.create(made("asks", 2, 60)), ["n"])
         kerf.cluster.delete(holder)
         kerf.settle()
-        told = explained(kerf, "asks")
+        told, (row,) = explained(kerf, "asks"), kerf.get("/pending").json()["pods"]
+    assert row["sentence"] == (
+        "needs 2 GPUs; there is room on n: kube-scheduler has to try it again, or its own rules keep the pod from there"
+    )
     assert told["sentence"] == "needs 2 GPUs; there is room now on n, and kube-scheduler has to try it again"
     assert kinds(told) == ["wait"]
 
@@ -237,16 +244,18 @@ def test_how_long_those_in_the_way_are_expected_to_go_on() -> None:
     flags: dict[str, Any] = {"queue__enabled": True, "queue__order": "kerf"}
     with running([node("n", 2)], **flags) as kerf:
         assert kerf.parts.queue is not None
-        holder = held("holder", "n", "0,1")
-        kerf.create(holder)
-        kerf.parts.queue.running.upsert(decode_pod(holder | {"status": {"startTime": "2026-11-21T05:59:22Z"}}))
+        pods, durations = kerf.parts.queue.running, kerf.parts.queue.durations
+        started = datetime.fromtimestamp(time.time() - 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        holder = kerf.create(held("holder", "n", "0,1") | {"status": {"phase": "Running", "startTime": started}})
+        kerf.run(until(lambda: holder["metadata"]["uid"] in pods.by_uid))
         kerf.filter(pod("asks", 2), ["n"])
         unknown = texts(explained(kerf, "asks"))
-        ran_s = time.time() - unix_time("2026-11-21T05:59:22Z")
         for _ in range(100):
-            kerf.parts.queue.durations.finished(
-                ("default/Pod/holder/2 GPUs", "default/2 GPUs", "default"), ran_s + 7200
-            )
+            durations.finished(("default/Pod/holder/2 GPUs", "default"), 7260)
         told = texts(explained(kerf, "asks"))
+        for _ in range(1000):
+            durations.finished(("default/Pod/holder/2 GPUs", "default"), 1)
+        overdue = texts(explained(kerf, "asks"))
     assert "to end [None]" in unknown
     assert "wait for default/holder on n to end, expected in 2 h [None]" in told
+    assert "to end [None]" in overdue

@@ -135,13 +135,15 @@ def test_each_candidate_has_the_parts_of_its_score_and_they_add_up() -> None:
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_another_policy_is_compared_on_the_same_candidates_as_it_would_decide(policy: str) -> None:
     with running(OBJECTS) as kerf:
-        kerf.filter(pod("asks", 2), ["cpu", "b", "a"])
+        asks = pod("asks", 2)
+        asks["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "58"  # of 64: hardly anything fits beside it
+        kerf.filter(asks, ["cpu", "b", "a"])
         kerf.create(pod("later", 4, node_name="b"))  # what has changed since is not looked at
         told = explained(kerf, "asks", f"?policy={policy}")
         (_, placement), *_ = kerf.service.placer.decided.after(0)
         served: Policy = kerf.service.placer.policies_apart()[policy]
     rows, cluster = placement.decision.rows, placement.cluster
-    asked = GpuRequest(2, cpu_milli=4000 * served.weighs_cpu, memory_mib=16384 * served.weighs_memory)
+    asked = GpuRequest(2, cpu_milli=58000 * served.weighs_cpu, memory_mib=16384 * served.weighs_memory)
     decision = decide(cluster, asked, served, rows, Memo())
     other = told["byPolicy"]
     assert (told["policy"], other["policy"]) == ("tightest", served.name)

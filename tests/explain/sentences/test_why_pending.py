@@ -187,6 +187,7 @@ def test_names_are_text_on_one_line_and_bounded() -> None:
     hostile = "a/\x1b[2J\n<img src=x>" + "y" * 300
     assert named(hostile).isprintable() and len(named(hostile)) <= 80
     assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c", "d"]) == "a, b, c and d"
     assert listed(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
     held = [holder(f"{hostile}{number}", number) for number in range(8)]
     nearest = SHORT._replace(node="n" * 253, in_the_way=frozenset(range(8)), words=f"needs {TWO}; \n" + "w" * 2000)
