@@ -9,7 +9,13 @@ import msgspec
 from extender.core.resources.requests import RequestError
 from extender.explain.processes import QuestionError
 from extender.explain.what_if.claims import claims_of, names_of
-from extender.explain.workloads.documents import MAX_CHARS, DocumentError, given_documents, read_documents
+from extender.explain.workloads.documents import (
+    MAX_CHARS,
+    DocumentError,
+    drop_nulls,
+    given_documents,
+    read_documents,
+)
 from extender.explain.workloads.objects import MAX_PODS, Given, read_objects
 from extender.kube.objects import Node, Pod
 from extender.queueing.pods.batches import asked_of
@@ -123,6 +129,7 @@ def read_question(body: bytes) -> Question:
         raise WhatIfError(f"invalid request: {error}") from None
     if len(asked.drain) > _MAX_ADDED:
         raise WhatIfError(f"drain: more than {_MAX_ADDED} nodes")
+    drop_nulls(asked.pods)
     try:
         documents = [*given_documents(asked.objects, "objects"), *read_documents(asked.manifest)]
         question = Question(asked, read_objects(documents, asked.replicas))

@@ -29,6 +29,8 @@ class Made(NamedTuple):
     batches: list[Batch]
     notes: Sequence[str] = ()
     """What its author should know of it."""
+    namespace: str = ""
+    """Of its pods, "" for that of the object."""
 
 
 class KindError(ValueError):

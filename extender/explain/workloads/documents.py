@@ -98,6 +98,8 @@ def listed(documents: "Sequence[Document] | Iterator[Document]") -> list[Documen
     """The documents, with what lists hold in place of these. Raises DocumentError."""
     found: list[Document] = []
     waiting = list(documents)[::-1]
+    for document in waiting:
+        drop_nulls(document.manifest)
     while waiting:
         document = waiting.pop()
         manifest = document.manifest
@@ -119,6 +121,19 @@ def listed(documents: "Sequence[Document] | Iterator[Document]") -> list[Documen
         if len(found) + len(waiting) > MAX_DOCUMENTS:
             raise DocumentError(f"more than {MAX_DOCUMENTS:,} objects")
     return found
+
+
+def drop_nulls(manifest: Any) -> None:
+    """Take out of an object what is null, which to Kubernetes is as if it were not there: kubectl writes some."""
+    waiting = [manifest]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            for key in [key for key, one in value.items() if one is None]:
+                del value[key]
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
 
 
 def name_of(manifest: Any) -> str:

@@ -136,13 +136,15 @@ def _add_workload(
     prefix = prefix.rstrip("-") if isinstance(prefix, str) else ""
     name, namespace = metadata.name or prefix or f"{kind.lower()}-{number}", metadata.namespace or "default"
     for text, path in ((name, "metadata.name"), (namespace, "metadata.namespace")):
-        if not is_name(text) or len(text) > _MAX_NAME:
+        if not is_name(text):
             raise KindError(path, f"{text[:80]!r} is no name")
     made = read_made(manifest, name)
+    namespace = made.namespace or namespace
     count = copies * sum(batch.num_pods for batch in made.batches)
     if num_before + count > MAX_PODS:
         before = f" beside {num_before:,} others" if num_before else ""
-        raise document.fault(f"{count:,} pods{before} are more than {MAX_PODS:,}")
+        most = max(made.batches, key=lambda batch: batch.num_pods)
+        raise document.fault(f"{count:,} pods{before} are more than {MAX_PODS:,}", most.path)
     read_batches = [(batch, _template(batch, priorities)) for batch in made.batches if batch.num_pods]
     notes = list(made.notes) if count else [*made.notes, "it makes no pods as it is written"]
     if any(pod.spec.node_name for _, pod in read_batches):
@@ -150,7 +152,7 @@ def _add_workload(
     for copy in range(copies):
         suffix = f"-{copy}" if copies > 1 else ""
         pods = [
-            _named(template, f"{batch.name(position)}{suffix}", namespace, f"{number}.{copy}")
+            _named(template, f"{name}{suffix}{batch.name(position)[len(name) :]}", namespace, f"{number}.{copy}")
             for batch, template in read_batches
             for position in range(batch.num_pods)
         ]

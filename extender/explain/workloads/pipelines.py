@@ -33,7 +33,8 @@ def pipeline(manifest: Any, name: str) -> Made:
 def flow(manifest: Any, name: str) -> Made:
     """An MLFlow, as the pipeline that the cluster would run. Raises KindError."""
     try:
-        return pipeline(convert(manifest, steps_in_order=True, rules_hold=True).manifest, name)
+        converted = convert(manifest, steps_in_order=True, rules_hold=True).manifest
+        return pipeline(converted, name)._replace(namespace=converted["metadata"]["namespace"])
     except ConversionError as error:
         path, _, why = error.faults[0].partition(": ")
         raise KindError(path, why) from None
