@@ -73,7 +73,7 @@ def test_a_gang_of_too_few_pods_waits_for_the_others_as_it_would_in_the_queue() 
 
 
 def grouped(name: str, group: str, gpus: int, *, native: bool = False) -> Manifest:
-    made = {"kind": "Pod"} | pod(name, gpus)
+    made: Manifest = {"kind": "Pod"} | pod(name, gpus)
     if native:
         made["spec"]["schedulingGroup"] = {"podGroupName": group}
     else:

@@ -19,7 +19,6 @@ import numpy as np
 from extender.core.resources.requests import RequestError
 from extender.explain.processes import Pipe, serve
 from extender.explain.what_if.claims import AskedClaims, read_claims, read_templates
-from extender.explain.what_if.gangs import together
 from extender.explain.what_if.grounds import Facts, Ground
 from extender.explain.what_if.missing import found_nodes
 from extender.explain.what_if.objects import Objects
@@ -33,6 +32,7 @@ from extender.explain.what_if.questions import (
     read_question,
 )
 from extender.explain.what_if.waiting import waiting_pods
+from extender.explain.workloads.gangs import together
 from extender.kube.objects import Node, Pod
 from extender.kube.watches.lists import ListDecoder
 from extender.planning import reports

@@ -9,14 +9,9 @@ import msgspec
 from extender.core.resources.requests import RequestError
 from extender.explain.processes import QuestionError
 from extender.explain.what_if.claims import claims_of, names_of
-from extender.explain.workloads.documents import (
-    MAX_CHARS,
-    DocumentError,
-    drop_nulls,
-    given_documents,
-    read_documents,
-)
-from extender.explain.workloads.objects import MAX_PODS, Given, read_objects
+from extender.explain.workloads.asked import Texts, read_given
+from extender.explain.workloads.documents import DocumentError, drop_nulls
+from extender.explain.workloads.objects import MAX_PODS, Given
 from extender.kube.objects import Node, Pod
 from extender.queueing.pods.batches import asked_of
 from extender.queueing.pods.objects import decode_node, decode_pod
@@ -50,8 +45,10 @@ class WhatIf(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     objects: list[dict[str, Any]] = []
     """Objects that make pods, such as Jobs, with what goes with them: PodGroups, claims and their templates, nodes to
     add."""
-    manifest: Annotated[str, msgspec.Meta(max_length=MAX_CHARS)] = ""
-    """The same as text, YAML or JSON, of one document or several."""
+    manifest: Texts = ""
+    """The same as text, YAML or JSON, of one document or several; or as several texts."""
+    namespace: str = "default"
+    """Of objects that name none."""
     drain: list[str] = []
     """Nodes that are taken out of use: their pods have to go elsewhere, before the others."""
     add_nodes: list[AddedNodes] = []
@@ -131,10 +128,10 @@ def read_question(body: bytes) -> Question:
         raise WhatIfError(f"drain: more than {_MAX_ADDED} nodes")
     drop_nulls(asked.pods)
     try:
-        documents = [*given_documents(asked.objects, "objects"), *read_documents(asked.manifest)]
-        question = Question(asked, read_objects(documents, asked.replicas))
+        given = read_given(asked.objects, asked.manifest, asked.namespace, asked.replicas)
     except DocumentError as error:
         raise WhatIfError(str(error)) from None
+    question = Question(asked, given)
     if len(question.candidates) > MAX_CANDIDATES:
         raise WhatIfError(f"candidates: more than {MAX_CANDIDATES} nodes")
     return question

@@ -27,6 +27,10 @@ class DocumentError(ValueError):
     """A text or an object of it that can't be understood: where, and why."""
 
 
+class _TextError(ValueError):
+    """A text that can't be read: where in it, and why."""
+
+
 class _Loader(yaml.CSafeLoader):
     """YAML as kubectl reads it: a date is text, and so is a key that looks like a number."""
 
@@ -63,30 +67,46 @@ class Document:
         return DocumentError(f"{where} ({name_of(self.manifest)}): {f'{path}: ' if path else ''}{why}")
 
 
-def read_documents(text: str) -> list[Document]:
-    """The objects of a text, those of lists one by one. Raises DocumentError."""
+def read_texts(texts: Sequence[str], key: str) -> list[Document]:
+    """The objects of several texts, under a key of the request. Raises DocumentError."""
+    if sum(map(len, texts)) > MAX_CHARS:
+        raise DocumentError(f"{key}: more than {MAX_CHARS:,} characters together")
+    return [document for number, text in enumerate(texts) for document in read_documents(text, f"{key}[{number}], ")]
+
+
+def read_documents(text: str, place: str = "") -> list[Document]:
+    """The objects of a text, those of lists one by one; `place` is where the text is, to begin places with. Raises
+    DocumentError."""
     if len(text) > MAX_CHARS:
-        raise DocumentError(f"manifest: {len(text):,} characters, at most {MAX_CHARS:,} are read")
+        raise DocumentError(f"{place}more than {MAX_CHARS:,} characters")
+    try:
+        return listed(
+            Document(f"{place}document {number + 1}", manifest, text, number)
+            for number, manifest in enumerate(_loaded(text))
+            if manifest is not None
+        )
+    except _TextError as error:
+        raise DocumentError(f"{place}{error}") from None
+
+
+def _loaded(text: str) -> list[Any]:
+    """The documents of a text as data. Raises _TextError."""
     if text.lstrip()[:1] in ("{", "["):
         try:
-            return listed([Document("document 1", msgspec.json.decode(text), text)])
+            return [msgspec.json.decode(text)]
         except (msgspec.DecodeError, RecursionError):
             pass  # YAML may begin so as well, and says better what is wrong
     try:
         _check_size(text)
         # What is no JSON, such as a set, becomes some.
-        found = msgspec.json.decode(msgspec.json.encode(list(yaml.load_all(text, _Loader))))
-    except DocumentError:
+        found: list[Any] = msgspec.json.decode(msgspec.json.encode(list(yaml.load_all(text, _Loader))))
+    except _TextError:
         raise
     except yaml.YAMLError as error:
-        raise DocumentError(f"{_document_at(text, error)}{yaml_fault(error)}") from None
+        raise _TextError(f"{_document_at(text, error)}{yaml_fault(error)}") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # such as a number of 5,000 digits
-        raise DocumentError(f"no YAML: {str(error)[:200]}") from None
-    return listed(
-        Document(f"document {number + 1}", manifest, text, number)
-        for number, manifest in enumerate(found)
-        if manifest is not None
-    )
+        raise _TextError(f"no YAML: {str(error)[:200]}") from None
+    return found
 
 
 def given_documents(manifests: Sequence[Any], key: str) -> list[Document]:
@@ -157,7 +177,7 @@ def _called(value: Any) -> str:
 
 
 def _check_size(text: str) -> None:
-    """Raises DocumentError for a text that is deep, or large when all anchors are replaced by what they stand for, and
+    """Raises _TextError for a text that is deep, or large when all anchors are replaced by what they stand for, and
     yaml.YAMLError."""
     documents = 0
     sizes: dict[str, int] = {}
@@ -171,9 +191,7 @@ def _check_size(text: str) -> None:
                 sizes.clear()
             case yaml.AliasEvent():
                 if event.anchor not in sizes:  # one that is not known, or holds itself
-                    raise DocumentError(
-                        f"document {documents}, line {line}: *{str(event.anchor)[:80]} stands for nothing"
-                    )
+                    raise _TextError(f"document {documents}, line {line}: *{str(event.anchor)[:80]} stands for nothing")
                 total += sizes[event.anchor]
             case yaml.CollectionStartEvent():
                 open_.append((event.anchor, total))
@@ -188,11 +206,11 @@ def _check_size(text: str) -> None:
                 if event.anchor is not None:
                     sizes[event.anchor] = size
         if len(open_) > _MAX_DEPTH:
-            raise DocumentError(f"document {documents}, line {line}: deeper than {_MAX_DEPTH} levels")
+            raise _TextError(f"document {documents}, line {line}: deeper than {_MAX_DEPTH} levels")
         if total > _MAX_SIZE:
-            raise DocumentError(f"document {documents}, line {line}: with its anchors it stands for too much")
+            raise _TextError(f"document {documents}, line {line}: with its anchors it stands for too much")
         if documents > MAX_DOCUMENTS:
-            raise DocumentError(f"more than {MAX_DOCUMENTS:,} documents")
+            raise _TextError(f"more than {MAX_DOCUMENTS:,} documents")
 
 
 def _document_at(text: str, error: yaml.YAMLError) -> str:

@@ -55,12 +55,13 @@ class _PriorityClass(msgspec.Struct):
     value: int = 0
 
 
-def read_objects(documents: Sequence[Document], copies: int = 1) -> Given:
-    """What documents hold, each workload so many times. Raises DocumentError."""
+def read_objects(documents: Sequence[Document], copies: int = 1, namespace: str = "default") -> Given:
+    """What documents hold, each workload so many times; `namespace` is of what names none. Raises DocumentError."""
     given = Given()
     priorities: dict[str, int] = {}
     making: list[Document] = []
     for document in documents:
+        _settle(document.manifest, namespace)
         try:
             if not _took(given, document, priorities):
                 making.append(document)
@@ -95,6 +96,13 @@ def renamed(workloads: Iterable[Workload], taken: Iterable[str]) -> list[list[Po
     return found
 
 
+def _settle(manifest: dict[str, Any], namespace: str) -> None:
+    """Give an object the namespace that it does not name: what has none, such as a Node, is not harmed by it."""
+    metadata = manifest.setdefault("metadata", {})
+    if isinstance(metadata, dict):
+        metadata.setdefault("namespace", namespace)
+
+
 def _took(given: Given, document: Document, priorities: dict[str, int]) -> bool:
     """Take what makes no pods; whether it was that. Raises DocumentError, KindError."""
     manifest = document.manifest
@@ -104,8 +112,8 @@ def _took(given: Given, document: Document, priorities: dict[str, int]) -> bool:
     if kind in MAKES:
         return False
     if kind == "PodGroup" and version.startswith((_NATIVE, _PLUGINS)):
-        metadata = read(manifest.get("metadata") or {}, Metadata, "metadata")
-        key = f"{metadata.namespace or 'default'}/{metadata.name}"
+        metadata = read(manifest["metadata"], Metadata, "metadata")
+        key = f"{metadata.namespace}/{metadata.name}"
         given.groups[f"{key} native" if version.startswith(_NATIVE) else key] = read_group(read(manifest, PodGroup))
     elif kind == "Node":
         given.nodes.append(manifest)
@@ -118,7 +126,7 @@ def _took(given: Given, document: Document, priorities: dict[str, int]) -> bool:
     elif kind in PASSIVE or kind == "PodGroup":
         given.skipped.append(name_of(manifest))
         if kind == "PriorityClass":
-            metadata = read(manifest.get("metadata") or {}, Metadata, "metadata")
+            metadata = read(manifest["metadata"], Metadata, "metadata")
             priorities[metadata.name] = read(manifest, _PriorityClass).value
     else:
         raise KindError("kind", f"{kind[:80]} is not known here; write {', '.join(MAKES)}, or the pods themselves")
@@ -131,10 +139,10 @@ def _add_workload(
     """The number of its pods. Raises DocumentError, KindError."""
     manifest = document.manifest
     kind = manifest["kind"]
-    metadata = read(manifest.get("metadata") or {}, Metadata, "metadata")
-    prefix = (manifest.get("metadata") or {}).get("generateName")
+    metadata = read(manifest["metadata"], Metadata, "metadata")
+    prefix = manifest["metadata"].get("generateName")
     prefix = prefix.rstrip("-") if isinstance(prefix, str) else ""
-    name, namespace = metadata.name or prefix or f"{kind.lower()}-{number}", metadata.namespace or "default"
+    name, namespace = metadata.name or prefix or f"{kind.lower()}-{number}", metadata.namespace
     for text, path in ((name, "metadata.name"), (namespace, "metadata.namespace")):
         if not is_name(text):
             raise KindError(path, f"{text[:80]!r} is no name")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from extender.explain.workloads.documents import MAX_CHARS, DocumentError, read_documents
+from extender.explain.workloads.documents import MAX_CHARS, DocumentError, read_documents, read_texts
 
 LAUGHS = 'a: &a ["lol", "lol"]\n' + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -27,6 +27,19 @@ def test_documents_are_read_one_by_one_and_those_of_lists_in_their_place() -> No
         "document 3, items[1], items[0]",
         "document 4",
     ]
+
+
+def test_several_texts_are_told_apart_and_bounded_together() -> None:
+    documents = read_texts(["a: 1", "b: 2\n---\nc: 3"], "manifest")
+    assert [document.place for document in documents] == [
+        "manifest[0], document 1",
+        "manifest[1], document 1",
+        "manifest[1], document 2",
+    ]
+    with pytest.raises(DocumentError, match=r"^manifest\[1\], document 1, line 1: \*x stands for nothing"):
+        read_texts(["a: 1", "b: *x"], "manifest")
+    with pytest.raises(DocumentError, match=r"^manifest: more than 1,048,576 characters together"):
+        read_texts(["#" * MAX_CHARS, "#"], "manifest")
 
 
 def test_json_is_taken_with_the_tabs_that_yaml_refuses() -> None:
@@ -64,7 +77,7 @@ def test_anchors_stand_for_what_they_name() -> None:
         pytest.param("? [a]\n: b", "no YAML: found unhashable key", id="a list as a key"),
         pytest.param("a: " + "9" * 5_000, "no YAML", id="a number without end"),
         pytest.param("\x00", "no YAML", id="no text"),
-        pytest.param("x" * (MAX_CHARS + 1), "1,048,577 characters, at most 1,048,576", id="long"),
+        pytest.param("x" * (MAX_CHARS + 1), "more than 1,048,576 characters", id="long"),
         pytest.param("---\n{}\n" * 1_001, "more than 1,000 documents", id="many documents"),
         pytest.param("items: [" + "{}, " * 1_001 + "]\nkind: List", "more than 1,000 objects", id="many objects"),
     ],

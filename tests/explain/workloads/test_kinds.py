@@ -91,10 +91,10 @@ def test_what_goes_with_pods_is_taken_or_told_as_left_out() -> None:
     assert given.skipped == ["Service nginx"]
     pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": CONTAINERS}
     node, claim = {"kind": "Node", "metadata": {"name": "n"}}, {"kind": "ResourceClaim", "metadata": {"name": "c"}}
-    template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}}
-    given = of(pod, node, claim, template)
-    assert (names(given), given.nodes, given.claims) == (["default/p"], [node], [claim])
-    assert given.claim_templates == [template]
+    template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t", "namespace": "other"}}
+    given = read_objects(given_documents([pod, node, claim, template], "objects"), namespace="team")
+    assert (names(given), given.nodes) == (["team/p"], [node])
+    assert [found["metadata"]["namespace"] for found in (*given.claims, *given.claim_templates)] == ["team", "other"]
 
 
 @pytest.mark.parametrize(
