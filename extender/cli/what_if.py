@@ -114,11 +114,9 @@ def _print_objects(answer: Any, console: Console) -> None:
     for entry in answer["objects"][:_MAX_OBJECTS]:
         where = _some([f"{node['node']} ({len(node['pods'])})" for node in entry["nodes"]])
         nowhere = ", ".join(escape(reason) for reason in entry["reasons"])
-        words = [
-            f"{entry['placed']} of {entry['pods']} pods",
-            where and f"on {where}",
-            nowhere and f"pending: {nowhere}",
-        ]
+        words = [f"{entry['placed']} of {entry['pods']} pods"]
+        words += [f"on {where}"] if where else []
+        words += [f"pending: {nowhere}"] if nowhere else []
         console.print(f"{escape(entry['object'])}: {'; '.join(words)}", soft_wrap=True)
         for note in entry["notes"]:
             console.print(f"  note: {escape(note)}", soft_wrap=True)

@@ -222,9 +222,7 @@ def test_wrong_what_ifs(server: Server, arguments: list[str], fault: str) -> Non
     ("text", "fault"),
     [
         pytest.param(JOB + "---\na: [1", "wrong.yaml: document 3, no YAML: ", id="syntax"),
-        pytest.param(
-            JOB + "---\nkind: Foo", "wrong.yaml: document 3, line 14 (Foo): kind: Foo is not", id="kind"
-        ),
+        pytest.param(JOB + "---\nkind: Foo", "wrong.yaml: document 3, line 14 (Foo): kind: Foo is not", id="kind"),
         pytest.param("kind: Service", "wrong.yaml: document 1, line 1 (Service): it makes no pods", id="no pods"),
     ],
 )
