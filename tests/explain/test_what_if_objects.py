@@ -87,13 +87,13 @@ def pod_group(name: str, *, native: bool = False, **spec: Any) -> Manifest:
 
 
 def test_a_pod_group_says_how_many_start_together_and_where() -> None:
-    known = facts([node("a", 8, rack="1"), node("b", 8, rack="2"), node("c", 8, rack="2")], [pod("x", 1, on="a")])
+    known = facts([node("a", 8, rack="1"), node("b", 8, rack="2"), node("c", 8, rack="2")])
     members = [grouped(f"m{number}", "g", 8, native=True) for number in range(2)]
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}, "schedulingConstraints": {"topology": [{"key": "rack"}]}}
     found = told(known, objects=[*members, pod_group("g", native=True, **gang)])
-    assert {entry["node"] for entry in found["assignments"]} == {"b", "c"}
-    basic = told(known, objects=[*members, members[0], pod_group("g", native=True, schedulingPolicy={"basic": {}})])
-    assert (basic["pods"], basic["placed"]) == (3, 2), "they go one by one"
+    assert {entry["node"] for entry in found["assignments"]} == {"b", "c"}, "the first node is alone in its rack"
+    basic = told(known, objects=[*members, *members, pod_group("g", native=True, schedulingPolicy={"basic": {}})])
+    assert (basic["pods"], basic["placed"]) == (4, 3), "they go one by one"
     few = told(known, objects=[grouped("m", "g", 1), pod_group("g", minMember=2)])
     assert few["reasons"] == {"gang ns/g waits for its pods: 1 of 2 exist": 1}
     none = told(known, objects=[grouped("m", "g", 1), pod_group("g")])
@@ -117,7 +117,7 @@ def test_copies_of_an_object_are_gangs_of_their_own() -> None:
     grouped_job = job("gang", 2, 8)
     grouped_job["spec"]["template"]["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
     found = told(facts([node("a", 8), node("b", 8), node("c", 8)]), objects=[grouped_job, group], replicas=2)
-    assert [one["placed"] for one in found["objects"]] == [2, 0]
+    assert [(one["placed"], one["notes"]) for one in found["objects"]] == [(2, []), (0, [])]
 
 
 def test_pods_of_one_name_are_told_apart() -> None:
@@ -135,6 +135,15 @@ def test_nodes_among_the_objects_are_added_or_what_new_ones_may_be_like() -> Non
     assert found["objects"][0]["nodes"] == [{"node": "big+1", "pods": ["ns/train-0"]}]
     found = told(known, objects=[job("train", 2, 16), new], findNodes=True)
     assert found["missing"]["nodes"] == [{"like": "big", "count": 2, "gpus": 16, "model": "h100-80gb-hbm3"}]
+
+
+def test_new_nodes_have_the_labels_that_the_pods_of_an_object_name() -> None:
+    train = job("train", 1, 8)
+    train["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "second"}
+    pools = {"a": "first", "b": "first", "c": "second", "d": "second"}
+    full = [pod(f"on-{name}", 8, on=name) for name in pools]
+    known = facts([node(name, 8, pool=pool) for name, pool in pools.items()], full)
+    assert [entry["like"] for entry in told(known, objects=[train], findNodes=True)["missing"]["nodes"]] == ["c"]
 
 
 def test_a_question_about_objects_is_refused_with_the_place_of_what_is_wrong() -> None:

@@ -47,8 +47,8 @@ def test_json_is_taken_with_the_tabs_that_yaml_refuses() -> None:
 
 
 def test_dates_are_text_and_keys_are_text_and_what_is_null_is_not_there() -> None:
-    assert manifests("a: 2020-01-01\n5: x\non: y\nb: null\nc: {d: null}\n") == [
-        {"a": "2020-01-01", "5": "x", "true": "y", "c": {}}
+    assert manifests("a: 2020-13-01\n5: x\non: y\nb: null\nc: {d: null}\n") == [
+        {"a": "2020-13-01", "5": "x", "true": "y", "c": {}}
     ]
 
 
