@@ -11,7 +11,7 @@ from extender.explain.what_if.questions import WhatIfError, needs_of, read_quest
 from tests.explain.test_missing_nodes import waits
 from tests.explain.what_if_facts import H100, Manifest, facts, node, pod
 
-SAMPLES = Path(__file__).parent / "workloads" / "samples"
+SAMPLES = Path(__file__).parent / "manifests" / "samples"
 
 
 def told(known: Any, **question: Any) -> Any:

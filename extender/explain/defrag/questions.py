@@ -4,8 +4,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from extender.explain.manifests.asked import Texts
 from extender.explain.processes import QuestionError
-from extender.explain.workloads.asked import Texts
 from extender.kube.paths import is_name
 
 MAX_PODS: Final = 1_000

@@ -11,11 +11,11 @@ from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.explain.defrag.movable.residents import Resident, priority_at_most
 from extender.explain.defrag.questions import MAX_PODS, RoomQuestion
+from extender.explain.manifests.asked import read_given
+from extender.explain.manifests.documents import DocumentError
+from extender.explain.manifests.gangs import together
+from extender.explain.manifests.objects import renamed
 from extender.explain.processes import QuestionError
-from extender.explain.workloads.asked import read_given
-from extender.explain.workloads.documents import DocumentError
-from extender.explain.workloads.gangs import together
-from extender.explain.workloads.objects import renamed
 from extender.kube.objects import Node, Pod, PodSpec, Toleration
 from extender.planning.moves.problems import NOBODY_ABOVE, Target
 from extender.planning.plans import PlanPod

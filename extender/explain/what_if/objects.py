@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from extender.explain.workloads.objects import Given, Workload, renamed
+from extender.explain.manifests.objects import Given, Workload, renamed
 from extender.kube.objects import Pod
 from extender.planning.plans import PlanPod
 

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from extender.core.resources.requests import RequestError
+from extender.explain.manifests.gangs import together
 from extender.explain.processes import Pipe, serve
 from extender.explain.what_if.claims import AskedClaims, read_claims, read_templates
 from extender.explain.what_if.grounds import Facts, Ground
@@ -32,7 +33,6 @@ from extender.explain.what_if.questions import (
     read_question,
 )
 from extender.explain.what_if.waiting import waiting_pods
-from extender.explain.workloads.gangs import together
 from extender.kube.objects import Node, Pod
 from extender.kube.watches.lists import ListDecoder
 from extender.planning import reports

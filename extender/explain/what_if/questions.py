@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from extender.core.resources.requests import RequestError
+from extender.explain.manifests.asked import Texts, read_given
+from extender.explain.manifests.documents import DocumentError, drop_nulls
+from extender.explain.manifests.objects import MAX_PODS, Given
 from extender.explain.processes import QuestionError
 from extender.explain.what_if.claims import claims_of, names_of
-from extender.explain.workloads.asked import Texts, read_given
-from extender.explain.workloads.documents import DocumentError, drop_nulls
-from extender.explain.workloads.objects import MAX_PODS, Given
 from extender.kube.objects import Node, Pod
 from extender.queueing.pods.batches import asked_of
 from extender.queueing.pods.objects import decode_node, decode_pod

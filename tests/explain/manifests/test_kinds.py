@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from extender.explain.workloads.documents import DocumentError, given_documents, read_documents
-from extender.explain.workloads.objects import Given, read_objects
+from extender.explain.manifests.documents import DocumentError, given_documents, read_documents
+from extender.explain.manifests.objects import Given, read_objects
 from extender.plugins.pods import read_pod_request
 from extender.queueing.gangs import Group
 from extender.queueing.pods.batches import gang_of

@@ -7,8 +7,8 @@ that run at once.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from extender.explain.workloads import built_in, frameworks, pipelines
-from extender.explain.workloads.batches import Made
+from extender.explain.manifests import built_in, frameworks, pipelines
+from extender.explain.manifests.batches import Made
 from extender.pipelines.mlflow import FLOW_KIND
 from extender.pipelines.specs import KIND as PIPELINE
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from extender.explain.workloads.batches import Batch, Count, KindError, Made, Template, read
+from extender.explain.manifests.batches import Batch, Count, KindError, Made, Template, read
 from extender.kube.objects import Object
 
 SUSPENDED: Final = "it is suspended: these are its pods once it is not"

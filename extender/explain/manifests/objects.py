@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.explain.workloads.batches import Batch, KindError, read, spec_of
-from extender.explain.workloads.documents import Document, name_of
-from extender.explain.workloads.kinds import MAKES, OTHERS, PASSIVE, read_made
+from extender.explain.manifests.batches import Batch, KindError, read, spec_of
+from extender.explain.manifests.documents import Document, name_of
+from extender.explain.manifests.kinds import MAKES, OTHERS, PASSIVE, read_made
 from extender.kube.objects import Metadata, Pod, PodSpec
 from extender.kube.paths import is_name
 from extender.queueing.gangs import Group, PodGroup, read_group

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from extender.explain.workloads.batches import NOT_READ, Batch, Count, KindError, Made, Template, numbered, read, within
-from extender.explain.workloads.built_in import SUSPENDED, Job, ReplicasSpec
+from extender.explain.manifests.batches import NOT_READ, Batch, Count, KindError, Made, Template, numbered, read, within
+from extender.explain.manifests.built_in import SUSPENDED, Job, ReplicasSpec
 from extender.kube.objects import Object
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from extender.explain.workloads.batches import Batch, KindError, Made, read
-from extender.explain.workloads.built_in import Job, of_job
+from extender.explain.manifests.batches import Batch, KindError, Made, read
+from extender.explain.manifests.built_in import Job, of_job
 from extender.pipelines.jobs import job_of
 from extender.pipelines.mlflow import ConversionError, convert
 from extender.pipelines.specs import Pipeline, fault, needs

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from extender.explain.workloads.documents import MAX_CHARS, DocumentError, read_documents, read_texts
+from extender.explain.manifests.documents import MAX_CHARS, DocumentError, read_documents, read_texts
 
 LAUGHS = 'a: &a ["lol", "lol"]\n' + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from extender.explain.manifests.documents import DocumentError, read_documents
 from extender.explain.what_if.questions import WhatIfError, needs_of, read_question
-from extender.explain.workloads.documents import DocumentError, read_documents
 
 SAMPLES = [
     document

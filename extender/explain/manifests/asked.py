@@ -4,14 +4,14 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from extender.explain.workloads.documents import (
+from extender.explain.manifests.documents import (
     MAX_CHARS,
     DocumentError,
     given_documents,
     read_documents,
     read_texts,
 )
-from extender.explain.workloads.objects import Given, read_objects
+from extender.explain.manifests.objects import Given, read_objects
 from extender.kube.paths import is_name
 
 _MAX_TEXTS: Final = 100
