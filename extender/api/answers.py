@@ -211,6 +211,18 @@ class Moves(msgspec.Struct):
     policy: dict[str, Any] | None
 
 
+class PlacedObject(msgspec.Struct):
+    """What becomes of the pods of one object."""
+
+    object: str
+    place: str
+    pods: int
+    placed: int
+    nodes: list[dict[str, Any]]
+    reasons: dict[str, int]
+    notes: list[str]
+
+
 class WhatIfResult(msgspec.Struct, rename=_key):
     planner: str
     version: int
@@ -223,7 +235,11 @@ class WhatIfResult(msgspec.Struct, rename=_key):
     unassigned: list[Any]
     reasons: dict[str, Any]
     nodes: list[dict[str, Any]]
-    moved: list[dict[str, Any]]
+    moved: list[str]
+    gained: list[str]
+    objects: list[PlacedObject]
+    skipped: list[str]
+    missing: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 OF_READS: Final[dict[str, type]] = {

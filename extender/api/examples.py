@@ -6,6 +6,10 @@ _POD: Final[dict[str, Any]] = {
     "metadata": {"name": "train-1", "namespace": "research", "uid": "5f6c2f5e-6f0c-4e37-8c0e-1f6f3f3c9d11"},
     "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
 }
+_JOB: Final = {
+    **{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "research"}},
+    "spec": {"parallelism": 2, "completions": 2, "template": {"spec": _POD["spec"]}},
+}
 _UID: Final = _POD["metadata"]["uid"]
 _CANDIDATES: Final = {"Pod": _POD, "NodeNames": ["a100-0", "t4-1"]}
 _FILTERED: Final = {
@@ -39,7 +43,7 @@ ASKED: Final[dict[str, Any]] = {
     "/bind": {"PodName": "train-1", "PodNamespace": "research", "PodUID": _UID, "Node": "a100-0"},
     "/mutate": _REVIEW,
     "/gate": _REVIEW,
-    "/what-if": {"pods": [_POD], "replicas": 4, "drain": ["t4-1"]},
+    "/what-if": {"objects": [_JOB], "drain": ["t4-1"]},
     "/defrag": {"for": "research/train-1", "maxMoves": 10},
     "/defrag/apply": {"id": "3f9a"},
     "/defrag/stop": {"why": "maintenance begins"},
@@ -162,9 +166,18 @@ ANSWERED: Final[dict[str, Any]] = {
     "/mutate": _ALLOWED,
     "/gate": _ALLOWED,
     "/what-if": {
-        **{"planner": "greedy", "version": 261, "pods": 4, "placed": 4, "gpus": 8, "fragments": 0.2, "moved": []},
-        **{"fragmentsBefore": 0.25, "unassigned": [], "reasons": {}, "nodes": []},
-        "assignments": [{"pod": "research/train-1", "node": "a100-0", "gpus": [0, 1]}],
+        **{"planner": "greedy", "version": 261, "pods": 2, "placed": 1, "gpus": 2, "fragments": 0.2, "moved": []},
+        **{"fragmentsBefore": 0.25, "nodes": [], "gained": [], "skipped": []},
+        "reasons": {"needs 2 GPUs, best node: 1 free": 1},
+        "unassigned": [{"pod": "research/train-1", "reason": "needs 2 GPUs, best node: 1 free"}],
+        "assignments": [{"pod": "research/train-0", "node": "a100-0", "gpus": [0, 1]}],
+        "objects": [
+            {
+                **{"object": "Job research/train", "place": "objects[0]", "pods": 2, "placed": 1, "notes": []},
+                "nodes": [{"node": "a100-0", "pods": ["research/train-0"]}],
+                "reasons": {"needs 2 GPUs, best node: 1 free": 1},
+            }
+        ],
     },
     "/defrag": {
         **{"fits": False, "moves": [], "cost_gpu_s": 0.0, "target": [], "emptied": [], "impossible": ["no moves help"]},

@@ -1,10 +1,8 @@
-"""`kerf what-if`: where a batch of pods would go on the cluster as it is, and what would stay pending."""
+"""`kerf what-if`: where pods would go on the cluster as it is, and what would stay pending."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -21,9 +19,11 @@ from extender.cli.client.kerf import (
     fail,
     show,
 )
+from extender.cli.client.manifests import read_text, with_file
 
 _BAD_QUESTION = 400
 _MAX_NAMES = 4
+_MAX_OBJECTS = 20
 _AUTO = "auto"
 _TIMEOUT_S = 150.0
 """Questions wait for each other, and a search takes its time."""
@@ -33,20 +33,22 @@ _TIMEOUT_S = 150.0
 def what_if(
     kerf: Kerf,
     files: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--file",
             "-f",
-            help="Manifests of pods, their ResourceClaims and templates, and nodes to add (beside `--add-node auto`: "
-            "that new ones may be like); repeatable.",
+            help="Manifests of pods or of what makes some (Job, Deployment, JobSet, ...), with PodGroups, claims and "
+            "their templates, and nodes to add (beside `--add-node auto`: that new ones may be like); `-` reads "
+            "standard input; repeatable.",
         ),
     ] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="How many of each pod.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="How many of each pod or object.")] = 1,
     drain: Annotated[list[str] | None, typer.Option(help="A node to drain: its pods go elsewhere; repeatable.")] = None,
     add_node: Annotated[
         list[str] | None,
         typer.Option(
-            help="Add a node like this one, or three with NODE=3; or find the fewest that are missing with `auto`."
+            help="Add a node like this one, or three with NODE=3, for what else is asked about, else for the pods that "
+            "wait now; or find the fewest that are missing with `auto`."
         ),
     ] = None,
     waiting: Annotated[bool, typer.Option("--waiting", help="Ask about the pods that wait for a node now.")] = False,
@@ -56,47 +58,22 @@ def what_if(
 
     Exit status 0 if all pods find a node, 3 if some stay pending, 2 for wrong usage, 1 if Kerf can't be reached.
     """
-    pods, nodes, claims, templates = read_manifests(files or [])
-    finds = _AUTO in (add_node or ())
     added = [_template(text) for text in add_node or () if text != _AUTO]
-    if not (pods or drain or waiting):
-        fail("nothing to place: give pod manifests with -f, a node with --drain, or --waiting", USAGE)
-    question = {"pods": pods, "replicas": replicas, "drain": drain or [], "claims": claims, "claimTemplates": templates}
-    question |= {"waiting": waiting, "findNodes": finds, "candidates": nodes if finds else []}
-    question["addNodes"] = added if finds else [*({"manifest": node} for node in nodes), *added]
+    if not (files or drain or waiting or add_node):
+        fail("nothing to place: give manifests with -f, a node with --drain or --add-node, or --waiting", USAGE)
+    question: dict[str, Any] = {"replicas": replicas, "drain": drain or [], "addNodes": added, "waiting": waiting}
+    question["findNodes"] = _AUTO in (add_node or ())
+    if files:
+        question |= {"manifest": [read_text(name) for name in files], "namespace": kerf.namespace}
     try:
         answer = kerf.ask("/what-if", question, _TIMEOUT_S)
     except AnswerError as error:
-        fail(str(error), USAGE if error.status == _BAD_QUESTION else FAILED)
+        fail(with_file(str(error), files or ()), USAGE if error.status == _BAD_QUESTION else FAILED)
+    for entry in answer["objects"]:
+        entry["place"] = with_file(entry["place"], files or ())
     show(answer, output, lambda console: _print(answer, console))
     if answer["unassigned"]:
         raise typer.Exit(PENDING)
-
-
-def read_manifests(files: list[Path]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """The pods of the files, the nodes, ResourceClaims and their templates."""
-    pods: list[Any] = []
-    nodes: list[Any] = []
-    claims: list[Any] = []
-    templates: list[Any] = []
-    for path in files:
-        try:
-            documents = list(yaml.safe_load_all(path.read_text()))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            fail(f"{path}: {error}", USAGE)
-        for document in documents:
-            kind = document.get("kind") if isinstance(document, dict) else type(document).__name__
-            if kind == "Pod":
-                pods.append(document)
-            elif kind == "Node":
-                nodes.append(document)
-            elif kind == "ResourceClaim":
-                claims.append(document)
-            elif kind == "ResourceClaimTemplate":
-                templates.append(document)
-            elif document is not None:
-                fail(f"{path}: {kind} can't be placed; write pods, their claims, and nodes to add", USAGE)
-    return pods, nodes, claims, templates
 
 
 def _template(text: str) -> dict[str, Any]:
@@ -115,14 +92,14 @@ def _print(answer: Any, console: Console) -> None:
         console.print(f"[bold]missing:[/bold] {escape(missing['sentence'])}", soft_wrap=True)
     if answer["moved"]:
         console.print(f"{len(answer['moved'])} of them are moved from drained nodes")
+    if answer["gained"]:
+        console.print(f"{len(answer['gained'])} of them have room only with the new nodes: {_some(answer['gained'])}")
+    _print_objects(answer, console)
     if answer["nodes"]:
         table = Table("NODE", "PODS", "GPUS", "WHICH", box=None, pad_edge=False)
         for node in answer["nodes"]:
-            names = ", ".join(node["pods"][:_MAX_NAMES])
-            more = len(node["pods"]) - _MAX_NAMES
-            which = names + (f" and {more} more" if more > 0 else "")
             used = f"{node['gpusUsed']}/{node['gpus']}"
-            table.add_row(escape(node["node"]), str(len(node["pods"])), used, escape(which))
+            table.add_row(escape(node["node"]), str(len(node["pods"])), used, _some(node["pods"]))
         console.print(table)
     if answer["unassigned"]:
         console.print(f"[red]{len(answer['unassigned'])} would stay pending[/red]:")
@@ -130,3 +107,26 @@ def _print(answer: Any, console: Console) -> None:
         console.print(f"  {count:>5} x {escape(reason)}", soft_wrap=True)
     before, after = (f"{100 * answer[key]:.1f} %" for key in ("fragmentsBefore", "fragments"))
     console.print(f"in fragments: {before} of all GPU units now, {after} then")
+
+
+def _print_objects(answer: Any, console: Console) -> None:
+    """A line for each object that makes pods, with what its author should know."""
+    for entry in answer["objects"][:_MAX_OBJECTS]:
+        where = _some([f"{node['node']} ({len(node['pods'])})" for node in entry["nodes"]])
+        nowhere = ", ".join(escape(reason) for reason in entry["reasons"])
+        words = [f"{entry['placed']} of {entry['pods']} pods"]
+        words += [f"on {where}"] if where else []
+        words += [f"pending: {nowhere}"] if nowhere else []
+        console.print(f"{escape(entry['object'])}: {'; '.join(words)}", soft_wrap=True)
+        for note in entry["notes"]:
+            console.print(f"  note: {escape(note)}", soft_wrap=True)
+    if (more := len(answer["objects"]) - _MAX_OBJECTS) > 0:
+        console.print(f"and {more} more objects")
+    if answer["skipped"]:
+        console.print(f"left out, as they make no pods: {_some(answer['skipped'])}", soft_wrap=True)
+
+
+def _some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _MAX_NAMES
+    return escape(", ".join(names[:_MAX_NAMES])) + (f" and {more} more" if more > 0 else "")

@@ -106,7 +106,8 @@ def _stages(
         namespaces.setdefault(given["namespace"], place)
     scheduler = given.get("schedulerName")
     steps = []
-    for index, step in enumerate(given.get("step") or ()):
+    listed = given.get("step")
+    for index, step in enumerate(listed if isinstance(listed, list) else ()):
         where = f"{place}.step[{index}]"
         image = step.get("mlfun") if isinstance(step, dict) else None
         if not isinstance(image, str) or not image:

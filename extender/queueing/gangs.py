@@ -60,11 +60,13 @@ class _GroupSpec(objects.Object, rename="camel"):
     scheduling_constraints: _Constraints | None = None
 
 
-class _PodGroup(objects.Object):
+class PodGroup(objects.Object):
+    """One of either API."""
+
     spec: _GroupSpec = msgspec.field(default_factory=_GroupSpec)
 
 
-_group_decoder: Final = Decoder(_PodGroup)
+_group_decoder: Final = Decoder(PodGroup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +160,12 @@ class Gangs:
 
     async def learn_groups(self, gangs: Mapping[str, Sequence[Pod]]) -> None:
         """Ask for PodGroups, of those gangs whose pods don't say all there is to say."""
-        await self._groups.learn([_group_key(gang, pods) for gang, pods in gangs.items() if not _size_of(pods)])
+        await self._groups.learn([group_key(gang, pods) for gang, pods in gangs.items() if not size_of(pods)])
 
     def group(self, gang: str, pods: Sequence[Pod]) -> Group | None:
         """What the pods of a gang say of it, else their PodGroup; None while nobody knows yet."""
-        size = _size_of(pods)
-        return Group(size) if size else self._groups.get(_group_key(gang, pods))
+        size = size_of(pods)
+        return Group(size) if size else self._groups.get(group_key(gang, pods))
 
     async def learn_members(self, gangs: Iterable[str]) -> None:
         """Ask who belongs to gangs."""
@@ -197,7 +199,7 @@ class Gangs:
                 if error.status != 404:
                     raise
                 continue  # no such PodGroup, or the API server does not have this version
-            return _read_group(_group_decoder.decode(found).spec)
+            return read_group(_group_decoder.decode(found))
         return Group()
 
 
@@ -205,17 +207,20 @@ def _namespace(gang: str) -> str:
     return gang.partition("/")[0]
 
 
-def _size_of(pods: Sequence[Pod]) -> int:
+def size_of(pods: Sequence[Pod]) -> int:
     """The size of a gang as its pods say it, 0 where they leave it to their PodGroup."""
     return max((gang_of(pod)[1] for pod in pods), default=0)
 
 
-def _group_key(gang: str, pods: Sequence[Pod]) -> str:
+def group_key(gang: str, pods: Sequence[Pod]) -> str:
+    """What tells the PodGroup of a gang from one of the other API."""
     labelled = any((pod.metadata.labels or {}).get(POD_GROUP_LABEL, "").strip() for pod in pods)
     return gang if labelled else f"{gang} native"
 
 
-def _read_group(spec: _GroupSpec) -> Group:
+def read_group(group: PodGroup) -> Group:
+    """What a PodGroup says."""
+    spec = group.spec
     constraints, policy = spec.scheduling_constraints, spec.scheduling_policy
     topology = constraints.topology[0].key if constraints is not None and constraints.topology else ""
     if policy is None:

@@ -124,6 +124,8 @@ def test_an_example_is_a_request_that_is_answered(kerf: Kerf, path: str) -> None
 
 
 def test_a_what_if_is_answered_as_described(kerf: Kerf) -> None:
-    told = kerf.post("/what-if", json.dumps({"pods": [pod("train-9", 2)]}).encode()).json()
+    told = kerf.post("/what-if", json.dumps(examples.ASKED["/what-if"]).encode()).json()
+    assert told["objects"][0]["object"] == "Job research/train"
     msgspec.convert(told, answers.WhatIfResult)
+    valid({"$ref": "#/components/schemas/WhatIfResult"}, told)
     assert told.keys() <= DESCRIPTION["components"]["schemas"]["WhatIfResult"]["properties"].keys()

@@ -39,9 +39,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def kerf(server: Server, *arguments: str) -> Result:
-    """A command that asks the demo."""
-    return CliRunner().invoke(app, [*arguments], env={"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"})
+def kerf(server: Server, *arguments: str, text: str | None = None) -> Result:
+    """A command that asks the demo, with a text on standard input."""
+    environment = {"KERF_SERVER_URL": f"http://127.0.0.1:{server.port}"}
+    return CliRunner().invoke(app, [*arguments], env=environment, input=text)
 
 
 def test_explain_a_placed_pod(server: Server) -> None:
@@ -165,6 +166,50 @@ def test_what_if_finds_the_nodes_that_are_missing(server: Server, manifest: str,
     assert kerf(server, "what-if", "-f", f"{path}", "-f", manifest).exit_code == 0
 
 
+JOB = """
+# of two documents
+kind: Service
+metadata: {name: train}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec:
+  parallelism: 2
+  template:
+    spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}
+"""
+
+
+def test_what_if_of_a_job_from_standard_input_and_of_several_files(server: Server, manifest: str) -> None:
+    result = kerf(server, "what-if", "-f", "-", "-f", manifest, text=JOB)
+    assert result.exit_code == 0, result.output
+    assert "3 of 3 pods would find a node, with 24 GPUs" in result.output
+    assert re.search(r"^Job default/train: 2 of 2 pods; on \S+ \(1\), \S+ \(1\)$", result.output, re.MULTILINE), (
+        result.output
+    )
+    assert "left out, as they make no pods: Service train" in result.output
+    told = json.loads(kerf(server, "what-if", "-f", manifest, "-f", "-", "-o", "json", text=JOB).output)
+    places = [entry["place"] for entry in told["objects"]]
+    assert places == [f"{manifest}: document 1", "standard input: document 2"]
+    result = kerf(server, "what-if", "-f", "-", "--replicas", "20", text=JOB)
+    assert result.exit_code == PENDING
+    assert re.search(r"^Job default/train-19: 0 of 2 pods; pending: needs 8 GPUs, best", result.output, re.MULTILINE)
+
+
+def test_nodes_are_added_for_the_pods_that_wait_where_nothing_else_is_asked_about(server: Server) -> None:
+    told = json.loads(kerf(server, "what-if", "--add-node", "h100-0=2", "-o", "json").output)
+    assert told["pods"] == json.loads(kerf(server, "what-if", "--waiting", "-o", "json").output)["pods"]
+
+
+def test_room_is_made_for_the_pods_of_a_job(server: Server) -> None:
+    result = kerf(server, "defrag", "-f", "-", text=JOB.replace("parallelism: 2", "parallelism: 1"))
+    assert result.exit_code == 0, result.output
+    result = kerf(server, "defrag", "-f", "-", text=JOB.replace("parallelism: 2", "parallelism: x"))
+    assert result.exit_code == USAGE
+    assert "standard input: document 2, line 10 (Job train): spec.parallelism: Expected `int" in result.output
+
+
 NODE = """
 metadata: {name: big}
 kind: Node
@@ -183,6 +228,25 @@ status: {allocatable: {cpu: "64", memory: 512Gi, nvidia.com/gpu: 16}}
 )
 def test_wrong_what_ifs(server: Server, arguments: list[str], fault: str) -> None:
     result = kerf(server, "what-if", *arguments)
+    assert result.exit_code == USAGE
+    assert fault in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        pytest.param(JOB + "---\na: [1", "wrong.yaml: document 3, no YAML: ", id="syntax"),
+        pytest.param(JOB + "---\nkind: Foo", "wrong.yaml: document 3, line 14 (Foo): kind: Foo is not", id="kind"),
+        pytest.param("kind: Service", "wrong.yaml: document 1, line 1 (Service): it makes no pods", id="no pods"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_place(
+    server: Server, manifest: str, tmp_path: Path, text: str, fault: str
+) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    files = ["-f", manifest, "-f", str(path)] if "Foo" in text or "[" in text else ["-f", str(path)]
+    result = kerf(server, "what-if", *files)
     assert result.exit_code == USAGE
     assert fault in result.output
 

@@ -1,14 +1,11 @@
 """Which nodes are missing: the question as it comes, on a ledger of a test's own."""
 
-import pickle
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from extender.core.policies.registry import POLICIES
 from extender.explain.what_if.grounds import Facts
 from extender.explain.what_if.missing import sentence
 from extender.explain.what_if.process import answer
@@ -17,56 +14,9 @@ from extender.explain.what_if.shapes import shapes_of
 from extender.explain.what_if.waiting import Waiting, waiting_in
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
-from extender.queueing.pods.objects import decode_node, decode_pod
+from extender.queueing.pods.objects import decode_node
+from tests.explain.what_if_facts import A100, H100, Manifest, facts, node, pod
 from tests.queueing.rigs import Rig
-
-Manifest = dict[str, Any]
-H100 = "NVIDIA-H100-80GB-HBM3"
-A100 = "NVIDIA-A100-SXM4-40GB"
-
-
-def node(name: str, gpus: int, product: str = A100, memory: str = "256Gi", **labels: str) -> Manifest:
-    found = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": product, "nvidia.com/gpu.count": str(gpus)}
-    allocatable = {"cpu": "64", "memory": memory, "pods": "110", "nvidia.com/gpu": str(gpus)}
-    if not gpus:
-        del allocatable["nvidia.com/gpu"], found["nvidia.com/gpu.product"], found["nvidia.com/gpu.count"]
-    return {
-        "metadata": {"name": name, "uid": name, "labels": found | {k.replace("_", "/"): v for k, v in labels.items()}},
-        "spec": {},
-        "status": {"allocatable": allocatable, "capacity": allocatable},
-    }
-
-
-def pod(name: str, gpus: int = 0, *, on: str = "", spec: Manifest | None = None, **annotations: str) -> Manifest:
-    limits = {"cpu": "1"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
-    found = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return {
-        "metadata": {"name": name, "namespace": "ns", "uid": name, "annotations": found},
-        "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}
-        | ({"nodeName": on} if on else {})
-        | (spec or {}),
-        "status": {"phase": "Running" if on else "Pending"},
-    }
-
-
-def facts(
-    nodes: Sequence[Manifest], bound: Sequence[Manifest] = (), pending: Sequence[Manifest] = (), **held: str
-) -> Facts:
-    """As it reaches the other process."""
-    ledger = Ledger(reservation_ttl_s=0.0)
-    for manifest in nodes:
-        ledger.upsert_node(decode_node(manifest))
-    for manifest in bound:
-        ledger.upsert_pod(decode_pod(manifest), 0.0)
-    cluster = ledger.snapshot(0.0)
-    policies = {name: policy for name, policy in POLICIES.items() if name == "tightest"}
-    listed, waiting = msgspec.json.encode({"items": nodes}), msgspec.json.encode({"items": pending})
-    made = Facts(
-        *(listed, {}, cluster, ledger.apart(0.0), dict.fromkeys(cluster.row_of, 0), "tightest", policies, None),
-        *(waiting, Waiting(held, [])),
-    )
-    found: Facts = pickle.loads(pickle.dumps(made))  # noqa: S301
-    return found
 
 
 def told(known: Facts, **question: Any) -> Any:

@@ -167,20 +167,88 @@ def test_the_map_is_walked_by_keyboard(open_page: Opener) -> None:
     expect(page.get_by_role("dialog", name="a100-0")).to_contain_text("of 8 GPUs booked")
 
 
-def test_what_if(open_page: Opener) -> None:
-    page = open_page()
-    page.get_by_label("Pods", exact=True).fill("20")
-    page.get_by_label("GPUs each").fill("8")
-    page.get_by_role("button", name="Run", exact=True).click()
-    told = page.locator("#what-if-result")
+def test_what_if_of_pods(open_page: Opener) -> None:
+    card = open_page().locator("#what-if")
+    form = card.get_by_role("tabpanel")
+    form.get_by_label("Number of pods").fill("20")
+    form.get_by_label("GPUs each").fill("8")
+    card.get_by_role("button", name="Run").click()
+    told = card.locator("#what-if-result")
     expect(told).to_contain_text("3 of 20 pods would be placed")
     expect(told).to_contain_text(re.compile(r"fragmented GPU units: \d+\.\d % now, \d+\.\d % after"))
-    page.get_by_label("Add nodes").fill("a100-0=2")
-    page.keyboard.press("Enter")
+    form.get_by_label("With nodes added").fill("a100-0=2")
+    card.page.keyboard.press("Enter")
     expect(told).to_contain_text("5 of 20 pods would be placed")
-    page.get_by_label("Drain nodes").fill("nowhere")
-    page.keyboard.press("Enter")
-    expect(told).to_contain_text("drain: no node is named nowhere")
+    drained = form.get_by_label("With nodes drained")
+    drained.fill("nowhere")
+    card.page.keyboard.press("Enter")
+    expect(drained).to_have_accessible_description("drain: no node is named nowhere")
+    expect(drained).to_be_focused()
+    expect(told).to_be_empty()
+
+
+JOBS = """
+kind: Service
+metadata: {name: front}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: fits}
+spec: {parallelism: 2, template: {spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: <b>never</b>}
+spec: {template: {spec: {containers: [{resources: {limits: {nvidia.com/gpu: 99}}}]}}}
+"""
+
+
+def test_what_if_of_manifests_that_are_pasted_or_opened(open_page: Opener) -> None:
+    card = open_page().locator("#what-if")
+    form = card.get_by_role("tabpanel")
+    card.get_by_role("tab", name="Pods").press("ArrowRight")
+    expect(card.get_by_role("tab", name="YAML")).to_be_focused()
+    text, told = form.get_by_label("Manifests"), card.locator("#what-if-result")
+    text.fill(JOBS)
+    card.get_by_role("button", name="Run").click()
+    expect(text).to_have_accessible_description(
+        "document 3, line 12 (Job <b>never</b>): metadata.name: '<b>never</b>' is no name"
+    )
+    selected = text.evaluate("box => box.value.slice(box.selectionStart, box.selectionEnd)")
+    assert selected == "metadata: {name: <b>never</b>}", "the line that is at fault"
+    content = JOBS.replace("<b>never</b>", "never").encode()
+    form.get_by_label("Open a file").set_input_files({"name": "jobs.yaml", "mimeType": "text/yaml", "buffer": content})
+    expect(text).to_have_value(content.decode())
+    card.get_by_role("button", name="Run").click()
+    fits, never = (told.get_by_role("region", name=f"Job default/{name}") for name in ("fits", "never"))
+    expect(fits).to_contain_text(re.compile(r"2 of 2 pods.*: fits-0"))
+    expect(never).to_contain_text("0 of 1 podpending: 1 × needs 99 GPUs, best node: 8 installed")
+    expect(told).to_contain_text("left out, as they make no pods: Service front")
+    told.get_by_role("button", name="Make room").click()
+    expect(told).to_contain_text("no room can be made by moving pods")
+
+
+def test_what_if_nodes_are_drained_or_added_alone(open_page: Opener) -> None:
+    card = open_page().locator("#what-if")
+    form = card.get_by_role("tabpanel")
+    told = card.locator("#what-if-result")
+    card.get_by_role("tab", name="Drain").click()
+    form.get_by_label("Nodes to drain").fill("a100-0, h100-0")
+    card.get_by_role("button", name="Run").click()
+    expect(told).to_contain_text(re.compile(r"\d+ of \d+ pods would find another node"))
+    card.get_by_role("tab", name="Add nodes").click()
+    expect(told).to_be_empty()
+    like = form.get_by_label("Like node")
+    like.fill("nowhere")
+    card.page.keyboard.press("Enter")
+    expect(like).to_have_accessible_description("addNodes: no node is named nowhere")
+    like.fill("h100-0")
+    form.get_by_label("How many").fill("0")
+    card.page.keyboard.press("Enter")
+    expect(form.get_by_label("How many")).to_have_accessible_description(re.compile("Expected `int` >= 1"))
+    form.get_by_label("How many").fill("2")
+    card.page.keyboard.press("Enter")
+    expect(told).to_contain_text("No pod waits for room")
 
 
 def test_room_is_asked_for_beside_a_pending_pod(open_page: Opener, server: Server) -> None:
@@ -290,6 +358,15 @@ def test_accessibility_rules_hold(open_page: Opener, server: Server, scheme: str
     expect(page.get_by_role("list", name="Decisions, newest first")).to_contain_text("default/notebook-0")
     check(page)
     page.get_by_role("tab", name="Table").click()
+    card = page.locator("#what-if")
+    card.get_by_role("tab", name="YAML").click()
+    card.get_by_label("Manifests").fill(JOBS)
+    card.get_by_role("button", name="Run").click()
+    expect(card).to_contain_text("is no name")
+    check(page)
+    card.get_by_label("Manifests").fill(JOBS.replace("<b>never</b>", "never"))
+    card.get_by_role("button", name="Run").click()
+    expect(card).to_contain_text("needs 99 GPUs")
     check(page)
     page.get_by_role("table", name="Pending pods").get_by_role("link", name="default/train-1", exact=True).click()
     expect(page.get_by_role("dialog")).to_contain_text("pending")

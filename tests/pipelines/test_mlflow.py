@@ -64,6 +64,10 @@ def test_steps_in_order() -> None:
         (lambda found: found.update(spec={}), "spec.pipeline: stage1, stage2, ... are expected"),
         (lambda found: found["spec"]["pipeline"].update(first={}), "spec.pipeline.first: no stage"),
         (lambda found: found["spec"]["pipeline"]["stage1"].update(step=[]), "spec.pipeline.stage1.step: at least one"),
+        (
+            lambda found: found["spec"]["pipeline"]["stage1"].update(step=True),
+            "spec.pipeline.stage1.step: at least one",
+        ),
         (lambda found: found["spec"]["pipeline"]["stage1"].update(step=["x"]), "stage1.step[0]: a name and an image"),
         (
             lambda found: found["spec"]["pipeline"]["stage1"].update(namespace="a"),

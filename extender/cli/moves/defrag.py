@@ -1,13 +1,12 @@
 """`kerf defrag`: which pods to move so that others fit, or nodes or sick GPUs become free; or to have them moved."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from extender.cli.client.kerf import USAGE, Kerf, Output, OutputOption, asks_kerf, fail
+from extender.cli.client.manifests import read_text
 from extender.cli.moves.plans import make_room, stop
-from extender.cli.what_if import read_manifests
 
 
 @asks_kerf
@@ -17,7 +16,10 @@ def defrag(  # noqa: PLR0913, PLR0917 - options of a command
         str | None, typer.Option("--for", help="A pod or gang that waits: NAME or NAMESPACE/NAME.")
     ] = None,
     files: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", help="Manifests of pods to make room for; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--file", "-f", help="Manifests of pods, or of what makes some, to make room for; `-` reads standard input."
+        ),
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="So many free GPUs on a node.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="With --gpus: on so many nodes.")] = None,
@@ -44,14 +46,11 @@ def defrag(  # noqa: PLR0913, PLR0917 - options of a command
     if waiting:
         question["for"] = waiting if "/" in waiting else f"{kerf.namespace}/{waiting}"
     if files:
-        pods, *others = read_manifests(files)
-        if not pods or any(others):
-            fail("-f: write manifests of pods, and of nothing else", USAGE)
-        question["pods"] = pods
+        question |= {"manifest": [read_text(name) for name in files], "namespace": kerf.namespace}
     numbers = {"gpus": gpus, "nodes": nodes, "freeNodes": free_nodes, "maxMoves": max_moves, "priority": priority}
     question |= {name: number for name, number in numbers.items() if number is not None}
     if heal:
         question["heal"] = True
-    if not question.keys() & {"for", "pods", "gpus", "nodes", "freeNodes", "heal"}:
+    if not question.keys() & {"for", "manifest", "gpus", "nodes", "freeNodes", "heal"}:
         fail("room for what? Write --for POD, -f FILE, --gpus 8 --nodes 2, --free-nodes 2 or --heal", USAGE)
-    make_room(kerf, question, output, apply=apply)
+    make_room(kerf, question, output, apply=apply, files=files or ())

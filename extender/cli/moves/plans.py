@@ -1,6 +1,7 @@
 """Making room, as commands tell it: a plan as a table, and how far it is while it is carried out."""
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import typer
@@ -9,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.client.kerf import FAILED, PENDING, USAGE, AnswerError, Kerf, Output, fail, show
+from extender.cli.client.manifests import with_file
 
 _BAD_QUESTION: Final = 400
 _ANSWER_S: Final = 300.0
@@ -19,12 +21,12 @@ _UNDER_WAY: Final = ("moving", "placing")
 _HOUR_S: Final = 3600.0
 
 
-def make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bool) -> None:
-    """Ask how room could be made, print it, and have it made where that is wanted."""
+def make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bool, files: Sequence[str] = ()) -> None:
+    """Ask how room could be made, print it, and have it made where that is wanted; `files` hold manifests of it."""
     try:
         answer = kerf.ask("/defrag", question, timeout_s=_ANSWER_S)
     except AnswerError as error:
-        fail(str(error), USAGE if error.status == _BAD_QUESTION else FAILED)
+        fail(with_file(str(error), files), USAGE if error.status == _BAD_QUESTION else FAILED)
     show(answer, output, lambda console: _print(answer, console))
     if not answer["fits"]:
         raise typer.Exit(PENDING)

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from extender.explain.manifests.asked import Texts
 from extender.explain.processes import QuestionError
 from extender.kube.paths import is_name
 
@@ -15,12 +16,21 @@ _Nodes = Annotated[int, msgspec.Meta(ge=1, le=MAX_NODES)]
 
 
 class RoomQuestion(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """For whom room is to be made: one of `for`, `pods`, `gpus`, `freeNodes`, `empty` and `heal`."""
+    """For whom room is to be made: one of `for`, `pods`, `gpus`, `freeNodes`, `empty` and `heal`.
+
+    Beside or instead of `pods` there may be `objects` and `manifest`.
+    """
 
     for_: str = msgspec.field(name="for", default="")
     """A pod that waits, `namespace/name`, or a gang by its name as the queue tells it."""
     pods: list[dict[str, Any]] = []
     """Manifests of pods that do not exist yet."""
+    objects: list[dict[str, Any]] = []
+    """The same of objects that make pods, such as Jobs, with their PodGroups."""
+    manifest: Texts = ""
+    """The same as text, YAML or JSON, of one document or several; or as several texts."""
+    namespace: str = "default"
+    """Of objects that name none."""
     gpus: Annotated[int, msgspec.Meta(ge=1, le=_MAX_GPUS)] | None = None
     """So many whole GPUs of one node, on as many nodes as `nodes` says."""
     nodes: _Nodes | None = None
@@ -36,8 +46,13 @@ class RoomQuestion(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     """Of the target, where no pod says one: nobody of a higher one is moved for it."""
 
+    @property
+    def given(self) -> bool:
+        """Whether it is for pods that do not exist."""
+        return bool(self.pods or self.objects or self.manifest)
 
-_TARGETS: Final = "for, pods, gpus (with nodes), freeNodes, empty and heal"
+
+_TARGETS: Final = "for, pods (or objects, manifest), gpus (with nodes), freeNodes, empty and heal"
 _decoder: Final = msgspec.json.Decoder(RoomQuestion)
 
 
@@ -55,7 +70,7 @@ def read_question(body: bytes) -> RoomQuestion:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise QuestionError(f"invalid request: {error}") from None
     targets = [
-        *(name for name, is_there in (("for", asked.for_), ("pods", asked.pods), ("empty", asked.empty)) if is_there),
+        *(name for name, is_there in (("for", asked.for_), ("pods", asked.given), ("empty", asked.empty)) if is_there),
         *(["gpus"] if asked.gpus is not None else []),
         *(["freeNodes"] if asked.free_nodes is not None else []),
         *(["heal"] if asked.heal else []),

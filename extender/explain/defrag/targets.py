@@ -10,7 +10,11 @@ from extender.core.clusters import Cluster, Mask
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.explain.defrag.movable.residents import Resident, priority_at_most
-from extender.explain.defrag.questions import RoomQuestion
+from extender.explain.defrag.questions import MAX_PODS, RoomQuestion
+from extender.explain.manifests.asked import read_given
+from extender.explain.manifests.documents import DocumentError
+from extender.explain.manifests.gangs import together
+from extender.explain.manifests.objects import renamed
 from extender.explain.processes import QuestionError
 from extender.kube.objects import Node, Pod, PodSpec, Toleration
 from extender.planning.moves.problems import NOBODY_ABOVE, Target
@@ -82,7 +86,7 @@ def wanted_of(asked: RoomQuestion, about: Surroundings) -> Wanted:
     """The target of a question. Raises QuestionError."""
     if asked.for_:
         return _waiting(asked.for_, about)
-    if asked.pods:
+    if asked.given:
         return _given(asked, about)
     if asked.empty:
         unknown = [name for name in asked.empty if name not in about.cluster.row_of]
@@ -139,10 +143,23 @@ def _given(asked: RoomQuestion, about: Surroundings) -> Wanted:
         name, namespace = metadata.name or f"pod-{number}", metadata.namespace or "default"
         named = msgspec.structs.replace(metadata, name=name, namespace=namespace, uid=f"{number}-{name}")
         pods.append(msgspec.structs.replace(pod, metadata=named))
-    planned = tuple(_planned(pod, f"pods[{number}]", about) for number, pod in enumerate(pods))
+    planned = [_planned(pod, f"pods[{number}]", about) for number, pod in enumerate(pods)]
+    try:
+        given = read_given(asked.objects, asked.manifest, asked.namespace)
+    except DocumentError as error:
+        raise QuestionError(str(error)) from None
+    made = [pod for found in renamed(given.workloads, (pod.key for pod in pods)) for pod in found]
+    if not (pods or made):
+        raise QuestionError("there is nothing that makes pods")
+    if len(pods) + len(made) > MAX_PODS:
+        raise QuestionError(f"{len(pods) + len(made):,} pods are more than {MAX_PODS:,}")
+    gangs = together([(pod, _planned(pod, pod.key, about)) for pod in made], planned, given.groups)
+    if gangs.faults:
+        raise QuestionError(next(f"{key}: {why}" for key, why in gangs.faults.items()))
+    pods, planned = [*pods, *made], [*planned, *gangs.batch]
     said = [priority_at_most(pod) for pod in pods if pod.spec.priority is not None]
     others = [asked.priority or 0] if len(said) < len(pods) else []
-    return Wanted(Target(min(said + others), planned), ("",) * len(pods), "", _over_quota(planned, about))
+    return Wanted(Target(min(said + others), tuple(planned)), ("",) * len(pods), "", _over_quota(planned, about))
 
 
 def _planned(pod: Pod, where: str, about: Surroundings) -> PlanPod:

@@ -1,5 +1,6 @@
 """What-if for pods with ResourceClaims: claims and templates given beside the pods, or claims that the cluster has."""
 
+import contextlib
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,12 +132,17 @@ def read_templates(manifests: Sequence[Mapping[str, Any]]) -> dict[str, Resource
 
 def names_of(manifests: Iterable[Any]) -> list[str]:
     """`namespace/name` of the claims that manifests of pods name, as far as they can be read."""
-    found: dict[str, None] = {}
+    pods: list[Pod] = []
     for manifest in manifests:
-        try:
-            pod = msgspec.convert(manifest, Pod)
-        except msgspec.ValidationError:
-            continue
+        with contextlib.suppress(msgspec.ValidationError):
+            pods.append(msgspec.convert(manifest, Pod))
+    return claims_of(pods)
+
+
+def claims_of(pods: Iterable[Pod]) -> list[str]:
+    """`namespace/name` of the claims that pods name; without a name for those that are made from a template."""
+    found: dict[str, None] = {}
+    for pod in pods:
         for item in pod.spec.resource_claims or ():
             found[f"{pod.metadata.namespace or 'default'}/{item.resource_claim_name or ''}"] = None
     return list(found)

@@ -9,7 +9,7 @@ All of it runs in a process of its own (see `answers`), which ends with its answ
 import pickle
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,12 +17,14 @@ import msgspec
 import numpy as np
 
 from extender.core.resources.requests import RequestError
+from extender.explain.manifests.gangs import together
 from extender.explain.processes import Pipe, serve
 from extender.explain.what_if.claims import AskedClaims, read_claims, read_templates
 from extender.explain.what_if.grounds import Facts, Ground
 from extender.explain.what_if.missing import found_nodes
+from extender.explain.what_if.objects import Objects
 from extender.explain.what_if.questions import (
-    WhatIf,
+    Question,
     WhatIfError,
     added_nodes,
     asked_pods,
@@ -47,53 +49,73 @@ _nodes_decoder: Final = ListDecoder(Node)
 _pods_decoder: Final = ListDecoder(Pod)
 
 
-def answer(asked: WhatIf, facts: Facts) -> dict[str, Any]:
+def answer(question: Question, facts: Facts) -> dict[str, Any]:
     """Where the pods would go. Raises WhatIfError."""
     until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
+    asked, given = question.asked, question.given
+    nodes, moving = _nodes_and_moving(asked.drain, facts)
+    by_name = {node.metadata.name: node for node in nodes}
+    waiting, held = waiting_pods(facts.pending, facts.waiting.held) if facts.pending is not None else ([], {})
+    kinds, claims, policy = Kinds(), _claims(question, facts), facts.default_policy
+    first = [*moving, *waiting, *asked_pods(asked)]
+    planned, faults = _planned(first, kinds, policy, claims)
+    batch = [one for _, one in planned]
+    objects = Objects.of(given, (pod.key for pod in first))
+    made, faults_of_made = _planned(objects.pods, kinds, policy, claims)
+    gangs = together([(pod, objects.copied(pod, one)) for pod, one in made], batch, given.groups)
+    batch += gangs.batch
+    faults |= faults_of_made | gangs.faults
+    added = added_nodes(question.add_nodes, by_name)
+    candidates = [decoded_node(manifest, "candidates") for manifest in question.candidates]
+    ground = Ground(facts, nodes, added, kinds, batch, tuple(asked.drain))
+    told: dict[str, Any] = {}
+    if asked.find_nodes:
+        specs = [pod.spec for pod in (*first, *objects.pods)]
+        view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)
+        told["missing"] = missing
+    else:
+        view = ground.view()
+        plan = PLANNERS[GREEDY].make(view, batch)
+    before = PLANNERS[GREEDY].make(replace(ground, added=()).view(), batch) if question.adds_alone else plan
+    result = _result(view, plan, faults | held, [pod.key for pod in moving]) | told
+    gained = [pod.key for pod, row, had in zip(batch, plan.rows, before.rows, strict=True) if row >= 0 > had]
+    return result | {"gained": gained, "objects": objects.report(result, gangs.notes), "skipped": given.skipped}
+
+
+def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], list[Pod]]:
+    """The cluster's nodes, and the pods that have to leave those that are drained. Raises WhatIfError."""
     try:
         nodes = _nodes_decoder.decode(facts.nodes).items
-        by_name = {node.metadata.name: node for node in nodes}
-        if unknown := [name for name in asked.drain if name not in by_name]:
+        known = {node.metadata.name for node in nodes}
+        if unknown := [name for name in drain if name not in known]:
             raise WhatIfError(f"drain: no node is named {', '.join(unknown[:5])}")
         moving = [
             pod
-            for name in dict.fromkeys(asked.drain)
+            for name in dict.fromkeys(drain)
             if name in facts.pods_on
             for pod in _pods_decoder.decode(facts.pods_on[name]).items
             if pod.spec.node_name == name and not pod.finished and not pod.metadata.belongs_to_a_node
         ]
     except msgspec.DecodeError as error:
         raise WhatIfError(f"nodes and pods can't be read: {error}") from None
-    waiting, held = waiting_pods(facts.pending, facts.waiting.held) if facts.pending is not None else ([], {})
-    pods, kinds = [*moving, *waiting, *asked_pods(asked)], Kinds()
-    batch, faults = _planned(pods, kinds, facts.default_policy, _claims(asked, facts))
-    added = added_nodes(asked.add_nodes, by_name)
-    candidates = [decoded_node(manifest, "candidates") for manifest in asked.candidates]
-    ground = Ground(facts, nodes, added, kinds, batch, tuple(asked.drain))
-    told: dict[str, Any] = {}
-    if asked.find_nodes:
-        specs = [pod.spec for pod in pods]
-        view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)
-        told["missing"] = missing
-    else:
-        view = ground.view()
-        plan = PLANNERS[GREEDY].make(view, batch)
-    return _result(view, plan, faults | held, [pod.key for pod in moving]) | told
+    return nodes, moving
 
 
-def _claims(asked: WhatIf, facts: Facts) -> AskedClaims:
+def _claims(question: Question, facts: Facts) -> AskedClaims:
     """The claims of the question. Raises WhatIfError."""
+    asked, given = question.asked, question.given
+    claims, templates = [*asked.claims, *given.claims], [*asked.claim_templates, *given.claim_templates]
     try:
-        return AskedClaims(facts.devices, read_claims(asked.claims), read_templates(asked.claim_templates))
+        return AskedClaims(facts.devices, read_claims(claims), read_templates(templates))
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise WhatIfError(f"claims: {error}") from None
 
 
 def _planned(
     pods: Iterable[Pod], kinds: Kinds, policy: str, claims: AskedClaims
-) -> tuple[list[PlanPod], dict[str, str]]:
+) -> tuple[list[tuple[Pod, PlanPod]], dict[str, str]]:
     """The pods as planners take them, and the faults of those that can't be understood, by key."""
-    batch: list[PlanPod] = []
+    batch: list[tuple[Pod, PlanPod]] = []
     faults: dict[str, str] = {}
     for pod in pods:
         try:
@@ -101,7 +123,7 @@ def _planned(
         except RequestError as error:
             faults[pod.key] = str(error)
             continue
-        batch.append(replace(planned, policy=planned.policy or policy))
+        batch.append((pod, replace(planned, policy=planned.policy or policy)))
     return batch, faults
 
 
@@ -122,11 +144,11 @@ def _result(view: View, plan: Plan, faults: dict[str, str], moving: list[str]) -
 
 def _answered(pipe: Pipe) -> bytes:
     """A question comes in, what it needs goes out, that comes in, and the answer goes out."""
-    asked = read_question(pipe.read())
-    pipe.tell(msgspec.json.encode(needs_of(asked)))
+    question = read_question(pipe.read())
+    pipe.tell(msgspec.json.encode(needs_of(question)))
     # From the service alone, and never from who asks: what it pickles may be trusted.
     facts: Facts = pickle.loads(pipe.read())  # noqa: S301
-    return msgspec.json.encode(answer(asked, facts))
+    return msgspec.json.encode(answer(question, facts))
 
 
 if __name__ == "__main__":

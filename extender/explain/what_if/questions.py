@@ -1,18 +1,21 @@
 """What is asked: the question as it comes, read and bounded."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from extender.core.resources.requests import RequestError
+from extender.explain.manifests.asked import Texts, read_given
+from extender.explain.manifests.documents import DocumentError, drop_nulls
+from extender.explain.manifests.objects import MAX_PODS, Given
 from extender.explain.processes import QuestionError
-from extender.explain.what_if.claims import names_of
+from extender.explain.what_if.claims import claims_of, names_of
 from extender.kube.objects import Node, Pod
 from extender.queueing.pods.batches import asked_of
 from extender.queueing.pods.objects import decode_node, decode_pod
 
-MAX_PODS: Final = 10_000
 _MAX_ADDED: Final = 1_000
 MAX_CANDIDATES: Final = 100
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -38,7 +41,14 @@ class WhatIf(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     pods: list[dict[str, Any]] = []
     """Manifests."""
     replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_PODS)] = 1
-    """How many of each."""
+    """How many of each pod, and of each object."""
+    objects: list[dict[str, Any]] = []
+    """Objects that make pods, such as Jobs, with what goes with them: PodGroups, claims and their templates, nodes to
+    add."""
+    manifest: Texts = ""
+    """The same as text, YAML or JSON, of one document or several; or as several texts."""
+    namespace: str = "default"
+    """Of objects that name none."""
     drain: list[str] = []
     """Nodes that are taken out of use: their pods have to go elsewhere, before the others."""
     add_nodes: list[AddedNodes] = []
@@ -47,7 +57,8 @@ class WhatIf(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     claim_templates: list[dict[str, Any]] = []
     """Manifests of ResourceClaimTemplates that pods name."""
     waiting: bool = False
-    """Whether the pods that wait for a node now are asked about too, before the others."""
+    """Whether the pods that wait for a node now are asked about too, before the others; they are where nodes are added
+    and nothing else is asked about."""
     find_nodes: bool = False
     """Whether to find the fewest new nodes by which all pods would be placed."""
     candidates: list[dict[str, Any]] = []
@@ -68,13 +79,46 @@ class Needs(msgspec.Struct):
     """Whether the pods that wait are asked about."""
 
 
-def needs_of(asked: WhatIf) -> Needs:
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The question, and what its objects hold."""
+
+    asked: WhatIf
+    given: Given
+
+    @property
+    def adds_alone(self) -> bool:
+        """Whether nodes are added for nobody: then it is about the pods that wait."""
+        asked, given = self.asked, self.given
+        others = asked.pods or given.workloads or asked.drain or asked.waiting
+        return not others and bool(asked.add_nodes or asked.find_nodes or given.nodes)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether pods that wait are asked about."""
+        return self.asked.waiting or self.adds_alone
+
+    @property
+    def add_nodes(self) -> list[AddedNodes]:
+        """Those of its objects are candidates instead where new ones are searched for."""
+        given = [] if self.asked.find_nodes else self.given.nodes
+        return [*self.asked.add_nodes, *(AddedNodes(manifest=node) for node in given)]
+
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """What new nodes may be like."""
+        return [*self.asked.candidates, *(self.given.nodes if self.asked.find_nodes else ())]
+
+
+def needs_of(question: Question) -> Needs:
     """What a question needs."""
-    adds = bool(asked.add_nodes) or asked.find_nodes
-    return Needs(list(dict.fromkeys(asked.drain)), adds, names_of(asked.pods), asked.waiting)
+    asked = question.asked
+    adds = bool(question.add_nodes) or asked.find_nodes
+    claims = dict.fromkeys((*names_of(asked.pods), *claims_of(question.given.pods)))
+    return Needs(list(dict.fromkeys(asked.drain)), adds, list(claims), question.waiting)
 
 
-def read_question(body: bytes) -> WhatIf:
+def read_question(body: bytes) -> Question:
     """Raises WhatIfError."""
     try:
         asked = _decoder.decode(body)
@@ -82,9 +126,15 @@ def read_question(body: bytes) -> WhatIf:
         raise WhatIfError(f"invalid request: {error}") from None
     if len(asked.drain) > _MAX_ADDED:
         raise WhatIfError(f"drain: more than {_MAX_ADDED} nodes")
-    if len(asked.candidates) > MAX_CANDIDATES:
+    drop_nulls(asked.pods)
+    try:
+        given = read_given(asked.objects, asked.manifest, asked.namespace, asked.replicas)
+    except DocumentError as error:
+        raise WhatIfError(str(error)) from None
+    question = Question(asked, given)
+    if len(question.candidates) > MAX_CANDIDATES:
         raise WhatIfError(f"candidates: more than {MAX_CANDIDATES} nodes")
-    return asked
+    return question
 
 
 def added_nodes(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[tuple[Node, str]]:

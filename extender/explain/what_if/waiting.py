@@ -8,7 +8,8 @@ import msgspec
 from extender.core.annotations import read_priority
 from extender.core.resources.requests import RequestError
 from extender.dra.pod_claims import claim_keys
-from extender.explain.what_if.questions import MAX_PODS, WhatIfError
+from extender.explain.manifests.objects import MAX_PODS
+from extender.explain.what_if.questions import WhatIfError
 from extender.kube.objects import Pod
 from extender.kube.watches.lists import ListDecoder
 from extender.planning.wait_reasons import FOR_WANT_OF_ROOM

@@ -7,9 +7,12 @@ const MAX_NAMES = 4;
 const MAX_REASONS = 12;
 
 /** The moves by which a pod that waits, `namespace/name`, or its gang would fit, as elements. */
-export async function makeRoom(key) {
+export const makeRoom = (key) => roomFor({ for: key }, `Nothing is moved. To have it done: kerf defrag --for ${key} --apply`);
+
+/** The moves that a question to POST /defrag is answered with, as elements; `hint` ends them. */
+export async function roomFor(question, hint) {
   const headers = { 'content-type': 'application/json' };
-  const told = await ask('defrag', { method: 'POST', headers, body: JSON.stringify({ for: key }) });
+  const told = await ask('defrag', { method: 'POST', headers, body: JSON.stringify(question) });
   if (!told.fits) {
     const shown = told.impossible.slice(0, MAX_REASONS);
     const hidden = told.impossible.length - shown.length;
@@ -36,7 +39,7 @@ export async function makeRoom(key) {
     target(told),
     el('p', {}, `whole nodes free: ${before.freeNodes} now, ${after.freeNodes} after`),
     before.usableGpus != null && el('p', {}, `GPUs of use to it: ${before.usableGpus} now, ${after.usableGpus} after`),
-    el('p', { class: 'hint' }, `Nothing is moved. To have it done: kerf defrag --for ${key} --apply`),
+    el('p', { class: 'hint' }, hint),
   ];
 }
 

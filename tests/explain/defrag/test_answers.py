@@ -122,6 +122,50 @@ def test_numbers_nodes_and_manifests() -> None:
         assert (told["fits"], told["target"][0]["pod"], told["target"][0]["uid"]) == (True, "default/new", "")
 
 
+def job(name: str, pods: int, gpus: int, **labels: str) -> Manifest:
+    template = {"metadata": {"labels": labels}, "spec": pod("x", gpus)["spec"]}
+    return {"kind": "Job", "metadata": {"name": name}, "spec": {"parallelism": pods, "template": template}}
+
+
+def test_room_is_made_for_the_pods_of_an_object_as_data_and_as_text() -> None:
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        told = ask(kerf, objects=[job("train", 1, 4)], namespace="team")
+        assert (told["fits"], told["target"][0]["pod"]) == (True, "team/train-0")
+        assert told["moves"]
+        again = ask(kerf, manifest=json.dumps(job("train", 1, 4)), namespace="team")
+        assert [move["pod"] for move in again["moves"]] == [move["pod"] for move in told["moves"]]
+
+
+@pytest.mark.parametrize(
+    ("question", "fault"),
+    [
+        pytest.param({"manifest": "kind: Foo"}, "document 1, line 1 (Foo): kind: Foo is not known", id="kind"),
+        pytest.param({"objects": [job("j", 2_000, 1)]}, "2,000 pods are more than 1,000", id="too many"),
+        pytest.param({"objects": [{"kind": "Node"}]}, "there is nothing that makes pods", id="a node"),
+        pytest.param({"objects": [job("j", 1, 1)], "gpus": 2}, "pods and gpus are two questions", id="two"),
+        pytest.param(
+            {
+                "objects": [
+                    job("j", 1, 1, **{"scheduling.x-k8s.io/pod-group": "g"}),
+                    {
+                        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+                        "kind": "PodGroup",
+                        "metadata": {"name": "g"},
+                        "spec": {"minMember": 2},
+                    },
+                ]
+            },
+            "default/j-0: gang default/g waits for its pods: 1 of 2 exist",
+            id="gang",
+        ),
+    ],
+)
+def test_objects_for_which_no_room_can_be_made_are_told(question: dict[str, Any], fault: str) -> None:
+    with kerf_on(Cluster(SCATTERED)) as kerf:
+        answer = kerf.post("/defrag", json.dumps(question).encode())
+    assert (answer.status, fault in answer.json()["Error"]) == (400, True), answer.content
+
+
 def test_where_no_move_helps_it_says_why() -> None:
     objects: list[Manifest] = [node("n-0", 2), running("alone", "n-0", owner=""), pod("big", 2)]
     with kerf_on(Cluster(objects)) as kerf:

@@ -1,74 +1,82 @@
-// The what-if form: the question that POST /what-if takes, and its answer in words.
+// What if: questions that POST /what-if takes, one form for each kind, and the answer in words.
 
-import { ask, el, plural, table } from '../dom.js';
-
-const MAX_NODES = 12;
-const FIELDS = {
-  replicas: ['Pods', { type: 'number', min: 1, max: 10000, value: 8, required: true }],
-  gpus: ['GPUs each', { type: 'number', min: 0, max: 64, value: 1, required: true }],
-  memory: ['Memory per GPU', { placeholder: 'any, or 40Gi' }],
-  model: ['Model', { placeholder: 'any, or a100|h100' }],
-  drain: ['Drain nodes', { placeholder: 'none, or a, b' }],
-  add: ['Add nodes', { placeholder: 'none, h100-0=2, or auto' }],
-};
+import { el } from '../dom.js';
+import { answerWords, askWhatIf } from '../what_if/answer.js';
+import { FORMS } from '../what_if/forms.js';
 
 export default {
   id: 'what-if',
   title: 'What if',
   column: 'narrow',
-  build({ body }) {
-    const fields = Object.entries(FIELDS).map(([name, [title, attributes]]) =>
-      el('label', {}, title, el('input', { name, autocomplete: 'off', spellcheck: 'false', ...attributes })),
-    );
-    const button = el('button', {}, 'Run');
+  build({ head, body, store }) {
     const result = el('div', { id: 'what-if-result', role: 'status' });
-    const submit = async (event) => {
-      event.preventDefault();
-      button.disabled = true;
-      try {
-        const content = JSON.stringify(question(new FormData(event.target)));
-        const told = await ask('what-if', { method: 'POST', headers: { 'content-type': 'application/json' }, body: content });
-        result.replaceChildren(...answer(told));
-      } catch (error) {
-        result.replaceChildren(el('p', { class: 'fault' }, error.message));
+    const views = FORMS.map((form) => view(form, store, result));
+    head.append(el('div', { role: 'tablist', 'aria-label': 'Question', class: 'tabs' }, views.map(({ button }) => button)));
+    body.append(el('p', { class: 'hint' }, 'Nothing is reserved or changed.'), ...views.map(({ panel }) => panel), result);
+
+    function choose(wanted) {
+      for (const { button, panel } of views) {
+        button.setAttribute('aria-selected', String(button === wanted));
+        button.tabIndex = button === wanted ? 0 : -1;
+        panel.hidden = button !== wanted;
       }
-      button.disabled = false;
-    };
-    const hint = el('p', { class: 'hint' }, 'Where a batch of pods would be placed now. Nothing is reserved or changed.');
-    body.append(hint, el('form', { class: 'trial', submit }, fields, button), result);
+      result.replaceChildren(); // it answers another question
+    }
+
+    for (const [index, { button }] of views.entries()) {
+      button.addEventListener('click', () => choose(button));
+      button.addEventListener('keydown', (event) => {
+        const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+        if (!step) return;
+        const other = views.at((index + step) % views.length).button;
+        choose(other);
+        other.focus();
+      });
+    }
+    choose(views[0].button);
   },
 };
 
-function question(given) {
-  const text = (name) => given.get(name).trim();
-  const annotations = {};
-  if (text('memory')) annotations['kerf.dev/gpu-memory-each'] = text('memory');
-  if (text('model')) annotations['kerf.dev/gpu-model'] = text('model');
-  const gpus = Number(text('gpus'));
-  const resources = gpus ? { limits: { 'nvidia.com/gpu': String(gpus) } } : {};
-  const pod = { metadata: { name: 'what-if', namespace: 'default', annotations }, spec: { containers: [{ name: 'main', resources }] } };
-  const listed = (name) => text(name).split(/[\s,]+/).filter(Boolean);
-  const added = listed('add');
-  const addNodes = added.filter((entry) => entry !== 'auto').map((entry) => {
-    const [template, count] = entry.split('=');
-    return { template, count: Number(count ?? 1) };
-  });
-  return { pods: [pod], replicas: Number(text('replicas')), drain: listed('drain'), addNodes, findNodes: added.includes('auto') };
+/** A tab, and the form that it shows. Each answers in the same place. */
+function view({ name, title, hint, fields, question }, store, result) {
+  const button = el('button', { role: 'tab', id: `tab-if-${name}`, 'aria-controls': `panel-if-${name}` }, title);
+  const shown = fields(store);
+  const run = el('button', {}, 'Run');
+  const fault = el('p', { class: 'fault all', id: `fault-if-${name}` });
+  const submit = async (event) => {
+    event.preventDefault();
+    run.disabled = true;
+    run.before(fault);
+    blame(shown, fault, '', name);
+    result.replaceChildren(el('p', { class: 'hint' }, 'working it out'));
+    try {
+      const asked = question(new FormData(event.target));
+      const told = await askWhatIf(asked);
+      result.replaceChildren(...answerWords(told, asked).filter(Boolean));
+    } catch (error) {
+      result.replaceChildren();
+      blame(shown, fault, error.message, name);
+    }
+    run.disabled = false;
+  };
+  const form = el('form', { class: 'trial', novalidate: true, submit }, shown.map(({ label }) => label), fault, run);
+  const panel = el('div', { role: 'tabpanel', id: `panel-if-${name}`, 'aria-labelledby': `tab-if-${name}` }, el('p', { class: 'hint' }, hint), form);
+  return { button, panel };
 }
 
-const share = (part) => `${(100 * part).toFixed(1)} %`;
-
-function answer(told) {
-  const pending = told.pods - told.placed;
-  const moved = told.moved.length ? `, ${told.moved.length} of them moved` : '';
-  const nodes = [...told.nodes].sort((one, other) => other.pods.length - one.pods.length);
-  const rows = nodes.slice(0, MAX_NODES).map((node) => [node.node, node.pods.length, `${node.gpusUsed} of ${node.gpus}`]);
-  return [
-    el('p', { class: pending ? 'bad' : 'good' }, `${told.placed} of ${plural(told.pods, 'pod')} would be placed${moved}`),
-    told.missing ? el('p', {}, `missing: ${told.missing.sentence}`) : '',
-    el('ul', { class: 'reasons' }, Object.entries(told.reasons).map(([reason, count]) => el('li', {}, `${count} × ${reason}`))),
-    el('p', {}, `fragmented GPU units: ${share(told.fragmentsBefore)} now, ${share(told.fragments)} after`),
-    rows.length ? table('Nodes that would get pods', ['Node', 'Pods', 'GPU units in use after'], rows) : '',
-    nodes.length > MAX_NODES ? el('p', { class: 'hint' }, `and ${nodes.length - MAX_NODES} more nodes`) : '',
-  ];
+/** Tell of a fault, beside the field that it is in where it names one; of none if the text is "". */
+function blame(fields, fault, text, name) {
+  const guilty = text && (fields.find(({ key }) => key && text.startsWith(key)) ?? fields.find(({ takesRest }) => takesRest));
+  for (const { input, label } of fields) {
+    input.removeAttribute('aria-invalid');
+    input.removeAttribute('aria-describedby');
+    if (guilty?.label === label) {
+      input.setAttribute('aria-invalid', 'true');
+      input.setAttribute('aria-describedby', `fault-if-${name}`);
+      label.after(fault);
+      input.focus();
+    }
+  }
+  if (guilty?.point) guilty.point(text);
+  fault.textContent = text;
 }

@@ -1,0 +1,247 @@
+"""Texts of manifests, YAML or JSON, as documents: bounded in time and memory, whoever has written them.
+
+Anchors are taken, as kubectl does, but what they stand for counts each time: a text of a few lines may mean gigabytes.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from extender.kube.yaml_faults import yaml_fault
+
+MAX_CHARS: Final = 2**20
+MAX_DOCUMENTS: Final = 1_000
+_MAX_SIZE: Final = 2**24
+_VALUE_SIZE: Final = 16
+"""What a text may stand for, in characters, and what each value counts beside those that it has: more than a megabyte
+of manifests comes to."""
+_MAX_DEPTH: Final = 100
+_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+
+
+class DocumentError(ValueError):
+    """A text or an object of it that can't be understood: where, and why."""
+
+
+class _TextError(ValueError):
+    """A text that can't be read: where in it, and why."""
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML as kubectl reads it: a date is text, and so is a key that looks like a number."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        return {key if isinstance(key, str) else _key(key): value for key, value in found.items()}
+
+
+_Loader.yaml_implicit_resolvers = {  # not of the class that others load by
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object."""
+
+    place: str
+    """Where it was written: `document 2`, `objects[0]`."""
+    manifest: Any
+    text: str = ""
+    """What it was read from, "" where it came as JSON data."""
+    number: int = 0
+    """Of the document in the text, from 0."""
+    path: str = ""
+    """Within that, such as `items[3]`."""
+
+    def fault(self, why: str, path: str = "") -> DocumentError:
+        """What is wrong with it at a path such as `spec.replicas`, with the line where it has one."""
+        whole = ".".join(part for part in (self.path, path) if part)
+        line = _line_of(self.text, self.number, whole) if self.text else None
+        where = self.place if line is None else f"{self.place}, line {line}"
+        return DocumentError(f"{where} ({name_of(self.manifest)}): {f'{path}: ' if path else ''}{why}")
+
+
+def read_texts(texts: Sequence[str], key: str) -> list[Document]:
+    """The objects of several texts, under a key of the request. Raises DocumentError."""
+    if sum(map(len, texts)) > MAX_CHARS:
+        raise DocumentError(f"{key}: more than {MAX_CHARS:,} characters together")
+    return [document for number, text in enumerate(texts) for document in read_documents(text, f"{key}[{number}], ")]
+
+
+def read_documents(text: str, place: str = "") -> list[Document]:
+    """The objects of a text, those of lists one by one; `place` is where the text is, to begin places with. Raises
+    DocumentError."""
+    if len(text) > MAX_CHARS:
+        raise DocumentError(f"{place}more than {MAX_CHARS:,} characters")
+    try:
+        return listed(
+            Document(f"{place}document {number + 1}", manifest, text, number)
+            for number, manifest in enumerate(_loaded(text))
+            if manifest is not None
+        )
+    except _TextError as error:
+        raise DocumentError(f"{place}{error}") from None
+
+
+def _loaded(text: str) -> list[Any]:
+    """The documents of a text as data. Raises _TextError."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return [msgspec.json.decode(text)]
+        except (msgspec.DecodeError, RecursionError):
+            pass  # YAML may begin so as well, and says better what is wrong
+    try:
+        _check_size(text)
+        # What is no JSON, such as a set, becomes some.
+        found: list[Any] = msgspec.json.decode(msgspec.json.encode(list(yaml.load_all(text, _Loader))))
+    except _TextError:
+        raise
+    except yaml.YAMLError as error:
+        raise _TextError(f"{_document_at(text, error)}{yaml_fault(error)}") from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # such as a number of 5,000 digits
+        raise _TextError(f"no YAML: {str(error)[:200]}") from None
+    return found
+
+
+def given_documents(manifests: Sequence[Any], key: str) -> list[Document]:
+    """The same of objects that came as data, under a key of the request. Raises DocumentError."""
+    return listed(Document(f"{key}[{number}]", manifest) for number, manifest in enumerate(manifests))
+
+
+def listed(documents: "Sequence[Document] | Iterator[Document]") -> list[Document]:
+    """The documents, with what lists hold in place of these. Raises DocumentError."""
+    found: list[Document] = []
+    waiting = list(documents)[::-1]
+    for document in waiting:
+        drop_nulls(document.manifest)
+    while waiting:
+        document = waiting.pop()
+        manifest = document.manifest
+        if not isinstance(manifest, dict):
+            raise document.fault(f"an object is expected, not {_called(manifest)}")
+        kind = manifest.get("kind")
+        if isinstance(kind, str) and kind.endswith("List") and "items" in manifest:
+            items = manifest["items"] or []
+            if not isinstance(items, list):
+                raise document.fault(f"a list is expected, not {_called(items)}", "items")
+            within = f"{document.path}.items" if document.path else "items"
+            inner = [
+                replace(document, place=f"{document.place}, items[{number}]", manifest=item, path=f"{within}[{number}]")
+                for number, item in enumerate(items)
+            ]
+            waiting += inner[::-1]
+        else:
+            found.append(document)
+        if len(found) + len(waiting) > MAX_DOCUMENTS:
+            raise DocumentError(f"more than {MAX_DOCUMENTS:,} objects")
+    return found
+
+
+def drop_nulls(manifest: Any) -> None:
+    """Take out of an object what is null, which to Kubernetes is as if it were not there: kubectl writes some."""
+    waiting = [manifest]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            for key in [key for key, one in value.items() if one is None]:
+                del value[key]
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
+def name_of(manifest: Any) -> str:
+    """An object in words: `Job default/train`."""
+    if not isinstance(manifest, dict):
+        return _called(manifest)
+    kind, metadata = manifest.get("kind"), manifest.get("metadata")
+    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
+    words = [text[:80] for text in (kind, name) if isinstance(text, str) and text]
+    return " ".join(words) or "no kind"
+
+
+def _key(key: object) -> str:
+    return msgspec.json.encode(key).decode() if key is None or isinstance(key, bool) else str(key)
+
+
+def _called(value: Any) -> str:
+    if value is None:
+        return "null"
+    return {dict: "an object", list: "a list", str: "text", bool: "true or false"}.get(type(value), "a number")
+
+
+def _check_size(text: str) -> None:
+    """Raises _TextError for a text that is deep, or large when all anchors are replaced by what they stand for, and
+    yaml.YAMLError."""
+    documents = 0
+    sizes: dict[str, int] = {}
+    open_: list[tuple[str | None, int]] = []  # anchor, and the size of what comes before it
+    total = 0
+    for event in yaml.parse(text, _Loader):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        match event:
+            case yaml.DocumentStartEvent():
+                documents += 1
+                sizes.clear()
+            case yaml.AliasEvent():
+                if event.anchor not in sizes:  # one that is not known, or holds itself
+                    raise _TextError(f"document {documents}, line {line}: *{str(event.anchor)[:80]} stands for nothing")
+                total += sizes[event.anchor]
+            case yaml.CollectionStartEvent():
+                open_.append((event.anchor, total))
+                total += _VALUE_SIZE
+            case yaml.CollectionEndEvent():
+                anchor, before = open_.pop()
+                if anchor is not None:
+                    sizes[anchor] = total - before
+            case yaml.ScalarEvent():
+                size = _VALUE_SIZE + len(event.value)
+                total += size
+                if event.anchor is not None:
+                    sizes[event.anchor] = size
+        if len(open_) > _MAX_DEPTH:
+            raise _TextError(f"document {documents}, line {line}: deeper than {_MAX_DEPTH} levels")
+        if total > _MAX_SIZE:
+            raise _TextError(f"document {documents}, line {line}: with its anchors it stands for too much")
+        if documents > MAX_DOCUMENTS:
+            raise _TextError(f"more than {MAX_DOCUMENTS:,} documents")
+
+
+def _document_at(text: str, error: yaml.YAMLError) -> str:
+    """`document 2, ` where an error says in which line it is."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return ""
+    before = text.splitlines()[: mark.line + 1]
+    started = False  # a first --- begins no second document
+    number = 1
+    for line in before:
+        if line.startswith("---") and started:
+            number += 1
+        started = started or bool(line.strip() and not line.lstrip().startswith("#"))
+    return f"document {number}, "
+
+
+def _line_of(text: str, number: int, path: str) -> int | None:
+    """The line of a path of a document, or of what of it there is."""
+    try:
+        node = next(root for at, root in enumerate(yaml.compose_all(text, _Loader)) if at == number)
+    except (yaml.YAMLError, StopIteration, ValueError):
+        return None
+    line = int(node.start_mark.line)
+    for key, index in _STEP.findall(path):
+        found = None
+        if isinstance(node, yaml.MappingNode):
+            found = next(((at, value) for at, value in node.value if at.value == key), None)
+        elif isinstance(node, yaml.SequenceNode) and index and int(index) < len(node.value):
+            found = node.value[int(index)], node.value[int(index)]
+        if found is None:
+            break
+        line, node = int(found[0].start_mark.line), found[1]
+    return line + 1

@@ -1,0 +1,60 @@
+"""Pods of a question that start together, as the queue would take them: by what they and their PodGroups say."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from extender.kube.objects import Pod
+from extender.planning.plans import PlanPod
+from extender.planning.wait_reasons import Code, WaitReason
+from extender.queueing.gangs import Group, group_key, size_of
+
+
+@dataclass(frozen=True, slots=True)
+class Gangs:
+    """What becomes of pods by the gangs that they are of."""
+
+    batch: list[PlanPod]
+    """The pods that can go."""
+    faults: dict[str, str] = field(default_factory=dict)
+    """Why others can't, by key."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What their author should know, by key of the first pod of each gang."""
+
+
+def together(given: Sequence[tuple[Pod, PlanPod]], others: Sequence[PlanPod], groups: Mapping[str, Group]) -> Gangs:
+    """The pods of a question's objects as planners are to see them; `others` are planned with them, `groups` are
+    PodGroups by their keys."""
+    members: dict[str, list[Pod]] = defaultdict(list)
+    for pod, planned in given:
+        if planned.gang:
+            members[planned.gang].append(pod)
+    here = Counter(pod.gang for pod in others if pod.gang)
+    known = {gang: _group(gang, pods, groups) for gang, pods in members.items()}
+    found = Gangs([])
+    for gang, pods in members.items():
+        if known[gang] is None:
+            found.notes[pods[0].key] = f"PodGroup {gang} is not given beside it: all pods that name it start together"
+    for pod, planned in given:
+        group = known.get(planned.gang)
+        if group is None:
+            found.batch.append(planned)
+        elif not group.together:
+            found.batch.append(replace(planned, gang="", topology=""))
+        elif why := _missing(planned.gang, len(members[planned.gang]) + here[planned.gang], group):
+            found.faults[pod.key] = str(why)
+        else:
+            found.batch.append(replace(planned, topology=planned.topology or group.topology))
+    return found
+
+
+def _group(gang: str, pods: Sequence[Pod], groups: Mapping[str, Group]) -> Group | None:
+    """What is known of a gang, which may be a copy of one; None where only its PodGroup would say it."""
+    size = size_of(pods)
+    return Group(size) if size else groups.get(group_key(gang.partition(", copy ")[0], pods))
+
+
+def _missing(gang: str, here: int, group: Group) -> WaitReason | None:
+    if not group.size:
+        return Code.GANG_WITHOUT_GROUP.reason(gang=gang)
+    return None if here >= group.size else Code.GANG_INCOMPLETE.reason(gang=gang, here=here, size=group.size)

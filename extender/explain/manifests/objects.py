@@ -1,0 +1,194 @@
+"""What documents hold: objects that make pods, and what goes with these."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from extender.explain.manifests.batches import Batch, KindError, read, spec_of
+from extender.explain.manifests.documents import Document, name_of
+from extender.explain.manifests.kinds import MAKES, OTHERS, PASSIVE, read_made
+from extender.kube.objects import Metadata, Pod, PodSpec
+from extender.kube.paths import is_name
+from extender.queueing.gangs import Group, PodGroup, read_group
+
+MAX_PODS: Final = 10_000
+_MAX_NAME: Final = 400
+_NATIVE, _PLUGINS = "scheduling.k8s.io/", "scheduling.x-k8s.io/"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One object that makes pods, or one copy of it."""
+
+    name: str
+    """`Job default/train`"""
+    place: str
+    """Where it was written."""
+    pods: Sequence[Pod]
+    notes: Sequence[str] = ()
+    copy: int = 0
+    """Its number where several are asked about, from 1: each is a gang of its own."""
+
+
+@dataclass(slots=True)
+class Given:
+    """All that documents hold."""
+
+    workloads: list[Workload] = field(default_factory=list)
+    groups: dict[str, Group] = field(default_factory=dict)
+    """PodGroups, by the key that `group_key` gives."""
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    claims: list[dict[str, Any]] = field(default_factory=list)
+    claim_templates: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Objects that make no pods."""
+
+    @property
+    def pods(self) -> list[Pod]:
+        """Of all workloads."""
+        return [pod for workload in self.workloads for pod in workload.pods]
+
+
+class _PriorityClass(msgspec.Struct):
+    value: int = 0
+
+
+def read_objects(documents: Sequence[Document], copies: int = 1, namespace: str = "default") -> Given:
+    """What documents hold, each workload so many times; `namespace` is of what names none. Raises DocumentError."""
+    given = Given()
+    priorities: dict[str, int] = {}
+    making: list[Document] = []
+    for document in documents:
+        _settle(document.manifest, namespace)
+        try:
+            if not _took(given, document, priorities):
+                making.append(document)
+        except KindError as error:
+            raise document.fault(error.why, error.path) from None
+    num_pods = 0
+    for number, document in enumerate(making):
+        try:
+            num_pods += _add_workload(given, document, number, copies, num_pods, priorities)
+        except KindError as error:
+            raise document.fault(error.why, error.path) from None
+    if documents and not (num_pods or given.nodes or given.claims or given.claim_templates):
+        raise documents[0].fault("it makes no pods, nor does anything beside it")
+    return given
+
+
+def renamed(workloads: Iterable[Workload], taken: Iterable[str]) -> list[list[Pod]]:
+    """The pods of each workload, no two of them under one `namespace/name`, nor under one that is taken."""
+    names = set(taken)
+    found: list[list[Pod]] = []
+    for workload in workloads:
+        pods: list[Pod] = []
+        for pod in workload.pods:
+            name, number = pod.metadata.name, 2
+            while f"{pod.metadata.namespace}/{name}" in names:
+                name, number = f"{pod.metadata.name}.{number}", number + 1
+            if name != pod.metadata.name:
+                pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, name=name))  # noqa: PLW2901
+            names.add(pod.key)
+            pods.append(pod)
+        found.append(pods)
+    return found
+
+
+def _settle(manifest: dict[str, Any], namespace: str) -> None:
+    """Give an object the namespace that it does not name: what has none, such as a Node, is not harmed by it."""
+    metadata = manifest.setdefault("metadata", {})
+    if isinstance(metadata, dict):
+        metadata.setdefault("namespace", namespace)
+
+
+def _took(given: Given, document: Document, priorities: dict[str, int]) -> bool:
+    """Take what makes no pods; whether it was that. Raises DocumentError, KindError."""
+    manifest = document.manifest
+    kind, version = manifest.get("kind"), str(manifest.get("apiVersion", ""))
+    if not isinstance(kind, str) or not kind:
+        raise KindError("kind", "is missing")
+    if kind in MAKES:
+        return False
+    if kind == "PodGroup" and version.startswith((_NATIVE, _PLUGINS)):
+        metadata = read(manifest["metadata"], Metadata, "metadata")
+        key = f"{metadata.namespace}/{metadata.name}"
+        given.groups[f"{key} native" if version.startswith(_NATIVE) else key] = read_group(read(manifest, PodGroup))
+    elif kind == "Node":
+        given.nodes.append(manifest)
+    elif kind == "ResourceClaim":
+        given.claims.append(manifest)
+    elif kind == "ResourceClaimTemplate":
+        given.claim_templates.append(manifest)
+    elif kind in OTHERS:
+        raise document.fault(OTHERS[kind])
+    elif kind in PASSIVE or kind == "PodGroup":
+        given.skipped.append(name_of(manifest))
+        if kind == "PriorityClass":
+            metadata = read(manifest["metadata"], Metadata, "metadata")
+            priorities[metadata.name] = read(manifest, _PriorityClass).value
+    else:
+        raise KindError("kind", f"{kind[:80]} is not known here; write {', '.join(MAKES)}, or the pods themselves")
+    return True
+
+
+def _add_workload(
+    given: Given, document: Document, number: int, copies: int, num_before: int, priorities: dict[str, int]
+) -> int:
+    """The number of its pods. Raises DocumentError, KindError."""
+    manifest = document.manifest
+    kind = manifest["kind"]
+    metadata = read(manifest["metadata"], Metadata, "metadata")
+    prefix = manifest["metadata"].get("generateName")
+    prefix = prefix.rstrip("-") if isinstance(prefix, str) else ""
+    name, namespace = metadata.name or prefix or f"{kind.lower()}-{number}", metadata.namespace
+    for text, path in ((name, "metadata.name"), (namespace, "metadata.namespace")):
+        if not is_name(text):
+            raise KindError(path, f"{text[:80]!r} is no name")
+    made = read_made(manifest, name)
+    namespace = made.namespace or namespace
+    count = copies * sum(batch.num_pods for batch in made.batches)
+    if num_before + count > MAX_PODS:
+        before = f" beside {num_before:,} others" if num_before else ""
+        most = max(made.batches, key=lambda batch: batch.num_pods)
+        raise document.fault(f"{count:,} pods{before} are more than {MAX_PODS:,}", most.path)
+    read_batches = [(batch, _template(batch, priorities)) for batch in made.batches if batch.num_pods]
+    notes = list(made.notes) if count else [*made.notes, "it makes no pods as it is written"]
+    if any(pod.spec.node_name for _, pod in read_batches):
+        notes.append("spec.nodeName is left out: it is placed anew")
+    for copy in range(copies):
+        suffix = f"-{copy}" if copies > 1 else ""
+        pods = [
+            _named(template, f"{name}{suffix}{batch.name(position)[len(name) :]}", namespace, f"{number}.{copy}")
+            for batch, template in read_batches
+            for position in range(batch.num_pods)
+        ]
+        label = f"{kind} {namespace}/{name}{suffix}"
+        # Pods by themselves are of the gang that they name, however many there are.
+        of = 0 if kind == "Pod" or copies == 1 else copy + 1
+        given.workloads.append(Workload(label, document.place, pods, tuple(notes), of))
+    return count
+
+
+def _template(batch: Batch, priorities: dict[str, int]) -> Pod:
+    """What the pods of a batch have in common. Raises KindError."""
+    path = f"{batch.path}.metadata" if batch.path else "metadata"
+    metadata = read(batch.template.get("metadata") or {}, Metadata, path)
+    spec: PodSpec = spec_of(batch)
+    name = batch.template["spec"].get("priorityClassName")
+    if spec.priority is None and isinstance(name, str) and name in priorities:
+        spec.priority = priorities[name]
+    if len(batch.name(batch.num_pods - 1)) > _MAX_NAME:
+        raise KindError(batch.path, "the names of its pods would be too long")
+    kept = Metadata(labels=metadata.labels, annotations=metadata.annotations)
+    return Pod(metadata=kept, spec=spec)
+
+
+def _named(template: Pod, name: str, namespace: str, stem: str) -> Pod:
+    metadata = template.metadata
+    named = Metadata(name, namespace, f"{stem}-{name}", labels=metadata.labels, annotations=metadata.annotations)
+    spec = template.spec
+    if spec.node_name:
+        spec = msgspec.structs.replace(spec, node_name=None)
+    return Pod(metadata=named, spec=spec)

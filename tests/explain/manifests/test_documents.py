@@ -1,0 +1,107 @@
+"""Texts of manifests: documents, lists and JSON; what is wrong and where; and texts that are to do harm."""
+
+import resource
+import time
+
+import pytest
+
+from extender.explain.manifests.documents import MAX_CHARS, DocumentError, read_documents, read_texts
+
+LAUGHS = 'a: &a ["lol", "lol"]\n' + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGES = f"a: &a {{x: 1}}\nb: &b {{<<: [{'*a, ' * 1_000}]}}\nc: {{<<: [{'*b, ' * 1_000}]}}\n"
+
+
+def manifests(text: str) -> list[object]:
+    return [document.manifest for document in read_documents(text)]
+
+
+def test_documents_are_read_one_by_one_and_those_of_lists_in_their_place() -> None:
+    text = "# first\n---\na: 1\n---\n---\nkind: List\nitems: [{b: 2}, {kind: PodList, items: [{c: 3}]}]\n---\nd: 4\n"
+    documents = read_documents(text)
+    assert [document.manifest for document in documents] == [{"a": 1}, {"b": 2}, {"c": 3}, {"d": 4}]
+    assert [document.place for document in documents] == [
+        "document 1",
+        "document 3, items[0]",
+        "document 3, items[1], items[0]",
+        "document 4",
+    ]
+
+
+def test_several_texts_are_told_apart_and_bounded_together() -> None:
+    documents = read_texts(["a: 1", "b: 2\n---\nc: 3"], "manifest")
+    assert [document.place for document in documents] == [
+        "manifest[0], document 1",
+        "manifest[1], document 1",
+        "manifest[1], document 2",
+    ]
+    with pytest.raises(DocumentError, match=r"^manifest\[1\], document 1, line 1: \*x stands for nothing"):
+        read_texts(["a: 1", "b: *x"], "manifest")
+    with pytest.raises(DocumentError, match=r"^manifest: more than 1,048,576 characters together"):
+        read_texts(["#" * MAX_CHARS, "#"], "manifest")
+
+
+def test_json_is_taken_with_the_tabs_that_yaml_refuses() -> None:
+    assert manifests('{\n\t"a": [1]\n}') == [{"a": [1]}]
+
+
+def test_dates_are_text_and_keys_are_text_and_what_is_null_is_not_there() -> None:
+    assert manifests("a: 2020-13-01\n5: x\non: y\nb: null\nc: {d: null}\n") == [
+        {"a": "2020-13-01", "5": "x", "true": "y", "c": {}}
+    ]
+
+
+def test_anchors_stand_for_what_they_name() -> None:
+    assert manifests("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}\n") == [
+        {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        pytest.param("a: 1\n---\nb: [1}\n", "^document 2, no YAML: .*, line 3, column 6", id="syntax"),
+        pytest.param("a: 1\n---\n- 1", r"^document 2, line 3 \(a list\): an object is expected, not a list", id="list"),
+        pytest.param("hello", "an object is expected, not text", id="text"),
+        pytest.param("a: *b", r"^document 1, line 1: \*b stands for nothing", id="no anchor"),
+        pytest.param("a: &a [*a]", r"\*a stands for nothing", id="it holds itself"),
+        pytest.param("a: &a 1\n---\nb: *a", r"^document 2, line 3: \*a stands", id="an anchor of another document"),
+        pytest.param("[" * 5_000, "^document 1, line 1: deeper than 100 levels", id="deep"),
+        pytest.param('{"a":' * 5_000, "deeper than 100 levels", id="deep JSON"),
+        pytest.param("- " * 5_000, "deeper than 100 levels", id="deep lists"),
+        pytest.param(LAUGHS, "^document 1, line 7: with its anchors it stands for too much", id="laughs"),
+        pytest.param(MERGES, "too much", id="merges"),
+        pytest.param(f'a: &a "{"x" * 900_000}"\nb: [{"*a," * 20_000}]', "too much", id="long text again and again"),
+        pytest.param("!!python/object/apply:os.system [x]", "no YAML: could not determine a constructor", id="tags"),
+        pytest.param("? [a]\n: b", "no YAML: found unhashable key", id="a list as a key"),
+        pytest.param("a: " + "9" * 5_000, "no YAML", id="a number without end"),
+        pytest.param("\x00", "no YAML", id="no text"),
+        pytest.param("x" * (MAX_CHARS + 1), "more than 1,048,576 characters", id="long"),
+        pytest.param("---\n{}\n" * 1_001, "more than 1,000 documents", id="many documents"),
+        pytest.param("items: [" + "{}, " * 1_001 + "]\nkind: List", "more than 1,000 objects", id="many objects"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_place(text: str, fault: str) -> None:
+    with pytest.raises(DocumentError, match=fault):
+        read_documents(text)
+
+
+def test_the_line_of_what_is_wrong_is_found() -> None:
+    text = "---\nkind: A\n---\n# of two\nkind: List\nitems:\n- {}\n- metadata:\n    name: x\n    labels: 3\n"
+    second = read_documents(text)[2]
+    assert str(second.fault("why", "metadata.labels")) == "document 2, items[1], line 10 (x): metadata.labels: why"
+    assert str(second.fault("why", "metadata.nothing")).startswith("document 2, items[1], line 8 (x)")
+    assert str(second.fault("why")) == "document 2, items[1], line 8 (x): why"
+
+
+@pytest.mark.parametrize(
+    "text", [LAUGHS, "[" + "a," * 520_000 + "]", "{" + "a," * 520_000 + "}", "a: &a {}\n" * 100_000]
+)
+def test_the_largest_text_takes_seconds_and_megabytes(text: str) -> None:
+    """Of processor time: three times what it takes, and far from the minute that an answer may take."""
+    began = time.process_time()
+    with pytest.raises(DocumentError):
+        read_documents(text)
+    assert time.process_time() - began < 20.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 2**20  # KiB
