@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from extender.core.clusters import Mask
 from extender.core.dra.devices import DeviceId
 from extender.core.resources.nodes import OF_CLAIMS
 from extender.dra.published.gpus import DRIVER
@@ -79,6 +82,7 @@ class Holders:
         self._uid_of: dict[str, str] = {}  # by `namespace/name`
         self._by_key: dict[str, Holder] = {}  # by UID, or a claim's name
         self._by_number: list[Holder | None] = []
+        self._given = bytearray()  # by number, whether it is somebody's
         self._on: dict[str, set[int]] = {}  # numbers, by node
         self._free: list[int] = []
         self.fresh: list[int] = []
@@ -89,6 +93,10 @@ class Holders:
     def num_numbers(self) -> int:
         """Numbers given so far, free ones included."""
         return len(self._by_number)
+
+    def given(self) -> Mask:
+        """(U,) numbers that are somebody's, whether he has something just now or not."""
+        return np.frombuffer(bytes(self._given), np.bool_)
 
     def at(self, number: int) -> Holder | None:
         """The holder of a number."""
@@ -164,6 +172,8 @@ class Holders:
         holder = Holder(number, key, name, who)
         if number == len(self._by_number):
             self._by_number.append(None)
+            self._given.append(True)
+        self._given[number] = True
         self._by_number[number] = self._by_key[key] = holder
         self.fresh.append(number)
         return holder
@@ -172,5 +182,6 @@ class Holders:
         holder = self._by_number[number]
         if holder is not None and holder.node == node:  # else it is another node's by now
             self._by_number[number] = None
+            self._given[number] = False
             del self._by_key[holder.key]
             self._free.append(number)

@@ -173,7 +173,8 @@ class Meter(Background):
             cluster, self.wanted.idle_below_frac, unusable_of(cluster, tables), self._group_of[:width], num_groups
         )
         self.idle.note(rates, fresh, now)
-        live = np.flatnonzero(np.bincount(self._group_of[:width][rates.holds], minlength=num_groups))
+        # Of all holders: who has nothing for a while, as its node is gone, comes back to the line that it had.
+        live = np.flatnonzero(np.bincount(self._group_of[:width][self.holders.given()], minlength=num_groups))
         self._seen = seen
         self._rate = Rate(
             _summed(rates.of_groups, groups[:, 0], len(accounts.report.keys)),

@@ -43,8 +43,6 @@ class Rates(NamedTuple):
     """(U,) by holder."""
     idles: Mask
     """(U,) holders of whose GPUs the load is known and below the threshold, of all of them."""
-    holds: Mask
-    """(U,) holders that have something, be it nothing that counts."""
 
 
 class _Entries(NamedTuple):
@@ -60,8 +58,6 @@ class _Entries(NamedTuple):
     """(N,) milli booked."""
     of_holders: Longs
     """(U,) milli booked."""
-    holds: Mask
-    """(U,)."""
 
 
 class Occupants:
@@ -163,7 +159,7 @@ class Occupants:
         idle = load < idle_below  # nothing is less than NaN, nor more
         groups = group[entries.holder]
         of_groups = [np.bincount(groups, column, num_groups) for column in (milli, used, milli * known, milli * idle)]
-        num_busy = np.bincount(entries.holder[~idle], minlength=len(entries.holds))
+        num_busy = np.bincount(entries.holder[~idle], minlength=len(entries.of_holders))
         capacity, sick = self.capacity[:num_rows], self.sick[:num_rows]
         left = capacity - entries.of_nodes - sick
         stranded = np.minimum(np.maximum(unusable[:num_rows], 0), left)
@@ -172,7 +168,6 @@ class Occupants:
             np.stack([capacity, left - stranded, stranded, sick]),
             entries.of_holders,
             (num_busy == 0) & (entries.of_holders > 0),
-            entries.holds,
         )
 
     def booked(self) -> Longs:
@@ -193,7 +188,6 @@ class Occupants:
             *(row, holder, milli, slot),
             of_nodes=np.bincount(row, milli, num_rows).astype(np.int64),
             of_holders=np.bincount(holder, milli, num_holders).astype(np.int64),
-            holds=np.bincount(holder, minlength=num_holders) > 0,
         )
         self._made = made_of, entries
         return entries

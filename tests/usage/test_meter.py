@@ -246,6 +246,25 @@ def test_a_series_goes_an_hour_after_its_last_gpu_and_begins_anew() -> None:
     assert shown(rig) == {"Pod/p": 60.0}
 
 
+def test_who_has_nothing_for_hours_comes_back_to_its_own_series() -> None:
+    """The node's object was gone, and its pod known all the time; others came meanwhile."""
+    rig = one_node()
+    rig.node("m", 4)
+    rig.pod("p", 1, "n", "x")
+    rig.tick()
+    rig.tick(60.0)
+    rig.ledger.remove_node("n")
+    rig.tick()
+    rig.tick(3601.0)
+    rig.pod("q", 2, "m", "y")
+    rig.tick()
+    rig.tick(60.0)
+    rig.node("n", 4)
+    rig.tick()
+    rig.tick(60.0)
+    assert shown(rig) == {"Pod/p": 120.0, "Pod/q": 240.0}
+
+
 def test_masses_of_owners_share_a_series() -> None:
     rig = Rig(wanted=UsageSettings(max_series=20))
     rig.node("n", 8)
