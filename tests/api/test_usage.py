@@ -245,6 +245,18 @@ def test_a_budget_is_told_in_an_event_by_metrics_and_in_the_rows() -> None:
         assert event["message"] == "2.0 of 2 GPU-hours for 30 days are booked (100 %)"
 
 
+def test_whatever_is_booked_on_a_budget_of_nothing_is_more_than_all_of_it() -> None:
+    with running(usage__budgets={"default": 0.0, "other": 0.0}) as kerf:
+        watch = next(part for part in kerf.parts.in_background if type(part).__name__ == "BudgetWatch")
+        placed(kerf, "p", 1)
+        passes(kerf, 3600.0)
+        kerf.run(watch.round())  # type: ignore[attr-defined]
+        assert kerf.metric("kerf_budget_spent_ratio", namespace="default") == float("inf"), "+Inf is above 1"
+        assert kerf.metric("kerf_budget_spent_ratio", namespace="other") == 0
+        assert kerf.events()[-1]["message"] == "1.0 of 0 GPU-hours for 30 days are booked"
+        assert usage(kerf)["rows"][0]["budgetSpentGpuHours"] == 1.0
+
+
 def test_the_age_of_the_oldest_pending_pod_is_told_by_namespace(kerf: Kerf) -> None:
     asked = kerf.create(pod("waits", 9))
     kerf.filter(asked, ["a100-0"])
