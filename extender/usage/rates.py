@@ -77,6 +77,8 @@ class Occupants:
         """(N,) index into `models`."""
         self.models: list[str] = []
         """Names of GPU models. A node of several counts as its first."""
+        self.renamed: list[int] = []
+        """Numbers of holders whose GPUs turned out to be of another model, since somebody took these."""
         self._row_of: dict[str, int] = {}
         self._node_at: dict[int, str] = {}
         self.version = 0
@@ -91,6 +93,7 @@ class Occupants:
 
     def look_at(self, node: str) -> None:
         """Write down who has what of a node now."""
+        model = self.model_of(node)
         row, before = self._ledger.rows.arrays.row_of.get(node), self._row_of.pop(node, None)
         if before is not None and self._node_at[before] == node:  # not another's by now
             self._write(before, NO_SHARES)
@@ -101,6 +104,8 @@ class Occupants:
         offer = self._ledger.rows.offer_of(node)
         self._write(row, shares_of(offer, held))
         self.model[row] = self._model(node, offer)
+        if self.model_of(node) != model:  # a label came later than the pods
+            self.renamed += [number for number, _ in held]
 
     def names(self) -> list[tuple[str, int]]:
         """Nodes with GPUs and their rows, by name."""
@@ -109,7 +114,9 @@ class Occupants:
     def model_of(self, node: str) -> str:
         """The GPU model of a node that was looked at."""
         row = self._row_of.get(node)
-        return UNKNOWN_MODEL if row is None else self.models[self.model[row]]
+        if row is None or self._node_at[row] != node:
+            return UNKNOWN_MODEL
+        return self.models[self.model[row]]
 
     def _model(self, node: str, offer: NodeOffer) -> int:
         name = offer.gpus[0].model.name if offer.gpus else ""

@@ -210,6 +210,23 @@ def test_a_node_that_comes_back_in_another_s_place_is_itself() -> None:
     assert (rig.sums()["capacity"], rig.sums()["booked"]) == (40_000_000, 10_000_000)
 
 
+def test_gpus_whose_model_is_known_late_count_as_that_from_then_on() -> None:
+    """As when a pod is bound before the feature discovery's labels arrive; its idle time goes on."""
+    rig = Rig()
+    rig.node("n", 2, product="")
+    rig.pod("p", 1, "n", assigned="0")
+    rig.loads("n", 0.0, 0.0)
+    rig.tick()
+    rig.loads("n", 0.0, 0.0)
+    rig.tick(400.0)
+    rig.node("n", 2, product=A100)
+    rig.tick()
+    rig.loads("n", 0.0, 0.0)
+    rig.tick(200.0)
+    assert rig.booked("gpu_model") == {"unknown": 400.0, "a100-sxm4-80gb": 200.0}
+    assert idle(rig) == [("default/p", 600.0)]
+
+
 # Series
 
 
