@@ -1,5 +1,6 @@
 """The process that asks Prometheus one question: it comes on standard input, the answer goes to standard output."""
 
+import math
 import os
 import sys
 import time
@@ -46,12 +47,14 @@ def _asked(prometheus: Prometheus, question: Question) -> Answer:
             name = item.metric.get(LABELS[question.by], "")
             if question.by == "owner":
                 name = f"{item.metric.get('namespace', '')}/{name}"
-            rows.setdefault(name, [*_NO_HOLDERS])[number] = to_float(item.value[1])
+            if math.isfinite(amount := to_float(item.value[1])):
+                rows.setdefault(name, [*_NO_HOLDERS])[number] = amount
     totals = [0.0] * len(OF_MODELS)
     known = False
     for number, what in enumerate(OF_MODELS):
         for item in prometheus.counted(query(question, what)):
-            totals[number], known = to_float(item.value[1]), True
+            if math.isfinite(amount := to_float(item.value[1])):
+                totals[number], known = amount, True
     return Answer(_most(rows, question), totals) if known else _nothing(question)
 
 
@@ -82,7 +85,8 @@ def _asked_by_step(prometheus: Prometheus, question: Question) -> Answer:
             step_query(question, name, by), begins[0] + step_s, begins[-1] + step_s, step_s
         ):
             for ended, text in item.values:
-                yield item.metric.get(by, ""), round(ended) - step_s, to_float(text)
+                if math.isfinite(amount := to_float(text)):
+                    yield item.metric.get(by, ""), round(ended) - step_s, amount
 
     now = time.time()
     steps = {at: Step(at, min(step_s, max(now - at, 0)), [0.0] * len(names), {}) for at in begins}

@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
+import msgspec
+
 from extender.telemetry.sources.source import Access
 from extender.usage.asking import ask
 from extender.usage.lines import OTHER
@@ -40,6 +42,22 @@ def answered(told: Mapping[str, Sequence[Told]], by: str = "namespace", **more: 
         for name, value in more.items():
             setattr(question, name, value)
         return ask(question)
+
+
+def test_what_is_no_number_costs_its_own_row_alone() -> None:
+    """One sample of a stranger's series must not take the report of all others."""
+    told: dict[str, Sequence[Told]] = {
+        "booked": [({"namespace": "a"}, 5), ({"namespace": "b"}, "NaN"), ({"namespace": "c"}, "+Inf")],
+        "used": [({"namespace": "a"}, "-Inf")],
+        "capacity": [({}, 99)],
+        "sick": [({}, "NaN")],
+    }
+    found = answered(told)
+    assert (found.rows, found.totals) == ({"a": [5, 0, 0, 0]}, [99, 0, 0, 0])
+    assert json.loads(msgspec.json.encode(found))["rows"] == found.rows
+    (step,) = answered(told, step_s=60, first=600, last=660).steps
+    assert (step.booked, step.amounts) == ({"a": 5}, [99, 0, 0, 0, 5, 0, 0, 0])
+    assert answered({"capacity": [({}, "NaN")]}).fault != ""
 
 
 def test_answers_are_kept_for_half_a_minute_and_no_longer() -> None:
