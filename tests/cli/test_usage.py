@@ -73,6 +73,15 @@ def test_without_a_prometheus_it_says_since_when(server: Server) -> None:
     )
 
 
+def test_kerf_itself_says_that_it_knows_no_other_time(server: Server) -> None:
+    result = kerf(server, "--since", "7d", "--source", "kerf")
+    assert result.exit_code == 0, result.output
+    assert (
+        "only Prometheus can tell of a given time, and source=kerf asks none: this is what Kerf has counted "
+        in result.output
+    )
+
+
 def test_nobody_is_idle_yet(server: Server) -> None:
     result = kerf(server, "--idle")
     assert result.exit_code == 0

@@ -68,8 +68,10 @@ def usage(
         if error.status in _BAD_REQUEST:
             fail(f"--since {since}: {str(error).removeprefix('since: ')}", USAGE)
         fail(str(error), FAILED)
-    if told.get("note") and since:
+    if told.get("note"):
         typer.echo(f"{told['note']}: this is what Kerf has counted itself since {_time(told['since'])}", err=True)
+    if idle and told["idle"] is None:
+        fail("another replica leads, and it alone knows which pods are idle", FAILED)
     rows = told["idle"]["items"] if idle else told["rows"]
     match output:
         case Form.CSV:
@@ -133,7 +135,7 @@ def _picture(told: Mapping[str, Any], by: By) -> Group:
     for row in told["rows"]:
         table.add_row(*_line(row, by, with_budgets=bool(budgets)))
     idle = told["idle"]
-    foot = [Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs are idle now (--idle)")] if idle["pods"] else []
+    foot = [Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs are idle now (--idle)")] if idle and idle["pods"] else []
     return Group(head, table if told["rows"] else Text("nothing was booked"), *foot)
 
 
