@@ -13,6 +13,7 @@ import numpy as np
 from extender.core.clusters import Mask
 from extender.core.dra.devices import DeviceId
 from extender.core.resources.nodes import OF_CLAIMS
+from extender.core.texts import printable
 from extender.dra.published.gpus import DRIVER
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
@@ -67,8 +68,9 @@ def who_of(metadata: objects.Metadata) -> Who:
 
 
 def _named(namespace: str, kind: str, name: str) -> Who:
-    # Of the pods of an owner all have the same text.
-    return Who(sys.intern(namespace[:_MAX_CHARS]), sys.intern(f"{kind}/{name}"[:_MAX_CHARS]))
+    # Of the pods of an owner all have the same text. An API server takes any text for the name of an owner.
+    owner = printable(f"{kind}/{name}"[:_MAX_CHARS])[:_MAX_CHARS]
+    return Who(sys.intern(namespace[:_MAX_CHARS]), sys.intern(owner))
 
 
 class Holders:

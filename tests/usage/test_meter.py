@@ -57,6 +57,15 @@ def test_a_pod_without_an_owner_is_its_own() -> None:
     assert rig.booked("owner") == {"Pod/notebook": 1.0}
 
 
+def test_names_of_owners_are_text_and_no_more() -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n", owner="Job/\x1b[2J\nx")
+    rig.pod("q", 1, "n", owner="Job/" + 200 * "\x07")
+    rig.tick()
+    rig.tick(1.0)
+    assert sorted(rig.booked("owner")) == ["Job/" + 31 * "\\x07", "Job/\\x1b[2J\\nx"]
+
+
 def test_what_is_reserved_is_not_booked() -> None:
     rig = one_node()
     rig.ledger.reserve("uid-p", "n", whole_gpus(2), rig.clock())

@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.client.kerf import FAILED, USAGE, AnswerError, Kerf, Output, asks_kerf, fail, show
+from extender.cli.client.tables import age
+from extender.core.texts import printable
 
 _TIMEOUT_S = 90.0
 """Prometheus may take a minute over weeks."""
@@ -113,8 +115,10 @@ def _as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """Authors choose names, and spreadsheets take some for formulas."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    """Authors choose names: spreadsheets take some for formulas, and terminals obey others."""
+    if not isinstance(value, str):
+        return value
+    return printable(f"'{value}" if value[:1] in ("=", "+", "-", "@") else value)
 
 
 def _picture(told: Mapping[str, Any], by: By) -> Group:
@@ -143,7 +147,7 @@ def _line(row: Mapping[str, Any], by: By, *, with_budgets: bool) -> list[str]:
     names = [row["namespace"], row["owner"]] if by is By.OWNER else [row[by.value]]
     measured = row["measuredGpuHours"]
     cells = [
-        *(escape(name) for name in names),
+        *(escape(printable(name)) for name in names),
         _hours(row["bookedGpuHours"]),
         f"{_hours(row['usedGpuHours'])} ({_part(row['usedGpuHours'], measured)})" if measured else "-",
         f"{_hours(row['idleGpuHours'])} ({_part(row['idleGpuHours'], measured)})" if measured else "-",
@@ -171,18 +175,11 @@ def _idle_picture(idle: Mapping[str, Any]) -> Group:
     for name in ("GPUS", "IDLE"):
         table.add_column(name, justify="right", no_wrap=True)
     for item in idle["items"]:
-        names = (escape(item[name]) for name in ("pod", "owner", "node"))
-        table.add_row(*names, f"{item['gpus']:g}", _length(item["idleSeconds"]))
+        names = (escape(printable(item[name])) for name in ("pod", "owner", "node"))
+        table.add_row(*names, f"{item['gpus']:g}", age(item["idleSeconds"]))
     hidden = idle["pods"] - len(idle["items"])
     head = Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs have been idle for {after} or more")
     return Group(head, table, *([Text(f"and {hidden} more")] if hidden else []))
-
-
-def _length(seconds: float) -> str:
-    minutes = int(seconds // 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"{days}d{hours}h" if days else f"{hours}h{minutes:02}m" if hours else f"{minutes}m"
 
 
 def _time(unix: float) -> str:
