@@ -3,6 +3,7 @@
 Names are their authors', and so is what an object says of its owners: they are cut to a length, and no more than names.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,9 +21,12 @@ from extender.kube import objects
 from extender.ledger.claims import ClaimState
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part
-from extender.plugins.pods import owner_of
 
-_HASH_LABEL: Final = "pod-template-hash"
+_HASH_LABELS: Final = {"pod-template-hash": "Deployment", "rollouts-pod-template-hash": "Rollout"}
+"""Labels with what a ReplicaSet's name ends with, where one of these keeps it."""
+_OF_CRON_JOB: Final = re.compile(r"-(?:2[6-9]|3[0-9])[0-9]{6}$")
+"""What a CronJob appends to the names of its Jobs: the minute of the run since 1970 (Kubernetes' cronjob_controllerv2.go, `getJobName`), of
+the years 2019 to 2046. Few dates that people write look like that."""
 _OF_SEVERAL: Final = {
     "jobset.sigs.k8s.io/jobset-name": "JobSet",
     "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet",
@@ -56,14 +60,20 @@ class Holder:
 
 def who_of(metadata: objects.Metadata) -> Who:
     """The namespace and owner of a pod: the Deployment of a ReplicaSet's, what keeps several Jobs where its label says
-    so, else its controller; the pod itself where there is none."""
+    so, else its controller; the pod itself where there is none. Names lose what these controllers have appended, and
+    nothing that people chose."""
     labels = metadata.labels or {}
     for label, kind in _OF_SEVERAL.items():
         if name := labels.get(label):
             return _named(metadata.namespace, kind, name)
-    _, kind, name = owner_of(metadata).split("/", 2)
-    if kind == "ReplicaSet" and _HASH_LABEL in labels:
-        kind = "Deployment"
+    controller = metadata.controller
+    kind, name = (controller.kind, controller.name) if controller else ("Pod", metadata.name)
+    if kind == "ReplicaSet":
+        for label, keeper in _HASH_LABELS.items():
+            if (suffix := labels.get(label)) and name.endswith(f"-{suffix}"):
+                return _named(metadata.namespace, keeper, name.removesuffix(f"-{suffix}"))
+    if kind == "Job":
+        name = _OF_CRON_JOB.sub("", name)
     return _named(metadata.namespace, kind, name)
 
 

@@ -57,6 +57,31 @@ def test_a_pod_without_an_owner_is_its_own() -> None:
     assert rig.booked("owner") == {"Pod/notebook": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("owner", "labels", "told"),
+    [
+        ("StatefulSet/llama-7b", {}, "StatefulSet/llama-7b"),
+        ("StatefulSet/llama-70b", {}, "StatefulSet/llama-70b"),
+        ("Job/resnet-50", {}, "Job/resnet-50"),
+        ("Job/train-20261126", {}, "Job/train-20261126"),
+        ("Job/nightly-29728805", {}, "Job/nightly"),
+        ("PyTorchJob/bert-29728805", {}, "PyTorchJob/bert-29728805"),
+        ("ReplicaSet/gpt-4-7d4b9", {"pod-template-hash": "7d4b9"}, "Deployment/gpt-4"),
+        ("ReplicaSet/gpt-4", {"pod-template-hash": "7d4b9"}, "ReplicaSet/gpt-4"),
+        ("ReplicaSet/gpt-4", {"pod-template-hash": ""}, "ReplicaSet/gpt-4"),
+        ("ReplicaSet/gpt-4-7d4b9", {"rollouts-pod-template-hash": "7d4b9"}, "Rollout/gpt-4"),
+    ],
+)
+def test_names_lose_what_a_controller_appended_and_nothing_that_people_chose(
+    owner: str, labels: dict[str, str], told: str
+) -> None:
+    rig = one_node()
+    rig.pod("p", 1, "n", owner=owner, labels=labels)
+    rig.tick()
+    rig.tick(1.0)
+    assert rig.booked("owner") == {told: 1.0}
+
+
 def test_names_of_owners_are_text_and_no_more() -> None:
     rig = one_node()
     rig.pod("p", 1, "n", owner="Job/\x1b[2J\nx")
