@@ -102,8 +102,9 @@ class Occupants:
             return
         self._row_of[node], self._node_at[row] = row, node
         offer = self._ledger.rows.offer_of(node)
-        self._write(row, shares_of(offer, held))
-        self.model[row] = self._model(node, offer)
+        index = self._model(node, offer)
+        self._write(row, shares_of(offer, held, self.models[index]))
+        self.model[row] = index
         if self.model_of(node) != model:  # a label came later than the pods
             self.renamed += [number for number, _ in held]
 
@@ -116,7 +117,7 @@ class Occupants:
         row = self._row_of.get(node)
         if row is None or self._node_at[row] != node:
             return UNKNOWN_MODEL
-        return self.models[self.model[row]]
+        return self.models[int(self.model[row])]
 
     def _model(self, node: str, offer: NodeOffer) -> int:
         name = offer.gpus[0].model.name if offer.gpus else ""
