@@ -25,8 +25,8 @@ from extender.plugins.holdings import Holding, Part
 _HASH_LABELS: Final = {"pod-template-hash": "Deployment", "rollouts-pod-template-hash": "Rollout"}
 """Labels with what a ReplicaSet's name ends with, where one of these keeps it."""
 _OF_CRON_JOB: Final = re.compile(r"-(?:2[6-9]|3[0-9])[0-9]{6}$")
-"""What a CronJob appends to the names of its Jobs: the minute of the run since 1970 (Kubernetes' cronjob_controllerv2.go, `getJobName`), of
-the years 2019 to 2046. Few dates that people write look like that."""
+"""What a CronJob appends to the names of its Jobs (Kubernetes' cronjob_controllerv2.go, `getJobName`): the minute of
+the run since 1970, of the years 2019 to 2046. Few dates that people write look like that."""
 _OF_SEVERAL: Final = {
     "jobset.sigs.k8s.io/jobset-name": "JobSet",
     "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet",

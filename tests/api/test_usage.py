@@ -182,7 +182,7 @@ def test_a_standby_has_nothing_to_tell() -> None:
 def test_a_standby_tells_of_the_past_and_not_what_the_leader_alone_knows() -> None:
     told: dict[str, Sequence[Told]] = {"booked": [({"namespace": "default"}, 7200)], "capacity": [({}, 9000)]}
     with answering(told) as prometheus:
-        settings = {"telemetry__url": prometheus.url, "usage__budgets": {"default": 1.0}}
+        settings: dict[str, Any] = {"telemetry__url": prometheus.url, "usage__budgets": {"default": 1.0}}
         with running(feed=FakeFeed(Clock()), leader_election__mode="never", **settings) as standby:
             found = usage(standby, "since=7d")
             assert (found["source"], found["budgets"], found["idle"]) == ("prometheus", None, None)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from tests.telemetry.servers import Page, Server, serving
 
@@ -17,7 +18,9 @@ def answering(told: Mapping[str, Sequence[Told]]) -> AbstractContextManager[Serv
         found = next((told[what] for what in told if f"kerf_{what}_" in asked["query"]), [])
         if path.endswith("_range"):
             times = range(int(float(asked["start"])), int(float(asked["end"])) + 1, int(asked["step"]))
-            result = [{"metric": labels, "values": [[at, str(value)] for at in times]} for labels, value in found]
+            result: list[Any] = [
+                {"metric": labels, "values": [[at, str(value)] for at in times]} for labels, value in found
+            ]
         else:
             result = [{"metric": labels, "value": [1e9, str(value)]} for labels, value in found]
         kind = "matrix" if path.endswith("_range") else "vector"

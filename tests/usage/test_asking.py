@@ -14,6 +14,7 @@ from extender.usage.questions import Answer, Question
 from tests.ledger.builders import Clock
 from tests.usage.prometheuses import Told, answering
 
+
 def answered(told: Mapping[str, Sequence[Told]], by: str = "namespace", **more: object) -> Answer:
     with answering(told) as server:
         question = Question(server.url, Access(), 3600, by)
@@ -67,7 +68,13 @@ def test_the_owners_who_booked_most_are_told_apart_and_all_others_are_one() -> N
         "a/Job/large": [9, 8, 0, 0],
         f"{OTHER}/{OTHER}": [7 + 1 + 2 + 4, 0.5, 0, 0],
     }
-    assert answered(told, "owner").rows.keys() == {"a/Job/small", "a/Job/large", "b/Job/x", "b/(other)", "(other)/(other)"}
+    assert answered(told, "owner").rows.keys() == {
+        "a/Job/small",
+        "a/Job/large",
+        "b/Job/x",
+        "b/(other)",
+        "(other)/(other)",
+    }
 
 
 def test_tens_of_thousands_of_owners_are_a_thousand_rows() -> None:
@@ -85,6 +92,5 @@ def test_a_namespace_with_a_budget_has_its_row_however_little_it_booked() -> Non
 
 def test_step_by_step_the_namespaces_who_booked_most_are_told_apart() -> None:
     booked = [({"namespace": name}, amount) for name, amount in [("a", 5), ("b", 4), ("c", 3)]]
-    asked = {"step_s": 60, "first": 600, "last": 720}
-    found = answered({"booked": booked, "capacity": [({}, 99)]}, most=1, **asked)
+    found = answered({"booked": booked, "capacity": [({}, 99)]}, most=1, step_s=60, first=600, last=720)
     assert [(step.at, step.booked) for step in found.steps] == [(600, {"a": 5, OTHER: 7}), (660, {"a": 5, OTHER: 7})]

@@ -139,7 +139,9 @@ def _picture(told: Mapping[str, Any], by: By) -> Group:
     for row in told["rows"]:
         table.add_row(*_line(row, by, with_budgets=bool(budgets)))
     idle = told["idle"]
-    foot = [Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs are idle now (--idle)")] if idle and idle["pods"] else []
+    foot = (
+        [Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs are idle now (--idle)")] if idle and idle["pods"] else []
+    )
     return Group(head, table if told["rows"] else Text("nothing was booked"), *foot)
 
 
